@@ -1,0 +1,1 @@
+"""Measurements of the engine and of the whole stack, side by side in one run."""

@@ -1,0 +1,49 @@
+"""How many tokens a second the path around the engine carries, with an engine that costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.stack import running_stack
+from loadtest.open_loop import LoadResult, PlannedRequest, percentile, run_plan
+
+STREAMS = 64
+SECONDS = 10
+RATES_TOKENS_PER_S = (2_000, 20_000)
+
+
+def measure(tokens_per_s: int, streams: int) -> LoadResult:
+    engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(tokens_per_s)}
+    tokens = tokens_per_s * SECONDS // streams
+    plan = [PlannedRequest(0.0, "Hello", tokens, "stream") for _ in range(streams)]
+    with running_stack(engine) as stack:
+        asyncio.run(run_plan(stack.url, stack.model, plan[:1]))
+        result = asyncio.run(run_plan(stack.url, stack.model, plan))
+    if result.errors or result.tokens != tokens * streams:
+        raise RuntimeError(f"{result.tokens} of {tokens * streams} tokens arrived; {result.errors[:1]}")
+    if len({"".join(outcome.text) for outcome in result.outcomes}) != 1:
+        raise RuntimeError("the streams differ: tokens were lost or came out of order")
+    return result
+
+
+def report(console: Console) -> None:
+    console.print(
+        f"The path around the engine: {STREAMS} streams through ensemble, router and client, {SECONDS} s"
+    )
+    table = Table("offered", "delivered", "tokens a chunk", "first token p50", "longest silence")
+    for rate in RATES_TOKENS_PER_S:
+        console.print(f"  running {rate:,} tokens/s …")
+        result = measure(rate, STREAMS)
+        firsts = sorted(outcome.first_token_s or 0.0 for outcome in result.outcomes)
+        silence_s = max(outcome.longest_silence_s for outcome in result.outcomes)
+        table.add_row(
+            f"{rate:,} tok/s",
+            f"{result.tokens_per_s:,.0f} tok/s",
+            f"{result.tokens / result.chunks:.1f}",
+            f"{percentile(firsts, 0.5) * 1000:.0f} ms",
+            f"{silence_s * 1000:.0f} ms",
+        )
+    console.print(table)

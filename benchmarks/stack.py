@@ -1,0 +1,121 @@
+"""Starts the whole stack as a user would, `inflight up` in a process of its own, and stops it again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_START_LIMIT_S = 240.0
+_STOP_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class RunningStack:
+    url: str
+    triton_grpc_url: str
+    triton_metrics_url: str
+    model: str
+    process: subprocess.Popen[str]
+    output_file: Path
+
+    def output(self) -> str:
+        return self.output_file.read_text()
+
+    def gauge(self, family: str, **labels: str) -> float:
+        """One value from Triton's metrics port."""
+        with urllib.request.urlopen(self.triton_metrics_url, timeout=10) as response:
+            text = response.read().decode()
+        wanted = [f'{name}="{value}"' for name, value in labels.items()]
+        for line in text.splitlines():
+            if line.startswith(family) and all(label in line for label in wanted):
+                return float(line.rsplit(" ", 1)[1])
+        raise LookupError(f"{family} {labels} is not among the metrics")
+
+    def used_blocks(self) -> float:
+        return self.gauge("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used")
+
+    def stop(self) -> int:
+        """Ctrl-C, as a user would; returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        return self.process.wait(_STOP_LIMIT_S)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running_stack(
+    engine: Mapping[str, str] | None = None, model: str | None = None, data_dir: Path | None = None
+) -> Iterator[RunningStack]:
+    """A ready stack with the given engine parameters, on free ports."""
+    with tempfile.TemporaryDirectory(prefix="inflight-") as folder:
+        stack = start_stack(Path(folder), engine or {}, model, data_dir)
+        try:
+            wait_until_ready(stack)
+            yield stack
+        finally:
+            try:
+                stack.stop()
+            finally:
+                stack.process.kill()
+                stack.process.wait()
+
+
+def start_stack(
+    folder: Path, engine: Mapping[str, str], model: str | None = None, data_dir: Path | None = None
+) -> RunningStack:
+    port, grpc_port, metrics_port = free_port(), free_port(), free_port()
+    config = folder / "inflight.toml"
+    config.write_text("[engine]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in engine.items()))
+    command = [sys.executable, "-m", "launcher", "up", "--config", str(config), "--port", str(port)]
+    command += ["--triton-grpc-port", str(grpc_port), "--triton-metrics-port", str(metrics_port)]
+    command += ["--model", model] if model else []
+    command += ["--data-dir", str(data_dir)] if data_dir else []
+    output_file = folder / "output.txt"
+    with output_file.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    return RunningStack(
+        url=f"http://127.0.0.1:{port}",
+        triton_grpc_url=f"127.0.0.1:{grpc_port}",
+        triton_metrics_url=f"http://127.0.0.1:{metrics_port}/metrics",
+        model=Path(model).name.lower() if model else "smollm2-135m-instruct",
+        process=process,
+        output_file=output_file,
+    )
+
+
+def wait_until_ready(stack: RunningStack) -> None:
+    deadline_s = time.monotonic() + _START_LIMIT_S
+    while time.monotonic() < deadline_s:
+        if stack.process.poll() is not None:
+            raise RuntimeError(f"the stack ended with {stack.process.returncode}:\n{stack.output()}")
+        try:
+            with urllib.request.urlopen(f"{stack.url}/health/ready", timeout=2):
+                return
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            time.sleep(0.1)
+    raise TimeoutError(f"the stack is not ready after {_START_LIMIT_S} s:\n{stack.output()}")

@@ -1,0 +1,5 @@
+"""`python -m launcher` is the `inflight` command."""
+
+from launcher.cli import main
+
+main()

@@ -1,0 +1,90 @@
+"""The `inflight` commands: `up` and `version` here, `chat` and `ask` from the client."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from client.cli import ask, chat
+
+from launcher.settings import StackSettings
+
+DEFAULTS = StackSettings()
+
+app = typer.Typer(
+    help="Serve large language models on NVIDIA Triton behind one OpenAI-compatible address.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+app.command()(chat)
+app.command()(ask)
+
+
+@app.command()
+def up(
+    port: Annotated[
+        int | None, typer.Option(help=f"Where clients connect. [default: {DEFAULTS.port}]")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help=f"A loopback address. [default: {DEFAULTS.host}]")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help=f"A known model, or a Hugging Face checkpoint directory. [default: {DEFAULTS.model}]"
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where models and logs are kept. [default: ~/.local/share/inflight]"),
+    ] = None,
+    triton_grpc_port: Annotated[
+        int | None, typer.Option(help="Triton's gRPC port. [default: a free one]")
+    ] = None,
+    triton_metrics_port: Annotated[
+        int | None, typer.Option(help="Triton's metrics port. [default: a free one]")
+    ] = None,
+    drain_timeout_s: Annotated[
+        float | None,
+        typer.Option(
+            help=f"Seconds that requests in flight have to finish. [default: {DEFAULTS.drain_timeout_s:g}]"
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings file. [default: ./inflight.toml when it is there]")
+    ] = None,
+) -> None:
+    """Start Triton, the engine and the router on this machine, and keep them running.
+
+    The first start downloads the default model (93 MB) and converts it; later ones need no network.
+    Every option can also be set in `inflight.toml` under `[stack]`; `[engine]` there holds the engine's
+    parameters and `[router]` the router's. Ctrl-C or SIGTERM finishes the requests in flight and stops
+    everything; a second Ctrl-C does not wait for them.
+
+    Exit status: 0 stopped after serving, 1 something failed, 2 a setting cannot be used, 128 + signal number
+    when stopped before it was ready.
+    """
+    flags = {
+        "port": port,
+        "host": host,
+        "model": model,
+        "data_dir": data_dir,
+        "triton_grpc_port": triton_grpc_port,
+        "triton_metrics_port": triton_metrics_port,
+        "drain_timeout_s": drain_timeout_s,
+    }
+    # Imported here: the other commands need not wait for gRPC and numpy.
+    from launcher.up import run_stack
+
+    raise typer.Exit(run_stack(flags, config))
+
+
+@app.command()
+def version() -> None:
+    """Say which versions of inflight, Triton's package and Python are in use."""
+    for package in ("inflight", "nvidia-pytriton", "torch"):
+        typer.echo(f"{package} {importlib.metadata.version(package)}")
+    typer.echo(f"Python {platform.python_version()} on {platform.machine()}")

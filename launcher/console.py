@@ -1,0 +1,88 @@
+"""What the user sees of a stack: progress while it comes up, its address, and news of what happens to it."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+EXAMPLE_QUESTION = "What is the capital of France?"
+
+
+class StackConsole:
+    """Bars and spinners on a terminal, one plain line for each piece of news elsewhere."""
+
+    def __init__(self, console: Console | None = None, errors: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._errors = errors or Console(stderr=True, highlight=False)
+
+    @contextmanager
+    def stage(self, label: str, total_bytes: int | None = None) -> Iterator[BarStage | SilentStage]:
+        began_s = time.monotonic()
+        if self._console.is_terminal:
+            with progress_bar(self._console, sized=total_bytes is not None) as bar:
+                yield BarStage(bar, bar.add_task(label, total=total_bytes))
+        else:
+            self.say(f"{label} ...")
+            yield SilentStage()
+        self.say(f"{label}: {time.monotonic() - began_s:.1f} s", style="dim")
+
+    def say(self, text: str, style: str = "") -> None:
+        self._console.print(text, style=style, markup=False, soft_wrap=True)
+
+    def problem(self, text: str, lines: list[str] | None = None) -> None:
+        self._errors.print(text, style="bold red", markup=False, soft_wrap=True)
+        for line in lines or []:
+            self._errors.print(f"  {line}", style="dim", markup=False, soft_wrap=True)
+
+    def announce(self, url: str, model: str, logs: Path, took_s: float) -> None:
+        body = json.dumps({"model": model, "messages": [{"role": "user", "content": EXAMPLE_QUESTION}]})
+        self.say("")
+        self.say(f"Inflight is ready after {took_s:.1f} s.", style="bold green")
+        self.say(f"  address  {url}/v1  (OpenAI-compatible)")
+        self.say(f"  model    {model}")
+        self.say(f"  logs     {logs}")
+        self.say("")
+        self.say("Try it:")
+        self.say(f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'")
+        self.say(f"  inflight chat --url {url}")
+        self.say("")
+        self.say("Ctrl-C finishes the requests in flight and stops everything.")
+
+
+class BarStage:
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar = bar
+        self._task = task
+
+    def advance_to(self, done: int) -> None:
+        self._bar.update(self._task, completed=done)
+
+
+class SilentStage:
+    def advance_to(self, done: int) -> None:
+        """Nothing to draw on."""
+
+
+def progress_bar(console: Console, sized: bool) -> Progress:
+    columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
+    if sized:
+        columns += [BarColumn(), TaskProgressColumn(), DownloadColumn()]
+    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True)

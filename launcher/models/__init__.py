@@ -1,0 +1,1 @@
+"""Where model checkpoints come from: fetched and converted once, or a directory the user already has."""

@@ -1,0 +1,22 @@
+"""What long work tells whoever watches it: a stage with a label, a size and how much of it is done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+
+class Stage(Protocol):
+    """One piece of long work under way."""
+
+    def advance_to(self, done: int) -> None:
+        """Say how much of the stage's total is done by now."""
+
+
+class Progress(Protocol):
+    """Someone who watches stages come and go."""
+
+    def stage(self, label: str, total_bytes: int | None = None) -> AbstractContextManager[Stage]:
+        """Open a stage; leaving the context ends it. Without a total only the passing time can be shown."""

@@ -1,0 +1,45 @@
+"""Copies the project's model repositories for one run, with parameters set in the copies' config.pbtxt."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import (  # type: ignore[import-untyped]  # ships no type information
+    ModelConfig,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+Parameters = dict[str, str]
+
+
+class RepositoryError(Exception):
+    """A model repository is missing or one of its configs cannot be read."""
+
+
+def write_repository(source: Path, target: Path, parameters: Mapping[str, Parameters]) -> None:
+    """Copy every model of `source`; `parameters` gives, by model name, what to set in its config."""
+    models = sorted(config.parent for config in source.glob("*/config.pbtxt"))
+    if not models:
+        raise RepositoryError(f"there is no model in {source}: inflight runs from its source checkout")
+    target.mkdir(parents=True)
+    for model in models:
+        shutil.copytree(model, target / model.name, ignore=shutil.ignore_patterns("__pycache__"))
+        set_parameters(target / model.name / "config.pbtxt", parameters.get(model.name, {}))
+
+
+def set_parameters(config_path: Path, values: Parameters) -> None:
+    if not values:
+        return
+    config = ModelConfig()
+    try:
+        text_format.Parse(config_path.read_text(encoding="utf-8"), config)
+    except text_format.ParseError as error:
+        raise RepositoryError(f"{config_path} cannot be read: {error}") from error
+    for key, value in values.items():
+        config.parameters[key].string_value = value
+    config_path.write_text(text_format.MessageToString(config), encoding="utf-8")

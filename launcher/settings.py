@@ -1,0 +1,159 @@
+"""What `inflight up` is told: defaults, then inflight.toml, then flags; the unknown is refused by name."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from python_backend.wire.errors import InflightError
+from python_backend.wire.parameters import parse_engine_parameters
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_FILE = Path("inflight.toml")
+SECTIONS = ("stack", "router", "engine")
+# The launcher writes these itself, from [stack] and from what it started.
+ROUTER_KEYS_OF_OURS = frozenset(
+    {"host", "port", "triton_grpc_url", "triton_metrics_url", "triton_secret", "drain_timeout_s", "models"}
+)
+ENGINE_KEYS_OF_OURS = frozenset({"gpt_model_path", "tokenizer_dir"})
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used: the message names the key, the value and what is allowed."""
+
+
+def default_data_dir() -> Path:
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "inflight"
+
+
+@dataclass(frozen=True)
+class StackSettings:
+    host: str = "127.0.0.1"
+    port: int = 8080
+    data_dir: Path = field(default_factory=default_data_dir)
+    model: str = "smollm2-135m-instruct"
+    triton_grpc_port: int = 0
+    triton_metrics_port: int = 0
+    drain_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        require_loopback(self.host)
+        for key in ("port", "triton_grpc_port", "triton_metrics_port"):
+            if not 0 <= getattr(self, key) <= 65535:
+                raise refusal(f"stack.{key}", getattr(self, key), "1 to 65535, or 0 for any free port")
+        if not 0 <= self.drain_timeout_s <= 3600:
+            raise refusal("stack.drain_timeout_s", self.drain_timeout_s, "0 to 3600 seconds")
+        chosen = [port for port in (self.port, self.triton_grpc_port, self.triton_metrics_port) if port]
+        if len(set(chosen)) < len(chosen):
+            raise SettingsError(
+                f"port, triton_grpc_port and triton_metrics_port must differ; they are {chosen}"
+            )
+
+
+@dataclass(frozen=True)
+class Settings:
+    stack: StackSettings = field(default_factory=StackSettings)
+    router: Mapping[str, Any] = field(default_factory=dict)
+    engine: Mapping[str, str] = field(default_factory=dict)
+
+
+def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
+    """Read `file` (or ./inflight.toml when it is there); flags that are not None win over it."""
+    document = read_file(file)
+    for section, content in document.items():
+        if section not in SECTIONS:
+            raise SettingsError(f"unknown section [{section}]; allowed: {', '.join(SECTIONS)}")
+        if not isinstance(content, dict):
+            raise SettingsError(f"{section} is {content!r}; it must be a section: [{section}]")
+    given = {key: value for key, value in flags.items() if value is not None}
+    return Settings(
+        stack=stack_settings({**document.get("stack", {}), **given}),
+        router=router_settings(document.get("router", {})),
+        engine=engine_settings(document.get("engine", {})),
+    )
+
+
+def read_file(file: Path | None) -> dict[str, Any]:
+    path = file or DEFAULT_FILE
+    if file is None and not path.is_file():
+        return {}
+    try:
+        with path.open("rb") as stream:
+            return tomllib.load(stream)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+
+
+def stack_settings(values: Mapping[str, Any]) -> StackSettings:
+    allowed = [key.name for key in fields(StackSettings)]
+    typed: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in allowed:
+            raise SettingsError(f"unknown key stack.{key}; allowed: {', '.join(allowed)}")
+        typed[key] = of_type_of_default(key, value)
+    return StackSettings(**typed)
+
+
+def of_type_of_default(key: str, value: Any) -> Any:
+    if key == "data_dir":
+        if not isinstance(value, str | Path) or not str(value):
+            raise refusal("stack.data_dir", value, "the path of a directory")
+        return Path(value).expanduser().absolute()
+    default = getattr(StackSettings, key)
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not type(default) or value == "":
+        names = {int: "a whole number", float: "a number", str: "a text"}
+        raise refusal(f"stack.{key}", value, names[type(default)])
+    return value
+
+
+def router_settings(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    for key in values:
+        if key in ROUTER_KEYS_OF_OURS:
+            raise SettingsError(f"router.{key} is set by the launcher itself; see [stack]")
+    return dict(values)
+
+
+def engine_settings(values: Mapping[str, Any]) -> Mapping[str, str]:
+    parameters: dict[str, str] = {}
+    for key, value in values.items():
+        if key in ENGINE_KEYS_OF_OURS:
+            raise SettingsError(f"engine.{key} is set by the launcher itself, from stack.model")
+        if not isinstance(value, bool | int | float | str):
+            raise refusal(f"engine.{key}", value, "a text, a number, true or false")
+        parameters[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    try:
+        parse_engine_parameters({"gpt_model_type": "V1", "gpt_model_path": "-", **parameters})
+    except InflightError as error:
+        raise SettingsError(f"[engine] {error}") from error
+    return parameters
+
+
+def require_loopback(host: str) -> None:
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise SettingsError(
+            f"stack.host is {host!r}; allowed: a loopback address (127.0.0.1, ::1, localhost), because "
+            "there are no API keys yet and anyone who reaches the port could use the model"
+        )
+
+
+def refusal(key: str, value: object, allowed: str) -> SettingsError:
+    return SettingsError(f"{key} is {value!r}; allowed: {allowed}")

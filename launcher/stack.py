@@ -1,0 +1,168 @@
+"""A whole stack on one machine: what `inflight up` prepares, starts, watches over and stops."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from launcher.models.checkpoint import Checkpoint, resolve_checkpoint
+from launcher.ports import claim_port
+from launcher.processes import STACK_ID_VARIABLE, ChildProcess, become_subreaper, descendants, end_all
+from launcher.repository import write_repository
+from launcher.router_process import ENGINE, PIPELINE, SECRET_VARIABLE, RouterProcess
+from launcher.runs import Run, open_run
+from launcher.runtime import build_runtime
+from launcher.supervisor import Service, Supervisor
+from launcher.triton import ADDRESS, StubWatch, TritonServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.console import StackConsole
+    from launcher.settings import Settings
+    from launcher.stop_signals import StopSignals
+
+TICK_S = 0.1
+LOAD_TIMEOUT_S = 600.0
+UNLOAD_TIMEOUT_S = 20.0
+ROUTER_START_TIMEOUT_S = 60.0
+DRAIN_MARGIN_S = 5.0
+
+
+class Stack:
+    """Built from values, run once. `router_command` puts a stand-in in the router's place."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        project_root: Path,
+        console: StackConsole,
+        signals: StopSignals,
+        router_command: list[str] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._project_root = project_root
+        self._console = console
+        self._signals = signals
+        self._router_command = router_command
+        self._supervisor = Supervisor(console)
+
+    def run(self) -> int:
+        """Serve until told to stop; the exit status is 0 after serving, 128 + signal when stopped before."""
+        began_s = time.monotonic()
+        become_subreaper()
+        with self._signals.handled(), open_run(self._settings.stack.data_dir) as run:
+            try:
+                return self._run(run, began_s)
+            except KeyboardInterrupt:
+                return 128 + self._signals.received[0]
+            finally:
+                self._stop()
+
+    def _run(self, run: Run, began_s: float) -> int:
+        with self._signals.interrupting():
+            checkpoint, triton, router = self._prepare(run)
+        triton_service, router_service = self._services(run, triton, router)
+        for service, label in (
+            (triton_service, "Loading the model"),
+            (router_service, "Starting the router"),
+        ):
+            if not self._come_up(service, label):
+                return 128 + self._signals.received[0]
+        self._console.announce(router.url, checkpoint.name, run.directory, time.monotonic() - began_s)
+        while not self._signals.stop_requested:
+            self._supervisor.tick()
+            time.sleep(TICK_S)
+        return 0
+
+    def _prepare(self, run: Run) -> tuple[Checkpoint, TritonServer, RouterProcess]:
+        """Everything that can be refused or takes long, before the first process is started."""
+        stack = self._settings.stack
+        taken: set[int] = set()
+        port = claim_port(stack.host, stack.port, "--port", taken)
+        grpc_port = claim_port(ADDRESS, stack.triton_grpc_port, "--triton-grpc-port", taken)
+        metrics_port = claim_port(ADDRESS, stack.triton_metrics_port, "--triton-metrics-port", taken)
+        runtime = build_runtime(self._project_root, run.directory)
+        checkpoint = resolve_checkpoint(stack.model, stack.data_dir, self._console)
+        repositories = self._write_repositories(run, checkpoint)
+        triton = TritonServer(runtime, repositories, run.shared_memory_prefix, grpc_port, metrics_port)
+        router = RouterProcess(stack.host, port, run.directory / "router.toml")
+        router.write_settings(triton, checkpoint, stack.drain_timeout_s, self._settings.router)
+        return checkpoint, triton, router
+
+    def _write_repositories(self, run: Run, checkpoint: Checkpoint) -> tuple[Path, ...]:
+        directory = str(checkpoint.directory)
+        parameters = {
+            "preprocessing": {"tokenizer_dir": directory},
+            "postprocessing": {"tokenizer_dir": directory},
+            ENGINE: {"gpt_model_path": directory, "tokenizer_dir": directory, **self._settings.engine},
+        }
+        names = ("model_repository", "ensembles")
+        for name in names:
+            write_repository(self._project_root / name, run.directory / name, parameters)
+        return tuple(run.directory / name for name in names)
+
+    def _services(self, run: Run, triton: TritonServer, router: RouterProcess) -> tuple[Service, Service]:
+        environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
+        router_child = ChildProcess(
+            self._router_command or router.command(),
+            {**environment, SECRET_VARIABLE: triton.secret},
+            run.directory / "router.log",
+        )
+        triton_child = ChildProcess(
+            triton.command(), triton.runtime.environment(environment), run.directory / "triton.log"
+        )
+        watch = StubWatch()
+
+        def clean_up_after_triton() -> None:
+            end_all(descendants(spare=router_child))
+            run.remove_shared_memory()
+
+        triton_service = Service(
+            "Triton",
+            triton_child,
+            is_ready=lambda: triton.is_ready(PIPELINE),
+            start_timeout_s=LOAD_TIMEOUT_S,
+            stop_timeout_s=UNLOAD_TIMEOUT_S,
+            find_fault=lambda now_s: watch.find_fault(triton_child.pid, now_s),
+            clean_up_after=clean_up_after_triton,
+        )
+        router_service = Service(
+            "the router",
+            router_child,
+            is_ready=router.is_ready,
+            start_timeout_s=ROUTER_START_TIMEOUT_S,
+            stop_timeout_s=self._settings.stack.drain_timeout_s + DRAIN_MARGIN_S,
+        )
+        return triton_service, router_service
+
+    def _come_up(self, service: Service, label: str) -> bool:
+        """False when a stop was requested on the way."""
+        with self._console.stage(label):
+            self._supervisor.start(service)
+            deadline_s = time.monotonic() + service.start_timeout_s
+            while not self._signals.stop_requested:
+                if self._supervisor.has_come_up(service):
+                    return True
+                if time.monotonic() > deadline_s:
+                    raise service.failure(
+                        f"{service.title} was not ready after {service.start_timeout_s:.0f} s"
+                    )
+                time.sleep(TICK_S)
+        return False
+
+    def _stop(self) -> None:
+        """The router first, which finishes what is in flight; then Triton; then whatever they left behind."""
+        for service in reversed(self._supervisor.services):
+            if service.child.running:
+                with self._console.stage(f"Stopping {service.name}"):
+                    self._end(service)
+        end_all(descendants())
+
+    def _end(self, service: Service) -> None:
+        service.child.terminate()
+        deadline_s = time.monotonic() + service.stop_timeout_s
+        while service.child.running and time.monotonic() < deadline_s and not self._signals.hurry_requested:
+            time.sleep(TICK_S)
+        service.child.kill()

@@ -1,0 +1,47 @@
+"""`inflight up` without its command line: settings in, exit status out, every failure told in words."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.console import StackConsole
+from launcher.models.checkpoint import CheckpointError
+from launcher.ports import PortTaken
+from launcher.repository import RepositoryError
+from launcher.runtime import RuntimeMissing
+from launcher.settings import SettingsError, load_settings
+from launcher.stack import Stack
+from launcher.stop_signals import StopSignals
+from launcher.supervisor import StackFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+PROJECT_ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_stack(
+    flags: Mapping[str, object],
+    config: Path | None,
+    project_root: Path = PROJECT_ROOT,
+    router_command: list[str] | None = None,
+) -> int:
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    console = StackConsole()
+    try:
+        settings = load_settings(config, flags)
+        return Stack(settings, project_root, console, StopSignals(), router_command).run()
+    except (SettingsError, PortTaken) as error:
+        console.problem(str(error))
+        return EXIT_USAGE
+    except (CheckpointError, RepositoryError, RuntimeMissing) as error:
+        console.problem(str(error))
+    except StackFailed as failure:
+        console.problem(str(failure), failure.lines)
+    except OSError as error:
+        console.problem(f"{error.strerror}: {error.filename}")
+    return EXIT_FAILED

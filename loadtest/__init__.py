@@ -1,0 +1,1 @@
+"""Load as it arrives in life: planned in advance, sent on time, judged from the planned moment."""

@@ -1,0 +1,5 @@
+"""Token ids to text, chunk by chunk."""
+
+from python_backend.triton_adapter.postprocessing import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]

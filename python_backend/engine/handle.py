@@ -1,0 +1,106 @@
+"""The engine seen from outside: a process of its own, started, fed and listened to over one socket pair.
+
+The step loop must never share an interpreter lock with the code that sends responses, so the engine is a
+child process. It ends when its owner does: its end of the socket closes, whatever killed the owner.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection
+
+from python_backend.engine.messages import Broken, Cancel, Ready, Report, Start, Submit, receive_report, send
+from python_backend.engine.sequence import GenerationRequest
+from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.parameters import EngineParameters
+
+_STOP_GRACE_S = 5.0
+
+
+def _interpreter() -> str:
+    """The environment's own Python: inside Triton's stub, `sys.executable` need not be one."""
+    candidate = os.path.join(sys.prefix, "bin", "python3")
+    return candidate if os.access(candidate, os.X_OK) else sys.executable
+
+
+class EngineProcess:
+    """One running engine. `submit` and `cancel` may be called from any thread, `receive` from one."""
+
+    def __init__(self, parameters: EngineParameters) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [_interpreter(), "-m", "python_backend.engine.process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self._connection = Connection(ours.detach())
+        self._sending = threading.Lock()
+        self._send(Start(parameters))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_until_ready(self) -> Ready:
+        """Blocks while the model loads; raises what the engine gave as the reason if it cannot."""
+        try:
+            report = receive_report(self._connection)
+        except (EOFError, OSError):
+            self.stop()
+            raise InflightError(
+                ErrorKind.ENGINE_FAILED, f"the engine process ended while loading ({self._how_it_ended()})"
+            ) from None
+        if isinstance(report, Ready):
+            return report
+        self.stop()
+        reason = report.error if isinstance(report, Broken) else f"unexpected {type(report).__name__}"
+        raise InflightError.from_text(reason)
+
+    def submit(self, key: int, request: GenerationRequest) -> None:
+        self._send(Submit(key, request))
+
+    def cancel(self, key: int) -> None:
+        self._send(Cancel(key))
+
+    def has_report(self, timeout_s: float) -> bool:
+        return self._connection.poll(timeout_s)
+
+    def receive(self) -> Report:
+        """The next report; EOFError when the process has ended."""
+        try:
+            return receive_report(self._connection)
+        except OSError as error:
+            raise EOFError from error
+
+    def stop(self) -> None:
+        self._connection.close()
+        try:
+            self._process.wait(_STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def describe_end(self) -> str:
+        self.stop()
+        return self._how_it_ended()
+
+    def _how_it_ended(self) -> str:
+        code = self._process.returncode
+        if code is not None and code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exit code {code}"
+
+    def _send(self, message: Start | Submit | Cancel) -> None:
+        with self._sending:
+            try:
+                send(self._connection, message)
+            except OSError as error:
+                raise InflightError(
+                    ErrorKind.ENGINE_FAILED, "the engine process has ended; it is being started again"
+                ) from error

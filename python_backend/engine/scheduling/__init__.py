@@ -1,0 +1,1 @@
+"""Decisions about the next step: standard library only, without clock, thread or device."""

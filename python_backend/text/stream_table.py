@@ -1,0 +1,68 @@
+"""Keeps the stream decoders of all answers in flight, and frees them when an answer ends or is abandoned."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from python_backend.text.stream_decoder import StreamDecoder
+from python_backend.text.tokenizer import Tokenizer
+
+
+class _Stream(NamedTuple):
+    decoder: StreamDecoder
+    last_used_s: float
+
+
+class StreamTable:
+    """Decoders by request id and beam, in the order of their last use.
+
+    An answer that never gets its last chunk (its engine died, say) leaves its decoder behind. Those unused
+    for longer than `idle_timeout_s` go at the next call; beyond `max_streams` the least recently used goes.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool = True,
+        idle_timeout_s: float = 300.0,
+        max_streams: int = 100_000,
+    ) -> None:
+        if max_streams < 1:
+            raise ValueError(f"max_streams must be at least 1, not {max_streams}")
+        if idle_timeout_s <= 0:
+            raise ValueError(f"idle_timeout_s must be above 0, not {idle_timeout_s}")
+        tokenizer.pieces(skip_special_tokens)  # refuses now, not with the first answer
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._idle_timeout_s = idle_timeout_s
+        self._max_streams = max_streams
+        self._streams: OrderedDict[tuple[str, int], _Stream] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def feed(self, request_id: str, beam: int, ids: Sequence[int], is_last: bool, now_s: float) -> str:
+        """The text that `ids` add to the answer; `now_s` never goes back.
+
+        An empty request id names nobody: its ids are decoded as a text of their own.
+        """
+        self.expire(now_s)
+        key = (request_id, beam)
+        stream = self._streams.pop(key, None)
+        decoder = stream.decoder if stream else StreamDecoder(self._tokenizer, self._skip_special_tokens)
+        text = decoder.push(ids)
+        if is_last or not request_id:
+            return text + decoder.finish()
+        self._streams[key] = _Stream(decoder, now_s)
+        if len(self._streams) > self._max_streams:
+            self._streams.popitem(last=False)
+        return text
+
+    def expire(self, now_s: float) -> None:
+        """Drop the decoders that nobody has used for longer than the idle timeout."""
+        while self._streams:
+            oldest = next(iter(self._streams.values()))
+            if now_s - oldest.last_used_s <= self._idle_timeout_s:
+                return
+            self._streams.popitem(last=False)

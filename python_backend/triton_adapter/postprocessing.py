@@ -1,0 +1,77 @@
+"""The `postprocessing` model: token ids to text that never breaks a character, one decoder a stream.
+
+It sees tensors and the request id, nothing else. This project's engine says in the padding which stream a
+response belongs to and whether it is the last (see `wire.stream_mark`); with engines that do not, a stream
+is known by its request id alone and forgotten once it has been idle.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from python_backend.text.stream_table import StreamTable
+from python_backend.text.tokenizer import Tokenizer
+from python_backend.triton_adapter import pb
+from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.stream_mark import StreamMark
+
+_log = logging.getLogger("inflight.postprocessing")
+
+
+class TritonPythonModel:
+    def initialize(self, args: Mapping[str, str]) -> None:
+        pb_utils = pb.utils()
+        parameters = pb.model_parameters(args)
+        skip_special = parameters.get("skip_special_tokens", "") not in ("false", "False", "0")
+        self._streams = StreamTable(
+            Tokenizer.load(parameters["tokenizer_dir"]), skip_special_tokens=skip_special
+        )
+        self._family = pb_utils.MetricFamily(
+            name="inflight_postprocessing_streams",
+            description="Streams whose text is being put together",
+            kind=pb_utils.MetricFamily.GAUGE,
+        )
+        self._gauge = self._family.Metric(
+            labels={"model": args["model_name"], "version": args["model_version"]}
+        )
+        self._shown = -1
+
+    def execute(self, requests: Sequence[pb.PbRequest]) -> list[Any]:
+        responses = [self._respond(request) for request in requests]
+        if len(self._streams) != self._shown:
+            self._shown = len(self._streams)
+            self._gauge.set(self._shown)
+        return responses
+
+    def finalize(self) -> None:
+        # Metrics go before their family: the other order ends the stub with a fault.
+        del self._gauge
+        del self._family
+
+    def _respond(self, request: pb.PbRequest) -> Any:
+        try:
+            inputs = pb.arrays(request)
+            texts = self._decode(request.request_id(), inputs["TOKENS_BATCH"], inputs["SEQUENCE_LENGTH"])
+            tensors = [pb.tensor("OUTPUT", [text.encode() for text in texts], np.object_)]
+            return pb.utils().InferenceResponse(output_tensors=tensors)
+        except Exception as error:
+            _log.exception("the tokens of %r could not be decoded", request.request_id())
+            failure = InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
+            return pb.utils().InferenceResponse(output_tensors=[], error=pb.error(failure))
+
+    def _decode(self, request_id: str, tokens: pb.Array, lengths: pb.Array) -> list[str]:
+        """One text for each beam of each row, in order."""
+        beams = tokens.reshape(-1, tokens.shape[-1]).tolist()
+        texts = []
+        for beam, (ids, length) in enumerate(zip(beams, lengths.reshape(-1).tolist(), strict=True)):
+            stream, is_last = request_id, False
+            if len(ids) > length and len(beams) == 1:
+                mark = StreamMark.from_padding_id(ids[length])
+                stream, is_last = f"{request_id}/{mark.stream}", mark.is_last
+            texts.append(self._streams.feed(stream, beam, ids[:length], is_last, time.monotonic()))
+        return texts

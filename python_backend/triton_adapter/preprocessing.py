@@ -1,0 +1,166 @@
+"""The `preprocessing` model: prompts and word lists to token ids, a whole batch in one tokenizer call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from python_backend.text.tokenizer import Tokenizer
+from python_backend.triton_adapter import pb
+from python_backend.wire.errors import ErrorKind, InflightError
+
+_log = logging.getLogger("inflight.preprocessing")
+_NOT_HONOURED = ("DECODER_QUERY", "IMAGE_BYTES", "IMAGE_URL", "IMAGE_SIZES", "VIDEO_BYTES")
+
+
+@dataclass(slots=True)
+class _Job:
+    """One request on its way through a batch: what it asks, then its ids or its failure."""
+
+    inputs: dict[str, pb.Array]
+    prompts: list[str]
+    add_special_tokens: bool
+    prompt_ids: list[list[int]]
+
+
+class TritonPythonModel:
+    def initialize(self, args: Mapping[str, str]) -> None:
+        parameters = pb.model_parameters(args)
+        self._tokenizer = Tokenizer.load(parameters["tokenizer_dir"])
+        self._add_special_tokens = parameters.get("add_special_tokens", "") not in ("false", "False", "0")
+
+    def execute(self, requests: Sequence[pb.PbRequest]) -> list[Any]:
+        jobs = [self._read(request) for request in requests]
+        self._tokenize([job for job in jobs if isinstance(job, _Job)])
+        return [self._respond(job) for job in jobs]
+
+    def _read(self, request: pb.PbRequest) -> _Job | InflightError:
+        try:
+            inputs = pb.arrays(request)
+            for name in _NOT_HONOURED:
+                if name in inputs and any(inputs[name].reshape(-1).tolist()):
+                    raise InflightError(ErrorKind.UNSUPPORTED, f"{name} is not supported by this model", name)
+            prompts = [_text("QUERY", value) for value in inputs["QUERY"].reshape(-1)]
+            flag = pb.request_parameters(request).get("add_special_tokens", self._add_special_tokens)
+            return _Job(inputs, prompts, bool(flag), [])
+        except InflightError as failure:
+            return failure
+
+    def _tokenize(self, jobs: list[_Job]) -> None:
+        for flag in (True, False):
+            chosen = [job for job in jobs if job.add_special_tokens is flag]
+            if not chosen:
+                continue
+            prompts = [prompt for job in chosen for prompt in job.prompts]
+            ids = iter(self._tokenizer.encode_batch(prompts, add_special_tokens=flag))
+            for job in chosen:
+                job.prompt_ids = [next(ids) for _ in job.prompts]
+
+    def _respond(self, job: _Job | InflightError) -> Any:
+        if isinstance(job, _Job):
+            try:
+                return pb.utils().InferenceResponse(output_tensors=self._outputs(job))
+            except InflightError as failure:
+                job = failure
+            except Exception as error:
+                _log.exception("a request could not be tokenized")
+                job = InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
+        return pb.utils().InferenceResponse(output_tensors=[], error=pb.error(job))
+
+    def _outputs(self, job: _Job) -> list[Any]:
+        rows = len(job.prompts)
+        end_id = _column(job.inputs, "END_ID", self._tokenizer.eos_id, rows)
+        pad_id = _column(job.inputs, "PAD_ID", self._tokenizer.pad_id, rows)
+        outputs = [
+            pb.tensor("INPUT_ID", _padded(job.prompt_ids, pad_id[0][0]), np.int32),
+            pb.tensor("REQUEST_INPUT_LEN", [[len(ids)] for ids in job.prompt_ids], np.int32),
+            pb.tensor("DECODER_INPUT_ID", pad_id, np.int32),
+            pb.tensor("REQUEST_DECODER_INPUT_LEN", [[1]] * rows, np.int32),
+            pb.tensor("BAD_WORDS_IDS", self._word_lists(job.inputs, "BAD_WORDS_DICT", rows), np.int32),
+            pb.tensor("STOP_WORDS_IDS", self._stop_words(job.inputs, rows), np.int32),
+            pb.tensor("EMBEDDING_BIAS", self._embedding_bias(job.inputs, rows), np.float32),
+            pb.tensor("REQUEST_OUTPUT_LEN", job.inputs["REQUEST_OUTPUT_LEN"].reshape(rows, 1), np.int32),
+            pb.tensor("OUT_END_ID", end_id, np.int32),
+            pb.tensor("OUT_PAD_ID", pad_id, np.int32),
+        ]
+        if "PROMPT_TABLE_EXTRA_ID" in job.inputs:
+            extra = np.repeat(
+                job.inputs["PROMPT_TABLE_EXTRA_ID"].reshape(rows, 1), max(map(len, job.prompt_ids)), axis=1
+            )
+            outputs.append(pb.tensor("OUT_PROMPT_TABLE_EXTRA_IDS", extra, np.uint64))
+        return outputs
+
+    def _stop_words(self, inputs: Mapping[str, pb.Array], rows: int) -> pb.Array:
+        # The engine knows one end id; a model with more of them ends at the others as at stop words.
+        more_ends = [] if "END_ID" in inputs else [[end_id] for end_id in self._tokenizer.eos_ids[1:]]
+        return self._word_lists(inputs, "STOP_WORDS_DICT", rows, more_ends)
+
+    def _word_lists(
+        self, inputs: Mapping[str, pb.Array], name: str, rows: int, always: Sequence[list[int]] = ()
+    ) -> pb.Array:
+        """[rows, 2, n]: the ids of all words, and their cumulative ends padded with -1."""
+        encoded: list[tuple[list[int], list[int]]] = []
+        for row in range(rows):
+            values = inputs[name].reshape(rows, -1)[row] if name in inputs else []
+            words = self._tokenizer.encode_words([_text(name, value) for value in values])
+            words += always
+            flat = [token_id for word in words for token_id in word]
+            ends = np.cumsum([len(word) for word in words]).tolist() if words else []
+            encoded.append((flat, ends))
+        width = max(len(flat) for flat, _ in encoded)
+        table = np.full((rows, 2, width), -1, dtype=np.int32)
+        table[:, 0, :] = 0
+        for row, (flat, ends) in enumerate(encoded):
+            table[row, 0, : len(flat)] = flat
+            table[row, 1, : len(ends)] = ends
+        return table
+
+    def _embedding_bias(self, inputs: Mapping[str, pb.Array], rows: int) -> pb.Array:
+        if "EMBEDDING_BIAS_WORDS" not in inputs:
+            return np.zeros((rows, 0), dtype=np.float32)
+        if "EMBEDDING_BIAS_WEIGHTS" not in inputs:
+            raise InflightError(
+                ErrorKind.INVALID_REQUEST,
+                "embedding_bias_words needs embedding_bias_weights, one for each word",
+                "embedding_bias_weights",
+            )
+        words = inputs["EMBEDDING_BIAS_WORDS"].reshape(rows, -1)
+        weights = inputs["EMBEDDING_BIAS_WEIGHTS"].reshape(rows, -1)
+        if words.shape != weights.shape:
+            raise InflightError(
+                ErrorKind.INVALID_REQUEST,
+                f"{words.shape[1]} embedding_bias_words but {weights.shape[1]} embedding_bias_weights",
+                "embedding_bias_weights",
+            )
+        bias = np.zeros((rows, self._tokenizer.vocab_size), dtype=np.float32)
+        for row in range(rows):
+            for word, weight in zip(words[row], weights[row], strict=True):
+                for ids in self._tokenizer.encode_words([_text("EMBEDDING_BIAS_WORDS", word)]):
+                    np.add.at(bias[row], ids, weight)
+        return bias
+
+
+def _text(name: str, value: bytes | str) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise InflightError(
+            ErrorKind.INVALID_REQUEST, f"{name} is not valid UTF-8 (byte {error.start})", name
+        ) from None
+
+
+def _column(inputs: Mapping[str, pb.Array], name: str, default: int, rows: int) -> list[list[int]]:
+    if name not in inputs:
+        return [[default]] * rows
+    return [[int(value)] for value in inputs[name].reshape(-1)]
+
+
+def _padded(id_rows: list[list[int]], pad_id: int) -> list[list[int]]:
+    width = max(map(len, id_rows))
+    return [ids + [pad_id] * (width - len(ids)) for ids in id_rows]

@@ -1,0 +1,200 @@
+"""The `tensorrt_llm` model: Triton requests into the engine process, its tokens back as responses.
+
+`execute` returns at once. One pump thread listens to the engine, coalesces and sends; a second, slow one
+asks Triton which callers have gone. Every accepted request is in `_running` from `execute` until the
+response with the final flag, and leaves it exactly once, in `_end`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from python_backend.engine.handle import EngineProcess
+from python_backend.engine.messages import Gauges, Progress, SequenceEvent
+from python_backend.triton_adapter import pb
+from python_backend.triton_adapter.coalescing import Coalescer, Pending
+from python_backend.triton_adapter.metrics import EngineMetrics
+from python_backend.triton_adapter.requests import GenerateCall, decode_call
+from python_backend.triton_adapter.responses import ResponseBuilder
+from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.parameters import parse_engine_parameters
+
+_log = logging.getLogger("inflight.tensorrt_llm")
+
+# A question whether one caller has gone costs a round trip to Triton; so many a period are asked at most.
+_CANCELLATION_CHECKS_PER_PERIOD = 64
+_RESTART_PAUSE_S = 1.0
+
+
+@dataclass(slots=True)
+class _Running:
+    """One request between `execute` and its final response."""
+
+    call: GenerateCall
+    sender: pb.ResponseSender
+    builder: ResponseBuilder
+    unsent_ids: list[int] = field(default_factory=list)  # a caller who does not stream gets all at the end
+
+
+class TritonPythonModel:
+    """What Triton's stub loads; see backends/tensorrtllm/model.py."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s tensorrt_llm %(levelname)s %(message)s")
+        self._parameters = parse_engine_parameters(pb.model_parameters(args))
+        self._keys = itertools.count(1)
+        self._running: dict[int, _Running] = {}
+        self._closing = threading.Event()
+        self._coalescer = Coalescer()
+        self._metrics = EngineMetrics(args["model_name"], args["model_version"])
+        self._engine = EngineProcess(self._parameters)
+        self._capacity = self._engine.wait_until_ready()
+        self._show_gauges(Gauges(0, 0, 0, 0, 0, 0, 0, self._capacity.total_blocks, 0))
+        self._pump = threading.Thread(target=self._pump_reports, name="pump", daemon=True)
+        self._watch = threading.Thread(target=self._watch_cancellations, name="cancellations", daemon=True)
+        self._pump.start()
+        self._watch.start()
+
+    def execute(self, requests: Sequence[pb.PbRequest]) -> None:
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                self._accept(request, sender)
+            except InflightError as failure:
+                self._send_error(sender, failure)
+            except Exception as error:
+                _log.exception("request %r could not be read", request.request_id())
+                self._send_error(
+                    sender, InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
+                )
+
+    def finalize(self) -> None:
+        self._closing.set()
+        self._pump.join()
+        self._watch.join()
+        self._engine.stop()
+        self._metrics.close()
+
+    def _accept(self, request: pb.PbRequest, sender: pb.ResponseSender) -> None:
+        call = decode_call(request.request_id(), pb.arrays(request), self._parameters.exclude_input_in_output)
+        if not isinstance(call, GenerateCall):
+            self._cancel(call.request_id)
+            sender.send(flags=pb.utils().TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            return
+        key = next(self._keys)
+        builder = ResponseBuilder(key, call, set(request.requested_output_names()))
+        self._running[key] = _Running(call, sender, builder)
+        try:
+            self._engine.submit(key, call.generation)
+        except InflightError:
+            # The pump may have failed it already, having noticed the same death.
+            if self._running.pop(key, None) is not None:
+                raise
+
+    def _cancel(self, request_id: str) -> None:
+        for key, running in list(self._running.items()):
+            if running.call.request_id == request_id:
+                self._cancel_key(key)
+
+    def _cancel_key(self, key: int) -> None:
+        try:
+            self._engine.cancel(key)
+        except InflightError:
+            _log.info("the engine ended before sequence %d could be cancelled", key)
+
+    # -- the pump thread ------------------------------------------------------------------------------
+
+    def _pump_reports(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._pump_once()
+            except EOFError:
+                self._replace_engine()
+            except Exception:
+                _log.exception("a response could not be sent")
+
+    def _pump_once(self) -> None:
+        """Hears all the engine has said, then sends one response: so every response carries the newest."""
+        while self._engine.has_report(timeout_s=0 if self._coalescer else 0.5):
+            report = self._engine.receive()
+            if isinstance(report, Progress):
+                for event in report.events:
+                    self._hear(event)
+                if report.gauges is not None:
+                    self._show_gauges(report.gauges)
+        if pending := self._coalescer.take():
+            self._respond(pending)
+
+    def _hear(self, event: SequenceEvent) -> None:
+        running = self._running.get(event.key)
+        if running is None:
+            return
+        if running.call.streaming or event.error is not None:
+            self._coalescer.put(event)
+            return
+        running.unsent_ids += event.token_ids
+        if event.is_last:
+            self._coalescer.put(SequenceEvent(event.key, running.unsent_ids, event.finish_reason))
+
+    def _respond(self, pending: Pending) -> None:
+        running = self._running[pending.key]
+        if pending.error is not None:
+            self._end(pending.key)
+            self._send_error(running.sender, InflightError.from_text(pending.error))
+        elif pending.finish_reason is not None:
+            self._end(pending.key)
+            running.sender.send(
+                running.builder.build(pending.token_ids, pending.finish_reason),
+                flags=pb.utils().TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+            )
+        else:
+            running.sender.send(running.builder.build(pending.token_ids, None))
+
+    def _end(self, key: int) -> None:
+        del self._running[key]
+
+    def _replace_engine(self) -> None:
+        """The engine process died: its requests fail, and another is started."""
+        if self._closing.is_set():
+            return
+        how = self._engine.describe_end()
+        _log.error("the engine process ended (%s); %d requests fail", how, len(self._running))
+        failure = InflightError(ErrorKind.ENGINE_FAILED, f"the engine process ended ({how}); try again")
+        self._coalescer = Coalescer()
+        for key in list(self._running):
+            self._send_error(self._running.pop(key).sender, failure)
+        try:
+            engine = EngineProcess(self._parameters)
+            self._capacity = engine.wait_until_ready()
+            self._engine = engine
+            _log.info("the engine process was started again")
+        except InflightError as error:
+            _log.error("the engine could not be started again: %s", error.message)
+            self._closing.wait(_RESTART_PAUSE_S)
+
+    def _show_gauges(self, gauges: Gauges) -> None:
+        self._metrics.update(self._capacity, gauges)
+
+    @staticmethod
+    def _send_error(sender: pb.ResponseSender, failure: InflightError) -> None:
+        response = pb.utils().InferenceResponse(output_tensors=[], error=pb.error(failure))
+        sender.send(response, flags=pb.utils().TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    # -- the cancellation thread ----------------------------------------------------------------------
+
+    def _watch_cancellations(self) -> None:
+        cursor = 0
+        while not self._closing.wait(self._parameters.cancellation_check_period_ms / 1000):
+            keys = list(self._running)
+            for _ in range(min(len(keys), _CANCELLATION_CHECKS_PER_PERIOD)):
+                cursor += 1
+                self._cancel_if_gone(keys[cursor % len(keys)])
+
+    def _cancel_if_gone(self, key: int) -> None:
+        running = self._running.get(key)
+        if running is not None and running.sender.is_cancelled():
+            self._cancel_key(key)

@@ -1,0 +1,1 @@
+"""The contract between router, Triton and engine: tensors, parameters and errors, each as one table."""

@@ -1,0 +1,189 @@
+"""The `parameters` of `tensorrt_llm`'s config.pbtxt: read, checked and named, as one frozen value.
+
+Three kinds of keys: those this engine honours, those of the contract that steer NVIDIA's GPU runtime and
+mean nothing here (accepted, so that one file serves both), and those that ask for something this engine
+does not do (accepted at their neutral value, refused by name otherwise). An unfilled template placeholder
+(`${name}`) and an empty string both mean "not given", as in the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from .errors import ErrorKind, InflightError
+
+INFLIGHT_BATCHING = ("inflight_fused_batching", "inflight_batching")
+STATIC_BATCHING = ("V1", "v1")
+SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization")
+RUNTIMES = ("torch", "synthetic")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParameters:
+    """What the engine is told by its config; each field is one key."""
+
+    gpt_model_type: str
+    gpt_model_path: str
+    batch_scheduler_policy: str = "guaranteed_no_evict"
+    max_tokens_in_paged_kv_cache: int | None = None
+    exclude_input_in_output: bool = False
+    cancellation_check_period_ms: int = 100
+    stats_check_period_ms: int = 100
+    inflight_runtime: str = "torch"
+    inflight_max_batch_size: int = 64
+    inflight_max_step_tokens: int = 512
+    inflight_max_sequence_tokens: int | None = None
+    inflight_tokens_per_block: int = 16
+    inflight_threads: int | None = None
+    inflight_check_blocks: bool = False
+    inflight_synthetic_tokens_per_s: float = 1000.0
+
+    @property
+    def static_batching(self) -> bool:
+        return self.gpt_model_type in STATIC_BATCHING
+
+    @property
+    def guaranteed_no_evict(self) -> bool:
+        return self.batch_scheduler_policy == "guaranteed_no_evict"
+
+
+# Tuning of NVIDIA's own runtime: nothing in this engine corresponds to them.
+FOREIGN_KEYS = frozenset(
+    {
+        "FORCE_CPU_ONLY_INPUT_TENSORS",
+        "cross_kv_cache_fraction",
+        "cuda_graph_cache_size",
+        "cuda_graph_mode",
+        "enable_chunked_context",
+        "enable_context_fmha_fp32_acc",
+        "executor_worker_path",
+        "gpu_device_ids",
+        "gpu_weights_percent",
+        "iter_stats_max_iterations",
+        "kv_cache_free_gpu_mem_fraction",
+        "kv_cache_onboard_blocks",
+        "lora_cache_gpu_memory_fraction",
+        "lora_cache_host_memory_bytes",
+        "lora_cache_max_adapter_size",
+        "lora_cache_optimal_adapter_size",
+        "multi_block_mode",
+        "normalize_log_probs",
+        "num_nodes",
+        "participant_ids",
+        "recv_poll_period_ms",
+        "request_stats_max_iterations",
+        "speculative_decoding_fast_logits",
+        "tokenizer_dir",
+        "xgrammar_tokenizer_info_path",
+    }
+)
+
+# Requests for what this engine does not do, with the values that ask for nothing.
+NEUTRAL_VALUES: dict[str, tuple[str, ...]] = {
+    "decoding_mode": ("top_k", "top_p", "top_k_top_p"),
+    "eagle_choices": (),
+    "enable_kv_cache_reuse": ("false", "False", "FALSE", "0"),
+    "enable_trt_overlap": ("false", "False", "FALSE", "0"),
+    "encoder_model_path": (),
+    "guided_decoding_backend": (),
+    "kv_cache_host_memory_bytes": ("0",),
+    "lookahead_ngram_size": (),
+    "lookahead_verification_set_size": (),
+    "lookahead_window_size": (),
+    "lora_prefetch_dir": (),
+    "max_attention_window_size": (),
+    "max_beam_width": ("1",),
+    "medusa_choices": (),
+    "sink_token_length": (),
+}
+
+
+def _refuse(key: str, value: str, allowed: str) -> InflightError:
+    return InflightError(ErrorKind.INVALID_REQUEST, f"parameter {key} is {value!r}; allowed: {allowed}", key)
+
+
+def _boolean(key: str, value: str) -> bool:
+    if value in ("True", "true", "TRUE", "1"):
+        return True
+    if value in ("False", "false", "FALSE", "0"):
+        return False
+    raise _refuse(key, value, "true or false")
+
+
+def _positive(kind: type[int] | type[float]) -> Callable[[str, str], Any]:
+    def parse(key: str, value: str) -> Any:
+        try:
+            number = kind(value)
+        except ValueError:
+            number = kind(0)
+        if not 0 < number < float("inf"):
+            raise _refuse(key, value, "a number above 0")
+        return number
+
+    return parse
+
+
+def _one_of(*allowed: str) -> Callable[[str, str], str]:
+    def parse(key: str, value: str) -> str:
+        if value not in allowed:
+            raise _refuse(key, value, ", ".join(allowed))
+        return value
+
+    return parse
+
+
+def _text(key: str, value: str) -> str:
+    return value
+
+
+_PARSERS: dict[str, Callable[[str, str], Any]] = {
+    "gpt_model_type": _one_of(*INFLIGHT_BATCHING, *STATIC_BATCHING),
+    "gpt_model_path": _text,
+    "batch_scheduler_policy": _one_of(*SCHEDULER_POLICIES),
+    "max_tokens_in_paged_kv_cache": _positive(int),
+    "exclude_input_in_output": _boolean,
+    "cancellation_check_period_ms": _positive(int),
+    "stats_check_period_ms": _positive(int),
+    "inflight_runtime": _one_of(*RUNTIMES),
+    "inflight_max_batch_size": _positive(int),
+    "inflight_max_step_tokens": _positive(int),
+    "inflight_max_sequence_tokens": _positive(int),
+    "inflight_tokens_per_block": _positive(int),
+    "inflight_threads": _positive(int),
+    "inflight_check_blocks": _boolean,
+    "inflight_synthetic_tokens_per_s": _positive(float),
+}
+KNOWN_KEYS = frozenset(_PARSERS) | FOREIGN_KEYS | frozenset(NEUTRAL_VALUES)
+
+
+def _is_given(value: str) -> bool:
+    return bool(value) and not (value.startswith("${") and value.endswith("}"))
+
+
+def parse_engine_parameters(raw: Mapping[str, str]) -> EngineParameters:
+    """The parameters of one config; refuses, naming key, value and what is allowed."""
+    given = {key: value for key, value in raw.items() if _is_given(value)}
+    if unknown := sorted(given.keys() - KNOWN_KEYS):
+        raise InflightError(
+            ErrorKind.INVALID_REQUEST,
+            f"unknown parameter {unknown[0]}; known: {', '.join(sorted(KNOWN_KEYS))}",
+            unknown[0],
+        )
+    for key, neutral in NEUTRAL_VALUES.items():
+        if key in given and given[key] not in neutral:
+            allowed = " or ".join(("unset", *neutral))
+            raise InflightError(
+                ErrorKind.UNSUPPORTED,
+                f"parameter {key} is {given[key]!r}, which this engine does not do; allowed: {allowed}",
+                key,
+            )
+    for key in ("gpt_model_type", "gpt_model_path"):
+        if key not in given:
+            raise _refuse(key, raw.get(key, ""), "it must be set")
+    values = {key: parse(key, given[key]) for key, parse in _PARSERS.items() if key in given}
+    return EngineParameters(**values)
+
+
+assert {field.name for field in fields(EngineParameters)} == set(_PARSERS)

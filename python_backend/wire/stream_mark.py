@@ -1,0 +1,26 @@
+"""How `tensorrt_llm` tells `postprocessing` which stream a response belongs to, and when it ends.
+
+Between the two steps of an ensemble only two tensors travel, and a request id that the client may have left
+empty or used twice. The mark rides in the padding: one id beyond `sequence_length`, negative as all padding
+is (the contract pads with -1), so whoever cuts at `sequence_length` never sees it. Engines that know
+nothing of it send none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_STREAMS = 1 << 29  # what fits an INT32 beside the flag; far more than can be open at once
+
+
+class StreamMark(NamedTuple):
+    stream: int
+    is_last: bool
+
+    def to_padding_id(self) -> int:
+        return -1 - 2 * (self.stream % _STREAMS) - self.is_last
+
+    @classmethod
+    def from_padding_id(cls, padding_id: int) -> StreamMark:
+        stream, is_last = divmod(-1 - padding_id, 2)
+        return cls(stream, bool(is_last))

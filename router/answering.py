@@ -1,0 +1,190 @@
+"""Carries an accepted request from its calls to its last byte."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.api import sse
+from router.api.dialects import Dialect
+from router.api.errors import write_error
+from router.stop_text import StopScanner
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+
+    from router.http.exchange import Exchange
+    from router.metrics import Metrics
+    from router.pipeline import Delta, Generation, GenerationCall
+    from router.record import Record
+    from router.registry import Registry, ServedModel
+    from router.ticket import Ticket, TicketDesk
+
+_FINISH_REASONS = {"end_id": "stop", "stop_words": "stop", "length": "length"}
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What every generating endpoint needs."""
+
+    registry: Registry
+    desk: TicketDesk
+    metrics: Metrics
+
+
+class Choice:
+    """One generation on its way to the client: cut at stop strings, counted, its end named."""
+
+    def __init__(
+        self, index: int, call: GenerationCall, generation: Generation, ticket: Ticket, metrics: Metrics
+    ) -> None:
+        self.index = index
+        self.finish_reason = ""
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self._generation = generation
+        self._ticket = ticket
+        self._record = ticket.record
+        self._scanner = StopScanner(call.stop) if call.stop else None
+        self._metrics = metrics
+        self._times = metrics.stream(ticket.record)
+        self._last_s = 0.0
+
+    async def pieces(self) -> AsyncIterator[str]:
+        """The text as it comes; the first piece tells of the first token and may be empty."""
+        try:
+            async for delta in self._generation:
+                if self._ticket.cut_by is not None:
+                    continue  # the engine was told to stop: what still comes is for nobody
+                first = self._count(delta)
+                text = self._take(delta)
+                if text or first:
+                    yield text
+                if self.finish_reason:
+                    return
+        except InflightError as error:
+            if self._ticket.cut_by is None:
+                self._metrics.triton_failed(error.kind, self._record.model)
+                raise
+        raise self._ticket.cut_by or InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
+
+    async def settle(self) -> None:
+        """Reads to the end of the stream, so that the engine is known to be done with the request."""
+        if not self.finish_reason:
+            self._generation.stop()
+        try:
+            async for _ in self._generation:
+                pass
+        except InflightError:
+            pass  # the client has its answer already
+
+    def _take(self, delta: Delta) -> str:
+        """The part of a delta that may leave; sets `finish_reason` when it is the last."""
+        text = delta.text
+        if self._scanner is not None:
+            text = self._scanner.feed(text)
+            if self._scanner.stopped:
+                self.finish_reason = self._record.finish_reason = "stop"
+                self._generation.stop()
+                return text
+        if delta.finish is None:
+            return text
+        if delta.finish not in _FINISH_REASONS:
+            raise InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
+        self.finish_reason = self._record.finish_reason = _FINISH_REASONS[delta.finish]
+        return text + self._scanner.flush() if self._scanner is not None else text
+
+    def _count(self, delta: Delta) -> bool:
+        """Adds up tokens and times; tells whether this is the first delta."""
+        now_s = time.monotonic()
+        first = self._last_s == 0.0
+        if first:
+            self._times.first_token.observe(now_s - self._record.arrived_s)
+            self._record.first_token_s = self._record.first_token_s or now_s
+        else:
+            self._times.between_chunks.observe(now_s - self._last_s)
+        self._last_s = now_s
+        if self.prompt_tokens == 0:
+            self.prompt_tokens = delta.prompt_tokens
+            self._record.prompt_tokens += delta.prompt_tokens
+        self.completion_tokens += delta.completion_tokens
+        self._record.completion_tokens += delta.completion_tokens
+        return first
+
+
+async def answer(
+    exchange: Exchange,
+    record: Record,
+    service: Service,
+    model: ServedModel,
+    calls: Sequence[GenerationCall],
+    dialect: Dialect,
+    stream: bool,
+) -> None:
+    """Admit, generate, deliver, settle: the whole life of a request once its body is understood."""
+    record.model = model.name
+    with service.desk.admit(record) as ticket:
+        exchange.on_disconnect(lambda: ticket.cut(InflightError(ErrorKind.CANCELLED, "the client left")))
+        choices = []
+        for index, call in enumerate(calls):
+            generation = model.pipeline.generate(call)
+            ticket.attach(generation)
+            choices.append(Choice(index, call, generation, ticket, service.metrics))
+        deliver = _deliver_stream if stream else _deliver_whole
+        try:
+            await deliver(exchange, record, ticket, choices, dialect)
+        except InflightError as error:
+            write_error(exchange, record, error)
+            raise
+        finally:
+            for choice in choices:
+                await choice.settle()
+
+
+async def _deliver_whole(
+    exchange: Exchange, record: Record, ticket: Ticket, choices: Sequence[Choice], dialect: Dialect
+) -> None:
+    texts = [""] * len(choices)
+
+    async def collect(choice: Choice) -> None:
+        texts[choice.index] = "".join([piece async for piece in choice.pieces()])
+
+    await _together(ticket, choices, collect)
+    headers = [("content-type", "application/json"), ("x-request-id", record.request_id)]
+    exchange.respond(200, dialect.whole(choices, texts), headers)
+
+
+async def _deliver_stream(
+    exchange: Exchange, record: Record, ticket: Ticket, choices: Sequence[Choice], dialect: Dialect
+) -> None:
+    async def relay(choice: Choice) -> None:
+        async for piece in choice.pieces():
+            data = dialect.text_event(choice.index, piece) if piece else b""
+            if not exchange.started:  # not earlier: until the first token an error can still have a status
+                exchange.start(200, [*sse.HEADERS, ("x-request-id", record.request_id)])
+                data = dialect.opening(len(choices)) + data
+            if data:
+                await exchange.send(data)
+
+    await _together(ticket, choices, relay)
+    exchange.end(dialect.closing(choices))
+
+
+async def _together(
+    ticket: Ticket, choices: Sequence[Choice], deliver: Callable[[Choice], Coroutine[Any, Any, None]]
+) -> None:
+    """Delivers all choices at once; when one fails, the others are cut."""
+    if len(choices) == 1:
+        await deliver(choices[0])
+        return
+    tasks = [asyncio.ensure_future(deliver(choice)) for choice in choices]
+    try:
+        await asyncio.gather(*tasks)
+    except InflightError as error:
+        ticket.cut(error)
+        raise
+    finally:
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible door: bodies in, answers and errors out."""

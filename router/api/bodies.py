@@ -1,0 +1,191 @@
+"""The request bodies, field by field, and what each field may be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.pipeline import MAX_NEW_TOKENS
+
+_Tokens = Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)]
+_StopText = Annotated[str, Meta(min_length=1, max_length=1000)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One part of a message's content; only text is understood."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: str
+    content: str | list[Part] | None = None
+    name: str | None = None
+    refusal: Any = None
+    annotations: Any = None
+    audio: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    function_call: Any = None
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What chat and plain completions share. Null is the same as not given."""
+
+    model: str
+    max_tokens: _Tokens | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    stop: _StopText | Annotated[list[_StopText], Meta(max_length=4)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    # Extensions that other servers of open models have too.
+    top_k: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
+    ignore_eos: bool | None = None
+    # Accepted, and without effect on the answer.
+    user: str | None = None
+    metadata: Any = None
+    store: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    # Not honoured yet: refused unless they carry a value of NEUTRAL.
+    n: Any = None
+    logit_bias: Any = None
+    logprobs: Any = None
+    service_tier: Any = None
+
+
+class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=10_000)]
+    max_completion_tokens: _Tokens | None = None
+    audio: Any = None
+    function_call: Any = None
+    functions: Any = None
+    modalities: Any = None
+    parallel_tool_calls: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    response_format: Any = None
+    tool_choice: Any = None
+    tools: Any = None
+    top_logprobs: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+
+class CompletionBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    prompt: str | list[Any]
+    best_of: Any = None
+    echo: Any = None
+    suffix: Any = None
+
+
+# Values that ask for what the router does anyway.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "service_tier": ("auto", "default"),
+    "audio": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+}
+MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "refusal": ("",),
+    "annotations": ([],),
+    "audio": (),
+    "tool_calls": ([],),
+    "tool_call_id": (),
+    "function_call": (),
+}
+
+_chat = msgspec.json.Decoder(ChatBody)
+_completion = msgspec.json.Decoder(CompletionBody)
+_Body = TypeVar("_Body", bound=Options)
+
+
+def decode_chat(body: bytes) -> ChatBody:
+    decoded = _decode(_chat, body)
+    for index, message in enumerate(decoded.messages):
+        refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
+    return decoded
+
+
+def decode_completion(body: bytes) -> CompletionBody:
+    return _decode(_completion, body)
+
+
+def _decode(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
+    try:
+        decoded = decoder.decode(body)
+    except RecursionError:
+        raise _invalid("the JSON is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise _invalid("the body is not valid UTF-8") from None
+    except msgspec.ValidationError as error:
+        raise _explain(str(error)) from None
+    except msgspec.DecodeError as error:
+        raise _invalid(f"the body is not valid JSON: {error}") from None
+    refuse_unsupported(decoded, NEUTRAL, "")
+    if decoded.stream_options is not None and not decoded.stream:
+        raise _invalid("stream_options is only allowed when stream is true", "stream_options")
+    return decoded
+
+
+def refuse_unsupported(struct: msgspec.Struct, neutral: dict[str, tuple[Any, ...]], prefix: str) -> None:
+    for name in struct.__struct_fields__:
+        allowed = neutral.get(name)
+        if allowed is None:
+            continue
+        value = getattr(struct, name)
+        if value is None or any(value == entry and type(value) is type(entry) for entry in allowed):
+            continue
+        only = f" other than {msgspec.json.encode(allowed[0]).decode()}" if allowed else ""
+        message = f"{prefix}{name} is not supported yet with a value{only}"
+        raise InflightError(ErrorKind.UNSUPPORTED, message, f"{prefix}{name}")
+
+
+def _explain(problem: str) -> InflightError:
+    """Turns msgspec's sentence into one that names the field first."""
+    what, _, where = problem.partition(" - at `$")
+    path = where.rstrip("`").lstrip(".")
+    if what.startswith("Object contains unknown field"):
+        field = ".".join(filter(None, [path, what.split("`")[1]]))
+        return _invalid(f"Unrecognized request argument supplied: {field}", field)
+    if what.startswith("Object missing required field"):
+        field = ".".join(filter(None, [path, what.split("`")[1]]))
+        return _invalid(f"Missing required parameter: {field}", field)
+    what = what[0].lower() + what[1:]
+    return _invalid(f"{path}: {what}" if path else f"the body: {what}", path or None)
+
+
+def _invalid(message: str, param: str | None = None) -> InflightError:
+    return InflightError(ErrorKind.INVALID_REQUEST, message, param)

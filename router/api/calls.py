@@ -1,0 +1,114 @@
+"""Turns checked bodies into calls to the engine."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.pipeline import MAX_NEW_TOKENS, GenerationCall
+
+if TYPE_CHECKING:
+    from router.api.bodies import ChatBody, CompletionBody, Message, Options
+
+COMPLETION_TOKENS = 16  # OpenAI's default for plain completions
+MAX_PROMPTS = 64
+# Below this, logits divided by the temperature leave the range of 32-bit floats.
+_GREEDY_BELOW = 1e-4
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+
+
+def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
+    """The messages as chat templates know them: a role they were written for, content as one string."""
+    return [_message(message, index) for index, message in enumerate(body.messages)]
+
+
+def _message(message: Message, index: int) -> dict[str, Any]:
+    role = _ROLES.get(message.role)
+    if role is None:
+        allowed = ", ".join(_ROLES)
+        raise _invalid(f"messages[{index}].role: expected one of {allowed}", f"messages[{index}].role")
+    rendered = {"role": role, "content": _content(message, index)}
+    if message.name is not None:
+        rendered["name"] = message.name
+    return rendered
+
+
+def _content(message: Message, index: int) -> str:
+    where = f"messages[{index}].content"
+    if isinstance(message.content, str):
+        return message.content
+    if message.content is None:
+        raise _invalid(f"{where}: expected a string or a list of text parts", where)
+    texts = []
+    for position, part in enumerate(message.content):
+        if part.type != "text":
+            kind = part.type if part.type.isidentifier() and len(part.type) < 32 else "other"
+            message_text = f"{where}[{position}]: this model reads text only, not {kind} parts"
+            raise InflightError(ErrorKind.UNSUPPORTED, message_text, f"{where}[{position}].type")
+        if part.text is None:
+            raise _invalid(f"{where}[{position}].text: expected a string", f"{where}[{position}].text")
+        texts.append(part.text)
+    return "\n".join(texts)
+
+
+def chat_call(body: ChatBody, prompt: str, request_id: str, tenant: str) -> GenerationCall:
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
+        raise _invalid("give either max_tokens or max_completion_tokens, not both", "max_tokens")
+    max_tokens = body.max_completion_tokens or body.max_tokens or MAX_NEW_TOKENS
+    # The template has written the special tokens already.
+    return _call(body, prompt, request_id, tenant, max_tokens, add_special_tokens=False)
+
+
+def completion_calls(body: CompletionBody, request_id: str, tenant: str) -> list[GenerationCall]:
+    prompts = [body.prompt] if isinstance(body.prompt, str) else _prompts(body.prompt)
+    max_tokens = body.max_tokens or COMPLETION_TOKENS
+    ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
+    return [
+        _call(body, prompt, each, tenant, max_tokens, add_special_tokens=True)
+        for prompt, each in zip(prompts, ids, strict=True)
+    ]
+
+
+def _prompts(prompts: list[Any]) -> list[str]:
+    if not 1 <= len(prompts) <= MAX_PROMPTS:
+        raise _invalid(f"prompt: expected 1 to {MAX_PROMPTS} prompts", "prompt")
+    for prompt in prompts:
+        if isinstance(prompt, (int, list)):
+            message = "prompt: token ids are not supported yet; send text"
+            raise InflightError(ErrorKind.UNSUPPORTED, message, "prompt")
+        if not isinstance(prompt, str):
+            raise _invalid("prompt: expected a string or a list of strings", "prompt")
+    return prompts
+
+
+def _call(
+    body: Options, prompt: str, request_id: str, tenant: str, max_tokens: int, *, add_special_tokens: bool
+) -> GenerationCall:
+    greedy = body.temperature is not None and body.temperature < _GREEDY_BELOW
+    min_tokens = body.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise _invalid(f"min_tokens: {min_tokens} is more than the {max_tokens} allowed", "min_tokens")
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    seed = secrets.randbits(63) if body.seed is None else body.seed % 2**64
+    return GenerationCall(
+        request_id=request_id,
+        prompt=prompt,
+        tenant=tenant,
+        max_tokens=max_tokens,
+        seed=seed,
+        stop=stop,
+        temperature=1.0 if greedy or body.temperature is None else body.temperature,
+        top_k=1 if greedy else body.top_k or 0,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        min_tokens=min_tokens,
+        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        ignore_eos=bool(body.ignore_eos),
+        add_special_tokens=add_special_tokens,
+    )
+
+
+def _invalid(message: str, param: str) -> InflightError:
+    return InflightError(ErrorKind.INVALID_REQUEST, message, param)

@@ -1,0 +1,32 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.answering import Service, answer
+from router.api.bodies import decode_chat
+from router.api.calls import chat_call, chat_messages
+from router.api.dialects import ChatDialect
+
+if TYPE_CHECKING:
+    from router.http.exchange import Exchange
+    from router.record import Record
+
+
+class ChatCompletions:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        body = decode_chat(exchange.request.body)
+        model = self._service.registry.find(body.model)
+        if model.template is None:
+            message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
+            raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
+        prompt = model.template.render(chat_messages(body))
+        call = chat_call(body, prompt, record.request_id, record.tenant)
+        include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        dialect = ChatDialect(record.request_id, model.name, include_usage=include_usage)
+        await answer(exchange, record, self._service, model, [call], dialect, bool(body.stream))

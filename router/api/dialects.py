@@ -1,0 +1,129 @@
+"""How an answer is written: as a chat completion or as a plain one, whole or in chunks."""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from router.api import sse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FINGERPRINT = f"inflight-{version('inflight')}"
+
+
+class Ended(Protocol):
+    """A choice that has come to its end."""
+
+    index: int
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Dialect:
+    """Everything but the text is rendered once per request, so that a chunk costs one JSON string."""
+
+    whole_object = ""
+    chunk_object = ""
+
+    def __init__(self, request_id: str, model: str, *, include_usage: bool = False) -> None:
+        self._whole_head = {
+            "id": request_id,
+            "object": self.whole_object,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": FINGERPRINT,
+        }
+        self._chunk_head = {**self._whole_head, "object": self.chunk_object}
+        self._include_usage = include_usage
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
+
+    def text_event(self, index: int, text: str) -> bytes:
+        before, after = self._frames.get(index) or self._frame(index)
+        return before + sse.json_string(text) + after
+
+    def opening(self, choices: int) -> bytes:
+        """What comes before the first text."""
+        return b""
+
+    def closing(self, choices: Sequence[Ended]) -> bytes:
+        """What comes after the last text: the reasons, the usage if asked for, and the end mark."""
+        events = [self._chunk(self._end_choice(choice)) for choice in choices]
+        if self._include_usage:
+            value = {**self._chunk_head, "choices": [], "usage": usage(choices)}
+            events.append(sse.event(value))
+        return b"".join([*events, sse.DONE])
+
+    def whole(self, choices: Sequence[Ended], texts: Sequence[str]) -> bytes:
+        rendered = [self._whole_choice(*each) for each in zip(choices, texts, strict=True)]
+        value = {**self._whole_head, "choices": rendered, "usage": usage(choices)}
+        return msgspec.json.encode(value)
+
+    def _chunk(self, choice: dict[str, Any]) -> bytes:
+        value = {**self._chunk_head, "choices": [choice]}
+        if self._include_usage:
+            value["usage"] = None
+        return sse.event(value)
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        mark = "\x00text\x00"
+        before, _, after = self._chunk(self._text_choice(index, mark)).partition(msgspec.json.encode(mark))
+        self._frames[index] = (before, after)
+        return before, after
+
+    def _text_choice(self, index: int, text: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _end_choice(self, choice: Ended) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _whole_choice(self, choice: Ended, text: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class ChatDialect(Dialect):
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def opening(self, choices: int) -> bytes:
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        return b"".join(self._chunk(_choice(index, delta=delta)) for index in range(choices))
+
+    def _text_choice(self, index: int, text: str) -> dict[str, Any]:
+        return _choice(index, delta={"content": text})
+
+    def _end_choice(self, choice: Ended) -> dict[str, Any]:
+        return _choice(choice.index, choice.finish_reason, delta={})
+
+    def _whole_choice(self, choice: Ended, text: str) -> dict[str, Any]:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return _choice(choice.index, choice.finish_reason, message=message)
+
+
+class CompletionDialect(Dialect):
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+
+    def _text_choice(self, index: int, text: str) -> dict[str, Any]:
+        return _choice(index, text=text)
+
+    def _end_choice(self, choice: Ended) -> dict[str, Any]:
+        return _choice(choice.index, choice.finish_reason, text="")
+
+    def _whole_choice(self, choice: Ended, text: str) -> dict[str, Any]:
+        return _choice(choice.index, choice.finish_reason, text=text)
+
+
+def _choice(index: int, finish_reason: str | None = None, **content: Any) -> dict[str, Any]:
+    return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+
+
+def usage(choices: Sequence[Ended]) -> dict[str, int]:
+    prompt = sum(choice.prompt_tokens for choice in choices)
+    completion = sum(choice.completion_tokens for choice in choices)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

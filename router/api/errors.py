@@ -1,0 +1,67 @@
+"""Errors as an OpenAI client expects them."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from python_backend.wire.errors import ErrorKind, InflightError
+
+if TYPE_CHECKING:
+    from router.http.exchange import Exchange
+    from router.record import Record
+
+_CODES = {
+    ErrorKind.INVALID_REQUEST: None,
+    ErrorKind.UNSUPPORTED: "unsupported_parameter",
+    ErrorKind.INTERNAL: "internal_error",
+}
+_JSON = ("content-type", "application/json")
+
+
+class HttpError(Exception):
+    """A request that is wrong as HTTP, before it is wrong as anything else."""
+
+    def __init__(self, status: int, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = headers
+
+
+def error_body(status: int, message: str, code: str | None = None, param: str | None = None) -> bytes:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return msgspec.json.encode({"error": error})
+
+
+def write_error(exchange: Exchange, record: Record, error: Exception) -> None:
+    """Ends the answer with an error: a status while there is still one to set, an event after that."""
+    status, body, headers = _render(error, record.request_id)
+    if exchange.ended:
+        return
+    if exchange.started:
+        exchange.end(b"data: " + body + b"\n\n")
+    else:
+        exchange.respond(status, body, [_JSON, ("x-request-id", record.request_id), *headers])
+
+
+def _render(error: Exception, request_id: str) -> tuple[int, bytes, tuple[tuple[str, str], ...]]:
+    headers: tuple[tuple[str, str], ...] = ()
+    if isinstance(error, HttpError):
+        return error.status, error_body(error.status, error.message), error.headers
+    if not isinstance(error, InflightError) or error.kind is ErrorKind.INTERNAL:
+        message = f"the server failed to answer this request; its id is {request_id}"
+        return 500, error_body(500, message, "internal_error"), headers
+    status = error.kind.http_status
+    if status == 503:
+        # Spread, so that clients refused together do not come back together.
+        headers = (("retry-after", str(random.randint(1, 3))),)
+    code = _CODES.get(error.kind, error.kind.label)
+    return status, error_body(status, error.message, code, error.param), headers
+
+
+def respond_json(exchange: Exchange, record: Record, value: Any, status: int = 200) -> None:
+    exchange.respond(status, msgspec.json.encode(value), [_JSON, ("x-request-id", record.request_id)])

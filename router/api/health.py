@@ -1,0 +1,56 @@
+"""GET /health/live, /health/ready and /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from router.api.errors import respond_json
+
+if TYPE_CHECKING:
+    from router.http.exchange import Exchange
+    from router.metrics import Metrics
+    from router.record import Record
+    from router.registry import Registry
+    from router.ticket import TicketDesk
+
+_CACHE_S = 0.5
+
+
+async def live(exchange: Exchange, record: Record) -> None:
+    """The process answers; nothing more is claimed."""
+    respond_json(exchange, record, {"status": "live"})
+
+
+class Ready:
+    """Whether a new request would be served: every model ready in Triton, and the router not going down."""
+
+    def __init__(self, registry: Registry, desk: TicketDesk) -> None:
+        self._registry = registry
+        self._desk = desk
+        self._asking = asyncio.Lock()
+        self._models: dict[str, bool] = {}
+        self._expires_s = 0.0
+
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        if self._desk.draining:
+            respond_json(exchange, record, {"status": "draining"}, 503)
+            return
+        async with self._asking:
+            if time.monotonic() >= self._expires_s:
+                self._models = {model.name: await model.pipeline.ready() for model in self._registry}
+                self._expires_s = time.monotonic() + _CACHE_S
+        ready = all(self._models.values())
+        value = {"status": "ready" if ready else "not ready", "models": self._models}
+        respond_json(exchange, record, value, 200 if ready else 503)
+
+
+class ShowMetrics:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        exchange.respond(200, self._metrics.render(), [("content-type", CONTENT_TYPE_LATEST)])

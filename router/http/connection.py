@@ -1,0 +1,277 @@
+"""One client connection: reads requests off a socket one at a time and writes their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+from urllib.parse import unquote
+
+import httptools
+
+from router.http.exchange import Exchange, Request, render_head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_UPGRADE_HEADERS = ("connection", "upgrade", "http2-settings")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may cost."""
+
+    max_body_bytes: int = 1 << 20
+    max_header_bytes: int = 32 << 10
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0
+    idle_timeout_s: float = 75.0
+    write_stall_timeout_s: float = 30.0
+    linger_s: float = 2.0
+    write_buffer_bytes: int = 64 << 10
+    max_pipelined_requests: int = 8
+
+    @property
+    def max_message_bytes(self) -> int:
+        """All bytes of one request, so that framing and trailers are bounded too."""
+        return self.max_header_bytes + 2 * self.max_body_bytes
+
+
+class Host(Protocol):
+    """The listener, as a connection sees it."""
+
+    limits: Limits
+    error_body: Callable[[int, str], bytes]
+
+    def opened(self, connection: Connection) -> None: ...
+    def closed(self, connection: Connection) -> None: ...
+    def handle(self, exchange: Exchange) -> None: ...
+    def date(self) -> str: ...
+    def now_s(self) -> float: ...
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class Connection(asyncio.Protocol):
+    """Parses strictly (llhttp), bounds every buffer, and never reads ahead of a handful of requests.
+
+    Reading goes on while an answer is being made: the end of input is how a client's leaving is noticed.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._limits = host.limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: deque[Request] = deque()
+        self._active: Exchange | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._read_deadline_s: float | None = None
+        self._write_deadline_s: float | None = None
+        self._discarding = False
+        self._message_bytes = 0
+        self._reset_message()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._active is None and not self._waiting
+
+    # The socket
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+        self._read_deadline_s = self._host.now_s() + self._limits.header_timeout_s
+        self._host.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._discarding:
+            return
+        self._message_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+            self._check_size()
+        except _Refused as refused:
+            self._refuse(refused.status, refused.message)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(cause, _Refused):
+                self._refuse(cause.status, cause.message)
+            else:
+                self._refuse(400, f"not a valid HTTP/1.1 request: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._host.closed(self)
+        self._waiting.clear()
+        self._wake_writer()
+        if self._active is not None:
+            self._active.client_left()
+
+    def pause_writing(self) -> None:
+        self._writable = asyncio.get_running_loop().create_future()
+        self._write_deadline_s = self._host.now_s() + self._limits.write_stall_timeout_s
+
+    def resume_writing(self) -> None:
+        self._write_deadline_s = None
+        self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+    # The parser
+
+    def _reset_message(self) -> None:
+        self._target = b""
+        self._headers: dict[str, str] = {}
+        self._headers_done = False
+        self._body = bytearray()
+
+    def on_message_begin(self) -> None:
+        self._reset_message()
+        self._read_deadline_s = self._host.now_s() + self._limits.header_timeout_s
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._headers_done:
+            return  # trailers carry nothing we need
+        if b"_" in name:
+            raise _Refused(400, "header names with underscores are not accepted")
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1").strip()
+
+    def on_headers_complete(self) -> None:
+        self._headers_done = True
+        self._read_deadline_s = self._host.now_s() + self._limits.body_timeout_s
+        if not self._target.startswith(b"/"):
+            raise _Refused(400, "the request target must be a path")
+        if self._parser.get_http_version() not in ("1.0", "1.1"):
+            raise _Refused(505, "this server speaks HTTP/1.1")
+        if int(self._headers.get("content-length", "0")) > self._limits.max_body_bytes:
+            raise _Refused(413, self._too_large)
+        if self._headers.get("expect", "").lower() == "100-continue":
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        if len(self._body) + len(body) > self._limits.max_body_bytes:
+            raise _Refused(413, self._too_large)
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        if self._parser.should_upgrade():
+            return  # the parser stops here, before the body: see _decline_upgrade
+        self._message_bytes = 0
+        self._read_deadline_s = None
+        path = self._target.partition(b"?")[0].decode("latin-1")
+        request = Request(
+            method=self._parser.get_method().decode("latin-1"),
+            path=unquote(path) if "%" in path else path,
+            headers=self._headers,
+            body=bytes(self._body),
+            version=self._parser.get_http_version(),
+            keep_alive=self._parser.should_keep_alive(),
+        )
+        self._reset_message()
+        self._waiting.append(request)
+        if self._active is None:
+            self._handle_next()
+        elif len(self._waiting) >= self._limits.max_pipelined_requests:
+            self._transport.pause_reading()
+
+    @property
+    def _too_large(self) -> str:
+        return f"the request body is larger than {self._limits.max_body_bytes} bytes"
+
+    def _check_size(self) -> None:
+        if not self._headers_done and self._message_bytes > self._limits.max_header_bytes:
+            raise _Refused(431, f"the headers are larger than {self._limits.max_header_bytes} bytes")
+        if self._message_bytes > self._limits.max_message_bytes:
+            raise _Refused(413, self._too_large)
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Reads the request again as plain HTTP/1.1.
+
+        Some clients (Java's, by default) offer h2c with every request; the parser would drop the body.
+        """
+        lines = [f"{self._parser.get_method().decode()} {self._target.decode()} HTTP/1.1"]
+        lines += [f"{name}: {value}" for name, value in self._headers.items() if name not in _UPGRADE_HEADERS]
+        self._parser = httptools.HttpRequestParser(self)
+        self.data_received("\r\n".join([*lines, "", ""]).encode("latin-1") + rest)
+
+    # The answers
+
+    def date(self) -> str:
+        return self._host.date()
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    async def writable(self) -> None:
+        if self._writable is not None:
+            await self._writable
+
+    def finished(self, exchange: Exchange) -> None:
+        self._active = None
+        if not exchange.keep_alive:
+            self._transport.close()
+        elif self._waiting:
+            self._transport.resume_reading()
+            asyncio.get_running_loop().call_soon(self._handle_next)
+        else:
+            self._read_deadline_s = self._host.now_s() + self._limits.idle_timeout_s
+
+    def _handle_next(self) -> None:
+        if self._active is None and self._waiting and not self._transport.is_closing():
+            self._active = Exchange(self._waiting.popleft(), self)
+            self._host.handle(self._active)
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answers a request that cannot be read to its end, then closes without cutting the answer off.
+
+        Closing with unread input makes the kernel reset the connection and the client lose the answer, so
+        the rest is read and dropped for a moment.
+        """
+        if self._active is not None or self._waiting:
+            self._transport.close()
+            return
+        body = self._host.error_body(status, message)
+        headers = [
+            ("date", self.date()),
+            ("content-type", "application/json"),
+            ("content-length", str(len(body))),
+            ("connection", "close"),
+        ]
+        self._transport.write(render_head(status, headers) + body)
+        self._discarding = True
+        self._read_deadline_s = self._host.now_s() + self._limits.linger_s
+
+    # Time
+
+    def check_deadlines(self, now_s: float) -> None:
+        """Ends a connection that reads, sends or idles for too long; called about once a second."""
+        if self._write_deadline_s is not None and now_s > self._write_deadline_s:
+            self._transport.abort()
+        elif self.is_idle and self._read_deadline_s is not None and now_s > self._read_deadline_s:
+            if self._message_bytes and not self._discarding:
+                self._refuse(408, "the request took too long to arrive")
+            else:
+                self._transport.close()
+
+    def close_when_idle(self) -> None:
+        if self._active is not None:
+            self._active.keep_alive = False
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()

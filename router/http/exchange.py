@@ -1,0 +1,151 @@
+"""One request and the single answer to it."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import TypeAlias
+
+    Headers: TypeAlias = Iterable[tuple[str, str]]
+
+REASONS = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed Request"}
+
+
+def render_head(status: int, headers: Headers) -> bytes:
+    lines = [f"{name}: {value}\r\n" for name, value in headers]
+    return f"HTTP/1.1 {status} {REASONS[status]}\r\n{''.join(lines)}\r\n".encode("latin-1")
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What the client sent; header names are lower case, the path is percent-decoded."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    version: str
+    keep_alive: bool
+
+
+class Wire(Protocol):
+    """The connection, as an exchange sees it."""
+
+    def date(self) -> str:
+        """The current time as a Date header."""
+
+    def write(self, data: bytes) -> None:
+        """Queues bytes for the client; dropped once it is gone."""
+
+    async def writable(self) -> None:
+        """Returns at once, or, when the client reads too slowly, once it has caught up or left."""
+
+    def finished(self, exchange: Exchange) -> None:
+        """The answer is complete: the next request may be handled."""
+
+
+class Exchange:
+    """Answers one request, whole with `respond` or in pieces with `start`, `send` and `end`.
+
+    The client may leave at any time: then every further write is silently dropped, and `on_disconnect`
+    callbacks have run.
+    """
+
+    __slots__ = (
+        "_callbacks",
+        "_chunked",
+        "_head",
+        "_wire",
+        "ended",
+        "gone",
+        "keep_alive",
+        "request",
+        "status",
+    )
+
+    def __init__(self, request: Request, wire: Wire) -> None:
+        self.request = request
+        self.status = 0
+        self.gone = False
+        self.ended = False
+        self.keep_alive = request.keep_alive
+        self._wire = wire
+        self._head = b""
+        self._chunked = False
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def started(self) -> bool:
+        return self.status != 0
+
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        """Calls back once if the client leaves before the answer is complete; at once if it has left."""
+        if self.gone:
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+    def respond(self, status: int, body: bytes, headers: Headers) -> None:
+        self._begin(status)
+        head = self._render_head([*headers, ("content-length", str(len(body)))])
+        self._wire.write(head if self.request.method == "HEAD" else head + body)
+        self._finish()
+
+    def start(self, status: int, headers: Headers) -> None:
+        """Begins an answer in pieces; the head travels with the first piece."""
+        self._begin(status)
+        self._chunked = self.request.version == "1.1"
+        if self._chunked:
+            self._head = self._render_head([*headers, ("transfer-encoding", "chunked")])
+        else:
+            self.keep_alive = False
+            self._head = self._render_head(headers)
+
+    async def send(self, data: bytes) -> None:
+        """Writes one piece, and waits while the client is slow to read."""
+        self._wire.write(self._frame(data))
+        await self._wire.writable()
+
+    def end(self, data: bytes = b"") -> None:
+        last = self._frame(data) if data else self._take_head()
+        self._wire.write(last + b"0\r\n\r\n" if self._chunked else last)
+        self._finish()
+
+    def client_left(self) -> None:
+        """Told by the connection; runs the callbacks of an answer that was still under way."""
+        self.gone = True
+        callbacks, self._callbacks = self._callbacks, []
+        if not self.ended:
+            for callback in callbacks:
+                callback()
+
+    def _begin(self, status: int) -> None:
+        if self.started:
+            raise RuntimeError(f"the answer to {self.request.path} has already begun")
+        self.status = status
+
+    def _finish(self) -> None:
+        self.ended = True
+        self._callbacks.clear()
+        self._wire.finished(self)
+
+    def _render_head(self, headers: Headers) -> bytes:
+        headers = [("date", self._wire.date()), *headers]
+        if not self.keep_alive:
+            headers.append(("connection", "close"))
+        elif self.request.version == "1.0":
+            headers.append(("connection", "keep-alive"))
+        return render_head(self.status, headers)
+
+    def _take_head(self) -> bytes:
+        head, self._head = self._head, b""
+        return head
+
+    def _frame(self, data: bytes) -> bytes:
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        return self._take_head() + data if self._head else data

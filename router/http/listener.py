@@ -1,0 +1,134 @@
+"""Accepts connections, runs the handler of each request, and closes down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from email.utils import formatdate
+from typing import TYPE_CHECKING
+
+from router.http.connection import Connection, Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from router.http.exchange import Exchange
+
+log = logging.getLogger(__name__)
+
+_SWEEP_S = 1.0
+_FLUSH_S = 1.0
+# Bounds what the kernel holds for a client that does not read; it doubles the figure for its own use.
+_SEND_BUFFER_BYTES = 64 << 10
+
+
+class Listener:
+    """A listening socket, its connections and the tasks that answer them."""
+
+    def __init__(
+        self,
+        handler: Callable[[Exchange], Awaitable[None]],
+        error_body: Callable[[int, str], bytes],
+        limits: Limits | None = None,
+        sweep_s: float = _SWEEP_S,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.error_body = error_body
+        self._handler = handler
+        self._sweep_s = sweep_s
+        self._connections: set[Connection] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._date = formatdate(usegmt=True)
+
+    async def start(self, host: str, port: int) -> int:
+        """Begins to accept; returns the port, which the system chooses when 0 is asked for."""
+        listening = _bind(host, port)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), sock=listening, backlog=2048)
+        self._sweep()
+        bound: int = listening.getsockname()[1]
+        return bound
+
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Stops accepting, lets answers that are under way end, then cuts whatever is left."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.close_when_idle()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace_s)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), timeout=_FLUSH_S)
+        for connection in list(self._connections):
+            connection.abort()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_FLUSH_S)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def opened(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        self._empty.clear()
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    def handle(self, exchange: Exchange) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, exchange: Exchange) -> None:
+        try:
+            await self._handler(exchange)
+        except Exception:
+            log.exception("the handler of %s %s failed", exchange.request.method, exchange.request.path)
+        if not exchange.started:
+            body = self.error_body(500, "the server failed to answer")
+            exchange.keep_alive = False
+            exchange.respond(500, body, [("content-type", "application/json")])
+        elif not exchange.ended:
+            exchange.keep_alive = False
+            exchange.end()
+
+    def date(self) -> str:
+        return self._date
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def _sweep(self) -> None:
+        self._date = formatdate(usegmt=True)
+        now_s = self.now_s()
+        for connection in list(self._connections):
+            connection.check_deadlines(now_s)
+        self._sweeper = asyncio.get_running_loop().call_later(self._sweep_s, self._sweep)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        listening.bind((host, port))
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening

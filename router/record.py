@@ -1,0 +1,44 @@
+"""What is known of one request, from its arrival to its end: metrics and the log line are made from it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+
+LOCAL_TENANT = "local"
+
+
+@dataclass(slots=True)
+class Record:
+    """One per HTTP request; filled in as the request goes on. Times are on the monotonic clock."""
+
+    route: str
+    request_id: str
+    tenant: str = LOCAL_TENANT
+    model: str = ""
+    arrived_s: float = field(default_factory=time.monotonic)
+    first_token_s: float | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    finish_reason: str = ""
+    outcome: str = ""
+
+    def describe(self, status: int, now_s: float) -> str:
+        """One line for the log; never any text of prompt or answer."""
+        parts = [f"{self.request_id} {self.route} status={status}"]
+        if self.model:
+            parts.append(f"model={self.model} tenant={self.tenant}")
+        if self.outcome:
+            parts.append(
+                f"outcome={self.outcome} finish={self.finish_reason or '-'} "
+                f"prompt_tokens={self.prompt_tokens} completion_tokens={self.completion_tokens}"
+            )
+        if self.first_token_s is not None:
+            parts.append(f"first_token_ms={(self.first_token_s - self.arrived_s) * 1e3:.1f}")
+        parts.append(f"total_ms={(now_s - self.arrived_s) * 1e3:.1f}")
+        return " ".join(parts)
+
+
+def new_request_id(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(12)}"

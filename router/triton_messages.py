@@ -1,0 +1,124 @@
+"""Builds the protobufs that Triton gets and reads the ones it sends, by the tables of `wire`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]  # ships no type information
+
+from python_backend.wire import codec
+from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM, ModelContract
+from router.pipeline import Delta
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from router.pipeline import GenerationCall
+
+STOP_WORDS = 4
+# Triton batches only requests with the same set of inputs and the same shapes, so each request sends all of
+# these, in this order, and pads its stop words. Only `end_id` comes and goes.
+_INPUTS = (
+    "text_input",
+    "max_tokens",
+    "stop_words",
+    "top_k",
+    "top_p",
+    "temperature",
+    "repetition_penalty",
+    "min_tokens",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "return_num_input_tokens",
+    "return_num_output_tokens",
+    "stream",
+    "exclude_input_in_output",
+)
+_NO_END_ID = -1
+
+
+def _template(model: str, contract: ModelContract, names: Sequence[str]) -> Any:
+    message = service_pb2.ModelInferRequest(model_name=model)
+    for name in names:
+        tensor = contract.input(name)
+        width = STOP_WORDS if name == "stop_words" else 1
+        message.inputs.add(name=name, datatype=tensor.dtype, shape=[1, width])
+    return message
+
+
+class GenerateRequests:
+    """Requests to one pipeline; what never changes is built once."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._template = _template(pipeline, ENSEMBLE, _INPUTS)
+        self._template.parameters["triton_enable_empty_final_response"].bool_param = True
+        self._without_end = _template(pipeline, ENSEMBLE, (*_INPUTS, "end_id"))
+        self._without_end.parameters["triton_enable_empty_final_response"].bool_param = True
+        self._dtypes = [ENSEMBLE.input(name).dtype for name in _INPUTS]
+
+    def build(self, call: GenerationCall) -> Any:
+        message = service_pb2.ModelInferRequest()
+        message.CopyFrom(self._without_end if call.ignore_eos else self._template)
+        message.id = call.request_id
+        message.parameters["tenant"].string_param = call.tenant
+        message.parameters["add_special_tokens"].bool_param = call.add_special_tokens
+        stop_words = (*call.stop, *[""] * (STOP_WORDS - len(call.stop)))
+        values: list[Sequence[Any]] = [
+            [call.prompt],
+            [call.max_tokens],
+            stop_words,
+            [call.top_k],
+            [call.top_p],
+            [call.temperature],
+            [call.repetition_penalty],
+            [call.min_tokens],
+            [call.presence_penalty],
+            [call.frequency_penalty],
+            [call.seed],
+            [True],
+            [True],
+            [True],
+            [True],
+        ]
+        raw = message.raw_input_contents
+        raw.extend(map(codec.encode, self._dtypes, values))
+        if call.ignore_eos:
+            raw.append(codec.encode("INT32", [_NO_END_ID]))
+        return message
+
+
+def stop_request(engine: str, request_id: str) -> Any:
+    """Tells the engine to end a request; the other inputs are there because the contract demands them."""
+    message = _template(engine, TENSORRT_LLM, ("input_ids", "input_lengths", "request_output_len", "stop"))
+    message.id = request_id
+    message.raw_input_contents.extend(
+        [
+            codec.encode("INT32", [0]),
+            codec.encode("INT32", [1]),
+            codec.encode("INT32", [1]),
+            codec.encode("BOOL", [True]),
+        ]
+    )
+    return message
+
+
+def read_delta(response: Any) -> Delta:
+    """What one inference response says; outputs we have no use for are passed over."""
+    text, completion_tokens, prompt_tokens, finish = "", 0, 0, None
+    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        name = output.name
+        if name == "text_output":
+            text = b"".join(codec.decode("BYTES", raw)).decode("utf-8", "replace")
+        elif name == "num_output_tokens":
+            completion_tokens = codec.decode("INT32", raw)[0]
+        elif name == "num_input_tokens":
+            prompt_tokens = codec.decode("INT32", raw)[0]
+        elif name == "finish_reason":
+            finish = codec.decode("BYTES", raw)[0].decode() or None
+    return Delta(text, completion_tokens, prompt_tokens, finish)
+
+
+def is_final(response: Any) -> bool:
+    parameters = response.parameters
+    return "triton_final_response" in parameters and parameters["triton_final_response"].bool_param

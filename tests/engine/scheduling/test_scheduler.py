@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from python_backend.engine.blocks import BlockPool
+from python_backend.engine.scheduling.admission import admission_rule
+from python_backend.engine.scheduling.plan import StepPlan
+from python_backend.engine.scheduling.scheduler import Scheduler
+from python_backend.engine.sequence import GenerationRequest, Sequence
+
+
+class World:
+    """A scheduler with a model that always answers 0."""
+
+    def __init__(
+        self,
+        total_blocks: int = 100,
+        tokens_per_block: int = 4,
+        max_batch_size: int = 8,
+        max_step_tokens: int = 16,
+        guaranteed_no_evict: bool = False,
+        static_batching: bool = False,
+    ) -> None:
+        self.pool = BlockPool(total_blocks, tokens_per_block)
+        rule = admission_rule(guaranteed_no_evict, static_batching)
+        self.scheduler = Scheduler(self.pool, rule, max_batch_size, max_step_tokens)
+        self._arrivals = 0
+
+    def add(self, prompt_tokens: int, max_new_tokens: int = 100) -> Sequence:
+        request = GenerationRequest([0] * prompt_tokens, max_new_tokens)
+        sequence = Sequence(self._arrivals, self._arrivals, request, max_new_tokens)
+        self._arrivals += 1
+        self.scheduler.add(sequence)
+        return sequence
+
+    def step(self) -> dict[int, int]:
+        """Which sequence got how many tokens."""
+        plan = self.scheduler.schedule()
+        self.commit(plan)
+        return {chunk.sequence.key: chunk.count for chunk in plan.chunks}
+
+    def commit(self, plan: StepPlan) -> None:
+        for chunk in plan.chunks:
+            yields_token = chunk.yields_token
+            chunk.sequence.computed_tokens = chunk.end
+            if yields_token:
+                chunk.sequence.accept(0)
+        self.scheduler.remove([chunk.sequence for chunk in plan.chunks if chunk.sequence.finish_reason])
+        self.pool.check()
+
+
+def test_a_long_prompt_is_spread_over_steps() -> None:
+    world = World(max_step_tokens=16)
+    world.add(40)
+    assert [world.step() for _ in range(4)] == [{0: 16}, {0: 16}, {0: 8}, {0: 1}]
+
+
+def test_nobodys_next_token_waits_for_a_long_prompt() -> None:
+    world = World(max_step_tokens=16)
+    world.add(4)
+    world.step()
+    world.add(40)
+    assert world.step() == {0: 1, 1: 15}
+    assert world.step() == {0: 1, 1: 15}
+    assert world.step() == {0: 1, 1: 10}
+    assert world.step() == {0: 1, 1: 1}
+
+
+def test_a_prompt_begun_earlier_goes_before_a_new_one() -> None:
+    world = World(max_step_tokens=16)
+    world.add(20)
+    world.step()
+    world.add(20)
+    assert world.step() == {0: 4, 1: 12}
+
+
+def test_several_short_prompts_share_a_step() -> None:
+    world = World(max_step_tokens=16)
+    for _ in range(4):
+        world.add(5)
+    assert world.step() == {0: 5, 1: 5, 2: 5, 3: 1}
+
+
+def test_a_finished_sequence_leaves_and_a_waiting_one_joins_between_steps() -> None:
+    world = World(max_batch_size=2)
+    world.add(2, max_new_tokens=1)
+    world.add(2, max_new_tokens=3)
+    world.add(2, max_new_tokens=3)
+    assert world.step() == {0: 2, 1: 2}
+    assert world.step() == {1: 1, 2: 2}
+
+
+def test_admission_is_by_free_blocks() -> None:
+    world = World(total_blocks=4, guaranteed_no_evict=True)
+    world.add(4, max_new_tokens=5)
+    world.add(4, max_new_tokens=5)
+    world.add(1, max_new_tokens=1)
+    assert world.step() == {0: 4, 1: 4}
+    for _ in range(4):
+        world.step()
+    assert world.step() == {2: 1}
+
+
+def test_a_small_request_does_not_overtake_a_large_one() -> None:
+    world = World(total_blocks=4, guaranteed_no_evict=True)
+    world.add(4, max_new_tokens=5)
+    world.add(8, max_new_tokens=5)
+    world.add(1, max_new_tokens=1)
+    assert world.step() == {0: 4}
+
+
+def test_guaranteed_no_evict_reserves_prompt_and_answer() -> None:
+    world = World(total_blocks=10, guaranteed_no_evict=True)
+    world.add(4, max_new_tokens=13)
+    world.step()
+    assert world.pool.used_blocks == 4
+
+
+def test_max_utilization_takes_the_blocks_of_what_is_there() -> None:
+    world = World(total_blocks=10)
+    world.add(4, max_new_tokens=13)
+    world.step()
+    assert world.pool.used_blocks == 1
+    world.step()
+    assert world.pool.used_blocks == 2
+
+
+def test_max_utilization_leaves_a_block_for_each_running_sequence_before_one_more_joins() -> None:
+    world = World(total_blocks=3)
+    world.add(4)
+    world.step()
+    world.add(3)
+    assert world.step() == {0: 1}
+    world = World(total_blocks=4)
+    world.add(4)
+    world.step()
+    world.add(3)
+    assert world.step() == {0: 1, 1: 3}
+
+
+def test_the_youngest_gives_way_when_blocks_run_out_and_is_computed_again() -> None:
+    world = World(total_blocks=4)
+    old, young = world.add(8), world.add(3)
+    assert world.step() == {0: 8, 1: 3}
+    assert world.step() == {0: 1, 1: 1}
+    assert world.pool.free_blocks == 0
+    plan = world.scheduler.schedule()
+    assert [chunk.sequence for chunk in plan.chunks] == [old]
+    assert plan.preempted == [young]
+    assert (young.computed_tokens, young.tokens, len(young.table)) == (0, [0] * 5, 0)
+    assert world.scheduler.waiting[0] is young
+
+
+def test_guaranteed_no_evict_never_preempts() -> None:
+    world = World(total_blocks=9, guaranteed_no_evict=True)
+    for _ in range(12):
+        world.add(5, max_new_tokens=8)
+    while world.scheduler.running or world.scheduler.waiting:
+        plan = world.scheduler.schedule()
+        assert not plan.preempted
+        world.commit(plan)
+
+
+def test_a_static_batch_forms_only_when_the_last_one_is_completely_finished() -> None:
+    world = World(max_batch_size=2, static_batching=True)
+    world.add(2, max_new_tokens=1)
+    world.add(2, max_new_tokens=3)
+    world.add(2, max_new_tokens=1)
+    assert [world.step() for _ in range(4)] == [{0: 2, 1: 2}, {1: 1}, {1: 1}, {2: 2}]
+
+
+def test_a_static_batch_does_not_take_in_who_arrives_later() -> None:
+    world = World(static_batching=True)
+    world.add(2, max_new_tokens=2)
+    world.step()
+    world.add(2, max_new_tokens=1)
+    assert world.step() == {0: 1}
+    assert world.step() == {1: 2}
+
+
+def test_a_static_batch_is_whole_even_if_its_prompts_take_several_steps() -> None:
+    world = World(max_batch_size=3, max_step_tokens=4, static_batching=True)
+    for _ in range(4):
+        world.add(3, max_new_tokens=1)
+    assert [world.step() for _ in range(3)] == [{0: 3, 1: 1}, {1: 2, 2: 2}, {2: 1}]
+    assert world.step() == {3: 3}
+
+
+def test_a_one_token_prompt_that_joins_without_budget_is_scheduled_once() -> None:
+    world = World(max_batch_size=3, max_step_tokens=3, static_batching=True)
+    world.add(3, max_new_tokens=1)
+    world.add(1, max_new_tokens=1)
+    assert [world.step() for _ in range(2)] == [{0: 3}, {1: 1}]
+
+
+def test_a_step_budget_below_the_batch_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least max_batch_size"):
+        World(max_batch_size=8, max_step_tokens=7)
+
+
+def test_scheduling_256_running_sequences_takes_well_under_a_millisecond() -> None:
+    world = World(total_blocks=10_000, max_batch_size=256, max_step_tokens=8192, tokens_per_block=16)
+    for _ in range(256):
+        world.add(20, max_new_tokens=1000)
+    world.step()
+    fastest_s = 1.0
+    for _ in range(30):
+        started_s = time.perf_counter()
+        plan = world.scheduler.schedule()
+        fastest_s = min(fastest_s, time.perf_counter() - started_s)
+        assert len(plan.chunks) == 256
+        world.commit(plan)
+    assert fastest_s < 0.001

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import pytest
+
+from python_backend.engine.blocks import BlockPool
+from python_backend.engine.engine import Engine, EngineConfig, EngineLimits, SequenceOutput
+from python_backend.engine.sequence import FinishReason, GenerationRequest, SamplingParams
+from python_backend.wire.errors import ErrorKind, InflightError
+from tests.fakes.executor import VOCABULARY, FakeExecutor, continuation, fake_engine
+
+
+def drain(engine: Engine, max_steps: int = 1000) -> dict[int, tuple[list[int], FinishReason | None]]:
+    """Steps until nothing is left; each sequence's ids and how it ended. Ending twice is an error."""
+    ids: dict[int, list[int]] = {}
+    ends: dict[int, FinishReason | None] = {}
+    for _ in range(max_steps):
+        if not engine.has_work:
+            return {key: (ids[key], ends.get(key)) for key in ids}
+        for output in engine.step():
+            assert output.key not in ends, "a sequence spoke after its end"
+            ids.setdefault(output.key, []).extend(output.token_ids)
+            if output.finish_reason:
+                ends[output.key] = output.finish_reason
+        engine.pool.check()
+    raise AssertionError("the engine did not come to an end")
+
+
+def refusal(engine: Engine, request: GenerationRequest) -> InflightError:
+    with pytest.raises(InflightError) as raised:
+        engine.add(1, request)
+    assert not engine.has_work
+    return raised.value
+
+
+def test_a_request_is_answered_with_the_models_continuation() -> None:
+    engine, _ = fake_engine()
+    engine.add(7, GenerationRequest([1, 2, 3], 5))
+    assert drain(engine) == {7: (continuation([1, 2, 3], 5), FinishReason.LENGTH)}
+    assert engine.pool.used_blocks == 0
+
+
+def test_each_step_gives_each_running_sequence_its_next_token() -> None:
+    engine, _ = fake_engine()
+    engine.add(1, GenerationRequest([1], 3))
+    engine.add(2, GenerationRequest([2], 3))
+    for step in range(3):
+        outputs = {output.key: output.token_ids for output in engine.step()}
+        assert outputs == {1: continuation([1], 3)[step : step + 1], 2: continuation([2], 3)[step : step + 1]}
+    assert not engine.has_work
+
+
+def test_a_short_request_in_flight_with_a_long_one_does_not_wait_for_it() -> None:
+    engine, _ = fake_engine()
+    engine.add(1, GenerationRequest([1], 100))
+    engine.step()
+    engine.add(2, GenerationRequest([2], 2))
+    ended = [output.key for _ in range(3) for output in engine.step() if output.finish_reason]
+    assert ended == [2]
+
+
+def test_under_static_batching_it_waits() -> None:
+    engine, _ = fake_engine(static_batching=True)
+    engine.add(1, GenerationRequest([1], 50))
+    engine.step()
+    engine.add(2, GenerationRequest([2], 2))
+    ended = [output.key for _ in range(60) for output in engine.step() if output.finish_reason]
+    assert ended == [1, 2]
+
+
+def test_the_end_id_is_left_out_and_a_stop_sequence_is_kept() -> None:
+    engine, _ = fake_engine()
+    answer = continuation([1, 2], 6)
+    engine.add(1, GenerationRequest([1, 2], 6, end_id=answer[3]))
+    engine.add(2, GenerationRequest([1, 2], 6, stop_sequences=((answer[2], answer[3]),)))
+    assert drain(engine) == {
+        1: (answer[:3], FinishReason.END_ID),
+        2: (answer[:4], FinishReason.STOP_WORDS),
+    }
+
+
+def test_a_cancelled_sequence_ends_within_one_step_and_its_blocks_are_free() -> None:
+    engine, _ = fake_engine()
+    engine.add(1, GenerationRequest([1] * 10, 100))
+    engine.step()
+    engine.step()
+    engine.cancel(1)
+    assert engine.has_work
+    assert engine.step() == [SequenceOutput(1, [], FinishReason.CANCELLED)]
+    assert not engine.has_work
+    assert engine.pool.used_blocks == 0
+
+
+def test_a_waiting_sequence_can_be_cancelled() -> None:
+    engine, _ = fake_engine(max_batch_size=1)
+    engine.add(1, GenerationRequest([1], 5))
+    engine.add(2, GenerationRequest([2], 5))
+    engine.step()
+    engine.cancel(2)
+    assert drain(engine)[2] == ([], FinishReason.CANCELLED)
+
+
+def test_cancelling_twice_too_late_or_somebody_unknown_changes_nothing() -> None:
+    engine, _ = fake_engine()
+    engine.cancel(99)
+    engine.add(1, GenerationRequest([1], 1))
+    engine.add(2, GenerationRequest([2], 5))
+    engine.step()
+    engine.cancel(1)
+    engine.cancel(2)
+    engine.cancel(2)
+    assert engine.step() == [SequenceOutput(2, [], FinishReason.CANCELLED)]
+
+
+def test_scores_that_are_not_numbers_end_only_that_sequence() -> None:
+    engine, _ = fake_engine(broken_token=13)
+    engine.add(1, GenerationRequest([1, 2], 4))
+    engine.add(2, GenerationRequest([1, 13], 4))
+    outputs = {output.key: output for output in engine.step()}
+    assert outputs[2].finish_reason is FinishReason.ERROR
+    assert outputs[2].error == "engine_failed: the model's scores for the next token are not numbers"
+    assert outputs[1].finish_reason is None
+    assert drain(engine)[1][1] is FinishReason.LENGTH
+
+
+def test_after_a_step_that_raised_abort_ends_every_sequence_and_the_engine_goes_on() -> None:
+    engine, executor = fake_engine(max_batch_size=2)
+    for key in range(4):
+        engine.add(key, GenerationRequest([key], 5))
+    engine.step()
+    engine.cancel(3)
+    executor.fail_next = True
+    with pytest.raises(RuntimeError, match="out of luck"):
+        engine.step()
+    outputs = engine.abort("engine_failed: a step failed")
+    assert {output.key: output.finish_reason for output in outputs} == {
+        3: FinishReason.CANCELLED,
+        0: FinishReason.ERROR,
+        1: FinishReason.ERROR,
+        2: FinishReason.ERROR,
+    }
+    assert not engine.has_work
+    assert engine.pool.used_blocks == 0
+    engine.add(9, GenerationRequest([9], 3))
+    assert drain(engine) == {9: (continuation([9], 3), FinishReason.LENGTH)}
+
+
+def test_a_preempted_sequence_goes_on_exactly_where_it_was() -> None:
+    engine, _ = fake_engine(total_blocks=6, tokens_per_block=4)
+    for key in range(3):
+        engine.add(key, GenerationRequest([key] * 3, 18))
+    answers = drain(engine)
+    assert engine.stats.preemption_count > 0
+    assert answers == {key: (continuation([key] * 3, 18), FinishReason.LENGTH) for key in range(3)}
+
+
+def test_a_cache_for_three_sequences_serves_twenty_requests() -> None:
+    for guaranteed_no_evict in (True, False):
+        engine, _ = fake_engine(total_blocks=15, tokens_per_block=4, guaranteed_no_evict=guaranteed_no_evict)
+        for key in range(20):
+            engine.add(key, GenerationRequest([key] * 8, 12))
+        answers = drain(engine)
+        assert answers == {key: (continuation([key] * 8, 12), FinishReason.LENGTH) for key in range(20)}
+
+
+def test_an_answer_is_cut_to_what_the_context_leaves() -> None:
+    engine, _ = fake_engine(max_sequence_tokens=10)
+    engine.add(1, GenerationRequest([1] * 7, 1000))
+    assert drain(engine) == {1: (continuation([1] * 7, 3), FinishReason.LENGTH)}
+
+
+def test_an_answer_may_fill_the_whole_pool() -> None:
+    engine, _ = fake_engine(total_blocks=3, tokens_per_block=4)
+    engine.add(1, GenerationRequest([1], 1000))
+    assert len(drain(engine)[1][0]) == 11
+
+
+def test_the_same_key_cannot_be_used_twice_at_once() -> None:
+    engine, _ = fake_engine()
+    engine.add(1, GenerationRequest([1], 1))
+    with pytest.raises(ValueError, match="already in use"):
+        engine.add(1, GenerationRequest([1], 1))
+    drain(engine)
+    engine.add(1, GenerationRequest([1], 1))
+
+
+def test_a_prompt_as_long_as_the_context_is_refused_naming_both() -> None:
+    engine, _ = fake_engine(max_sequence_tokens=10)
+    error = refusal(engine, GenerationRequest([1] * 10, 1))
+    assert error.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED
+    assert "10 tokens" in error.message
+    assert "at most 10" in error.message
+    engine.add(1, GenerationRequest([1] * 9, 1))
+
+
+def test_a_prompt_that_could_never_fit_into_the_pool_is_refused() -> None:
+    engine, _ = fake_engine(total_blocks=3, tokens_per_block=4)
+    assert refusal(engine, GenerationRequest([1] * 12, 1)).kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED
+    with pytest.raises(ValueError, match="never fit"):
+        Engine(EngineConfig(""), EngineLimits(9, 13), BlockPool(3, 4), FakeExecutor(BlockPool(3, 4)))
+
+
+@pytest.mark.parametrize("stray", [-1, VOCABULARY, 10**9])
+def test_a_prompt_token_outside_the_vocabulary_is_refused_by_name(stray: int) -> None:
+    engine, _ = fake_engine()
+    error = refusal(engine, GenerationRequest([1, stray, 2], 1))
+    assert error.kind is ErrorKind.INVALID_REQUEST
+    assert error.message == f"the prompt holds token id {stray}; allowed: 0 to {VOCABULARY - 1}"
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        (GenerationRequest([], 1), "the prompt has no tokens"),
+        (GenerationRequest([1], 0), "max_new_tokens is 0; it must be at least 1"),
+        (GenerationRequest([1], -5), "max_new_tokens is -5; it must be at least 1"),
+        (GenerationRequest([1], 1, end_id=-2), "end_id is -2; allowed: -1 (none) to 97"),
+        (GenerationRequest([1], 1, end_id=98), "end_id is 98; allowed: -1 (none) to 97"),
+        (
+            GenerationRequest([1], 1, sampling=SamplingParams(temperature=-1.0)),
+            "temperature is -1.0; it must be 0 or above",
+        ),
+        (
+            GenerationRequest([1], 1, sampling=SamplingParams(temperature=float("nan"))),
+            "temperature is nan; it must be 0 or above",
+        ),
+        (GenerationRequest([1], 1, sampling=SamplingParams(top_k=-1)), "top_k is -1; it must be 0 or above"),
+        (GenerationRequest([1], 1, sampling=SamplingParams(top_p=1.5)), "top_p is 1.5; it must be at most 1"),
+        (
+            GenerationRequest([1], 1, sampling=SamplingParams(repetition_penalty=0.0)),
+            "repetition_penalty is 0.0; it must be above 0",
+        ),
+        (
+            GenerationRequest([1], 1, sampling=SamplingParams(presence_penalty=float("inf"))),
+            "presence_penalty is inf; it must be a number",
+        ),
+        (
+            GenerationRequest([1], 1, sampling=SamplingParams(min_tokens=-1)),
+            "min_tokens is -1; it must be 0 or above",
+        ),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_by_name(request_: GenerationRequest, sentence: str) -> None:
+    engine, _ = fake_engine()
+    error = refusal(engine, request_)
+    assert (error.kind, error.message) == (ErrorKind.INVALID_REQUEST, sentence)
+
+
+def test_a_setting_below_one_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="tokens_per_block is 0; it must be at least 1"):
+        EngineConfig("somewhere", tokens_per_block=0)
+
+
+def test_the_stats_tell_who_runs_who_waits_and_what_is_free() -> None:
+    engine, _ = fake_engine(total_blocks=10, max_batch_size=2, guaranteed_no_evict=True)
+    for key in range(3):
+        engine.add(key, GenerationRequest([1] * 5, 3))
+    assert (engine.stats.active, engine.stats.waiting, engine.stats.step_count) == (3, 3, 0)
+    engine.step()
+    first = engine.stats
+    assert (first.active, first.running, first.waiting, first.scheduled) == (3, 2, 1, 2)
+    assert (first.context, first.context_tokens) == (2, 10)
+    assert (first.total_blocks, first.used_blocks, first.free_blocks) == (10, 4, 6)
+    engine.step()
+    assert (engine.stats.context, engine.stats.context_tokens, engine.stats.step_count) == (0, 0, 2)

@@ -1,0 +1,83 @@
+"""Stands in for a pipeline: plays a script of deltas, pauses and errors, and remembers what was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from router.pipeline import Delta, GenerationCall
+
+# A number is a pause in seconds, None waits until somebody stops the generation.
+Step = Delta | float | Exception | None
+Script = Callable[[GenerationCall], Sequence[Step]]
+
+
+def words(*texts: str, prompt_tokens: int = 7, finish: str = "end_id") -> list[Step]:
+    """One delta of one token per text, and an end without text."""
+    deltas = [Delta(text, completion_tokens=1, prompt_tokens=prompt_tokens) for text in texts]
+    return [*deltas, Delta("", prompt_tokens=prompt_tokens, finish=finish)]
+
+
+class FakeGeneration:
+    def __init__(self, steps: Sequence[Step], *, deaf: bool = False) -> None:
+        self._steps = list(steps)
+        self._deaf = deaf
+        self._stop = asyncio.Event()
+        self.ended = False
+        self.delivered = 0
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        if not self.ended:
+            self._stop.set()
+
+    def __aiter__(self) -> FakeGeneration:
+        return self
+
+    async def __anext__(self) -> Delta:
+        while not self.ended:
+            if self.stopped and not self._deaf:
+                return self._last(Delta("", finish="cancelled"))
+            if not self._steps:
+                break
+            step = self._steps.pop(0)
+            if isinstance(step, Delta):
+                await asyncio.sleep(0)
+                self.delivered += 1
+                return self._last(step) if step.finish else step
+            if isinstance(step, Exception):
+                self.ended = True
+                raise step
+            await self._pause(step)
+        self.ended = True
+        raise StopAsyncIteration
+
+    def _last(self, delta: Delta) -> Delta:
+        self.ended = True
+        return delta
+
+    async def _pause(self, seconds: float | None) -> None:
+        try:
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        except asyncio.TimeoutError:
+            return
+
+
+class FakePipeline:
+    def __init__(self, script: Script | None = None, *, is_ready: bool = True) -> None:
+        self.script: Script = script or (lambda call: words("Hello", " world"))
+        self.is_ready = is_ready
+        self.calls: list[GenerationCall] = []
+        self.generations: list[FakeGeneration] = []
+
+    def generate(self, call: GenerationCall) -> FakeGeneration:
+        self.calls.append(call)
+        generation = FakeGeneration(self.script(call))
+        self.generations.append(generation)
+        return generation
+
+    async def ready(self) -> bool:
+        return self.is_ready

@@ -1,0 +1,134 @@
+"""Stands in for Triton's gRPC port: streams scripted responses and honours `stop` by request id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from tritonclient.grpc import (  # type: ignore[import-untyped]  # ships no type information
+    service_pb2,
+    service_pb2_grpc,
+)
+
+from python_backend.wire import codec
+
+
+@dataclass
+class Reply:
+    """One response of the ensemble; `error` makes it an error, `pause_s` comes before it."""
+
+    text: str = ""
+    tokens: int = 1
+    prompt_tokens: int = 5
+    finish: str | None = None
+    final: bool = False
+    error: str = ""
+    pause_s: float = 0.0
+
+
+Script = Callable[[Any], Sequence[Reply]]
+
+
+def story(*texts: str, finish: str | None = "end_id") -> list[Reply]:
+    last = len(texts) - 1
+    return [
+        Reply(text, finish=finish if index == last else None, final=index == last)
+        for index, text in enumerate(texts)
+    ]
+
+
+@dataclass
+class FakeTriton:
+    """`deaf_to_stops` is how many stops of each request are lost; `unpadded` leaves `finish_reason` out."""
+
+    script: Script = field(default=lambda request: story("Hello", " world"))
+    ready: bool = True
+    deaf_to_stops: int = 0
+    requests: list[Any] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)
+    running: dict[str, asyncio.Event] = field(default_factory=dict)
+    metadata: list[dict[str, str]] = field(default_factory=list)
+    port: int = 0
+
+    async def start(self) -> FakeTriton:
+        self._server = grpc.aio.server()
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Service(self), self._server)
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        return self
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        await self._server.stop(grace_s)
+
+    @property
+    def url(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]  # untyped base
+    def __init__(self, fake: FakeTriton) -> None:
+        self._fake = fake
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:
+        return service_pb2.ModelReadyResponse(ready=self._fake.ready)
+
+    async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        async for request in requests:
+            self._fake.metadata.append(dict(context.invocation_metadata()))
+            if any(tensor.name == "stop" for tensor in request.inputs):
+                self._take_stop(request.id)
+                response = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
+                response.parameters["triton_final_response"].bool_param = True
+                yield service_pb2.ModelStreamInferResponse(infer_response=response)
+                continue
+            async for message in self._generate(request):
+                yield message
+
+    def _take_stop(self, request_id: str) -> None:
+        self._fake.stops.append(request_id)
+        heard = self._fake.stops.count(request_id) > self._fake.deaf_to_stops
+        if heard and request_id in self._fake.running:
+            self._fake.running[request_id].set()
+
+    async def _generate(self, request: Any) -> AsyncIterator[Any]:
+        fake = self._fake
+        fake.requests.append(request)
+        stopped = fake.running[request.id] = asyncio.Event()
+        try:
+            for reply in fake.script(request):
+                if reply.pause_s:
+                    await _pause(stopped, reply.pause_s)
+                if stopped.is_set():
+                    yield _message(request, Reply(finish="cancelled", tokens=0, final=True))
+                    return
+                yield _message(request, reply)
+        finally:
+            del fake.running[request.id]
+
+
+async def _pause(stopped: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(stopped.wait(), seconds)
+    except asyncio.TimeoutError:
+        return
+
+
+def _message(request: Any, reply: Reply) -> Any:
+    if reply.error:
+        return service_pb2.ModelStreamInferResponse(error_message=reply.error)
+    response = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
+    outputs: list[tuple[str, str, list[Any]]] = [
+        ("text_output", "BYTES", [reply.text]),
+        ("num_input_tokens", "INT32", [reply.prompt_tokens]),
+        ("num_output_tokens", "INT32", [reply.tokens]),
+    ]
+    if reply.finish is not None:
+        outputs.append(("finish_reason", "BYTES", [reply.finish]))
+    for name, dtype, values in outputs:
+        response.outputs.add(name=name, datatype=dtype, shape=[1])
+        response.raw_output_contents.append(codec.encode(dtype, values))
+    response.parameters["triton_final_response"].bool_param = reply.final
+    return service_pb2.ModelStreamInferResponse(infer_response=response)

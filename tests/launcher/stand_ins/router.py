@@ -1,0 +1,45 @@
+"""Run as a script in the router's place: is ready at once, and takes DRAIN_S seconds to finish on SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import FrameType
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health/ready" else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def main() -> None:
+    settings = tomllib.loads(Path("router.toml").read_text())
+    triton_host, triton_port = settings["triton_grpc_url"].split(":")
+    server = HTTPServer((settings["host"], settings["port"]), Handler)
+
+    def drain(number: int, frame: FrameType | None) -> None:
+        time.sleep(float(os.environ.get("DRAIN_S", "0")))
+        with socket.create_connection((triton_host, int(triton_port)), timeout=5):
+            print("drained while Triton was there", flush=True)
+        threading.Thread(target=server.shutdown).start()
+
+    signal.signal(signal.SIGTERM, drain)
+    print("secret", os.environ["INFLIGHT_TRITON_SECRET"], flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Bad input gets an OpenAI-shaped error that names what is wrong, and hurts nobody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks.stack import RunningStack
+
+pytestmark = pytest.mark.stack
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def http(stack: RunningStack) -> Any:
+    with httpx.Client(base_url=stack.url, timeout=60) as client:
+        yield client
+
+
+def chat(stack: RunningStack, **changes: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": stack.model, "messages": HELLO, "max_tokens": 2, "temperature": 0}
+    return {**body, **changes}
+
+
+def assert_error(response: httpx.Response, status: int, *words: str) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    for word in words:
+        assert word in error["message"], error["message"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"messages": []}, ["messages"]),
+        ({"messages": "hello"}, ["messages"]),
+        ({"messages": [{"role": "user"}]}, ["content"]),
+        ({"max_tokens": -1}, ["max_tokens", "1"]),
+        ({"max_tokens": "ten"}, ["max_tokens"]),
+        ({"temperature": 9}, ["temperature", "2"]),
+        ({"triton_enable_empty_final_response": False}, ["triton_enable_empty_final_response"]),
+        ({"no_such_field": 1}, ["no_such_field"]),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, ["tools"]),
+    ],
+)
+def test_a_bad_field_is_named(
+    http: httpx.Client, stack: RunningStack, changes: dict[str, Any], words: list[str]
+) -> None:
+    assert_error(http.post("/v1/chat/completions", json=chat(stack, **changes)), 400, *words)
+    assert http.post("/v1/chat/completions", json=chat(stack)).status_code == 200
+
+
+def test_an_unknown_model_is_not_found(http: httpx.Client, stack: RunningStack) -> None:
+    response = http.post("/v1/chat/completions", json=chat(stack, model="gpt-9"))
+    assert assert_error(response, 404, "gpt-9")["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_beyond_the_context_is_refused(
+    http: httpx.Client, stack: RunningStack, stream: bool
+) -> None:
+    messages = [{"role": "user", "content": "word " * 9000}]
+    response = http.post("/v1/chat/completions", json=chat(stack, messages=messages, stream=stream))
+    assert assert_error(response, 400, "tokens", "8192")["code"] == "context_length_exceeded"
+    assert http.post("/v1/chat/completions", json=chat(stack)).status_code == 200
+
+
+def test_a_body_that_is_not_json_is_refused(http: httpx.Client) -> None:
+    headers = {"content-type": "application/json"}
+    assert_error(http.post("/v1/chat/completions", content=b"{nope", headers=headers), 400, "JSON")
+
+
+def test_an_unknown_path_is_not_found(http: httpx.Client) -> None:
+    assert_error(http.get("/v1/nothing"), 404, "/v1/nothing")

@@ -1,0 +1,112 @@
+"""A client that leaves stops the engine, whichever way it was listening."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import httpx
+import pytest
+
+from benchmarks.stack import RunningStack
+from tests.stack.triton_calls import TritonCalls, build_request
+
+pytestmark = pytest.mark.stack
+
+STORY = "Tell me a very long story about a lighthouse."
+
+
+def long_chat(stack: RunningStack, stream: bool) -> dict[str, object]:
+    messages = [{"role": "user", "content": STORY}]
+    return {
+        "model": stack.model,
+        "messages": messages,
+        "max_tokens": 400,
+        "stream": stream,
+        "ignore_eos": True,
+        "temperature": 0,
+    }
+
+
+def active(stack: RunningStack) -> float:
+    return stack.gauge("nv_trt_llm_request_metrics", request_type="active")
+
+
+def steps(stack: RunningStack) -> float:
+    return stack.gauge("nv_trt_llm_general_metrics", general_type="iteration_counter")
+
+
+async def wait_for_idle(stack: RunningStack, limit_s: float) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while active(stack) or stack.used_blocks():
+        assert time.monotonic() < deadline_s, "the engine goes on without a client"
+        await asyncio.sleep(0.02)
+
+
+async def assert_the_engine_stopped(stack: RunningStack) -> None:
+    await wait_for_idle(stack, limit_s=1.0)
+    before = steps(stack)
+    await asyncio.sleep(0.5)
+    assert steps(stack) == before
+
+
+async def test_leaving_a_stream_after_five_tokens_frees_the_engine(stack: RunningStack) -> None:
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        async with http.stream("POST", "/v1/chat/completions", json=long_chat(stack, True)) as response:
+            events = 0
+            async for line in response.aiter_lines():
+                events += line.startswith("data: ")
+                if events == 6:  # the role and five tokens
+                    break
+    await assert_the_engine_stopped(stack)
+
+
+async def test_leaving_before_a_whole_answer_is_there_frees_the_engine(stack: RunningStack) -> None:
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        with pytest.raises(httpx.ReadTimeout):
+            await http.post("/v1/chat/completions", json=long_chat(stack, False), timeout=1.0)
+    await assert_the_engine_stopped(stack)
+
+
+async def test_leaving_at_once_frees_the_engine(stack: RunningStack) -> None:
+    """So early that the request may still be in preprocessing when its stop arrives."""
+    for delay_s in (0.0, 0.001, 0.003, 0.01, 0.03):
+        async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+            post = asyncio.create_task(http.post("/v1/chat/completions", json=long_chat(stack, True)))
+            await asyncio.sleep(delay_s)
+            post.cancel()
+            await asyncio.gather(post, return_exceptions=True)
+    await asyncio.sleep(0.2)
+    await assert_the_engine_stopped(stack)
+
+
+async def test_stop_by_request_id_ends_a_running_request(stack: RunningStack) -> None:
+    """Triton's own clients cancel with `stop`; the stopped request ends with what it has."""
+    base = {"input_ids": [1000, 1001], "input_lengths": 2, "request_output_len": 400, "streaming": True}
+    async with TritonCalls(stack.triton_grpc_url) as triton:
+        received, reasons = 0, []
+        async for response in triton.stream(build_request("tensorrt_llm", "to-stop", base)):
+            received += len(response.get("output_ids", []))
+            reasons += response.get("finish_reason", [])
+            if received == 5:
+                stop = build_request("tensorrt_llm", "to-stop", {**base, "stop": True})
+                assert [answer async for answer in triton.stream(stop)] == [{}]
+    assert received < 20
+    assert reasons == [b"cancelled"]
+    await assert_the_engine_stopped(stack)
+
+
+async def test_stopping_an_unknown_request_is_not_an_error(stack: RunningStack) -> None:
+    base = {"input_ids": [0], "input_lengths": 1, "request_output_len": 1, "stop": True}
+    async with TritonCalls(stack.triton_grpc_url) as triton:
+        stop = build_request("tensorrt_llm", "never-seen", base)
+        assert [answer async for answer in triton.stream(stop)] == [{}]
+
+
+async def test_cancelling_a_call_to_the_engine_itself_stops_it(stack: RunningStack) -> None:
+    base = {"input_ids": [1000, 1001], "input_lengths": 2, "request_output_len": 400, "streaming": True}
+    async with TritonCalls(stack.triton_grpc_url) as triton:
+        call = triton.stub.ModelStreamInfer(iter([build_request("tensorrt_llm", "to-cancel", base)]))
+        await call.read()
+        call.cancel()
+        await assert_the_engine_stopped(stack)

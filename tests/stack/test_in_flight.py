@@ -1,0 +1,68 @@
+"""Short requests do not wait for a long one; under static batching they do."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from benchmarks.stack import RunningStack, running_stack
+from tests.stack.triton_calls import TritonCalls, build_request
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+
+SHORT_REQUESTS, SHORT_TOKENS, LONG_TOKENS = 31, 8, 400
+PROMPT = list(range(1000, 1012))
+
+
+@dataclass
+class Race:
+    """How far the long request was when each short one of the two rounds ended."""
+
+    long_tokens: int = 0
+    when_first_round_ended: tuple[int, ...] = ()
+    when_second_round_ended: tuple[int, ...] = ()
+
+
+async def run_race(stack: RunningStack) -> Race:
+    """31 short requests together with one long; then, while the long one runs, one short one more."""
+    race = Race()
+    async with TritonCalls(stack.triton_grpc_url) as triton:
+
+        async def run_long() -> None:
+            inputs = {
+                "input_ids": PROMPT,
+                "input_lengths": len(PROMPT),
+                "request_output_len": LONG_TOKENS,
+                "streaming": True,
+            }
+            async for response in triton.stream(build_request("tensorrt_llm", "long", inputs)):
+                race.long_tokens += len(response.get("output_ids", []))
+
+        async def run_short(index: int) -> int:
+            assert len(await triton.generate_ids(f"short-{index}", PROMPT, SHORT_TOKENS)) == SHORT_TOKENS
+            return race.long_tokens
+
+        long_request = asyncio.create_task(run_long())
+        race.when_first_round_ended = tuple(
+            await asyncio.gather(*(run_short(index) for index in range(SHORT_REQUESTS)))
+        )
+        race.when_second_round_ended = (await run_short(SHORT_REQUESTS),)
+        await long_request
+    assert race.long_tokens == LONG_TOKENS
+    return race
+
+
+async def test_short_requests_end_before_the_long_one_is_a_quarter_done(stack: RunningStack) -> None:
+    race = await run_race(stack)
+    assert max(race.when_first_round_ended) < LONG_TOKENS / 4
+    assert max(race.when_second_round_ended) < LONG_TOKENS / 2
+
+
+async def test_static_batching_makes_late_short_requests_wait_for_the_straggler(data_dir: Path) -> None:
+    """One parameter changed: what arrives after the batch has formed waits until all of it has ended."""
+    with running_stack({"gpt_model_type": "V1"}, data_dir=data_dir) as static:
+        race = await run_race(static)
+    assert max(race.when_second_round_ended) == LONG_TOKENS

@@ -1,0 +1,120 @@
+"""The official client against the real stack: what a user of the OpenAI API sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+from tokenizers import Tokenizer
+
+from benchmarks.stack import RunningStack
+
+pytestmark = pytest.mark.stack
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def openai(stack: RunningStack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def tokenizer(checkpoint: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+
+
+def templated(question: str) -> str:
+    """SmolLM2's chat format, written out."""
+    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    return (
+        f"<|im_start|>system\n{system}<|im_end|>\n"
+        f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_the_capital_of_france_is_paris(openai: OpenAI, stack: RunningStack, tokenizer: Tokenizer) -> None:
+    answer = openai.chat.completions.create(
+        model=stack.model, messages=QUESTION, temperature=0, max_tokens=64
+    )
+    text = answer.choices[0].message.content
+    assert text is not None
+    assert "Paris" in text
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len(tokenizer.encode(templated(QUESTION[0]["content"])).ids)
+    assert answer.usage.completion_tokens == len(tokenizer.encode(text).ids)
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_a_stream_says_the_same_as_the_whole_answer(openai: OpenAI, stack: RunningStack) -> None:
+    whole = openai.chat.completions.create(model=stack.model, messages=QUESTION, temperature=0, max_tokens=64)
+    chunks = list(
+        openai.chat.completions.create(
+            model=stack.model,
+            messages=QUESTION,
+            temperature=0,
+            max_tokens=64,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage == whole.usage
+    assert len(chunks) > 5
+
+
+def test_an_answer_that_is_cut_says_length(openai: OpenAI, stack: RunningStack) -> None:
+    answer = openai.chat.completions.create(
+        model=stack.model, messages=QUESTION, temperature=0, max_completion_tokens=3
+    )
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 3
+
+
+def test_completions_continue_a_text(openai: OpenAI, stack: RunningStack, tokenizer: Tokenizer) -> None:
+    prompt = "The first five prime numbers are"
+    answer = openai.completions.create(model=stack.model, prompt=prompt, temperature=0, max_tokens=8)
+    assert answer.choices[0].text.startswith(" ")
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len(tokenizer.encode(prompt).ids)
+    streamed = openai.completions.create(
+        model=stack.model, prompt=prompt, temperature=0, max_tokens=8, stream=True
+    )
+    assert "".join(chunk.choices[0].text for chunk in streamed) == answer.choices[0].text
+
+
+def test_a_stop_string_ends_the_text_before_it(openai: OpenAI, stack: RunningStack) -> None:
+    answer = openai.chat.completions.create(
+        model=stack.model, messages=QUESTION, temperature=0, max_tokens=64, stop=["Paris"]
+    )
+    text = answer.choices[0].message.content
+    assert text is not None
+    assert "capital of France is" in text
+    assert "Par" not in text
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_a_seed_gives_the_same_text_again(openai: OpenAI, stack: RunningStack) -> None:
+    def sample(seed: int) -> str | None:
+        answer = openai.chat.completions.create(
+            model=stack.model, messages=QUESTION, temperature=1.5, seed=seed, max_tokens=24
+        )
+        return answer.choices[0].message.content
+
+    assert sample(7) == sample(7)
+    assert len({sample(seed) for seed in range(4)}) > 1
+
+
+def test_models_are_listed(openai: OpenAI, stack: RunningStack) -> None:
+    assert [model.id for model in openai.models.list()] == [stack.model]
+    assert openai.models.retrieve(stack.model).id == stack.model
