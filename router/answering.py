@@ -50,7 +50,7 @@ class Choice:
         self._record = ticket.record
         self._scanner = StopScanner(call.stop) if call.stop else None
         self._metrics = metrics
-        self._times = metrics.stream(ticket.record)
+        self._share = metrics.share(ticket.record)
         self._last_s = 0.0
 
     async def pieces(self) -> AsyncIterator[str]:
@@ -102,10 +102,10 @@ class Choice:
         now_s = time.monotonic()
         first = self._last_s == 0.0
         if first:
-            self._times.first_token.observe(now_s - self._record.arrived_s)
+            self._share.first_token.observe(now_s - self._record.arrived_s)
             self._record.first_token_s = self._record.first_token_s or now_s
         else:
-            self._times.between_chunks.observe(now_s - self._last_s)
+            self._share.between_chunks.observe(now_s - self._last_s)
         self._last_s = now_s
         if self.prompt_tokens == 0:
             self.prompt_tokens = delta.prompt_tokens

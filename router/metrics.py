@@ -17,12 +17,16 @@ _LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 _WHO = ("model", "tenant")
 
 
-class StreamMetrics:
-    """The histograms of one model and tenant, looked up once per request and not once per chunk."""
+class Share:
+    """The metrics of one model and tenant, looked up once: a lookup by label costs more than counting."""
 
     def __init__(self, metrics: Metrics, model: str, tenant: str) -> None:
+        self.in_flight = metrics.in_flight.labels(model, tenant)
         self.first_token = metrics.first_token.labels(model, tenant)
         self.between_chunks = metrics.between_chunks.labels(model, tenant)
+        self.duration = metrics.duration.labels(model, tenant)
+        self.prompt_tokens = metrics.prompt_tokens.labels(model, tenant)
+        self.completion_tokens = metrics.completion_tokens.labels(model, tenant)
 
 
 class Metrics:
@@ -74,25 +78,25 @@ class Metrics:
             ("kind", "model"),
             registry=registry,
         )
-        self._streams: dict[tuple[str, str], StreamMetrics] = {}
+        self._shares: dict[tuple[str, str], Share] = {}
 
-    def stream(self, record: Record) -> StreamMetrics:
+    def share(self, record: Record) -> Share:
         key = (record.model, record.tenant)
-        found = self._streams.get(key)
+        found = self._shares.get(key)
         if found is None:
-            found = self._streams[key] = StreamMetrics(self, *key)
+            found = self._shares[key] = Share(self, *key)
         return found
 
     def ticket_opened(self, record: Record) -> None:
-        self.in_flight.labels(record.model, record.tenant).inc()
+        self.share(record).in_flight.inc()
 
     def ticket_closed(self, record: Record, now_s: float) -> None:
-        who = (record.model, record.tenant)
-        self.in_flight.labels(*who).dec()
-        self.ended.labels(record.outcome, *who).inc()
-        self.duration.labels(*who).observe(now_s - record.arrived_s)
-        self.prompt_tokens.labels(*who).inc(record.prompt_tokens)
-        self.completion_tokens.labels(*who).inc(record.completion_tokens)
+        share = self.share(record)
+        share.in_flight.dec()
+        share.duration.observe(now_s - record.arrived_s)
+        share.prompt_tokens.inc(record.prompt_tokens)
+        share.completion_tokens.inc(record.completion_tokens)
+        self.ended.labels(record.outcome, record.model, record.tenant).inc()
 
     def answered(self, record: Record, status: int) -> None:
         self.requests.labels(record.route, str(status), record.model, record.tenant).inc()

@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from benchmarks.stack import RunningStack, running_stack
+from launcher.models.checkpoint import resolve_checkpoint
+from launcher.settings import StackSettings, default_data_dir
 
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Where the converted default model is kept between runs."""
     chosen = os.environ.get("INFLIGHT_TEST_DATA_DIR")
-    home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return Path(chosen) if chosen else home / "inflight"
+    return Path(chosen) if chosen else default_data_dir()
+
+
+class Unwatched:
+    """Long work that nobody watches: a test run is not a terminal."""
+
+    def advance_to(self, done: int) -> None:
+        pass
+
+    @contextmanager
+    def stage(self, label: str, total_bytes: int | None = None) -> Iterator[Unwatched]:
+        yield self
+
+
+@pytest.fixture(scope="session")
+def default_checkpoint(data_dir: Path) -> Path:
+    """The default model's checkpoint, fetched and converted if it is not there."""
+    return resolve_checkpoint(StackSettings().model, data_dir, Unwatched()).directory
 
 
 @pytest.fixture(scope="session")
@@ -24,9 +43,3 @@ def stack(data_dir: Path) -> Iterator[RunningStack]:
     """Triton, engine and router with the default model and default settings."""
     with running_stack(data_dir=data_dir) as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def checkpoint(stack: RunningStack, data_dir: Path) -> Path:
-    """The default model's checkpoint; the stack has made it if it was not there."""
-    return data_dir / "models" / stack.model

@@ -135,7 +135,7 @@ _Body = TypeVar("_Body", bound=Options)
 def decode_chat(body: bytes) -> ChatBody:
     decoded = _decode(_chat, body)
     for index, message in enumerate(decoded.messages):
-        refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
+        _refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
     return decoded
 
 
@@ -154,18 +154,15 @@ def _decode(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
         raise _explain(str(error)) from None
     except msgspec.DecodeError as error:
         raise _invalid(f"the body is not valid JSON: {error}") from None
-    refuse_unsupported(decoded, NEUTRAL, "")
+    _refuse_unsupported(decoded, NEUTRAL, "")
     if decoded.stream_options is not None and not decoded.stream:
         raise _invalid("stream_options is only allowed when stream is true", "stream_options")
     return decoded
 
 
-def refuse_unsupported(struct: msgspec.Struct, neutral: dict[str, tuple[Any, ...]], prefix: str) -> None:
-    for name in struct.__struct_fields__:
-        allowed = neutral.get(name)
-        if allowed is None:
-            continue
-        value = getattr(struct, name)
+def _refuse_unsupported(struct: msgspec.Struct, neutral: dict[str, tuple[Any, ...]], prefix: str) -> None:
+    for name, allowed in neutral.items():
+        value = getattr(struct, name, None)
         if value is None or any(value == entry and type(value) is type(entry) for entry in allowed):
             continue
         only = f" other than {msgspec.json.encode(allowed[0]).decode()}" if allowed else ""

@@ -252,6 +252,7 @@ class Connection(asyncio.Protocol):
             ("connection", "close"),
         ]
         self._transport.write(render_head(status, headers) + body)
+        self._transport.write_eof()
         self._discarding = True
         self._read_deadline_s = self._host.now_s() + self._limits.linger_s
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -48,6 +50,13 @@ class RunningRouter:
 
     async def complete(self, **fields: object) -> httpx.Response:
         return await self.http.post("/v1/completions", json={"model": MODEL, "prompt": "hi", **fields})
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+        """Waits for something that happens shortly after an answer."""
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline_s, "it did not happen in time"
+            await asyncio.sleep(0.01)
 
     def metric(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0

@@ -37,11 +37,11 @@ async def stream_completion(http: httpx.AsyncClient, model: str, tokens: int) ->
 
 
 async def test_tokens_arrive_complete_and_in_order(
-    synthetic: tuple[RunningStack, int], checkpoint: Path
+    synthetic: tuple[RunningStack, int], default_checkpoint: Path
 ) -> None:
     stack, rate = synthetic
     streams, tokens = (STREAMS, TOKENS) if rate > 1000 else (1, 30)
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(default_checkpoint / "tokenizer.json"))
     first_id = tokenizer.encode("Hello").ids[0]
     expected = tokenizer.decode([first_id + position % 50 for position in range(tokens)])
     limits = httpx.Limits(max_connections=STREAMS)

@@ -51,13 +51,15 @@ async def assert_the_engine_stopped(stack: RunningStack) -> None:
 
 
 async def test_leaving_a_stream_after_five_tokens_frees_the_engine(stack: RunningStack) -> None:
-    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
-        async with http.stream("POST", "/v1/chat/completions", json=long_chat(stack, True)) as response:
-            events = 0
-            async for line in response.aiter_lines():
-                events += line.startswith("data: ")
-                if events == 6:  # the role and five tokens
-                    break
+    async with (
+        httpx.AsyncClient(base_url=stack.url, timeout=60) as http,
+        http.stream("POST", "/v1/chat/completions", json=long_chat(stack, True)) as response,
+    ):
+        events = 0
+        async for line in response.aiter_lines():
+            events += line.startswith("data: ")
+            if events == 6:  # the role and five tokens
+                break
     await assert_the_engine_stopped(stack)
 
 

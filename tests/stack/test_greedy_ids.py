@@ -20,20 +20,20 @@ TEXT = (
     "In the summer of 1914 the harbour was full of ships, and nobody in the town could have said where all "
     "of them came from. Some carried grain and timber; others, whose captains kept to themselves, lay at "
     "anchor for weeks without loading anything at all. The customs officer wrote down their names in a blue "
-    "book: Aurora, Bonaventure, Ceres, Demeter, Esperance. A token is the unit of work. def add(a, b): return "
-    "a + b. What is the capital of France? The capital of France is Paris. 2 + 2 = 4, and 3 * 7 = 21. "
+    "book: Aurora, Bonaventure, Ceres, Demeter, Esperance. A token is the unit of work. def add(a, b): "
+    "return a + b. What is the capital of France? The capital of France is Paris. 2 + 2 = 4, and 3 * 7 = 21. "
 )
 
 
 @pytest.fixture(scope="module")
-def prompts(checkpoint: Path) -> list[list[int]]:
-    ids: list[int] = AutoTokenizer.from_pretrained(checkpoint)(TEXT * 5)["input_ids"]
+def prompts(default_checkpoint: Path) -> list[list[int]]:
+    ids: list[int] = AutoTokenizer.from_pretrained(default_checkpoint)(TEXT * 5)["input_ids"]
     return [ids[start : start + length] for start, length in zip(range(0, 200, 10), LENGTHS, strict=True)]
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoint: Path, prompts: list[list[int]]) -> list[list[int]]:
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+def expected(default_checkpoint: Path, prompts: list[list[int]]) -> list[list[int]]:
+    model = AutoModelForCausalLM.from_pretrained(default_checkpoint, dtype=torch.float32)
     model.generation_config.eos_token_id = None
     answers = []
     with torch.inference_mode():

@@ -23,8 +23,8 @@ def openai(stack: RunningStack) -> Iterator[OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(checkpoint: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+def tokenizer(default_checkpoint: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(default_checkpoint / "tokenizer.json"))
 
 
 def templated(question: str) -> str:

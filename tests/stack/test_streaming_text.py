@@ -35,8 +35,10 @@ async def decode_one_by_one(triton: TritonCalls, stream: int, ids: list[int]) ->
     return text.decode()
 
 
-async def test_every_token_of_200_texts_gives_exactly_the_text(stack: RunningStack, checkpoint: Path) -> None:
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+async def test_every_token_of_200_texts_gives_exactly_the_text(
+    stack: RunningStack, default_checkpoint: Path
+) -> None:
+    tokenizer = Tokenizer.from_file(str(default_checkpoint / "tokenizer.json"))
     texts = [text for text in TEXTS if text][:200]
     assert len(texts) == 200
     encoded = [tokenizer.encode(text).ids for text in texts]
@@ -53,7 +55,7 @@ async def test_every_token_of_200_texts_gives_exactly_the_text(stack: RunningSta
 
 
 async def test_a_stream_without_an_id_keeps_its_characters_whole(
-    stack: RunningStack, checkpoint: Path
+    stack: RunningStack, default_checkpoint: Path
 ) -> None:
     """Clients may leave the request id empty; streams are still told apart."""
     inputs = {"text_input": "🙂 🙃 🙂 🙃 🙂 🙃 🙂", "max_tokens": 24, "stream": True, "end_id": -1}

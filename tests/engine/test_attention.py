@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from python_backend.engine.attention import StepAttention, segment_key
+from python_backend.engine.blocks import BlockPool
+from python_backend.engine.kv_cache import KvCache, KvShape
+from python_backend.engine.scheduling.plan import Chunk
+from python_backend.engine.sequence import GenerationRequest, Sequence
+
+KV_HEADS, GROUP, HEAD_DIM = 2, 3, 8
+ROW = 2 * KV_HEADS * HEAD_DIM
+
+
+class History:
+    """Random keys and values of one sequence, and plain attention over them."""
+
+    def __init__(self, key: int, tokens: int) -> None:
+        self.sequence = Sequence(key, key, GenerationRequest([0] * tokens, 1), 1)
+        dice = torch.Generator().manual_seed(key)
+        self.rows = torch.randn(tokens, ROW, generator=dice)
+        self.queries = torch.randn(tokens, KV_HEADS * GROUP, HEAD_DIM, generator=dice)
+
+    def reference(self) -> torch.Tensor:
+        keys, values = self.rows.view(-1, 2, KV_HEADS, HEAD_DIM).unbind(1)
+        attended = scaled_dot_product_attention(
+            self.queries.transpose(0, 1),
+            keys.repeat_interleave(GROUP, 1).transpose(0, 1),
+            values.repeat_interleave(GROUP, 1).transpose(0, 1),
+            is_causal=True,
+        )
+        return attended.transpose(0, 1).reshape(len(self.rows), -1)
+
+
+def run(cache: KvCache, histories: list[History], counts: list[int]) -> list[torch.Tensor]:
+    """One step that computes so many more tokens of each; what each of them attended to."""
+    pairs = zip(histories, counts, strict=True)
+    chunks = {
+        Chunk(history.sequence, history.sequence.computed_tokens, count): history for history, count in pairs
+    }
+    ordered = sorted(chunks, key=lambda chunk: segment_key(chunk, cache.tokens_per_block))
+    step = StepAttention(cache, ordered, KV_HEADS * GROUP)
+    parts = [(chunks[chunk].queries[chunk.start : chunk.end], chunks[chunk].rows) for chunk in ordered]
+    rows = [rows[chunk.start : chunk.end] for chunk, (_, rows) in zip(ordered, parts, strict=True)]
+    attended = step(0, torch.cat([queries for queries, _ in parts]), torch.cat(rows))
+    split = dict(zip(ordered, attended.split([chunk.count for chunk in ordered]), strict=True))
+    for chunk in ordered:
+        chunk.sequence.computed_tokens = chunk.end
+    return [split[chunk] for chunk in chunks]
+
+
+def test_chunks_of_any_size_side_by_side_attend_to_their_own_past_alone() -> None:
+    pool, cache = BlockPool(60, 4), KvCache(KvShape(1, KV_HEADS, HEAD_DIM), 60, 4)
+    histories = [History(key, tokens) for key, tokens in enumerate((3, 9, 17, 30, 31))]
+    for history in histories:
+        assert pool.grow(history.sequence.table, len(history.rows))
+    dice = torch.Generator().manual_seed(0)
+    while active := [history for history in histories if history.sequence.pending_tokens]:
+        counts = [
+            min(history.sequence.pending_tokens, int(torch.randint(1, 6, (1,), generator=dice)))
+            for history in active
+        ]
+        starts = [history.sequence.computed_tokens for history in active]
+        for history, start, count, attended in zip(
+            active, starts, counts, run(cache, active, counts), strict=True
+        ):
+            torch.testing.assert_close(attended, history.reference()[start : start + count])
+
+
+def test_contexts_of_similar_length_share_a_segment() -> None:
+    def key(end: int) -> tuple[int, int]:
+        return segment_key(Chunk(History(0, end).sequence, end - 1, 1), tokens_per_block=4)
+
+    assert key(1) == key(4)
+    assert key(17) == key(32)
+    assert len({key(4), key(8), key(16), key(32), key(64)}) == 5

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from python_backend.engine.build import build_engine
+from python_backend.engine.engine import Engine, EngineConfig
+from python_backend.engine.kv_cache import GIB, KvShape, default_kv_tokens
+from python_backend.engine.sequence import FinishReason, GenerationRequest, SamplingParams
+from tests.engine.checkpoints import VOCABULARY, random_llama, save
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
+    directory = save(random_llama(), tmp_path_factory.mktemp("llama"))
+    return EngineConfig(str(directory), max_tokens_in_kv_cache=4096, threads=1)
+
+
+def answer(engine: Engine, key: int) -> tuple[list[int], FinishReason | None]:
+    """Steps until nothing is left; what one sequence got and how it ended."""
+    token_ids: list[int] = []
+    end = None
+    while engine.has_work:
+        for output in engine.step():
+            if output.key == key:
+                token_ids += output.token_ids
+                end = output.finish_reason
+        engine.pool.check()
+    return token_ids, end
+
+
+def test_a_sequence_may_be_as_long_as_the_model_has_positions(config: EngineConfig) -> None:
+    engine = build_engine(config)
+    assert engine.limits.max_sequence_tokens == 256
+    assert engine.limits.vocabulary == VOCABULARY
+    engine.add(1, GenerationRequest([1] * 255, 100))
+    assert len(answer(engine, 1)[0]) == 1
+
+
+def test_a_cache_smaller_than_the_context_limits_sequences_and_says_so(
+    config: EngineConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        engine = build_engine(replace(config, max_tokens_in_kv_cache=100))
+    assert engine.limits.max_sequence_tokens == 96
+    assert "holds 96 tokens" in caplog.text
+
+
+def test_more_positions_than_the_model_has_are_refused(config: EngineConfig) -> None:
+    with pytest.raises(ValueError, match="max_sequence_tokens is 257; the model has positions for 256"):
+        build_engine(replace(config, max_sequence_tokens=257))
+
+
+@pytest.mark.parametrize(
+    ("max_sequence_tokens", "expected_gib"), [(10, 1.0), (1500, 1500 / 1024), (10**6, 2.0)]
+)
+def test_the_default_cache_is_one_gib_and_up_to_two_for_a_full_sequence(
+    max_sequence_tokens: int, expected_gib: float
+) -> None:
+    shape = KvShape(layers=2, kv_heads=2**10, head_dim=2**6)  # 1 MiB a token
+    tokens = default_kv_tokens(shape, max_sequence_tokens)
+    assert tokens * shape.bytes_per_token == expected_gib * GIB
+
+
+def test_a_seed_gives_the_same_answer_alone_in_a_batch_and_after_preemption(config: EngineConfig) -> None:
+    sampling = SamplingParams(temperature=1.3, top_p=0.9, repetition_penalty=1.1, seed=42)
+    wanted = GenerationRequest([5, 6, 7], 40, sampling=sampling)
+    alone = build_engine(config)
+    alone.add(0, wanted)
+    expected, _ = answer(alone, 0)
+    assert len(set(expected)) > 10
+
+    crowded = build_engine(
+        replace(config, max_tokens_in_kv_cache=100, tokens_per_block=4, guaranteed_no_evict=False)
+    )
+    for key in range(1, 4):
+        companion = SamplingParams(top_p=1.0, seed=key)
+        crowded.add(key, GenerationRequest([key] * 9, 40, sampling=companion))
+    crowded.add(0, wanted)
+    assert answer(crowded, 0)[0] == expected
+    assert crowded.stats.preemption_count > 0
+
+
+def test_a_sequence_whose_scores_are_not_numbers_spoils_nobody_elses(tmp_path: Path) -> None:
+    model = random_llama()
+    with torch.no_grad():
+        model.model.embed_tokens.weight[13] = float("nan")
+    config = EngineConfig(str(save(model, tmp_path)), max_tokens_in_kv_cache=64, threads=1)
+    healthy = GenerationRequest([1, 2, 3], 20)
+    alone = build_engine(config)
+    alone.add(0, healthy)
+    expected, _ = answer(alone, 0)
+
+    engine = build_engine(config)
+    engine.add(1, GenerationRequest([13] * 20, 5))
+    engine.add(2, GenerationRequest([4] * 10, 20))
+    engine.add(0, healthy)
+    ends = {output.key: output.finish_reason for output in engine.step()}
+    assert ends[1] is FinishReason.ERROR
+    assert ends[2] is None
+    for key in (3, 4):
+        engine.add(key, GenerationRequest([key] * 3, 10))
+    assert answer(engine, 0) == (expected[1:], FinishReason.LENGTH)
+    engine.add(0, healthy)
+    engine.add(5, GenerationRequest([5] * 30, 10))
+    assert answer(engine, 0) == (expected, FinishReason.LENGTH)

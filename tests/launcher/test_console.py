@@ -1,0 +1,50 @@
+"""What the user is shown."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+
+from launcher.console import StackConsole
+
+
+def consoles(terminal: bool) -> tuple[StackConsole, StringIO]:
+    output = StringIO()
+    console = Console(file=output, force_terminal=terminal, highlight=False, width=60)
+    return StackConsole(console, console), output
+
+
+def test_without_a_terminal_each_stage_is_two_plain_lines() -> None:
+    console, output = consoles(terminal=False)
+    with console.stage("Downloading", total_bytes=100) as stage:
+        stage.advance_to(50)
+    assert output.getvalue() == "Downloading ...\nDownloading: 0.0 s\n"
+
+
+def test_on_a_terminal_a_stage_has_a_bar() -> None:
+    console, output = consoles(terminal=True)
+    with console.stage("Downloading", total_bytes=100) as stage:
+        stage.advance_to(50)
+    assert "50%" in output.getvalue()
+
+
+def test_text_that_looks_like_markup_is_shown_as_it_is() -> None:
+    console, output = consoles(terminal=False)
+    console.problem("died [red]", ["E1 [/bold] x"])
+    assert output.getvalue() == "died [red]\n  E1 [/bold] x\n"
+
+
+def test_the_example_can_be_pasted_into_a_shell() -> None:
+    console, output = consoles(terminal=False)
+    console.announce("http://127.0.0.1:8080", "smollm2-135m-instruct", Path("/data/run/ab"), took_s=3.21)
+    text = output.getvalue()
+    (curl,) = [line for line in text.splitlines() if line.strip().startswith("curl")]
+    words = shlex.split(curl)
+    assert words[1] == "http://127.0.0.1:8080/v1/chat/completions"
+    assert json.loads(words[-1])["model"] == "smollm2-135m-instruct"
+    assert "/data/run/ab" in text
+    assert "3.2 s" in text

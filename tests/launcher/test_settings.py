@@ -1,0 +1,100 @@
+"""What `inflight up` accepts as settings, and how it refuses the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.settings import Settings, SettingsError, StackSettings, default_data_dir, load_settings
+
+
+def load(text: str, tmp_path: Path, **flags: object) -> Settings:
+    file = tmp_path / "inflight.toml"
+    file.write_text(text)
+    return load_settings(file, flags)
+
+
+def test_without_file_or_flags_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings(None, {"port": None})
+    assert settings.stack == StackSettings()
+    assert settings.stack.port == 8080
+    assert settings.stack.model == "smollm2-135m-instruct"
+
+
+def test_a_file_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inflight.toml").write_text("[stack]\nport = 9001\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_settings(None, {}).stack.port == 9001
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    settings = load("[stack]\nport = 9001\nmodel = 'there'\ndrain_timeout_s = 5\n", tmp_path, port=9002)
+    assert (settings.stack.port, settings.stack.model, settings.stack.drain_timeout_s) == (9002, "there", 5.0)
+
+
+def test_the_data_directory_follows_xdg_data_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/somewhere")
+    assert default_data_dir() == Path("/somewhere/inflight")
+    monkeypatch.setenv("XDG_DATA_HOME", "")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert default_data_dir() == Path("/home/me/.local/share/inflight")
+
+
+def test_engine_values_become_the_strings_of_config_pbtxt(tmp_path: Path) -> None:
+    text = "[engine]\nmax_tokens_in_paged_kv_cache = 4096\nexclude_input_in_output = true\ngpt_model_type = 'V1'\n"
+    assert load(text, tmp_path).engine == {
+        "max_tokens_in_paged_kv_cache": "4096",
+        "exclude_input_in_output": "true",
+        "gpt_model_type": "V1",
+    }
+
+
+def test_router_values_pass_through(tmp_path: Path) -> None:
+    assert load("[router]\nmax_body_bytes = 2048\n", tmp_path).router == {"max_body_bytes": 2048}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[stacks]\n", "unknown section [stacks]; allowed: stack, router, engine"),
+        ("stack = 3\n", "it must be a section"),
+        ("[stack]\nprot = 1\n", "unknown key stack.prot; allowed: host, port, data_dir"),
+        ("[stack]\nport = '8080'\n", "stack.port is '8080'; allowed: a whole number"),
+        ("[stack]\nport = true\n", "stack.port is True; allowed: a whole number"),
+        ("[stack]\nport = 65536\n", "stack.port is 65536; allowed: 1 to 65535"),
+        ("[stack]\ntriton_grpc_port = -1\n", "stack.triton_grpc_port is -1; allowed"),
+        ("[stack]\nport = 9000\ntriton_grpc_port = 9000\n", "must differ"),
+        ("[stack]\nmodel = ''\n", "stack.model is ''; allowed: a text"),
+        ("[stack]\ndata_dir = 7\n", "stack.data_dir is 7; allowed: the path of a directory"),
+        ("[stack]\ndrain_timeout_s = -1\n", "stack.drain_timeout_s is -1.0; allowed: 0 to 3600 seconds"),
+        ("[stack]\ndrain_timeout_s = nan\n", "stack.drain_timeout_s is nan; allowed"),
+        ("[router]\nport = 1\n", "router.port is set by the launcher itself"),
+        ("[engine]\ngpt_model_path = 'x'\n", "engine.gpt_model_path is set by the launcher itself"),
+        ("[engine]\nbatch_scheduler_policy = 'fifo'\n", "batch_scheduler_policy is 'fifo'; allowed"),
+        ("[engine]\nspeed = 9\n", "unknown parameter speed"),
+        ("[engine]\nmax_beam_width = [1]\n", "engine.max_beam_width is [1]; allowed"),
+        ("[stack\n", "is not valid TOML"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_name(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        load(text, tmp_path)
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "example.org", "::", "", "127.0.0.1.evil.org"])
+def test_an_address_others_can_reach_is_refused_because_there_are_no_keys(host: str) -> None:
+    with pytest.raises(SettingsError, match="no API keys yet"):
+        StackSettings(host=host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.0.0.2"])
+def test_loopback_addresses_are_accepted(host: str) -> None:
+    assert StackSettings(host=host).host == host
+
+
+def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"nowhere\.toml cannot be read: No such file"):
+        load_settings(tmp_path / "nowhere.toml", {})

@@ -1,0 +1,111 @@
+"""Documentation is true: settings, inputs and commands in it are those of the code."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launcher.settings import StackSettings
+from python_backend.triton_adapter import requests
+from python_backend.wire.errors import ErrorKind
+from python_backend.wire.parameters import EngineParameters
+from python_backend.wire.tensors import TENSORRT_LLM
+from router.settings import Settings as RouterSettings
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+CONTRACT = (ROOT / "docs" / "contract.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def settings_in_readme(section: str) -> set[str]:
+    return set(re.findall(rf"^\| `\[{section}\]` `(\w+)`", README, re.MULTILINE))
+
+
+def section(page: str, title: str) -> str:
+    return page.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def test_every_stack_setting_is_in_the_readme_and_no_other() -> None:
+    assert settings_in_readme("stack") == {field.name for field in dataclasses.fields(StackSettings)}
+
+
+def test_every_router_setting_is_in_the_readme_and_no_other() -> None:
+    from launcher.settings import ROUTER_KEYS_OF_OURS
+
+    assert settings_in_readme("router") == set(RouterSettings.__struct_fields__) - ROUTER_KEYS_OF_OURS
+
+
+def test_every_engine_setting_is_in_the_readme_and_no_other() -> None:
+    fields = {field.name for field in dataclasses.fields(EngineParameters)} - {"gpt_model_path"}
+    assert settings_in_readme("engine") == fields
+
+
+def test_refused_inputs_are_those_of_the_code() -> None:
+    documented = set(re.findall(r"`(\w+)`", section(CONTRACT, "What it refuses, by name"))) - {"input_ids"}
+    without_effect = {"prompt_vocab_size", "len_penalty", "early_stopping", "beam_search_diversity_rate"}
+    assert documented == requests._NOT_HONOURED.keys() - without_effect
+
+
+def test_honoured_and_refused_inputs_are_the_whole_contract() -> None:
+    sections = section(CONTRACT, "What the engine honours") + section(CONTRACT, "What it refuses, by name")
+    documented = set(re.findall(r"`(\w+)`", sections))
+    assert {tensor.name for tensor in TENSORRT_LLM.inputs} <= documented
+
+
+def test_every_kind_of_error_is_documented() -> None:
+    assert {kind.label for kind in ErrorKind} <= set(re.findall(r"`(\w+)`", CONTRACT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"make ([a-z]+)", README))))
+def test_make_targets_in_the_readme_exist(target: str) -> None:
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "command", sorted(set(re.findall(r"inflight (up|chat|ask|\w+) ?(?:--help|\")", README)))
+)
+def test_commands_in_the_readme_have_a_help_text(command: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "launcher", command, "--help"], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    assert "--" in result.stdout
+
+
+def test_flags_of_up_are_the_stack_settings() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "launcher", "up", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PATH": "", "COLUMNS": "200", "NO_COLOR": "1"},
+    )
+    flags = {f"--{name.replace('_', '-')}" for name in settings_in_readme("stack")} | {"--config"}
+    assert flags <= set(re.findall(r"--[a-z][a-z-]+", result.stdout))
+
+
+def test_compose_runs_a_command_that_exists() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    program, command, *flags = compose["services"]["inflight"]["command"]
+    assert (program, command) == ("inflight", "up")
+    known = {f"--{name.replace('_', '-')}" for name in settings_in_readme("stack")}
+    assert {flag for flag in flags if flag.startswith("--")} <= known
+
+
+def test_changelog_names_the_version_of_the_project() -> None:
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version
+    assert f"## {version[1]}" in (ROOT / "CHANGELOG.md").read_text()
