@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from client.cli import ask, chat
 
+from client.cli import ask, chat
 from launcher.settings import StackSettings
 
 DEFAULTS = StackSettings()
@@ -21,8 +21,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-app.command()(chat)
-app.command()(ask)
 
 
 @app.command()
@@ -80,6 +78,10 @@ def up(
     from launcher.up import run_stack
 
     raise typer.Exit(run_stack(flags, config))
+
+
+app.command()(chat)
+app.command()(ask)
 
 
 @app.command()

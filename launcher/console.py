@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -21,7 +25,6 @@ from rich.progress import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 EXAMPLE_QUESTION = "What is the capital of France?"
 
@@ -62,7 +65,7 @@ class StackConsole:
         self.say("")
         self.say("Try it:")
         self.say(f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'")
-        self.say(f"  inflight chat --url {url}")
+        self.say(f"  {own_command()} chat --url {url}")
         self.say("")
         self.say("Ctrl-C finishes the requests in flight and stops everything.")
 
@@ -79,6 +82,13 @@ class BarStage:
 class SilentStage:
     def advance_to(self, done: int) -> None:
         """Nothing to draw on."""
+
+
+def own_command() -> str:
+    """How the user can call this program again: by name, or by path when the environment is not activated."""
+    return (
+        "inflight" if shutil.which("inflight") else os.path.relpath(Path(sys.executable).parent / "inflight")
+    )
 
 
 def progress_bar(console: Console, sized: bool) -> Progress:

@@ -45,6 +45,8 @@ class Run:
                 shutil.rmtree(path, ignore_errors=True)
             elif path.suffix != ".log":
                 path.unlink(missing_ok=True)
+        if not any(self.directory.iterdir()):
+            self.directory.rmdir()
 
 
 @contextmanager
@@ -83,7 +85,7 @@ def retire_dead_runs(runs_dir: Path) -> None:
         if (directory / OWNER_LOCK).exists():
             owner = lock_owner(directory)
             if owner is None:
-                continue
+                continue  # its launcher lives
             with owner:
                 Run(directory.name, directory).retire()
         ended.append((ended_at, directory))

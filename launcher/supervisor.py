@@ -70,8 +70,9 @@ class Supervisor:
     def has_come_up(self, service: Service) -> bool:
         """Whether a service is ready for the first time; one that dies before that is not tried again."""
         reap_adopted(each.child for each in self.services)
-        if not service.child.running:
-            raise service.failure(f"{service.title} did not start ({service.child.exit_description})")
+        for each in self.services:
+            if not each.child.running:
+                raise each.failure(f"{each.title} did not start ({each.child.exit_description})")
         service.ready = service.is_ready()
         return service.ready
 

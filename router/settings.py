@@ -62,9 +62,6 @@ def parse(text: str, environment: Mapping[str, str]) -> Settings:
         raise SettingsError(f"the settings file is not valid TOML: {error}") from error
     if "triton_secret" in values:
         raise SettingsError(f"triton_secret does not belong in the file: set {SECRET_VARIABLE}")
-    _refuse_unknown(values, Settings, "")
-    for index, model in enumerate(values.get("models", ())):
-        _refuse_unknown(model, ModelSettings, f"models[{index}].")
     values["triton_secret"] = environment.get(SECRET_VARIABLE, "")
     try:
         settings = msgspec.convert(values, Settings)
@@ -74,16 +71,15 @@ def parse(text: str, environment: Mapping[str, str]) -> Settings:
     return settings
 
 
-def _refuse_unknown(values: dict[str, Any], kind: type[msgspec.Struct], prefix: str) -> None:
-    allowed = [name for name in kind.__struct_fields__ if name != "triton_secret"]
-    for key in values:
-        if key not in allowed:
-            raise SettingsError(f"unknown setting {prefix}{key}: allowed are {', '.join(allowed)}")
-
-
 def _describe(problem: str) -> str:
-    what, _, where = problem.partition(" - at ")
-    return f"setting {where.strip('`').removeprefix('$.')}: {what}" if where else f"settings: {what}"
+    what, _, where = problem.partition(" - at `$")
+    path = where.rstrip("`").lstrip(".")
+    if "unknown field" in what:
+        kind: type[msgspec.Struct] = ModelSettings if path.startswith("models") else Settings
+        allowed = ", ".join(name for name in kind.__struct_fields__ if name != "triton_secret")
+        key = ".".join(filter(None, [path, what.split("`")[1]]))
+        return f"unknown setting {key}: allowed are {allowed}"
+    return f"setting {path}: {what}" if path else f"settings: {what}"
 
 
 def _check(settings: Settings) -> None:

@@ -194,6 +194,7 @@ class TritonGeneration:
         request = stop_request(self._engine, self._request.id)
         limit_s = self._connection.stop_timeout_s
         give_up_s = time.monotonic() + limit_s
+        interval_s = _STOP_INTERVAL_S
         while time.monotonic() < give_up_s:
             try:
                 async for _ in self._connection.infer(request, timeout_s=limit_s):
@@ -201,8 +202,9 @@ class TritonGeneration:
             except grpc.aio.AioRpcError as error:
                 log.warning("%s: the stop was not delivered: %s", request.id, error.code())
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), _STOP_INTERVAL_S)
+                await asyncio.wait_for(self._ended.wait(), interval_s)
                 return
+            interval_s *= 2
         log.error("%s: the engine did not stop within %.1f s", request.id, limit_s)
         self._give_up()
 
@@ -217,9 +219,9 @@ def _from_status(error: grpc.aio.AioRpcError, request_id: str) -> InflightError:
 def _from_triton(text: str, request_id: str) -> InflightError:
     """What a client may know of Triton's error; names of stubs, regions and paths stay in the log."""
     error = InflightError.from_text(text)
-    if error.kind is ErrorKind.MODEL_NOT_FOUND:  # the client's name was right: Triton has not loaded it
-        error = InflightError(ErrorKind.ENGINE_FAILED, _UNAVAILABLE)
-    if not error.kind.is_callers_fault:
-        log.warning("%s: Triton answered: %s", request_id, text)
-        error.message = _UNAVAILABLE
-    return error
+    if error.kind.is_callers_fault and error.kind is not ErrorKind.MODEL_NOT_FOUND:
+        return error
+    log.warning("%s: Triton answered: %s", request_id, text)
+    # The router names only models it serves, so one that Triton does not know is not loaded.
+    kind = ErrorKind.ENGINE_FAILED if error.kind is ErrorKind.MODEL_NOT_FOUND else error.kind
+    return InflightError(kind, _UNAVAILABLE)

@@ -4,6 +4,9 @@ The batch is cut into segments: runs of rows from sequences that compute equally
 have contexts of similar length. A segment attends in one call, padded to its longest context; grouping by
 the power of two of the context bounds the padding to half. A decoding batch is thereby a few segments, and a
 chunk of a prompt is a segment of its own, by the same code.
+
+What a mask hides must still be numbers, for 0 times NaN is NaN. So a sequence is padded with blocks of its
+own, and a block is cleared when a sequence enters it: nobody meets what another has left behind.
 """
 
 from __future__ import annotations
@@ -24,8 +27,17 @@ if TYPE_CHECKING:
 
 def segment_key(chunk: Chunk, tokens_per_block: int) -> tuple[int, int]:
     """Chunks with equal keys may share a segment; sorting by it puts them side by side."""
-    blocks = -(-chunk.end // tokens_per_block)
-    return chunk.count, (blocks - 1).bit_length()
+    return chunk.count, (_context_blocks(chunk, tokens_per_block) - 1).bit_length()
+
+
+def _context_blocks(chunk: Chunk, tokens_per_block: int) -> int:
+    return -(-chunk.end // tokens_per_block)
+
+
+def _entered_blocks(chunk: Chunk, tokens_per_block: int) -> list[int]:
+    """The blocks whose first token is in this chunk."""
+    first = -(-chunk.start // tokens_per_block)
+    return chunk.sequence.table.blocks[first : _context_blocks(chunk, tokens_per_block)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +53,11 @@ class Segment:
     @classmethod
     def of(cls, chunks: Row[Chunk], first_row: int, tokens_per_block: int, group: int) -> Segment:
         count = chunks[0].count
-        width = max(-(-chunk.end // tokens_per_block) for chunk in chunks)
-        blocks = [(chunk.sequence.table.blocks[:width] + [0] * width)[:width] for chunk in chunks]
+        contexts = [
+            chunk.sequence.table.blocks[: _context_blocks(chunk, tokens_per_block)] for chunk in chunks
+        ]
+        width = max(len(context) for context in contexts)
+        blocks = [context + context[-1:] * (width - len(context)) for context in contexts]
         starts = torch.tensor([chunk.start for chunk in chunks])
         reach = starts[:, None] + torch.arange(count)
         visible = torch.arange(width * tokens_per_block) <= reach[:, :, None]
@@ -71,6 +86,8 @@ class StepAttention:
                 for position in range(chunk.start, chunk.end)
             ]
         )
+        if entered := [block for chunk in chunks for block in _entered_blocks(chunk, size)]:
+            cache.clear(torch.tensor(entered))
         self._segments: list[Segment] = []
         row = 0
         for _, members in groupby(chunks, lambda chunk: segment_key(chunk, size)):

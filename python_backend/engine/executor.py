@@ -26,9 +26,6 @@ class TorchExecutor:
         ordered = sorted(chunks, key=lambda chunk: segment_key(chunk, self._cache.tokens_per_block))
         yielding = [chunk.sequence for chunk in ordered if chunk.yields_token]
         chosen = dict(zip(yielding, choose_tokens(self._forward(ordered), yielding), strict=True))
-        for sequence, token_id in chosen.items():
-            if token_id is None:
-                self._cache.scrub(sequence.table.blocks)
         return [chosen[chunk.sequence] for chunk in chunks if chunk.yields_token]
 
     def _forward(self, chunks: Row[Chunk]) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -45,7 +44,6 @@ class KvCache:
     def __init__(self, shape: KvShape, total_blocks: int, tokens_per_block: int) -> None:
         self.shape = shape
         self.tokens_per_block = tokens_per_block
-        # Zeros, not garbage: what a mask hides must still be numbers, for 0 times NaN is NaN.
         self.layers = [
             torch.zeros(total_blocks, tokens_per_block, shape.floats_per_slot) for _ in range(shape.layers)
         ]
@@ -64,8 +62,6 @@ class KvCache:
         keys, values = heads.unbind(2)
         return keys.transpose(1, 2), values.transpose(1, 2)
 
-    def scrub(self, blocks: Iterable[int]) -> None:
-        """Clears blocks that hold what is not a number, before somebody else's padding points at them."""
-        index = torch.tensor(list(blocks))
+    def clear(self, blocks: torch.Tensor) -> None:
         for layer in self.layers:
-            layer.index_fill_(0, index, 0.0)
+            layer.index_fill_(0, blocks, 0.0)

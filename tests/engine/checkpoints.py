@@ -37,7 +37,7 @@ def random_llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
         "vocab_size": VOCABULARY,
         "hidden_size": 48,
         "intermediate_size": 80,
-        "num_hidden_layers": 3,
+        "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": 256,
@@ -64,10 +64,11 @@ def save(model: LlamaForCausalLM, directory: Path, **options: Any) -> Path:
 
 
 @torch.inference_mode()
-def greedy_continuation(model: LlamaForCausalLM, prompt_ids: list[int], count: int) -> list[int]:
-    """The reference, without any cache: the whole sequence anew for each token."""
-    token_ids = list(prompt_ids)
-    for _ in range(count):
-        logits = model(torch.tensor([token_ids]), use_cache=False).logits
-        token_ids.append(int(logits[0, -1].argmax()))
-    return token_ids[len(prompt_ids) :]
+def greedy_choices(model: LlamaForCausalLM, prompt_ids: list[int], answer: list[int]) -> list[int]:
+    """What transformers finds likeliest after the prompt and after each token of the answer but the last.
+
+    If that is the answer itself, then the answer is transformers' own greedy continuation of the prompt.
+    """
+    logits = model(torch.tensor([prompt_ids + answer[:-1]]), use_cache=False).logits
+    choices: list[int] = logits[0, len(prompt_ids) - 1 :].argmax(-1).tolist()
+    return choices

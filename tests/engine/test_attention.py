@@ -35,19 +35,18 @@ class History:
 
 def run(cache: KvCache, histories: list[History], counts: list[int]) -> list[torch.Tensor]:
     """One step that computes so many more tokens of each; what each of them attended to."""
-    pairs = zip(histories, counts, strict=True)
-    chunks = {
-        Chunk(history.sequence, history.sequence.computed_tokens, count): history for history, count in pairs
+    of_chunk = {
+        Chunk(history.sequence, history.sequence.computed_tokens, count): history
+        for history, count in zip(histories, counts, strict=True)
     }
-    ordered = sorted(chunks, key=lambda chunk: segment_key(chunk, cache.tokens_per_block))
-    step = StepAttention(cache, ordered, KV_HEADS * GROUP)
-    parts = [(chunks[chunk].queries[chunk.start : chunk.end], chunks[chunk].rows) for chunk in ordered]
-    rows = [rows[chunk.start : chunk.end] for chunk, (_, rows) in zip(ordered, parts, strict=True)]
-    attended = step(0, torch.cat([queries for queries, _ in parts]), torch.cat(rows))
-    split = dict(zip(ordered, attended.split([chunk.count for chunk in ordered]), strict=True))
+    ordered = sorted(of_chunk, key=lambda chunk: segment_key(chunk, cache.tokens_per_block))
+    queries = [of_chunk[chunk].queries[chunk.start : chunk.end] for chunk in ordered]
+    rows = [of_chunk[chunk].rows[chunk.start : chunk.end] for chunk in ordered]
+    attended = iter(StepAttention(cache, ordered, KV_HEADS * GROUP)(0, torch.cat(queries), torch.cat(rows)))
+    found = {chunk: torch.stack([next(attended) for _ in range(chunk.count)]) for chunk in ordered}
     for chunk in ordered:
         chunk.sequence.computed_tokens = chunk.end
-    return [split[chunk] for chunk in chunks]
+    return [found[chunk] for chunk in of_chunk]
 
 
 def test_chunks_of_any_size_side_by_side_attend_to_their_own_past_alone() -> None:

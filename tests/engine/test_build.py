@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -85,26 +84,40 @@ def test_a_seed_gives_the_same_answer_alone_in_a_batch_and_after_preemption(conf
     assert crowded.stats.preemption_count > 0
 
 
-def test_a_sequence_whose_scores_are_not_numbers_spoils_nobody_elses(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def poisoned(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
+    """A model that gives no numbers to a sequence with token 13, and a cache that is reused at once."""
     model = random_llama()
     with torch.no_grad():
         model.model.embed_tokens.weight[13] = float("nan")
-    config = EngineConfig(str(save(model, tmp_path)), max_tokens_in_kv_cache=64, threads=1)
-    healthy = GenerationRequest([1, 2, 3], 20)
-    alone = build_engine(config)
-    alone.add(0, healthy)
-    expected, _ = answer(alone, 0)
+    directory = save(model, tmp_path_factory.mktemp("poisoned"))
+    return EngineConfig(
+        str(directory), max_tokens_in_kv_cache=64, max_batch_size=8, max_step_tokens=24, threads=1
+    )
 
-    engine = build_engine(config)
+
+def test_a_sequence_whose_scores_are_not_numbers_spoils_nobody_elses(poisoned: EngineConfig) -> None:
+    healthy = GenerationRequest([1, 2, 3], 20)
+    alone = build_engine(poisoned)
+    alone.add(0, healthy)
+    expected = answer(alone, 0)
+
+    engine = build_engine(poisoned)
     engine.add(1, GenerationRequest([13] * 20, 5))
-    engine.add(2, GenerationRequest([4] * 10, 20))
+    engine.add(2, GenerationRequest([4] * 4, 20))
     engine.add(0, healthy)
     ends = {output.key: output.finish_reason for output in engine.step()}
-    assert ends[1] is FinishReason.ERROR
-    assert ends[2] is None
-    for key in (3, 4):
-        engine.add(key, GenerationRequest([key] * 3, 10))
-    assert answer(engine, 0) == (expected[1:], FinishReason.LENGTH)
+    assert ends == {1: FinishReason.ERROR, 2: None}
+    assert answer(engine, 0) == expected
+
+
+def test_what_a_cancelled_sequence_left_in_its_blocks_spoils_nobody_elses(poisoned: EngineConfig) -> None:
+    healthy = GenerationRequest([1, 2, 3], 20)
+    engine = build_engine(poisoned)
     engine.add(0, healthy)
-    engine.add(5, GenerationRequest([5] * 30, 10))
-    assert answer(engine, 0) == (expected, FinishReason.LENGTH)
+    expected = answer(engine, 0)
+    engine.add(1, GenerationRequest([13] * 60, 4))
+    assert engine.step() == []
+    engine.cancel(1)
+    engine.add(0, healthy)
+    assert answer(engine, 0) == expected

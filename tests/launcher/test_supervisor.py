@@ -40,14 +40,21 @@ def tick_until(supervisor: Supervisor, service: Service, ready: bool) -> None:
         time.sleep(0.02)
 
 
+def wait_for_end(service: Service) -> None:
+    deadline_s = time.monotonic() + 10
+    while service.child.running:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
 def test_a_service_that_dies_before_it_was_ready_fails_the_start_with_its_log(tmp_path: Path) -> None:
     keeper, _ = supervisor()
     child = service(tmp_path, DIES)
     child.is_ready = lambda: False
     keeper.start(child)
+    wait_for_end(child)
     with pytest.raises(StackFailed, match=r"The child did not start \(exit code 3\)") as failure:
-        while not keeper.has_come_up(child):
-            time.sleep(0.02)
+        keeper.has_come_up(child)
     assert failure.value.lines == ["out of cheese"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -58,6 +58,14 @@ class RunningRouter:
             assert time.monotonic() < deadline_s, "it did not happen in time"
             await asyncio.sleep(0.01)
 
+    async def until_async(
+        self, value: Callable[[], Awaitable[object]], expected: object, timeout_s: float = 5.0
+    ) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while await value() != expected:
+            assert time.monotonic() < deadline_s, f"it did not become {expected} in time"
+            await asyncio.sleep(0.02)
+
     def metric(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
@@ -72,6 +80,8 @@ async def running_router(limits: Limits | None = None, sweep_s: float = 0.05) ->
     )
     listener = Listener(App(Service(registry, desk, metrics)), error_body, limits, sweep_s)
     port = await listener.start("127.0.0.1", 0)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=10) as http:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=10
+    ) as http:
         yield RunningRouter(pipeline, desk, metrics, listener, port, http)
     await listener.close()

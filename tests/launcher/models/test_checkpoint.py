@@ -1,4 +1,4 @@
-"""Which checkpoint is served: a known model made once and mended when damaged, or the user's own directory."""
+"""Which checkpoint is served: a known model, made once and mended when damaged, or the user's own."""
 
 from __future__ import annotations
 

@@ -38,9 +38,9 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_weights_and_logits_equal_those_of_transformers_reading_the_gguf(converted: Path) -> None:
-    from transformers import AutoModelForCausalLM
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+    from transformers import AutoModelForCausalLM, modeling_gguf_pytorch_utils
 
+    load_gguf_checkpoint: Any = modeling_gguf_pytorch_utils.load_gguf_checkpoint
     model: Any = AutoModelForCausalLM.from_pretrained(converted / "checkpoint")
     reference = load_gguf_checkpoint(str(converted / "tiny.gguf"), return_tensors=True, model_to_load=model)
     ours = model.state_dict()

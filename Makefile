@@ -1,0 +1,48 @@
+# The Python that makes the virtual environment: 3.10, 3.11 or 3.12.
+PYTHON ?= python3
+# Passed on by serve, test and bench, for instance: make serve ARGS="--port 9000"
+ARGS ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python -m
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve test check bench lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## Make .venv with the `inflight` command in it (PYTHON=python3.11 chooses the Python)
+
+$(INSTALLED): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'from launcher.python_version import refuse_unsupported_python as check; check()'
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(RUN) pip install --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
+	@touch $@
+
+serve: install ## Start everything on this machine: inflight up $(ARGS)
+	@exec $(VENV)/bin/inflight up $(ARGS)
+
+test: install ## Run all tests: pytest $(ARGS)
+	@$(RUN) pytest $(ARGS)
+
+check: install ## Lint, formatting and types
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+
+bench: install ## Compare in-flight with static batching: python -m benchmarks $(ARGS)
+	@$(RUN) benchmarks $(ARGS)
+
+lock: install ## Bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade renews every pin)
+	@cp requirements.lock requirements.lock.new
+	@$(RUN) uv pip compile pyproject.toml --extra dev --universal --python-version 3.10 --quiet \
+		--no-annotate --no-header --output-file requirements.lock.new $(ARGS)
+	@sed -i -E '/^(cuda-|nvidia-[a-oq-z]|triton==)/d' requirements.lock.new
+	@{ grep '^#' requirements.lock; cat requirements.lock.new; } > requirements.lock.whole
+	@rm requirements.lock.new && mv requirements.lock.whole requirements.lock
+
+clean: ## Remove .venv and all caches (models stay in the data directory)
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

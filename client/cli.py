@@ -1,0 +1,185 @@
+"""`inflight chat` and `inflight ask`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from client.http import DEFAULT_URL, InflightClient, NotListening, RequestFailed, TextStream
+
+URL_VARIABLE = "INFLIGHT_URL"
+_HELP = (
+    "Ctrl-C stops an answer, Ctrl-D or /exit leaves. "
+    "/reset forgets what was said, /system TEXT changes the instructions."
+)
+# A model must not be able to drive the terminal: everything but line feed and tab is taken out.
+_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
+
+UrlOption = Annotated[
+    str, typer.Option(help="The router's address.", envvar=URL_VARIABLE, show_default=DEFAULT_URL)
+]
+ModelOption = Annotated[str | None, typer.Option(help="The model. [default: the first one served]")]
+MaxTokensOption = Annotated[int | None, typer.Option(help="The most tokens an answer may have.", min=1)]
+TemperatureOption = Annotated[
+    float | None, typer.Option(help="0 for the likeliest words, 1 as the model was trained.", min=0, max=2)
+]
+SystemOption = Annotated[str | None, typer.Option(help="Instructions for the model.")]
+KeyOption = Annotated[str | None, typer.Option(help="An API key.", envvar="INFLIGHT_API_KEY")]
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help="What to ask; - reads it from standard input.")],
+    system: SystemOption = None,
+    model: ModelOption = None,
+    max_tokens: MaxTokensOption = None,
+    temperature: TemperatureOption = None,
+    url: UrlOption = DEFAULT_URL,
+    api_key: KeyOption = None,
+) -> None:
+    """Ask one question and print the answer as it comes."""
+    conversation = Conversation(system)
+    conversation.say(sys.stdin.read().strip() if question == "-" else question)
+    options = _options(max_tokens, temperature)
+    with InflightClient(url, api_key, model) as client:
+        try:
+            with client.stream_chat(conversation.messages, **options) as stream:
+                _print_answer(stream)
+        except RequestFailed as failure:
+            _complain(failure)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            typer.echo()
+            raise typer.Exit(130) from None
+
+
+def chat(
+    system: SystemOption = None,
+    model: ModelOption = None,
+    max_tokens: MaxTokensOption = None,
+    temperature: TemperatureOption = None,
+    url: UrlOption = DEFAULT_URL,
+    api_key: KeyOption = None,
+) -> None:
+    """Talk with a model."""
+    with InflightClient(url, api_key, model) as client:
+        try:
+            name = client.model({})
+        except RequestFailed as failure:
+            _complain(failure)
+            raise typer.Exit(1) from None
+        Console(stderr=True, highlight=False).print(f"[bold]{name}[/bold] at {url}\n[dim]{_HELP}[/dim]")
+        _load_line_editing()
+        talk(client, Conversation(system), _options(max_tokens, temperature), _read_line)
+
+
+class Conversation:
+    """What has been said so far."""
+
+    def __init__(self, system: str | None = None) -> None:
+        self._system = system
+        self._turns: list[dict[str, str]] = []
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        instructions = [{"role": "system", "content": self._system}] if self._system else []
+        return [*instructions, *self._turns]
+
+    def say(self, text: str) -> None:
+        self._turns.append({"role": "user", "content": text})
+
+    def answered(self, text: str) -> None:
+        self._turns.append({"role": "assistant", "content": text})
+
+    def take_back(self) -> None:
+        """Forgets what was said last, because it got no answer."""
+        self._turns.pop()
+
+    def instruct(self, system: str) -> None:
+        self._system = system
+
+    def reset(self) -> None:
+        self._turns.clear()
+
+
+def talk(
+    client: InflightClient,
+    conversation: Conversation,
+    options: dict[str, Any],
+    read_line: Callable[[], str | None],
+) -> None:
+    """Reads a line, answers it, until there are no more lines."""
+    while (line := read_line()) is not None:
+        command, _, rest = line.partition(" ")
+        if command == "/exit":
+            return
+        if command == "/reset":
+            conversation.reset()
+        elif command == "/system":
+            conversation.instruct(rest.strip())
+        elif line.startswith("/"):
+            typer.echo(_HELP, err=True)
+        elif line:
+            _answer(client, conversation, options, line)
+
+
+def _answer(client: InflightClient, conversation: Conversation, options: dict[str, Any], line: str) -> None:
+    conversation.say(line)
+    try:
+        with client.stream_chat(conversation.messages, **options) as stream:
+            conversation.answered(_print_answer(stream, interruptible=True))
+    except RequestFailed as failure:
+        conversation.take_back()
+        _complain(failure)
+    except KeyboardInterrupt:  # before the first word
+        conversation.take_back()
+        typer.echo()
+
+
+def _print_answer(stream: TextStream, *, interruptible: bool = False) -> str:
+    """Prints text as it comes and returns all of it, or what there was when Ctrl-C cut it short."""
+    texts: list[str] = []
+    try:
+        for text in stream:
+            texts.append(text)
+            typer.echo(text.translate(_CONTROLS) if sys.stdout.isatty() else text, nl=False)
+    except KeyboardInterrupt:
+        if not (interruptible and texts):
+            raise
+    typer.echo()
+    return "".join(texts)
+
+
+def _options(max_tokens: int | None, temperature: float | None) -> dict[str, Any]:
+    given = {"max_tokens": max_tokens, "temperature": temperature}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _complain(failure: RequestFailed) -> None:
+    typer.echo(f"error: {failure.message}", err=True)
+    if isinstance(failure, NotListening):
+        typer.echo(f"start it with make serve, or name its address with --url or {URL_VARIABLE}", err=True)
+
+
+def _read_line() -> str | None:
+    """The next line; None at the end of input. Ctrl-C only clears the line."""
+    while True:
+        try:
+            return input("> ").strip()
+        except KeyboardInterrupt:
+            typer.echo()
+        except EOFError:
+            typer.echo()
+            return None
+
+
+def _load_line_editing() -> None:
+    if os.isatty(0):
+        try:
+            import readline  # noqa: F401 (importing it gives `input` history and cursor keys)
+        except ImportError:
+            return

@@ -1,0 +1,100 @@
+"""A stack with stand-in parts in a process of its own, to be watched, hurt and stopped by a test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from launcher.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
+from launcher.toml_writing import to_toml
+from tests.launcher.stand_ins.project import write_checkpoint, write_project
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UP = Path(__file__).with_name("up.py")
+READY = "Inflight is ready"
+
+
+class RunningStack:
+    """Starts at once; `directory` may hold what an earlier stack of the same test left there."""
+
+    def __init__(
+        self,
+        directory: Path,
+        stack: dict[str, int] | None = None,
+        engine: dict[str, str] | None = None,
+        drain_s: float = 0,
+    ) -> None:
+        self.data_dir = directory / "data"
+        project, model = directory / "project", directory / "model"
+        if not project.exists():
+            write_project(project)
+            write_checkpoint(model)
+        settings = directory / "inflight.toml"
+        section = {"port": 0, "data_dir": str(self.data_dir), "model": str(model), **(stack or {})}
+        settings.write_text(to_toml({"stack": section, "engine": engine or {}}))
+        self._output = directory / "output"
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, str(UP), str(project), str(settings)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "DRAIN_S": str(drain_s)},
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def run_directory(self) -> Path:
+        (directory,) = (lock.parent for lock in self.data_dir.glob("run/*/owner.lock"))
+        return directory
+
+    @property
+    def logs(self) -> dict[str, str]:
+        return {path.name: path.read_text() for path in self.data_dir.glob("run/*/*.log")}
+
+    def processes(self, name: str = "") -> list[psutil.Process]:
+        """What runs below the launcher, with `name` in the program or its first argument."""
+        found = psutil.Process(self.process.pid).children(recursive=True)
+        return [process for process in found if is_live(process) and name in " ".join(process.cmdline()[:2])]
+
+    def shared_memory(self) -> list[str]:
+        stack_ids = [directory.name for directory in self.data_dir.glob("run/*") if directory.is_dir()]
+        prefixes = tuple(f"{SHARED_MEMORY_PREFIX}{stack_id}_" for stack_id in stack_ids)
+        return [name for name in os.listdir(SHARED_MEMORY_DIR) if name.startswith(prefixes)]
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        self.wait_until(lambda: self.output.count(text) >= times)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 40) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < deadline_s, self.output
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """For a test's own end, whatever happened before."""
+        processes = (
+            [psutil.Process(self.process.pid), *self.processes()] if self.process.poll() is None else []
+        )
+        for process in processes:
+            if process.is_running():
+                process.kill()
+        self.process.wait()
+
+
+def is_live(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,89 @@
+"""The Makefile: what it offers, what it refuses, and that a stop reaches what it runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.up import PROJECT_ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TARGETS = ["help", "install", "serve", "test", "check", "bench", "lock", "clean"]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """As much of the project as `make` looks at, with nothing installed."""
+    for name in ("Makefile", "pyproject.toml", "launcher/__init__.py", "launcher/python_version.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(PROJECT_ROOT / name, tmp_path / name)
+    (tmp_path / "requirements.lock").touch()
+    return tmp_path
+
+
+def script(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def make(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["make", "-C", str(directory), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_help_is_the_default_and_names_every_target() -> None:
+    plain, asked = make(PROJECT_ROOT), make(PROJECT_ROOT, "help")
+    assert plain.stdout == asked.stdout
+    assert re.findall(r"^  make (\w+)", plain.stdout, re.MULTILINE) == TARGETS
+
+
+def test_install_refuses_another_python_before_it_makes_anything(copy: Path) -> None:
+    newer = script(
+        copy / "python3.13",
+        f"exec {sys.executable} -c \"import sys; sys.version_info = (3, 13, 0, 'final', 0); $2\"",
+    )
+    refused = make(copy, "install", f"PYTHON={newer}")
+    assert refused.returncode != 0
+    assert "this is Python 3.13" in refused.stderr
+    assert not (copy / ".venv").exists()
+
+
+def test_install_is_skipped_when_nothing_changed(copy: Path) -> None:
+    (copy / ".venv").mkdir()
+    (copy / ".venv" / ".installed").touch()
+    assert "pip install" not in make(copy, "-n", "install").stdout
+    later_s = time.time() + 10
+    os.utime(copy / "requirements.lock", (later_s, later_s))
+    assert "pip install" in make(copy, "-n", "install").stdout
+
+
+def test_serve_passes_arguments_and_a_stop_on(copy: Path) -> None:
+    script(
+        copy / ".venv" / "bin" / "inflight",
+        'trap "echo stopped; exit 0" TERM\necho started "$@"\nwhile :; do sleep 0.05; done',
+    )
+    (copy / ".venv" / ".installed").touch()
+    command = ["make", "-C", str(copy), "serve", "ARGS=--port 9000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        output = iter(process.stdout.readline, "")
+        assert any(line.strip() == "started up --port 9000" for line in output)
+        process.terminate()
+        assert any(line.strip() == "stopped" for line in output)
+
+
+def test_the_ci_script_runs_the_checks_and_the_tests() -> None:
+    path = PROJECT_ROOT / ".ci" / "run"
+    assert os.access(path, os.X_OK)
+    assert re.findall(r"^make (\w+)", path.read_text(), re.MULTILINE) == ["check", "test"]

@@ -1,0 +1,183 @@
+"""A stack with a real Triton: it comes up, survives what is killed, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tritonclient import grpc as triton  # type: ignore[import-untyped]  # ships no type information
+
+from launcher.models.checkpoint import served_name
+from tests.launcher.stand_ins.running_stack import READY, RunningStack, is_live
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.stack
+
+SERVER, STUB, ROUTER = "tritonserver", "triton_python_backend_stub", "stand_ins/router.py"
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[list[RunningStack]]:
+    """Stacks put here are ended with the test."""
+    stacks: list[RunningStack] = []
+    yield stacks
+    for stack in stacks:
+        stack.end()
+
+
+def ask_engine(stack: RunningStack) -> dict[str, str]:
+    """What the stand-in engine says about itself, through the ensemble."""
+    settings = tomllib.loads((stack.run_directory / "router.toml").read_text())
+    number = triton.InferInput("x", [1, 1], "INT32")
+    number.set_data_from_numpy(np.array([[1]], dtype=np.int32))
+    with triton.InferenceServerClient(settings["triton_grpc_url"]) as client:
+        answer: Any = client.infer("ensemble", [number]).as_numpy("y")
+    facts: dict[str, str] = json.loads(answer.item())
+    return facts
+
+
+def stop_and_check_nothing_is_left(stack: RunningStack, expected_status: int = 0) -> None:
+    processes = stack.processes()
+    assert processes
+    stack.process.terminate()
+    assert stack.process.wait(timeout=30) == expected_status, stack.output
+    assert [process for process in processes if is_live(process)] == []
+    assert stack.shared_memory() == []
+
+
+def test_a_stack_comes_up_serves_and_stops_without_a_trace(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, engine={"inflight_max_batch_size": "3"})
+    started.append(stack)
+    stack.wait_for(READY)
+
+    facts = ask_engine(stack)
+    assert facts["gpt_model_path"] == facts["tokenizer_dir"] == str(tmp_path / "model")
+    assert facts["inflight_max_batch_size"] == "3"
+    assert facts["prefix"] == sys.prefix, "models must see this virtual environment"
+
+    settings = tomllib.loads((stack.run_directory / "router.toml").read_text())
+    model = settings["models"][0]
+    assert model["name"] == served_name("model")
+    assert (model["pipeline"], model["engine"]) == ("ensemble", "tensorrt_llm")
+    secret = stack.logs["router.log"].split()[1]
+    assert_repository_is_closed_without(secret, settings["triton_grpc_url"])
+    assert secret not in stack.logs["triton.log"] + stack.output
+
+    assert stack.shared_memory() != []
+    stop_and_check_nothing_is_left(stack)
+    assert "drained while Triton was there" in stack.logs["router.log"]
+
+
+def assert_repository_is_closed_without(secret: str, url: str) -> None:
+    with triton.InferenceServerClient(url) as client:
+        with pytest.raises(triton.InferenceServerException, match="triton-grpc-protocol-inflight"):
+            client.get_model_repository_index()
+        headers = {"triton-grpc-protocol-inflight": secret}
+        assert len(client.get_model_repository_index(headers=headers).models) == 2
+
+
+def test_whatever_is_killed_comes_back_and_nothing_is_left_at_the_end(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path)
+    started.append(stack)
+    stack.wait_for(READY)
+    victims = []
+    for times, name in enumerate((SERVER, STUB, ROUTER, SERVER), start=1):
+        (victim,) = stack.processes(name)
+        victims += [victim, *victim.children(recursive=True)]
+        victim.kill()
+        stack.wait_for("is back.", times)
+        assert "gpt_model_path" in ask_engine(stack)
+        assert len(stack.shared_memory()) == 1
+    assert [process for process in victims if is_live(process)] == []
+    assert "Triton died (killed by SIGKILL)" in stack.output
+    assert "Triton is broken (one of its model processes died)" in stack.output
+    assert "The router died (killed by SIGKILL)" in stack.output
+    (stub,) = stack.processes(STUB)
+    stub.kill()
+    stop_and_check_nothing_is_left(stack)
+
+
+def test_after_a_killed_launcher_the_next_one_cleans_up(tmp_path: Path, started: list[RunningStack]) -> None:
+    first = RunningStack(tmp_path)
+    started.append(first)
+    first.wait_for(READY)
+    first_directory = first.run_directory
+    processes = first.processes()
+    (server,) = first.processes(SERVER)
+    server.suspend()  # it cannot follow its launcher by itself
+    first.process.kill()
+    first.process.wait()
+
+    second = RunningStack(tmp_path)
+    started.append(second)
+    second.wait_for(READY)
+    assert [process for process in processes if is_live(process)] == []
+    assert {path.name for path in first_directory.iterdir()} == {"triton.log", "router.log"}
+    assert len(second.shared_memory()) == 1
+    stop_and_check_nothing_is_left(second)
+
+
+def test_a_model_that_does_not_load_ends_the_start_with_its_error(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, engine={"inflight_runtime": "synthetic"})  # the stand-in's way to fail
+    started.append(stack)
+    assert stack.process.wait(timeout=30) == 1
+    assert "Triton did not start (exit code 1)" in stack.output
+    assert "the weights are made of cheese" in stack.output
+    assert stack.shared_memory() == []
+
+
+def test_a_stop_before_the_stack_is_ready_says_which_signal(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path)
+    started.append(stack)
+    stack.wait_until(lambda: bool(stack.processes(SERVER)))
+    stop_and_check_nothing_is_left(stack, expected_status=128 + signal.SIGTERM)
+    assert READY not in stack.output
+
+
+def test_a_second_interrupt_does_not_wait_for_requests_in_flight(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, drain_s=60)
+    started.append(stack)
+    stack.wait_for(READY)
+    processes = stack.processes()
+    stack.process.send_signal(signal.SIGINT)
+    stack.wait_for("Stopping the router")
+    time.sleep(0.5)
+    assert len(stack.processes(SERVER)) == 1, "Triton must be there while the router drains"
+    began_s = time.monotonic()
+    stack.process.send_signal(signal.SIGINT)
+    assert stack.process.wait(timeout=30) == 0
+    assert time.monotonic() - began_s < 10
+    assert [process for process in processes if is_live(process)] == []
+    assert stack.shared_memory() == []
+
+
+def test_a_taken_port_is_told_at_once(tmp_path: Path, started: list[RunningStack]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stack = RunningStack(tmp_path, stack={"triton_metrics_port": server.getsockname()[1]})
+        started.append(stack)
+        assert stack.process.wait(timeout=30) == 2
+    assert "is already in use; choose another with --triton-metrics-port" in stack.output

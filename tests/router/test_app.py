@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.fakes.pipeline import words
+from tests.router.running import MODEL, RunningRouter
+
+
+async def test_models_are_listed_and_shown(router: RunningRouter) -> None:
+    listed = (await router.http.get("/v1/models")).json()
+    assert [model["id"] for model in listed["data"]] == [MODEL, "no-template"]
+    shown = (await router.http.get(f"/v1/models/{MODEL}")).json()
+    assert shown == listed["data"][0]
+    assert shown["object"] == "model"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "other",
+        "..%2ftiny",
+        "%2e%2e%2ftiny",
+        "tiny/",
+        "TINY",
+        ";id",
+        "%00",
+        "ｔiny",
+        "x" * 300,
+        "tiny%0d%0a",
+        "%ff",
+    ],
+)
+async def test_any_other_name_is_not_found_and_goes_no_further(router: RunningRouter, name: str) -> None:
+    for response in (await router.http.get(f"/v1/models/{name}"), await router.chat(model=name)):
+        assert response.status_code == 404
+        assert response.json()["error"]["code"] == "model_not_found"
+        assert response.json()["error"]["param"] == "model"
+    assert router.pipeline.calls == []
+
+
+async def test_unknown_paths_are_not_found(router: RunningRouter) -> None:
+    for path in ("/", "/v1", "/v1/chat/completions/", "/v2/models/ensemble/infer", "/admin"):
+        response = await router.http.post(path, json={})
+        assert response.status_code == 404
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_the_wrong_method_is_told_the_right_one(router: RunningRouter) -> None:
+    response = await router.http.get("/v1/chat/completions")
+    assert response.status_code == 405
+    assert response.headers["allow"] == "POST"
+    response = await router.http.delete(f"/v1/models/{MODEL}")
+    assert response.headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded"])
+async def test_bodies_that_do_not_claim_to_be_json_are_refused(router: RunningRouter, kind: str) -> None:
+    headers = {"content-type": kind} if kind else {}
+    response = await router.http.post("/v1/chat/completions", content=b"{}", headers=headers)
+    assert response.status_code == 415
+
+
+async def test_compressed_bodies_are_refused(router: RunningRouter) -> None:
+    headers = {"content-type": "application/json; charset=utf-8", "content-encoding": "gzip"}
+    response = await router.http.post("/v1/chat/completions", content=b"\x1f\x8b", headers=headers)
+    assert response.status_code == 415
+
+
+async def test_live_is_always_live(router: RunningRouter) -> None:
+    router.pipeline.is_ready = False
+    router.desk.drain()
+    assert (await router.http.get("/health/live")).status_code == 200
+
+
+async def test_ready_follows_triton_within_a_moment(router: RunningRouter) -> None:
+    assert (await router.http.get("/health/ready")).json()["status"] == "ready"
+    router.pipeline.is_ready = False
+    assert (await router.http.get("/health/ready")).status_code == 200  # cached
+    await router.until_async(lambda: _ready_status(router), 503)
+    router.pipeline.is_ready = True
+    await router.until_async(lambda: _ready_status(router), 200)
+
+
+async def test_a_draining_router_is_not_ready(router: RunningRouter) -> None:
+    router.desk.drain()
+    response = await router.http.get("/health/ready")
+    assert (response.status_code, response.json()["status"]) == (503, "draining")
+
+
+async def _ready_status(router: RunningRouter) -> int:
+    return (await router.http.get("/health/ready")).status_code
+
+
+async def test_metrics_count_requests_tokens_and_times(router: RunningRouter) -> None:
+    await router.chat(stream=True)
+    await router.chat(temperature=9)
+    await router.http.get("/somewhere")
+    text = (await router.http.get("/metrics")).text
+    who = f'model="{MODEL}",tenant="local"'
+    for line in (
+        f'inflight_requests_total{{{who},route="/v1/chat/completions",status="200"}} 1.0',
+        'inflight_requests_total{model="",route="/v1/chat/completions",status="400",tenant="local"} 1.0',
+        'inflight_requests_total{model="",route="unknown",status="404",tenant="local"} 1.0',
+        f"inflight_requests_in_flight{{{who}}} 0.0",
+        f"inflight_prompt_tokens_total{{{who}}} 7.0",
+        f"inflight_completion_tokens_total{{{who}}} 2.0",
+        f"inflight_time_to_first_token_seconds_count{{{who}}} 1.0",
+        f"inflight_inter_chunk_seconds_count{{{who}}} 2.0",
+        f"inflight_request_seconds_count{{{who}}} 1.0",
+        f'inflight_requests_ended_total{{{who},outcome="finished"}} 1.0',
+    ):
+        assert _same_labels(line, text), line
+
+
+def _same_labels(line: str, text: str) -> bool:
+    def key(each: str) -> tuple[str, tuple[str, ...], str]:
+        name, _, rest = each.partition("{")
+        labels, _, value = rest.partition("} ")
+        return name, tuple(sorted(labels.split(","))), value
+
+    return key(line) in {key(each) for each in text.splitlines() if "{" in each}
+
+
+async def test_a_request_is_one_log_line_without_its_text(
+    router: RunningRouter, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    router.pipeline.script = lambda call: words("secret answer")
+    response = await router.chat(messages=[{"role": "user", "content": "secret question"}])
+    await router.http.get("/health/live")
+    await router.until(lambda: len([r for r in caplog.records if r.name == "router.app"]) > 0)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "router.app"]
+    assert response.headers["x-request-id"] in line
+    for part in ("status=200", "outcome=finished", "finish=stop", "prompt_tokens=7", "completion_tokens=1"):
+        assert part in line
+    assert "secret" not in caplog.text

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.fakes.triton_server import FakeTriton, Reply, story
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@dataclass
+class RouterProcess:
+    process: asyncio.subprocess.Process
+    http: httpx.AsyncClient
+    triton: FakeTriton
+    log: list[str]
+
+    async def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return await asyncio.wait_for(self.process.wait(), 15)
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[RouterProcess]:
+    triton = await FakeTriton().start()
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    settings = tmp_path / "router.toml"
+    settings.write_text(
+        f'port = 0\ntriton_grpc_url = "{triton.url}"\ndrain_timeout_s = 1.0\nstop_timeout_s = 1.0\n'
+        f'[[models]]\nname = "tiny"\ncheckpoint_dir = "{tmp_path}"\n'
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "router", "--settings", str(settings), stderr=asyncio.subprocess.PIPE
+    )
+    log: list[str] = []
+    reading = asyncio.ensure_future(_read(process, log))
+    try:
+        port = await asyncio.wait_for(_port(log), 20)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
+            yield RouterProcess(process, http, triton, log)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await reading
+        await triton.stop()
+
+
+async def _read(process: asyncio.subprocess.Process, log: list[str]) -> None:
+    assert process.stderr is not None
+    async for line in process.stderr:
+        log.append(line.decode())
+
+
+async def _port(log: list[str]) -> int:
+    while True:
+        for line in log:
+            if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
+                return int(found[1])
+        await asyncio.sleep(0.02)
+
+
+async def _events(response: httpx.Response) -> list[str]:
+    return [line.removeprefix("data: ") async for line in response.aiter_lines() if line]
+
+
+async def test_a_request_goes_all_the_way_and_an_idle_router_stops_at_once(served: RouterProcess) -> None:
+    answer = (await served.http.post("/v1/chat/completions", json=CHAT)).json()
+    assert answer["choices"][0]["message"]["content"] == "Hello world"
+    assert served.triton.requests[0].id == answer["id"]
+    assert (await served.http.get("/health/ready")).status_code == 200
+    assert await asyncio.wait_for(served.stop(), 3) == 0
+
+
+async def test_running_streams_finish_while_draining_and_new_requests_are_refused(
+    served: RouterProcess,
+) -> None:
+    texts = [f" {number}" for number in range(10)]
+    served.triton.script = lambda request: [
+        Reply(reply.text, finish=reply.finish, final=reply.final, pause_s=0.05) for reply in story(*texts)
+    ]
+    async with served.http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as response:
+        lines = response.aiter_lines()
+        await anext(lines)
+        stopping = asyncio.ensure_future(served.stop())
+        await asyncio.sleep(0.1)
+        assert (await served.http.get("/health/live")).status_code == 200
+        assert (await served.http.get("/health/ready")).status_code == 503
+        refused = await served.http.post("/v1/chat/completions", json=CHAT)
+        assert refused.status_code == 503
+        assert "retry-after" in refused.headers
+        rest = [line async for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert "".join(json.loads(line[6:])["choices"][0]["delta"].get("content", "") for line in rest[:-1]) == (
+        "".join(texts)
+    )
+    assert await stopping == 0
+
+
+async def test_streams_that_take_too_long_end_with_an_error_and_stop_the_engine(
+    served: RouterProcess,
+) -> None:
+    served.triton.script = lambda request: [Reply(" x", pause_s=0.1)] * 1000
+    body = {**CHAT, "stream": True}
+    async with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        stopping = asyncio.ensure_future(served.stop())
+        events = await _events(response)
+    assert json.loads(events[-1])["error"]["message"] == "the server is shutting down"
+    assert "[DONE]" not in events
+    assert await stopping == 0
+    assert served.triton.running == {}
+    assert len(served.triton.stops) >= 1
+
+
+async def test_a_second_signal_does_not_wait_for_the_drain(served: RouterProcess) -> None:
+    served.triton.script = lambda request: [Reply(" x", pause_s=0.1)] * 1000
+    body = {**CHAT, "stream": True}
+    async with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        served.process.send_signal(signal.SIGINT)
+        await asyncio.sleep(0.1)
+        assert await asyncio.wait_for(served.stop(), 0.8) == 0
+        await _events(response)
+
+
+async def test_a_triton_that_went_away_is_a_503_and_one_that_came_back_serves(served: RouterProcess) -> None:
+    await served.triton.stop()
+    response = await served.http.post("/v1/chat/completions", json=CHAT)
+    assert response.status_code == 503
+    assert "retry-after" in response.headers
+    assert (await served.http.get("/health/ready")).status_code == 503
+    again = await FakeTriton(port=served.triton.port).start()
+    deadline_s = time.monotonic() + 5
+    while (await served.http.post("/v1/chat/completions", json=CHAT)).status_code != 200:
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.1)
+    assert await served.stop() == 0
+    await again.stop()
+
+
+async def test_bad_settings_stop_the_start_with_a_sentence(tmp_path: Path) -> None:
+    settings = tmp_path / "router.toml"
+    settings.write_text('triton_grpc_url = "x:1"\nprot = 3\n')
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "router", "--settings", str(settings), stderr=asyncio.subprocess.PIPE
+    )
+    _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert errors.decode().startswith("router: unknown setting prot: allowed are ")

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from router.settings import Settings, SettingsError, load, parse
+
+GOOD = """
+host = "127.0.0.1"
+port = 8123
+triton_grpc_url = "127.0.0.1:9001"
+triton_metrics_url = "http://127.0.0.1:9002/metrics"
+drain_timeout_s = 30.0
+
+[[models]]
+name = "smollm2-135m-instruct"
+pipeline = "ensemble"
+engine = "tensorrt_llm"
+checkpoint_dir = "somewhere"
+"""
+
+
+def changed(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+def test_a_whole_file_is_read_and_the_secret_comes_from_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "router.toml"
+    path.write_text(GOOD)
+    settings = load(path, {"INFLIGHT_TRITON_SECRET": "hush"})
+    assert settings.port == 8123
+    assert settings.models[0].pipeline == "ensemble"
+    assert settings.triton_secret == "hush"
+    assert settings.max_body_bytes == 1 << 20
+
+
+def test_settings_cannot_change_afterwards() -> None:
+    with pytest.raises(AttributeError):
+        parse(GOOD, {}).port = 1  # type: ignore[misc]  # that is the point
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (changed("port = 8123", "prot = 8123"), "unknown setting prot: allowed are triton_grpc_url, models"),
+        (changed("engine =", "engin ="), r"unknown setting models\[0\].engin: allowed are name"),
+        (changed("port = 8123", 'port = "x"'), "setting port: Expected `int`, got `str`"),
+        (changed("port = 8123", "port = 99999"), "setting port: Expected `int` <= 65535"),
+        (changed('host = "127.0.0.1"', 'host = "0.0.0.0"'), "only loopback addresses are allowed"),
+        (changed('host = "127.0.0.1"', 'host = "example.org"'), "only loopback addresses are allowed"),
+        (changed("drain_timeout_s = 30.0", "drain_timeout_s = -1"), "setting drain_timeout_s: Expected"),
+        (changed("127.0.0.1:9001", "http://x"), "triton_grpc_url = 'http://x': expected HOST:PORT"),
+        (changed("smollm2-135m-instruct", "../etc"), r"setting models\[0\].name: Expected `str` matching"),
+        (GOOD.partition("[[models]]")[0], "missing required field `models`"),
+        (GOOD + GOOD[GOOD.index("[[models]]") :], "the name 'smollm2-135m-instruct' is given twice"),
+        ("triton_secret = 'x'\n" + GOOD, "set INFLIGHT_TRITON_SECRET"),
+        ("port = = 3", "not valid TOML"),
+        ("models = 3\ntriton_grpc_url = 'x:1'", "setting models: Expected `array`, got `int`"),
+        ("models = [3]\ntriton_grpc_url = 'x:1'", r"setting models\[0\]: Expected `object`, got `int`"),
+    ],
+)
+def test_a_bad_setting_stops_the_start_naming_key_and_what_is_allowed(text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        parse(text, {})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_every_loopback_address_is_allowed(host: str) -> None:
+    settings = parse(changed('host = "127.0.0.1"', f'host = "{host}"'), {})
+    assert isinstance(settings, Settings)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"nothing\.toml"):
+        load(tmp_path / "nothing.toml", {})

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from typing import Any
+
+from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]  # ships no type information
+
+from python_backend.wire import codec
+from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM
+from router.pipeline import Delta, GenerationCall
+from router.triton_messages import GenerateRequests, is_final, read_delta, stop_request
+
+CALL = GenerationCall(
+    request_id="chatcmpl-1",
+    prompt="Grüße 😀",
+    max_tokens=7,
+    seed=2**64 - 1,
+    tenant="ann",
+    stop=("a", "bé"),
+    temperature=0.5,
+    top_k=3,
+    top_p=0.25,
+    min_tokens=2,
+    repetition_penalty=1.5,
+    presence_penalty=-0.5,
+    frequency_penalty=0.125,
+    add_special_tokens=False,
+)
+
+
+def inputs(message: Any) -> dict[str, tuple[str, list[int], list[Any]]]:
+    return {
+        tensor.name: (tensor.datatype, list(tensor.shape), codec.decode(tensor.datatype, raw))
+        for tensor, raw in zip(message.inputs, message.raw_input_contents, strict=True)
+    }
+
+
+def test_a_call_becomes_the_tensors_of_the_contract() -> None:
+    message = GenerateRequests("ensemble").build(CALL)
+    assert (message.model_name, message.id) == ("ensemble", "chatcmpl-1")
+    assert inputs(message) == {
+        "text_input": ("BYTES", [1, 1], ["Grüße 😀".encode()]),
+        "max_tokens": ("INT32", [1, 1], [7]),
+        "stop_words": ("BYTES", [1, 4], [b"a", "bé".encode(), b"", b""]),
+        "top_k": ("INT32", [1, 1], [3]),
+        "top_p": ("FP32", [1, 1], [0.25]),
+        "temperature": ("FP32", [1, 1], [0.5]),
+        "repetition_penalty": ("FP32", [1, 1], [1.5]),
+        "min_tokens": ("INT32", [1, 1], [2]),
+        "presence_penalty": ("FP32", [1, 1], [-0.5]),
+        "frequency_penalty": ("FP32", [1, 1], [0.125]),
+        "seed": ("UINT64", [1, 1], [2**64 - 1]),
+        "return_num_input_tokens": ("BOOL", [1, 1], [True]),
+        "return_num_output_tokens": ("BOOL", [1, 1], [True]),
+        "stream": ("BOOL", [1, 1], [True]),
+        "exclude_input_in_output": ("BOOL", [1, 1], [True]),
+    }
+    parameters = message.parameters
+    assert parameters["tenant"].string_param == "ann"
+    assert parameters["add_special_tokens"].bool_param is False
+    assert parameters["triton_enable_empty_final_response"].bool_param is True
+
+
+def test_every_request_has_the_same_inputs_or_triton_would_not_batch_them() -> None:
+    requests = GenerateRequests("ensemble")
+    plain = GenerationCall(request_id="x", prompt="y", max_tokens=1, seed=0)
+    shapes = [
+        [(tensor.name, tuple(tensor.shape)) for tensor in requests.build(call).inputs]
+        for call in (CALL, plain)
+    ]
+    assert shapes[0] == shapes[1]
+    assert {name for name, _ in shapes[0]} <= {tensor.name for tensor in ENSEMBLE.inputs}
+
+
+def test_ignoring_the_end_sends_an_end_id_that_no_token_has() -> None:
+    call = GenerationCall(request_id="x", prompt="y", max_tokens=1, seed=0, ignore_eos=True)
+    assert inputs(GenerateRequests("ensemble").build(call))["end_id"] == ("INT32", [1, 1], [-1])
+
+
+def test_building_one_request_leaves_no_trace_in_the_next() -> None:
+    requests = GenerateRequests("ensemble")
+    requests.build(CALL)
+    again = requests.build(GenerationCall(request_id="x", prompt="y", max_tokens=1, seed=0))
+    assert len(again.raw_input_contents) == len(again.inputs)
+    assert again.parameters["tenant"].string_param == "local"
+
+
+def test_a_stop_carries_the_request_id_and_what_the_engine_demands() -> None:
+    message = stop_request("tensorrt_llm", "chatcmpl-1")
+    assert (message.model_name, message.id) == ("tensorrt_llm", "chatcmpl-1")
+    assert inputs(message) == {
+        "input_ids": ("INT32", [1, 1], [0]),
+        "input_lengths": ("INT32", [1, 1], [1]),
+        "request_output_len": ("INT32", [1, 1], [1]),
+        "stop": ("BOOL", [1, 1], [True]),
+    }
+    required = {tensor.name for tensor in TENSORRT_LLM.inputs if not tensor.optional}
+    assert required <= {tensor.name for tensor in message.inputs}
+
+
+def response(*outputs: tuple[str, str, list[Any]]) -> Any:
+    message = service_pb2.ModelInferResponse()
+    for name, dtype, values in outputs:
+        message.outputs.add(name=name, datatype=dtype, shape=[1])
+        message.raw_output_contents.append(codec.encode(dtype, values))
+    return message
+
+
+def test_outputs_are_read_by_name_and_others_passed_over() -> None:
+    message = response(
+        ("cum_log_probs", "FP32", [0.5]),
+        ("num_output_tokens", "INT32", [3]),
+        ("text_output", "BYTES", ["é"]),
+        ("num_input_tokens", "INT32", [9]),
+        ("finish_reason", "BYTES", ["length"]),
+    )
+    assert read_delta(message) == Delta("é", 3, 9, "length")
+
+
+def test_an_empty_finish_reason_is_none() -> None:
+    assert read_delta(response(("finish_reason", "BYTES", [""]))).finish is None
+
+
+def test_a_response_without_outputs_is_an_empty_delta() -> None:
+    assert read_delta(response()) == Delta("")
+
+
+def test_the_final_flag_is_read_without_being_made() -> None:
+    message = response()
+    assert not is_final(message)
+    assert not message.parameters
+    message.parameters["triton_final_response"].bool_param = True
+    assert is_final(message)
