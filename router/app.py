@@ -69,7 +69,8 @@ class App:
     def _endpoint(self, exchange: Exchange, route: str) -> Endpoint:
         request = exchange.request
         if route == "unknown":
-            raise HttpError(404, "there is nothing at this path")
+            shown = request.path if request.path.isprintable() and len(request.path) <= 100 else "this path"
+            raise HttpError(404, f"there is nothing at {shown}")
         method, endpoint = self._routes.get(route, self._show_model)
         if request.method != method and not (request.method == "HEAD" and method == "GET"):
             raise HttpError(405, f"this path takes {method} only", (("allow", method),))

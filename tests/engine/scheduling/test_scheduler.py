@@ -49,6 +49,8 @@ class World:
                 chunk.sequence.accept(0)
         self.scheduler.remove([chunk.sequence for chunk in plan.chunks if chunk.sequence.finish_reason])
         self.pool.check()
+        order = [sequence.arrival for sequence in (*self.scheduler.running, *self.scheduler.waiting)]
+        assert order == sorted(order)
 
 
 def test_a_long_prompt_is_spread_over_steps() -> None:
