@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from tritonclient.grpc import (  # type: ignore[import-untyped]  # ships no type information
+from tritonclient.grpc import (
     InferenceServerClient,
     InferInput,
 )
-from tritonclient.utils import InferenceServerException  # type: ignore[import-untyped]  # as above
+from tritonclient.utils import InferenceServerException
 
 _PIPELINE = "ensemble"
 _ENGINE = "tensorrt_llm"

@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import (  # type: ignore[import-untyped]  # ships no type information
+from tritonclient.grpc.model_config_pb2 import (
     ModelConfig,
 )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 import psutil
-from tritonclient.grpc import (  # type: ignore[import-untyped]  # ships no type information
+from tritonclient.grpc import (
     service_pb2,
     service_pb2_grpc,
 )

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]  # ships no type information
+from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.pipeline import Delta, GenerationCall

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]  # ships no type information
+from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM, ModelContract

@@ -73,7 +73,11 @@ class EngineProcess:
         self._send(Cancel(key))
 
     def has_report(self, timeout_s: float) -> bool:
-        return self._connection.poll(timeout_s)
+        """Whether `receive` would return at once; EOFError when the process has ended."""
+        try:
+            return self._connection.poll(timeout_s)
+        except OSError as error:
+            raise EOFError from error
 
     def receive(self) -> Report:
         """The next report; EOFError when the process has ended."""

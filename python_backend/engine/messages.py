@@ -78,8 +78,8 @@ Command = Start | Submit | Cancel
 Report = Ready | Broken | Progress
 
 _encoder = msgspec.msgpack.Encoder()
-_commands = msgspec.msgpack.Decoder(Command)
-_reports = msgspec.msgpack.Decoder(Report)
+_commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_reports: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 
 
 def send(connection: Connection, message: Command | Report) -> None:

@@ -33,7 +33,7 @@ class PbRequest(Protocol):
 
 
 def utils() -> Any:
-    import triton_python_backend_utils  # type: ignore[import-not-found]  # lives in Triton's backend directory
+    import triton_python_backend_utils
 
     return triton_python_backend_utils
 

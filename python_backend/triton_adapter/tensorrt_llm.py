@@ -12,9 +12,10 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from python_backend.engine.handle import EngineProcess
-from python_backend.engine.messages import Gauges, Progress, SequenceEvent
+from python_backend.engine.messages import Gauges, Progress, Ready, SequenceEvent
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.coalescing import Coalescer, Pending
 from python_backend.triton_adapter.metrics import EngineMetrics
@@ -38,6 +39,10 @@ class _Running:
     sender: pb.ResponseSender
     builder: ResponseBuilder
     unsent_ids: list[int] = field(default_factory=list)  # a caller who does not stream gets all at the end
+    # Triton frees what `is_cancelled` looks at when the final response goes out, and asking after that
+    # wedges the server: question and final response take turns.
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    has_ended: bool = False
 
 
 class TritonPythonModel:
@@ -53,7 +58,7 @@ class TritonPythonModel:
         self._metrics = EngineMetrics(args["model_name"], args["model_version"])
         self._engine = EngineProcess(self._parameters)
         self._capacity = self._engine.wait_until_ready()
-        self._show_gauges(Gauges(0, 0, 0, 0, 0, 0, 0, self._capacity.total_blocks, 0))
+        self._show_gauges(_idle_gauges(self._capacity))
         self._pump = threading.Thread(target=self._pump_reports, name="pump", daemon=True)
         self._watch = threading.Thread(target=self._watch_cancellations, name="cancellations", daemon=True)
         self._pump.start()
@@ -65,12 +70,11 @@ class TritonPythonModel:
             try:
                 self._accept(request, sender)
             except InflightError as failure:
-                self._send_error(sender, failure)
+                send_final(sender, error_response(failure))
             except Exception as error:
                 _log.exception("request %r could not be read", request.request_id())
-                self._send_error(
-                    sender, InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
-                )
+                defect = InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
+                send_final(sender, error_response(defect))
 
     def finalize(self) -> None:
         self._closing.set()
@@ -83,7 +87,7 @@ class TritonPythonModel:
         call = decode_call(request.request_id(), pb.arrays(request), self._parameters.exclude_input_in_output)
         if not isinstance(call, GenerateCall):
             self._cancel(call.request_id)
-            sender.send(flags=pb.utils().TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            send_final(sender)
             return
         key = next(self._keys)
         builder = ResponseBuilder(key, call, set(request.requested_output_names()))
@@ -143,19 +147,19 @@ class TritonPythonModel:
     def _respond(self, pending: Pending) -> None:
         running = self._running[pending.key]
         if pending.error is not None:
-            self._end(pending.key)
-            self._send_error(running.sender, InflightError.from_text(pending.error))
+            self._end(pending.key, error_response(InflightError.from_text(pending.error)))
         elif pending.finish_reason is not None:
-            self._end(pending.key)
-            running.sender.send(
-                running.builder.build(pending.token_ids, pending.finish_reason),
-                flags=pb.utils().TRITONSERVER_RESPONSE_COMPLETE_FINAL,
-            )
+            self._end(pending.key, running.builder.build(pending.token_ids, pending.finish_reason))
         else:
             running.sender.send(running.builder.build(pending.token_ids, None))
 
-    def _end(self, key: int) -> None:
-        del self._running[key]
+    def _end(self, key: int, response: Any) -> None:
+        running = self._running.pop(key, None)
+        if running is None:
+            return  # `execute` failed it in the same moment
+        with running.turn:
+            running.has_ended = True
+            send_final(running.sender, response)
 
     def _replace_engine(self) -> None:
         """The engine process died: its requests fail, and another is started."""
@@ -166,11 +170,12 @@ class TritonPythonModel:
         failure = InflightError(ErrorKind.ENGINE_FAILED, f"the engine process ended ({how}); try again")
         self._coalescer = Coalescer()
         for key in list(self._running):
-            self._send_error(self._running.pop(key).sender, failure)
+            self._end(key, error_response(failure))
         try:
             engine = EngineProcess(self._parameters)
             self._capacity = engine.wait_until_ready()
             self._engine = engine
+            self._show_gauges(_idle_gauges(self._capacity))
             _log.info("the engine process was started again")
         except InflightError as error:
             _log.error("the engine could not be started again: %s", error.message)
@@ -178,11 +183,6 @@ class TritonPythonModel:
 
     def _show_gauges(self, gauges: Gauges) -> None:
         self._metrics.update(self._capacity, gauges)
-
-    @staticmethod
-    def _send_error(sender: pb.ResponseSender, failure: InflightError) -> None:
-        response = pb.utils().InferenceResponse(output_tensors=[], error=pb.error(failure))
-        sender.send(response, flags=pb.utils().TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     # -- the cancellation thread ----------------------------------------------------------------------
 
@@ -196,5 +196,21 @@ class TritonPythonModel:
 
     def _cancel_if_gone(self, key: int) -> None:
         running = self._running.get(key)
-        if running is not None and running.sender.is_cancelled():
+        if running is None:
+            return
+        with running.turn:
+            is_gone = not running.has_ended and running.sender.is_cancelled()
+        if is_gone:
             self._cancel_key(key)
+
+
+def _idle_gauges(capacity: Ready) -> Gauges:
+    return Gauges(0, 0, 0, 0, 0, 0, 0, capacity.total_blocks, 0)
+
+
+def error_response(failure: InflightError) -> Any:
+    return pb.utils().InferenceResponse(output_tensors=[], error=pb.error(failure))
+
+
+def send_final(sender: pb.ResponseSender, response: Any = None) -> None:
+    sender.send(response, flags=pb.utils().TRITONSERVER_RESPONSE_COMPLETE_FINAL)

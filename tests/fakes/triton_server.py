@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from tritonclient.grpc import (  # type: ignore[import-untyped]  # ships no type information
+from tritonclient.grpc import (
     service_pb2,
     service_pb2_grpc,
 )

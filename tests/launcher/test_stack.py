@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tritonclient import grpc as triton  # type: ignore[import-untyped]  # ships no type information
+from tritonclient import grpc as triton
 
 from launcher.models.checkpoint import served_name
 from tests.launcher.stand_ins.running_stack import READY, RunningStack, is_live

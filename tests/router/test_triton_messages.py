@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]  # ships no type information
+from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM

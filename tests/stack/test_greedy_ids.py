@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def prompts(default_checkpoint: Path) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def expected(default_checkpoint: Path, prompts: list[list[int]]) -> list[list[int]]:
-    model = AutoModelForCausalLM.from_pretrained(default_checkpoint, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(default_checkpoint, dtype=torch.float32)
     model.generation_config.eos_token_id = None
     answers = []
     with torch.inference_mode():

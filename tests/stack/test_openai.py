@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 from openai import OpenAI
+from openai.types.chat import ChatCompletionMessageParam
 from tokenizers import Tokenizer
 
 from benchmarks.stack import RunningStack
 
 pytestmark = pytest.mark.stack
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+ASKED = "What is the capital of France?"
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": ASKED}]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def test_the_capital_of_france_is_paris(openai: OpenAI, stack: RunningStack, tok
     assert "Paris" in text
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage is not None
-    assert answer.usage.prompt_tokens == len(tokenizer.encode(templated(QUESTION[0]["content"])).ids)
+    assert answer.usage.prompt_tokens == len(tokenizer.encode(templated(ASKED)).ids)
     assert answer.usage.completion_tokens == len(tokenizer.encode(text).ids)
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 

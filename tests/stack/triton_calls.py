@@ -43,7 +43,7 @@ class TritonCalls:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._channel.close()
+        await self._channel.close(None)
 
     async def stream(self, request: service_pb2.ModelInferRequest) -> AsyncIterator[dict[str, list[Any]]]:
         """The outputs of each response, until the final one."""

@@ -1,0 +1,91 @@
+"""What dies comes back, says so to those it took along, and a stop leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from benchmarks.stack import RunningStack, running_stack
+from tests.stack.triton_calls import TritonCalls
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+HELLO = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0}
+
+
+def family(stack: RunningStack) -> list[psutil.Process]:
+    return psutil.Process(stack.process.pid).children(recursive=True)
+
+
+def engine_process(stack: RunningStack) -> psutil.Process:
+    (engine,) = (p for p in family(stack) if "python_backend.engine.process" in p.cmdline())
+    return engine
+
+
+def shared_memory() -> set[Path]:
+    return set(Path("/dev/shm").glob("triton_python_backend_shm_region_*"))
+
+
+async def ask_until_answered(stack: RunningStack, http: httpx.AsyncClient, limit_s: float) -> None:
+    deadline_s = time.monotonic() + limit_s
+    body = {"model": stack.model, "max_tokens": 2, **HELLO}
+    while (response := await http.post("/v1/chat/completions", json=body)).status_code != 200:
+        assert response.status_code == 503, response.text
+        assert time.monotonic() < deadline_s, response.text
+        await asyncio.sleep(0.2)
+
+
+async def test_a_killed_engine_fails_its_requests_and_is_started_again(stack: RunningStack) -> None:
+    body = {"model": stack.model, "max_tokens": 400, "ignore_eos": True, **HELLO}
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        running = [asyncio.create_task(http.post("/v1/chat/completions", json=body)) for _ in range(4)]
+        await asyncio.sleep(1.0)
+        engine_process(stack).kill()
+        answers = await asyncio.wait_for(asyncio.gather(*running), timeout=10)
+        assert [answer.status_code for answer in answers] == [503] * 4
+        assert "the model cannot answer at the moment" in answers[0].json()["error"]["message"]
+        assert int(answers[0].headers["retry-after"]) > 0
+        await ask_until_answered(stack, http, limit_s=60)
+    assert stack.used_blocks() == 0
+
+
+async def test_a_stop_leaves_nothing_behind_however_busy_it_was(data_dir: Path) -> None:
+    """Callers are watched while their requests end by the thousand; asking Triton about one that has just
+    ended wedges the server, and with it the stop."""
+    before = shared_memory()
+    engine = {"inflight_runtime": "synthetic", "cancellation_check_period_ms": "1"}
+    with running_stack(engine, data_dir=data_dir) as stack:
+        async with TritonCalls(stack.triton_grpc_url) as triton:
+            for _ in range(40):
+                await triton.generate_all([[1000, 1001]] * 32, 3)
+        members = family(stack)
+        assert len(members) >= 5
+        start_s = time.monotonic()
+        assert stack.stop() == 0
+        assert time.monotonic() - start_s < 15
+        assert not [member for member in members if member.is_running()]
+        assert shared_memory() <= before
+
+
+def test_killed_parts_leave_nothing_behind_either(data_dir: Path) -> None:
+    before = shared_memory()
+    with running_stack({"inflight_runtime": "synthetic"}, data_dir=data_dir) as stack:
+        members = family(stack)
+        for member in members:
+            if member.name() in ("tritonserver", "triton_python_b"):
+                member.send_signal(signal.SIGKILL)
+        assert stack.stop() == 0
+        assert not [member for member in members if member.is_running()]
+        assert shared_memory() <= before
+
+
+def test_a_second_start_takes_seconds(data_dir: Path, default_checkpoint: Path) -> None:
+    start_s = time.monotonic()
+    with running_stack(data_dir=data_dir):
+        assert time.monotonic() - start_s < 30
