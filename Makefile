@@ -3,6 +3,7 @@ PYTHON ?= python3
 # Passed on by serve, test and bench, for instance: make serve ARGS="--port 9000"
 ARGS ?=
 
+SHELL := bash -o pipefail
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
@@ -18,7 +19,8 @@ install: $(INSTALLED) ## Make .venv with the `inflight` command in it (PYTHON=py
 $(INSTALLED): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'from launcher.python_version import refuse_unsupported_python as check; check()'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(RUN) pip install --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
+	$(RUN) pip install --disable-pip-version-check --constraint requirements.lock --editable '.[dev]' \
+		| sed -u -E '/^(Requirement already satisfied|Looking in)/d'
 	@touch $@
 
 serve: install ## Start everything on this machine: inflight up $(ARGS)

@@ -16,6 +16,7 @@ from python_backend.triton_adapter import requests
 from python_backend.wire.errors import ErrorKind
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.tensors import TENSORRT_LLM
+from router.metrics import Metrics
 from router.settings import Settings as RouterSettings
 
 ROOT = Path(__file__).parents[1]
@@ -61,6 +62,16 @@ def test_honoured_and_refused_inputs_are_the_whole_contract() -> None:
 
 def test_every_kind_of_error_is_documented() -> None:
     assert {kind.label for kind in ErrorKind} <= set(re.findall(r"`(\w+)`", CONTRACT))
+
+
+def test_every_metric_of_the_router_is_documented() -> None:
+    exposed = {
+        line.split()[2]
+        for line in Metrics().render().decode().splitlines()
+        if line.startswith("# TYPE inflight_") and not line.endswith("_created gauge")
+    }
+    documented = set(re.findall(r"`(inflight_\w+)`", (ROOT / "docs" / "api.md").read_text()))
+    assert documented == exposed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

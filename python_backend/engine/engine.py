@@ -31,6 +31,7 @@ class EngineConfig:
     max_step_tokens: int = 512
     max_sequence_tokens: int | None = None
     static_batching: bool = False
+    check_blocks: bool = False
     guaranteed_no_evict: bool = True
     threads: int | None = None
 
@@ -101,6 +102,7 @@ class Engine:
             )
         self.limits = limits
         self.pool = pool
+        self._checks_blocks = config.check_blocks
         self._executor = executor
         self._scheduler = Scheduler(
             pool,
@@ -145,6 +147,8 @@ class Engine:
         plan = self._scheduler.schedule()
         next_tokens = self._executor.execute(plan.chunks) if plan.chunks else []
         self._commit(plan, next_tokens)
+        if self._checks_blocks:
+            self.pool.check()
         return self._take_outputs()
 
     def abort(self, reason: str) -> list[SequenceOutput]:

@@ -87,7 +87,12 @@ class EngineProcess:
             raise EOFError from error
 
     def stop(self) -> None:
-        self._connection.close()
+        # Not while someone sends: the file descriptor could be another's by the time it is used.
+        if self._sending.acquire(timeout=_STOP_GRACE_S):
+            self._connection.close()
+            self._sending.release()
+        else:
+            self._process.kill()  # it does not read; whoever sends gets an error and lets go
         try:
             self._process.wait(_STOP_GRACE_S)
         except subprocess.TimeoutExpired:

@@ -47,11 +47,11 @@ def choose_tokens(logits: torch.Tensor, sequences: Row[Sequence]) -> list[int | 
 
 def _forbid_early_end(logits: torch.Tensor, sequences: Row[Sequence]) -> None:
     early = [
-        (row, sequence.request.end_id)
+        (row, end_id)
         for row, sequence in enumerate(sequences)
         if not sequence.may_end
-        and sequence.request.end_id is not None
-        and 0 <= sequence.request.end_id < logits.shape[1]
+        for end_id in sequence.request.single_ends
+        if 0 <= end_id < logits.shape[1]
     ]
     if early:
         rows, end_ids = zip(*early, strict=True)

@@ -44,6 +44,12 @@ class GenerationRequest:
     stop_sequences: tuple[tuple[int, ...], ...] = ()
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
+    @property
+    def single_ends(self) -> list[int]:
+        """Every token that ends the answer on its own."""
+        ends = [stop[0] for stop in self.stop_sequences if len(stop) == 1]
+        return ends if self.end_id is None else [self.end_id, *ends]
+
 
 class FinishReason(str, Enum):
     END_ID = "end_id"

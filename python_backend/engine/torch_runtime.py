@@ -13,7 +13,6 @@ class TorchRuntime:
     def __init__(self, parameters: EngineParameters) -> None:
         self._max_batch_size = parameters.inflight_max_batch_size
         self._tokens_per_block = parameters.inflight_tokens_per_block
-        self._checks_blocks = parameters.inflight_check_blocks
         self._engine = build_engine(
             EngineConfig(
                 checkpoint_dir=parameters.gpt_model_path,
@@ -23,6 +22,7 @@ class TorchRuntime:
                 max_step_tokens=parameters.inflight_max_step_tokens,
                 max_sequence_tokens=parameters.inflight_max_sequence_tokens,
                 static_batching=parameters.static_batching,
+                check_blocks=parameters.inflight_check_blocks,
                 guaranteed_no_evict=parameters.guaranteed_no_evict,
                 threads=parameters.inflight_threads,
             )
@@ -47,10 +47,7 @@ class TorchRuntime:
         self._engine.cancel(key)
 
     def step(self) -> list[SequenceEvent]:
-        outputs = self._engine.step()
-        if self._checks_blocks:
-            self._engine.pool.check()
-        return [_event(output) for output in outputs]
+        return [_event(output) for output in self._engine.step()]
 
     def abort(self, reason: str) -> list[SequenceEvent]:
         return [_event(output) for output in self._engine.abort(reason)]

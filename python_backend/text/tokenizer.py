@@ -53,6 +53,9 @@ class Tokenizer:
                 "eos_token_id, tokenizer_config.json and special_tokens_map.json no eos_token that is in "
                 "tokenizer.json"
             )
+        # Of several, the tokenizer's own is the usual end, and the one the engine treats as such.
+        usual = names.tokenizer_ids("eos")
+        eos_ids = sorted(eos_ids, key=lambda token_id: token_id not in usual)
         return cls(backend, eos_ids=eos_ids, pad_id=names.main_id("pad"), bos_id=names.main_id("bos"))
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:

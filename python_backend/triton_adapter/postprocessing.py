@@ -17,7 +17,9 @@ import numpy as np
 from python_backend.text.stream_table import StreamTable
 from python_backend.text.tokenizer import Tokenizer
 from python_backend.triton_adapter import pb
+from python_backend.triton_adapter.pacing import Acknowledger
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.parameters import read_boolean
 from python_backend.wire.stream_mark import StreamMark
 
 _log = logging.getLogger("inflight.postprocessing")
@@ -27,7 +29,7 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         pb_utils = pb.utils()
         parameters = pb.model_parameters(args)
-        skip_special = parameters.get("skip_special_tokens", "") not in ("false", "False", "0")
+        skip_special = read_boolean(parameters, "skip_special_tokens", default=True)
         self._streams = StreamTable(
             Tokenizer.load(parameters["tokenizer_dir"]), skip_special_tokens=skip_special
         )
@@ -40,6 +42,7 @@ class TritonPythonModel:
             labels={"model": args["model_name"], "version": args["model_version"]}
         )
         self._shown = -1
+        self._acknowledger = Acknowledger()
 
     def execute(self, requests: Sequence[pb.PbRequest]) -> list[Any]:
         responses = [self._respond(request) for request in requests]
@@ -52,6 +55,7 @@ class TritonPythonModel:
         # Metrics go before their family: the other order ends the stub with a fault.
         del self._gauge
         del self._family
+        self._acknowledger.close()
 
     def _respond(self, request: pb.PbRequest) -> Any:
         try:
@@ -66,12 +70,13 @@ class TritonPythonModel:
 
     def _decode(self, request_id: str, tokens: pb.Array, lengths: pb.Array) -> list[str]:
         """One text for each beam of each row, in order."""
-        beams = tokens.reshape(-1, tokens.shape[-1]).tolist()
+        beams = tokens.reshape(lengths.size, tokens.shape[-1]).tolist()
         texts = []
         for beam, (ids, length) in enumerate(zip(beams, lengths.reshape(-1).tolist(), strict=True)):
             stream, is_last = request_id, False
             if len(ids) > length and len(beams) == 1:
                 mark = StreamMark.from_padding_id(ids[length])
-                stream, is_last = f"{request_id}/{mark.stream}", mark.is_last
+                stream, is_last = f"{request_id}/{mark.lane}/{mark.stream}", mark.is_last
+                self._acknowledger.handled(mark.lane)
             texts.append(self._streams.feed(stream, beam, ids[:length], is_last, time.monotonic()))
         return texts

@@ -12,6 +12,7 @@ import numpy as np
 from python_backend.text.tokenizer import Tokenizer
 from python_backend.triton_adapter import pb
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.parameters import read_boolean
 
 _log = logging.getLogger("inflight.preprocessing")
 _NOT_HONOURED = ("DECODER_QUERY", "IMAGE_BYTES", "IMAGE_URL", "IMAGE_SIZES", "VIDEO_BYTES")
@@ -31,7 +32,7 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         parameters = pb.model_parameters(args)
         self._tokenizer = Tokenizer.load(parameters["tokenizer_dir"])
-        self._add_special_tokens = parameters.get("add_special_tokens", "") not in ("false", "False", "0")
+        self._add_special_tokens = read_boolean(parameters, "add_special_tokens", default=True)
 
     def execute(self, requests: Sequence[pb.PbRequest]) -> list[Any]:
         jobs = [self._read(request) for request in requests]
@@ -42,11 +43,17 @@ class TritonPythonModel:
         try:
             inputs = pb.arrays(request)
             for name in _NOT_HONOURED:
-                if name in inputs and any(inputs[name].reshape(-1).tolist()):
+                if name in inputs and inputs[name].size and inputs[name].reshape(-1)[0] != b"":
                     raise InflightError(ErrorKind.UNSUPPORTED, f"{name} is not supported by this model", name)
             prompts = [_text("QUERY", value) for value in inputs["QUERY"].reshape(-1)]
             flag = pb.request_parameters(request).get("add_special_tokens", self._add_special_tokens)
-            return _Job(inputs, prompts, bool(flag), [])
+            if not isinstance(flag, bool):
+                raise InflightError(
+                    ErrorKind.INVALID_REQUEST,
+                    f"the request parameter add_special_tokens is {flag!r}; allowed: a boolean",
+                    "add_special_tokens",
+                )
+            return _Job(inputs, prompts, flag, [])
         except InflightError as failure:
             return failure
 

@@ -30,25 +30,25 @@ class GenerateCall:
     feeds_postprocessing: bool
 
 
-def _is_false(values: list[Any]) -> bool:
-    return not any(values)
+def _is_false(values: Array) -> bool:
+    return not values.any()
 
 
-def _is_empty(values: list[Any]) -> bool:
-    return not values
+def _is_empty(values: Array) -> bool:
+    return values.size == 0
 
 
-def _is(*allowed: Any) -> Callable[[list[Any]], bool]:
-    return lambda values: all(value in allowed for value in values)
+def _is(allowed: Any) -> Callable[[Array], bool]:
+    return lambda values: bool((values == allowed).all())
 
 
-def _anything(values: list[Any]) -> bool:
+def _anything(values: Array) -> bool:
     return True
 
 
 # Inputs of the contract that this engine does not honour, each with the values that ask for nothing.
 # Those of beam search have no effect at the only beam width there is.
-_NOT_HONOURED: dict[str, Callable[[list[Any]], bool]] = {
+_NOT_HONOURED: dict[str, Callable[[Array], bool]] = {
     "encoder_input_features": _is_empty,
     "encoder_output_lengths": _is(0),
     "num_return_sequences": _is(1),
@@ -172,11 +172,10 @@ def _generation(inputs: Mapping[str, Array], scalar: _Scalars) -> GenerationRequ
             "input_lengths",
             f"input_lengths is {length}; allowed: 1 to {len(prompt_ids)}, the ids given",
         )
-    end_id = scalar.integer("end_id", -1)
     return GenerationRequest(
         prompt_ids=prompt_ids[:length],
         max_new_tokens=_at_least("request_output_len", scalar.integer("request_output_len", 0), 1),
-        end_id=None if end_id < 0 else end_id,
+        end_id=scalar.integer("end_id", -1),
         stop_sequences=decode_word_list(inputs, "stop_words_list"),
         sampling=SamplingParams(
             temperature=_at_least("temperature", scalar.number("temperature", 1.0), 0),
@@ -203,7 +202,7 @@ def _refuse_several_rows(inputs: Mapping[str, Array]) -> None:
 
 def _refuse_what_is_not_honoured(inputs: Mapping[str, Array]) -> None:
     for name, is_neutral in _NOT_HONOURED.items():
-        if name in inputs and not is_neutral(inputs[name].reshape(-1).tolist()):
+        if name in inputs and not is_neutral(inputs[name]):
             raise InflightError(ErrorKind.UNSUPPORTED, f"{name} is not supported by this engine", name)
     decoder_ids = inputs.get("decoder_input_ids")
     if decoder_ids is not None and decoder_ids.size > 1:

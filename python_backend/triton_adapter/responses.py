@@ -15,7 +15,8 @@ from python_backend.wire.stream_mark import StreamMark
 class ResponseBuilder:
     """The responses of one request; what stays the same over its stream is decided once."""
 
-    def __init__(self, key: int, call: GenerateCall, requested_outputs: Collection[str]) -> None:
+    def __init__(self, lane: int, key: int, call: GenerateCall, requested_outputs: Collection[str]) -> None:
+        self._lane = lane
         self._key = key
         self._call = call
         self._prompt_tokens = len(call.generation.prompt_ids)
@@ -27,7 +28,7 @@ class ResponseBuilder:
         ids = self._call.generation.prompt_ids + token_ids if self._call.echo_prompt else token_ids
         padded = ids
         if self._call.feeds_postprocessing:
-            padded = [*ids, StreamMark(self._key, finish_reason is not None).to_padding_id()]
+            padded = [*ids, StreamMark(self._lane, self._key, finish_reason is not None).to_padding_id()]
         tensors = [
             pb.tensor("output_ids", [[padded]], np.int32),
             pb.tensor("sequence_length", [[len(ids)]], np.int32),

@@ -7,8 +7,10 @@ response with the final flag, and leaves it exactly once, in `_end`.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from python_backend.engine.messages import Gauges, Progress, Ready, SequenceEven
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.coalescing import Coalescer, Pending
 from python_backend.triton_adapter.metrics import EngineMetrics
+from python_backend.triton_adapter.pacing import Pacer
 from python_backend.triton_adapter.requests import GenerateCall, decode_call
 from python_backend.triton_adapter.responses import ResponseBuilder
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -29,6 +32,7 @@ _log = logging.getLogger("inflight.tensorrt_llm")
 # A question whether one caller has gone costs a round trip to Triton; so many a period are asked at most.
 _CANCELLATION_CHECKS_PER_PERIOD = 64
 _RESTART_PAUSE_S = 1.0
+_FAILED_RESTARTS_TO_GIVE_UP = 5
 
 
 @dataclass(slots=True)
@@ -54,11 +58,13 @@ class TritonPythonModel:
         self._keys = itertools.count(1)
         self._running: dict[int, _Running] = {}
         self._closing = threading.Event()
+        self._failed_restarts = 0
         self._coalescer = Coalescer()
+        self._pacer = Pacer()
         self._metrics = EngineMetrics(args["model_name"], args["model_version"])
         self._engine = EngineProcess(self._parameters)
         self._capacity = self._engine.wait_until_ready()
-        self._show_gauges(_idle_gauges(self._capacity))
+        self._metrics.update(self._capacity, _idle_gauges(self._capacity))
         self._pump = threading.Thread(target=self._pump_reports, name="pump", daemon=True)
         self._watch = threading.Thread(target=self._watch_cancellations, name="cancellations", daemon=True)
         self._pump.start()
@@ -68,36 +74,48 @@ class TritonPythonModel:
         for request in requests:
             sender = request.get_response_sender()
             try:
-                self._accept(request, sender)
-            except InflightError as failure:
-                send_final(sender, error_response(failure))
+                call = decode_call(
+                    request.request_id(), pb.arrays(request), self._parameters.exclude_input_in_output
+                )
             except Exception as error:
-                _log.exception("request %r could not be read", request.request_id())
-                defect = InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
-                send_final(sender, error_response(defect))
+                send_final(sender, error_response(_as_failure(error)))
+                continue
+            if isinstance(call, GenerateCall):
+                self._accept(call, sender, set(request.requested_output_names()))
+            else:
+                self._cancel(call.request_id)
+                send_final(sender)
 
     def finalize(self) -> None:
         self._closing.set()
         self._pump.join()
         self._watch.join()
         self._engine.stop()
+        self._pacer.close()
         self._metrics.close()
 
-    def _accept(self, request: pb.PbRequest, sender: pb.ResponseSender) -> None:
-        call = decode_call(request.request_id(), pb.arrays(request), self._parameters.exclude_input_in_output)
-        if not isinstance(call, GenerateCall):
-            self._cancel(call.request_id)
-            send_final(sender)
-            return
+    def _accept(self, call: GenerateCall, sender: pb.ResponseSender, requested_outputs: set[str]) -> None:
         key = next(self._keys)
-        builder = ResponseBuilder(key, call, set(request.requested_output_names()))
+        builder = ResponseBuilder(self._pacer.lane, key, call, requested_outputs)
         self._running[key] = _Running(call, sender, builder)
         try:
             self._engine.submit(key, call.generation)
-        except InflightError:
-            # The pump may have failed it already, having noticed the same death.
-            if self._running.pop(key, None) is not None:
-                raise
+        except Exception as error:
+            self._end(key, error_response(_as_failure(error)))
+
+    def _end(self, key: int, response: Any) -> None:
+        """Sends the final response of a request; whoever comes first ends it, the other finds it gone."""
+        running = self._running.pop(key, None)
+        if running is None:
+            return
+        with running.turn:
+            running.has_ended = True
+            try:
+                send_final(running.sender, response)
+            except Exception as error:
+                _log.exception("the last response of %r could not be sent", running.call.request_id)
+                with contextlib.suppress(Exception):
+                    send_final(running.sender, error_response(_as_failure(error)))
 
     def _cancel(self, request_id: str) -> None:
         for key, running in list(self._running.items()):
@@ -115,56 +133,66 @@ class TritonPythonModel:
     def _pump_reports(self) -> None:
         while not self._closing.is_set():
             try:
-                self._pump_once()
-            except EOFError:
-                self._replace_engine()
+                if not self._pump_once():
+                    self._replace_engine()
             except Exception:
-                _log.exception("a response could not be sent")
+                _log.exception("the pump stumbled")
+                self._closing.wait(_RESTART_PAUSE_S)
 
-    def _pump_once(self) -> None:
-        """Hears all the engine has said, then sends one response: so every response carries the newest."""
-        while self._engine.has_report(timeout_s=0 if self._coalescer else 0.5):
-            report = self._engine.receive()
-            if isinstance(report, Progress):
-                for event in report.events:
-                    self._hear(event)
-                if report.gauges is not None:
-                    self._show_gauges(report.gauges)
+    def _pump_once(self) -> bool:
+        """Waits for room downstream, hears all the engine has said, sends one response.
+
+        In this order every response carries the newest. False when the engine has ended.
+        """
+        if self._coalescer:
+            self._pacer.wait_for_room()
+        try:
+            while self._engine.has_report(timeout_s=0 if self._coalescer else 0.5):
+                report = self._engine.receive()
+                if isinstance(report, Progress):
+                    self._hear(report)
+        except EOFError:
+            return False
         if pending := self._coalescer.take():
             self._respond(pending)
+        return True
 
-    def _hear(self, event: SequenceEvent) -> None:
-        running = self._running.get(event.key)
-        if running is None:
-            return
-        if running.call.streaming or event.error is not None:
-            self._coalescer.put(event)
-            return
-        running.unsent_ids += event.token_ids
-        if event.is_last:
-            self._coalescer.put(SequenceEvent(event.key, running.unsent_ids, event.finish_reason))
+    def _hear(self, report: Progress) -> None:
+        for event in report.events:
+            running = self._running.get(event.key)
+            if running is None:
+                continue
+            if running.call.streaming or event.error is not None:
+                self._coalescer.put(event)
+                continue
+            running.unsent_ids += event.token_ids
+            if event.is_last:
+                self._coalescer.put(SequenceEvent(event.key, running.unsent_ids, event.finish_reason))
+        if report.gauges is not None:
+            self._metrics.update(self._capacity, report.gauges)
 
     def _respond(self, pending: Pending) -> None:
-        running = self._running[pending.key]
-        if pending.error is not None:
-            self._end(pending.key, error_response(InflightError.from_text(pending.error)))
-        elif pending.finish_reason is not None:
-            self._end(pending.key, running.builder.build(pending.token_ids, pending.finish_reason))
-        else:
-            running.sender.send(running.builder.build(pending.token_ids, None))
-
-    def _end(self, key: int, response: Any) -> None:
-        running = self._running.pop(key, None)
+        running = self._running.get(pending.key)
         if running is None:
-            return  # `execute` failed it in the same moment
-        with running.turn:
-            running.has_ended = True
-            send_final(running.sender, response)
+            return
+        try:
+            if pending.error is not None:
+                self._end(pending.key, error_response(InflightError.from_text(pending.error)))
+                return
+            response = running.builder.build(pending.token_ids, pending.finish_reason)
+            if running.call.feeds_postprocessing:
+                self._pacer.sent()
+            if pending.finish_reason is not None:
+                self._end(pending.key, response)
+            else:
+                running.sender.send(response)
+        except Exception as error:
+            # Its tokens are lost, so the stream must not go on as if nothing had happened.
+            self._cancel_key(pending.key)
+            self._end(pending.key, error_response(_as_failure(error)))
 
     def _replace_engine(self) -> None:
         """The engine process died: its requests fail, and another is started."""
-        if self._closing.is_set():
-            return
         how = self._engine.describe_end()
         _log.error("the engine process ended (%s); %d requests fail", how, len(self._running))
         failure = InflightError(ErrorKind.ENGINE_FAILED, f"the engine process ended ({how}); try again")
@@ -174,15 +202,17 @@ class TritonPythonModel:
         try:
             engine = EngineProcess(self._parameters)
             self._capacity = engine.wait_until_ready()
-            self._engine = engine
-            self._show_gauges(_idle_gauges(self._capacity))
-            _log.info("the engine process was started again")
-        except InflightError as error:
-            _log.error("the engine could not be started again: %s", error.message)
+        except Exception:
+            self._failed_restarts += 1
+            _log.exception("the engine could not be started again (%d in a row)", self._failed_restarts)
+            if self._failed_restarts == _FAILED_RESTARTS_TO_GIVE_UP:
+                os._exit(1)  # a dead stub is noticed from outside; one that never recovers is not
             self._closing.wait(_RESTART_PAUSE_S)
-
-    def _show_gauges(self, gauges: Gauges) -> None:
-        self._metrics.update(self._capacity, gauges)
+            return
+        self._engine = engine
+        self._failed_restarts = 0
+        self._metrics.update(self._capacity, _idle_gauges(self._capacity))
+        _log.info("the engine process was started again")
 
     # -- the cancellation thread ----------------------------------------------------------------------
 
@@ -192,7 +222,10 @@ class TritonPythonModel:
             keys = list(self._running)
             for _ in range(min(len(keys), _CANCELLATION_CHECKS_PER_PERIOD)):
                 cursor += 1
-                self._cancel_if_gone(keys[cursor % len(keys)])
+                try:
+                    self._cancel_if_gone(keys[cursor % len(keys)])
+                except Exception:
+                    _log.exception("Triton could not be asked whether a caller has gone")
 
     def _cancel_if_gone(self, key: int) -> None:
         running = self._running.get(key)
@@ -206,6 +239,13 @@ class TritonPythonModel:
 
 def _idle_gauges(capacity: Ready) -> Gauges:
     return Gauges(0, 0, 0, 0, 0, 0, 0, capacity.total_blocks, 0)
+
+
+def _as_failure(error: Exception) -> InflightError:
+    if isinstance(error, InflightError):
+        return error
+    _log.error("a request failed", exc_info=error)
+    return InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
 
 
 def error_response(failure: InflightError) -> Any:

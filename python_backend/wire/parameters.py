@@ -58,6 +58,7 @@ FOREIGN_KEYS = frozenset(
         "cuda_graph_mode",
         "enable_chunked_context",
         "enable_context_fmha_fp32_acc",
+        "enable_kv_cache_reuse",
         "executor_worker_path",
         "gpu_device_ids",
         "gpu_weights_percent",
@@ -84,7 +85,6 @@ FOREIGN_KEYS = frozenset(
 NEUTRAL_VALUES: dict[str, tuple[str, ...]] = {
     "decoding_mode": ("top_k", "top_p", "top_k_top_p"),
     "eagle_choices": (),
-    "enable_kv_cache_reuse": ("false", "False", "FALSE", "0"),
     "enable_trt_overlap": ("false", "False", "FALSE", "0"),
     "encoder_model_path": (),
     "guided_decoding_backend": (),
@@ -104,7 +104,7 @@ def _refuse(key: str, value: str, allowed: str) -> InflightError:
     return InflightError(ErrorKind.INVALID_REQUEST, f"parameter {key} is {value!r}; allowed: {allowed}", key)
 
 
-def _boolean(key: str, value: str) -> bool:
+def parse_boolean(key: str, value: str) -> bool:
     if value in ("True", "true", "TRUE", "1"):
         return True
     if value in ("False", "false", "FALSE", "0"):
@@ -143,7 +143,7 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "gpt_model_path": _text,
     "batch_scheduler_policy": _one_of(*SCHEDULER_POLICIES),
     "max_tokens_in_paged_kv_cache": _positive(int),
-    "exclude_input_in_output": _boolean,
+    "exclude_input_in_output": parse_boolean,
     "cancellation_check_period_ms": _positive(int),
     "stats_check_period_ms": _positive(int),
     "inflight_runtime": _one_of(*RUNTIMES),
@@ -152,10 +152,15 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "inflight_max_sequence_tokens": _positive(int),
     "inflight_tokens_per_block": _positive(int),
     "inflight_threads": _positive(int),
-    "inflight_check_blocks": _boolean,
+    "inflight_check_blocks": parse_boolean,
     "inflight_synthetic_tokens_per_s": _positive(float),
 }
 KNOWN_KEYS = frozenset(_PARSERS) | FOREIGN_KEYS | frozenset(NEUTRAL_VALUES)
+
+
+def read_boolean(raw: Mapping[str, str], key: str, default: bool) -> bool:
+    """One yes-or-no parameter of a model other than the engine."""
+    return parse_boolean(key, raw[key]) if _is_given(raw.get(key, "")) else default
 
 
 def _is_given(value: str) -> bool:

@@ -10,17 +10,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_STREAMS = 1 << 29  # what fits an INT32 beside the flag; far more than can be open at once
+LANES = 1 << 10
+_STREAMS = 1 << 19  # with lane and flag this fills an INT32; far more than can be open at once
 
 
 class StreamMark(NamedTuple):
+    """`lane` is the sender's number, `stream` the sequence's in that lane."""
+
+    lane: int
     stream: int
     is_last: bool
 
     def to_padding_id(self) -> int:
-        return -1 - 2 * (self.stream % _STREAMS) - self.is_last
+        number = self.lane * _STREAMS + self.stream % _STREAMS
+        return -1 - 2 * number - self.is_last
 
     @classmethod
     def from_padding_id(cls, padding_id: int) -> StreamMark:
-        stream, is_last = divmod(-1 - padding_id, 2)
-        return cls(stream, bool(is_last))
+        number, is_last = divmod(-1 - padding_id, 2)
+        lane, stream = divmod(number, _STREAMS)
+        return cls(lane % LANES, stream, bool(is_last))

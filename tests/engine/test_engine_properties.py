@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from python_backend.engine.engine import Engine
 from python_backend.engine.sequence import FinishReason, GenerationRequest, SamplingParams
-from tests.fakes.executor import VOCABULARY, continuation, fake_engine
+from tests.fakes.executor import VOCABULARY, FakeExecutor, continuation, fake_engine
 
 
 @dataclass
@@ -19,6 +19,7 @@ class Watcher:
     """Drives an engine and holds every answer against what the model says to that prompt alone."""
 
     engine: Engine
+    executor: FakeExecutor
     max_batch_size: int
     max_step_tokens: int
     requests: dict[int, GenerationRequest] = field(default_factory=dict)
@@ -52,8 +53,10 @@ class Watcher:
         self.engine.pool.check()
         stats = self.engine.stats
         assert stats.running <= self.max_batch_size
-        assert stats.scheduled <= stats.active + len(self.ends)
-        assert stats.context_tokens <= self.max_step_tokens
+        if self.executor.steps:
+            chunks = self.executor.steps[-1]
+            assert sum(chunk.count for chunk in chunks) <= self.max_step_tokens
+            assert len({chunk.sequence for chunk in chunks}) == len(chunks) <= self.max_batch_size
         assert stats.active == stats.running + stats.waiting == len(self.requests) - len(self.ends)
 
     def finish(self) -> None:
@@ -104,7 +107,7 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
     capacity = total_blocks * tokens_per_block
     max_batch_size = data.draw(st.integers(1, 6))
     max_step_tokens = max_batch_size + data.draw(st.integers(0, 10))
-    engine, _ = fake_engine(
+    engine, executor = fake_engine(
         total_blocks,
         tokens_per_block,
         max_batch_size,
@@ -112,7 +115,7 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
         guaranteed_no_evict=data.draw(st.booleans()),
         static_batching=data.draw(st.booleans()),
     )
-    watcher = Watcher(engine, max_batch_size, max_step_tokens)
+    watcher = Watcher(engine, executor, max_batch_size, max_step_tokens)
     for _ in range(data.draw(st.integers(1, 12))):
         for request in data.draw(st.lists(generation_requests(min(capacity - 1, 20)), max_size=3)):
             watcher.add(request)
@@ -127,10 +130,10 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
 @pytest.mark.parametrize("guaranteed_no_evict", [False, True])
 def test_it_holds_over_thousands_of_steps(static_batching: bool, guaranteed_no_evict: bool) -> None:
     dice = random.Random(f"{static_batching} {guaranteed_no_evict}")
-    engine, _ = fake_engine(
+    engine, executor = fake_engine(
         40, 4, 12, 24, guaranteed_no_evict=guaranteed_no_evict, static_batching=static_batching
     )
-    watcher = Watcher(engine, 12, 24)
+    watcher = Watcher(engine, executor, 12, 24)
     while engine.stats.step_count < 3000:
         if dice.random() < 0.35:
             prompt = [dice.randrange(VOCABULARY) for _ in range(dice.choice((1, 3, 10, 60)))]

@@ -185,6 +185,15 @@ def test_the_end_id_cannot_come_before_min_tokens() -> None:
     assert choose_tokens(logits.repeat(4, 1), [early, late, endless, beyond]) == [2, 1, 1, 1]
 
 
+def test_no_single_token_that_ends_an_answer_comes_before_min_tokens() -> None:
+    """Models with several end ids have the others as stop words of one token."""
+    logits = torch.tensor([[0.0, 5.0, 4.0]])
+    request = GenerationRequest(
+        [0], 10, end_id=1, stop_sequences=((2,),), sampling=SamplingParams(min_tokens=1)
+    )
+    assert choose_tokens(logits, [Sequence(0, 0, request, 10)]) == [0]
+
+
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 @pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(top_k=5)], ids=str)
 def test_a_row_that_is_not_all_numbers_has_no_token_and_spoils_no_other(

@@ -24,7 +24,7 @@ async def decode_one_by_one(triton: TritonCalls, stream: int, ids: list[int]) ->
     """Feeds postprocessing as the engine does: one token a response, the stream's mark in the padding."""
     text = b""
     for position, token_id in enumerate(ids):
-        mark = StreamMark(stream, is_last=position == len(ids) - 1).to_padding_id()
+        mark = StreamMark(0, stream, is_last=position == len(ids) - 1).to_padding_id()
         request = build_request(
             "postprocessing",
             f"text-{stream}",

@@ -43,6 +43,11 @@ class TestTheTokenThatEndsAText:
         assert tokenizer.eos_id == 7
         assert tokenizer.eos_ids == (7, 8)
 
+    def test_of_several_the_tokenizer_s_own_is_the_main_one(self, checkpoint: Path) -> None:
+        write(checkpoint, "generation_config.json", {"eos_token_id": [7, EOS, 8]})
+        write(checkpoint, "tokenizer_config.json", {"eos_token": "</s>"})
+        assert Tokenizer.load(checkpoint).eos_ids == (EOS, 7, 8)
+
     @pytest.mark.parametrize("token", ["</s>", {"content": "</s>", "lstrip": False}])
     @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
     def test_the_tokenizer_s_own_comes_second(self, checkpoint: Path, name: str, token: object) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from python_backend.triton_adapter import requests
 from python_backend.triton_adapter.requests import GenerateCall, StopCall, decode_call, decode_word_list
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tensors import TENSORRT_LLM
@@ -41,7 +42,7 @@ def test_the_least_a_request_can_say_is_greedy() -> None:
     call = generate()
     assert call.generation.prompt_ids == [5, 6, 7]
     assert call.generation.max_new_tokens == 4
-    assert call.generation.end_id is None
+    assert call.generation.end_id == -1
     assert (call.generation.sampling.top_k, call.generation.sampling.top_p) == (0, 0.0)
     assert not call.streaming
     assert call.echo_prompt
@@ -102,24 +103,50 @@ def test_bad_values_are_refused_naming_the_input(name: str, value: list[Any]) ->
 
 # One value of each input that is not honoured, asking for something.
 ASKING = {
+    "encoder_input_features": [[[0.5]]],
+    "encoder_output_lengths": [3],
     "num_return_sequences": [2],
     "draft_input_ids": [[1, 2]],
+    "draft_logits": [[[0.5]]],
+    "draft_acceptance_threshold": [0.5],
     "decoder_input_ids": [[1, 2]],
     "bad_words_list": [[[1], [1]]],
     "embedding_bias": [[0.5, 0.5]],
     "beam_width": [2],
+    "runtime_top_p_min": [0.1],
     "runtime_top_p_decay": [0.9],
+    "runtime_top_p_reset_ids": [3],
     "return_log_probs": [True],
     "return_context_logits": [True],
     "return_generation_logits": [True],
     "return_perf_metrics": [True],
     "prompt_embedding_table": [[[0.5]]],
+    "prompt_table_extra_ids": [[1]],
+    "cross_attention_mask": [[[True]]],
+    "mrope_rotary_cos_sin": [[0.5]],
+    "mrope_position_deltas": [[1]],
     "lora_task_id": [1],
+    "lora_weights": [[[0.5]]],
+    "lora_config": [[[1, 2, 3]]],
     "context_phase_params": [[1]],
+    "skip_cross_attn_blocks": [[True]],
+    "retention_token_range_starts": [[0]],
+    "retention_token_range_ends": [[5]],
+    "retention_token_range_priorities": [[1]],
+    "retention_token_range_durations_ms": [[10]],
     "retention_decode_priority": [[1]],
+    "retention_decode_duration_ms": [[1]],
     "guided_decoding_guide_type": [[b"json"]],
+    "guided_decoding_guide": [[b"{}"]],
     "lookahead_window_size": [[3]],
+    "lookahead_ngram_size": [[3]],
+    "lookahead_verification_set_size": [[3]],
 }
+WITHOUT_EFFECT = {"len_penalty", "early_stopping", "beam_search_diversity_rate", "prompt_vocab_size"}
+
+
+def test_no_refusal_is_left_untried() -> None:
+    assert ASKING.keys() == requests._NOT_HONOURED.keys() - WITHOUT_EFFECT | {"decoder_input_ids"}
 
 
 @pytest.mark.parametrize("name", ASKING)
@@ -148,8 +175,6 @@ def test_several_rows_in_one_request_are_refused() -> None:
 
 def test_every_input_of_the_contract_is_either_honoured_or_refusable() -> None:
     """No name is forgotten: an input the decoder does not know would be dropped in silence."""
-    from python_backend.triton_adapter import requests
-
     honoured = {
         "input_ids",
         "input_lengths",

@@ -1,0 +1,54 @@
+"""The commands and programs of the documentation, run as they stand against a real stack."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.stack import RunningStack
+
+pytestmark = pytest.mark.stack
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def at(stack: RunningStack, text: str) -> str:
+    """The same text, with the addresses of this stack instead of the default ones."""
+    return text.replace("http://127.0.0.1:8080", stack.url).replace("127.0.0.1:8001", stack.triton_grpc_url)
+
+
+def run(command: list[str], **environment: str) -> str:
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, cwd=ROOT, env={**os.environ, **environment}
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_the_readmes_curl_is_answered(stack: RunningStack) -> None:
+    (curl,) = (block for block in blocks("README.md", "") if block.startswith("curl"))
+    assert '"role":"assistant"' in run(["bash", "-c", at(stack, curl)])
+
+
+def test_the_readmes_question_is_answered(stack: RunningStack) -> None:
+    (block,) = (block for block in blocks("README.md", "") if "inflight ask" in block)
+    ask = next(line for line in block.splitlines() if "inflight ask" in line)
+    command = ask.replace(".venv/bin/inflight", f"{sys.executable} -m launcher")
+    assert "Paris" in run(["bash", "-c", f"{command} --temperature 0"], INFLIGHT_URL=stack.url)
+
+
+@pytest.mark.parametrize("page", ["docs/contract.md", "docs/api.md"])
+def test_programs_run_as_they_stand(stack: RunningStack, page: str) -> None:
+    programs = blocks(page, "python")
+    assert programs
+    for program in programs:
+        assert run([sys.executable, "-c", at(stack, program)]).strip()

@@ -1,0 +1,164 @@
+"""The engine's model on a stand-in stub, with a real engine process: every request ends exactly once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from python_backend.engine.handle import EngineProcess
+from python_backend.triton_adapter.tensorrt_llm import TritonPythonModel
+from python_backend.wire.errors import ErrorKind, InflightError
+from tests.fakes.triton_stub import Request, Sender, arguments
+
+FIRST_ID = 500
+
+
+@pytest.fixture
+def model() -> Iterator[TritonPythonModel]:
+    parameters = {
+        "gpt_model_type": "inflight_fused_batching",
+        "gpt_model_path": "-",
+        "inflight_runtime": "synthetic",
+        "inflight_synthetic_tokens_per_s": "2000",
+        "cancellation_check_period_ms": "5",
+    }
+    model = TritonPythonModel()
+    model.initialize(arguments("tensorrt_llm", parameters))
+    yield model
+    model.finalize()
+
+
+def request(count: int, request_id: str = "", sender: Sender | None = None, **more: Any) -> Request:
+    arrays = {
+        "input_ids": np.asarray([[FIRST_ID]], dtype=np.int32),
+        "input_lengths": np.asarray([1], dtype=np.int32),
+        "request_output_len": np.asarray([count], dtype=np.int32),
+        "streaming": np.asarray([True]),
+        **{name: np.asarray(value) for name, value in more.items()},
+    }
+    return Request(arrays, request_id, sender=sender or Sender())
+
+
+def expected(count: int) -> list[int]:
+    return [FIRST_ID + position % 50 for position in range(count)]
+
+
+def wait_for(*requests: Request) -> None:
+    for each in requests:
+        assert each.sender.ended.wait(10), "a request never ended"
+
+
+def run(model: TritonPythonModel, *requests: Request) -> None:
+    model.execute(requests)
+    wait_for(*requests)
+
+
+def answer_in_time(model: TritonPythonModel, limit_s: float = 20) -> Request:
+    """Asks until the engine answers again."""
+    deadline_s = time.monotonic() + limit_s
+    while True:
+        again = request(3)
+        run(model, again)
+        if again.sender.error is None or time.monotonic() > deadline_s:
+            return again
+        time.sleep(0.1)
+
+
+def test_a_stream_gives_every_token_once_and_in_order(model: TritonPythonModel) -> None:
+    requests = [request(120) for _ in range(8)]
+    run(model, *requests)
+    assert [each.sender.ids for each in requests] == [expected(120)] * 8
+    assert {each.sender.finals for each in requests} == {1}
+
+
+def test_an_answer_that_does_not_stream_is_one_response(model: TritonPythonModel) -> None:
+    whole = request(20, streaming=[False], exclude_input_in_output=[True])
+    run(model, whole)
+    assert len(whole.sender.responses) == 1
+    assert whole.sender.ids == expected(20)
+    assert whole.sender.responses[0].outputs["finish_reason"].item() == b"length"
+
+
+def test_a_mark_rides_only_to_postprocessing(model: TritonPythonModel) -> None:
+    marked = request(3, decoder_input_ids=[[0]])
+    run(model, marked)
+    assert all(r.outputs["output_ids"].reshape(-1)[-1] < 0 for r in marked.sender.responses)
+    assert [token_id for token_id in marked.sender.ids if token_id >= 0] == expected(3)
+
+
+def test_stop_ends_the_request_of_that_id_and_no_other(model: TritonPythonModel) -> None:
+    stopped, other = request(100_000, "a"), request(200, "b")
+    model.execute([stopped, other])
+    stop = request(1, "a", stop=[True])
+    model.execute([stop])
+    wait_for(stop, stopped, other)
+    assert stop.sender.responses == []
+    assert stopped.sender.responses[-1].outputs["finish_reason"].item() == b"cancelled"
+    assert other.sender.ids == expected(200)
+
+
+def test_a_caller_who_has_gone_is_noticed(model: TritonPythonModel) -> None:
+    left = request(100_000)
+    model.execute([left])
+    left.sender.is_caller_gone = True
+    wait_for(left)
+
+
+@pytest.mark.parametrize("fail_at", [1, 2])
+def test_a_response_that_cannot_be_sent_ends_its_request_with_an_error(
+    model: TritonPythonModel, fail_at: int
+) -> None:
+    unlucky, other = request(2000, sender=Sender(fail_at=fail_at)), request(50)
+    run(model, unlucky, other)
+    assert unlucky.sender.error is not None
+    assert "no shared memory left" in unlucky.sender.error
+    assert other.sender.ids == expected(50)
+
+
+def test_a_last_response_that_cannot_be_sent_is_followed_by_an_error(model: TritonPythonModel) -> None:
+    unlucky = request(5, sender=Sender(fail_at=1), streaming=[False])
+    run(model, unlucky)
+    assert unlucky.sender.error is not None
+
+
+def test_a_refused_request_ends_with_its_reason(model: TritonPythonModel) -> None:
+    refused = request(5, beam_width=[4])
+    run(model, refused)
+    assert refused.sender.error == "unsupported: beam_width is not supported by this engine"
+
+
+def test_a_killed_engine_fails_its_requests_once_and_comes_back(model: TritonPythonModel) -> None:
+    lost = [request(100_000) for _ in range(4)]
+    model.execute(lost)
+    os.kill(model._engine.pid, signal.SIGKILL)
+    run(
+        model, *[request(1) for _ in range(20)]
+    )  # some arrive while it is dead: each ends, one way or the other
+    for each in lost:
+        assert each.sender.ended.wait(10)
+        assert each.sender.error is not None
+        assert "killed by SIGKILL" in each.sender.error
+    assert answer_in_time(model).sender.ids == expected(3)
+
+
+def test_an_engine_that_cannot_be_started_again_at_first_is_tried_again(
+    model: TritonPythonModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([OSError("no memory"), InflightError(ErrorKind.ENGINE_FAILED, "not yet")])
+    started = EngineProcess.wait_until_ready
+
+    def stumble(engine: EngineProcess) -> Any:
+        for failure in failures:
+            engine.stop()
+            raise failure
+        return started(engine)
+
+    monkeypatch.setattr(EngineProcess, "wait_until_ready", stumble)
+    os.kill(model._engine.pid, signal.SIGKILL)
+    assert answer_in_time(model).sender.ids == expected(3)

@@ -1,0 +1,118 @@
+"""Preprocessing and postprocessing on a stand-in stub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from python_backend.text.tokenizer import Tokenizer
+from python_backend.triton_adapter import postprocessing, preprocessing
+from python_backend.wire.stream_mark import StreamMark
+from tests.fakes.triton_stub import InferenceResponse, Request, arguments
+
+
+@pytest.fixture
+def tokenizer(default_checkpoint: Path) -> Tokenizer:
+    return Tokenizer.load(default_checkpoint)
+
+
+@pytest.fixture
+def pre(default_checkpoint: Path) -> preprocessing.TritonPythonModel:
+    model = preprocessing.TritonPythonModel()
+    model.initialize(arguments("preprocessing", {"tokenizer_dir": str(default_checkpoint)}))
+    return model
+
+
+@pytest.fixture
+def post(default_checkpoint: Path) -> Iterator[postprocessing.TritonPythonModel]:
+    model = postprocessing.TritonPythonModel()
+    model.initialize(arguments("postprocessing", {"tokenizer_dir": str(default_checkpoint)}))
+    yield model
+    model.finalize()
+
+
+def query(text: str | bytes, parameters: dict[str, Any] | None = None, **more: Any) -> Request:
+    arrays = {
+        "QUERY": np.asarray([[text]], dtype=np.object_),
+        "REQUEST_OUTPUT_LEN": np.asarray([[7]], dtype=np.int32),
+        **{name: np.asarray(value) for name, value in more.items()},
+    }
+    return Request(arrays, request_parameters=parameters or {})
+
+
+def text_of(
+    model: postprocessing.TritonPythonModel, ids: list[int], length: int, request_id: str = "r"
+) -> str:
+    arrays = {
+        "TOKENS_BATCH": np.asarray([[ids]], dtype=np.int32).reshape(1, 1, len(ids)),
+        "SEQUENCE_LENGTH": np.asarray([[length]], dtype=np.int32),
+    }
+    (response,) = model.execute([Request(arrays, request_id)])
+    assert isinstance(response, InferenceResponse)
+    assert response.error is None
+    text: bytes = response.outputs["OUTPUT"][0]
+    return text.decode()
+
+
+def test_a_batch_is_tokenized_and_one_bad_request_spoils_no_other(
+    pre: preprocessing.TritonPythonModel, tokenizer: Tokenizer
+) -> None:
+    good, bad, other = pre.execute([query(b"Hello there"), query(b"\xff\xfe"), query(b"Bonjour")])
+    assert good.outputs["INPUT_ID"].tolist() == tokenizer.encode_batch(["Hello there"], True)
+    assert good.outputs["REQUEST_OUTPUT_LEN"].tolist() == [[7]]
+    assert good.outputs["OUT_END_ID"].tolist() == [[tokenizer.eos_id]]
+    assert good.outputs["STOP_WORDS_IDS"].shape == (1, 2, 0)
+    assert bad.error.message.startswith("invalid_request: QUERY is not valid UTF-8")
+    assert other.error is None
+
+
+def test_stop_words_become_ids_and_empty_ones_are_left_out(
+    pre: preprocessing.TritonPythonModel, tokenizer: Tokenizer
+) -> None:
+    words = np.asarray([[b"\n\n", b"", b"END", b""]], dtype=np.object_)
+    (response,) = pre.execute([query(b"Hello", STOP_WORDS_DICT=words)])
+    first, second = tokenizer.encode_words(["\n\n", "END"])
+    flat, ends = response.outputs["STOP_WORDS_IDS"][0].tolist()
+    assert flat == first + second
+    assert ends[:2] == [len(first), len(first) + len(second)]
+
+
+@pytest.mark.parametrize(
+    ("request_", "word"),
+    [
+        (query(b"Hi", {"add_special_tokens": "false"}), "add_special_tokens"),
+        (query(b"Hi", IMAGE_BYTES=np.zeros((1, 1, 2, 2, 3), dtype=np.uint8)), "IMAGE_BYTES"),
+        (query(b"Hi", EMBEDDING_BIAS_WORDS=np.asarray([[b"a"]], dtype=np.object_)), "embedding_bias_weights"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_name(
+    pre: preprocessing.TritonPythonModel, request_: Request, word: str
+) -> None:
+    (response,) = pre.execute([request_])
+    assert word in response.error.message
+
+
+def test_streams_of_one_request_id_are_told_apart_by_their_marks(
+    post: postprocessing.TritonPythonModel, tokenizer: Tokenizer
+) -> None:
+    (face,) = tokenizer.encode_batch(["🙂"], False)
+    assert len(face) > 1
+    for stream in (1, 2):
+        mark = StreamMark(0, stream, False).to_padding_id()
+        assert text_of(post, [face[0], mark], 1) == ""
+    for stream in (1, 2):
+        mark = StreamMark(0, stream, True).to_padding_id()
+        assert text_of(post, [*face[1:], mark], len(face) - 1) == "🙂"
+
+
+def test_an_engine_without_marks_is_understood_too(
+    post: postprocessing.TritonPythonModel, tokenizer: Tokenizer
+) -> None:
+    """NVIDIA's library: ids alone, and an empty last response when the end token came."""
+    (face,) = tokenizer.encode_batch(["🙂!"], False)
+    pieces = [text_of(post, [token_id], 1, "nvidia") for token_id in face]
+    assert "".join([*pieces, text_of(post, [], 0, "nvidia")]) == "🙂!"
