@@ -9,19 +9,29 @@ RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check bench lock clean
+.PHONY: help install same-python serve test check bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-install: $(INSTALLED) ## Make .venv with the `inflight` command in it (PYTHON=python3.11 chooses the Python)
+install: same-python $(INSTALLED) ## Make .venv with the `inflight` command in it (PYTHON=python3.11 chooses the Python)
 
 $(INSTALLED): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'from launcher.python_version import refuse_unsupported_python as check; check()'
-	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(RUN) pip --version > /dev/null 2>&1 || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); } \
+		|| { rm -rf $(VENV); exit 1; }
 	$(RUN) pip install --disable-pip-version-check --constraint requirements.lock --editable '.[dev]' \
 		| sed -u -E '/^(Requirement already satisfied|Looking in)/d'
 	@touch $@
+
+# A Python asked for by name is not passed over because there is a .venv of another one.
+same-python:
+ifneq ($(origin PYTHON),file)
+	@there=$$($(VENV)/bin/python -V 2> /dev/null); \
+	if [ -n "$$there" ] && [ "$$there" != "$$($(PYTHON) -V)" ]; then \
+		echo "$(VENV) has $$there, not PYTHON=$(PYTHON); anew: make clean install PYTHON=$(PYTHON)" >&2; exit 1; \
+	fi
+endif
 
 serve: install ## Start everything on this machine: inflight up $(ARGS)
 	@exec $(VENV)/bin/inflight up $(ARGS)

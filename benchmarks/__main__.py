@@ -15,8 +15,8 @@ def main(names: list[str]) -> None:
     if unknown := [name for name in names if name not in MEASUREMENTS]:
         sys.exit(f"unknown measurement {unknown[0]}; there are: {', '.join(MEASUREMENTS)}")
     console = Console(width=None if sys.stdout.isatty() else 120)
-    for name in names or MEASUREMENTS:
-        MEASUREMENTS[name](console)
+    met = [MEASUREMENTS[name](console) for name in names or MEASUREMENTS]
+    sys.exit(0 if all(met) else "a goal was missed")
 
 
 if __name__ == "__main__":

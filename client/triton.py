@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import queue
 import threading
 import time
@@ -23,6 +24,7 @@ _PIPELINE = "ensemble"
 _ENGINE = "tensorrt_llm"
 _STOP_INTERVAL_S = 0.1
 _STOP_TIMEOUT_S = 5.0
+_NO_SIZE_LIMIT = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 _NUMPY = {"BYTES": np.object_, "INT32": np.int32, "UINT64": np.uint64, "FP32": np.float32, "BOOL": np.bool_}
 # The optional inputs of the pipeline that a caller may set.
 _SAMPLING = {
@@ -62,7 +64,7 @@ class TritonTextClient:
     """
 
     def __init__(self, url: str, pipeline: str = _PIPELINE, engine: str = _ENGINE) -> None:
-        self._client = InferenceServerClient(url)
+        self._client = InferenceServerClient(url, channel_args=_channel_args(url))
         self._pipeline = pipeline
         self._engine = engine
         self._turn = threading.Lock()
@@ -168,6 +170,17 @@ class TritonTextClient:
         """Forgets the stream, with whatever else it may still bring."""
         self._client.stop_stream(cancel_requests=True)
         self._arrived = None
+
+
+def _channel_args(url: str) -> list[tuple[str, int]] | None:
+    """None leaves everything to tritonclient; a list replaces all its options."""
+    host = url.rpartition(":")[0].strip("[]")
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    # gRPC would ask the proxy of the environment for this machine's own address too.
+    return [*_NO_SIZE_LIMIT, ("grpc.enable_http_proxy", 0)] if loopback else None
 
 
 def _inputs(text: str, max_tokens: int, sampling: dict[str, Any], *, stream: bool) -> list[Any]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,15 +26,33 @@ from rich.progress import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from launcher.triton import TritonServer
+
 EXAMPLE_QUESTION = "What is the capital of France?"
+
+
+class LastingConsole(Console):
+    """Falls silent when its pipe or terminal is gone; rich would end the program, before it has drained."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        # What is still buffered must have somewhere to go, or Python's exit would fail on it.
+        with suppress(OSError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError:  # a terminal that was closed answers EIO
+            self.on_broken_pipe()
 
 
 class StackConsole:
     """Bars and spinners on a terminal, one plain line for each piece of news elsewhere."""
 
     def __init__(self, console: Console | None = None, errors: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
-        self._errors = errors or Console(stderr=True, highlight=False)
+        self._console = console or LastingConsole(highlight=False)
+        self._errors = errors or LastingConsole(stderr=True, highlight=False)
 
     @contextmanager
     def stage(self, label: str, total_bytes: int | None = None) -> Iterator[BarStage | SilentStage]:
@@ -55,12 +73,13 @@ class StackConsole:
         for line in lines or []:
             self._errors.print(f"  {line}", style="dim", markup=False, soft_wrap=True)
 
-    def announce(self, url: str, model: str, logs: Path, took_s: float) -> None:
+    def announce(self, url: str, model: str, triton: TritonServer, logs: Path, took_s: float) -> None:
         body = json.dumps({"model": model, "messages": [{"role": "user", "content": EXAMPLE_QUESTION}]})
         self.say("")
         self.say(f"Inflight is ready after {took_s:.1f} s.", style="bold green")
         self.say(f"  address  {url}/v1  (OpenAI-compatible)")
         self.say(f"  model    {model}")
+        self.say(f"  Triton   {triton.grpc_url}  (gRPC), {triton.metrics_url}")
         self.say(f"  logs     {logs}")
         self.say("")
         self.say("Try it:")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import subprocess
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from launcher.settings import SettingsError
 from launcher.toml_writing import to_toml
 
 if TYPE_CHECKING:
@@ -18,8 +20,27 @@ if TYPE_CHECKING:
 
 PIPELINE = "ensemble"
 ENGINE = "tensorrt_llm"
-SECRET_VARIABLE = "INFLIGHT_TRITON_SECRET"
 PROBE_TIMEOUT_S = 2.0
+EXIT_USAGE = 2
+# The router's own default, and what it takes at most to close its connections and to exit.
+DEFAULT_STOP_TIMEOUT_S = 5.0
+CLOSING_S = 10.0
+
+
+def check_router_settings(extra: Mapping[str, Any], file: Path) -> None:
+    """Lets the router judge its own settings, of which this package knows nothing, before it is needed."""
+    if not extra:
+        return
+    file.write_text(to_toml(extra), encoding="utf-8")
+    command = [sys.executable, "-m", "router", "--check", str(file)]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if checked.returncode == EXIT_USAGE:
+        raise SettingsError(f"[router] {checked.stderr.strip().removeprefix('router: ')}")
+
+
+def longest_stop_s(drain_timeout_s: float, extra: Mapping[str, Any]) -> float:
+    """How long a proper end may take: requests drain, the rest is cut, stops are waited for twice over."""
+    return drain_timeout_s + 4 * float(extra.get("stop_timeout_s", DEFAULT_STOP_TIMEOUT_S)) + CLOSING_S
 
 
 @dataclass(frozen=True)
@@ -48,7 +69,6 @@ class RouterProcess:
             "host": self.host,
             "port": self.port,
             "triton_grpc_url": triton.grpc_url,
-            "triton_metrics_url": triton.metrics_url,
             "drain_timeout_s": drain_timeout_s,
             **extra,
             "models": [model],

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_FILE = Path("inflight.toml")
 SECTIONS = ("stack", "router", "engine")
 # The launcher writes these itself, from [stack] and from what it started.
-ROUTER_KEYS_OF_OURS = frozenset(
-    {"host", "port", "triton_grpc_url", "triton_metrics_url", "triton_secret", "drain_timeout_s", "models"}
-)
+ROUTER_KEYS_OF_OURS = frozenset({"host", "port", "triton_grpc_url", "drain_timeout_s", "models"})
 ENGINE_KEYS_OF_OURS = frozenset({"gpt_model_path", "tokenizer_dir"})
 
 

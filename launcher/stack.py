@@ -10,7 +10,7 @@ from launcher.models.checkpoint import Checkpoint, resolve_checkpoint
 from launcher.ports import claim_port
 from launcher.processes import STACK_ID_VARIABLE, ChildProcess, become_subreaper, descendants, end_all
 from launcher.repository import write_repository
-from launcher.router_process import ENGINE, PIPELINE, SECRET_VARIABLE, RouterProcess
+from launcher.router_process import ENGINE, PIPELINE, RouterProcess, check_router_settings, longest_stop_s
 from launcher.runs import Run, open_run
 from launcher.runtime import build_runtime
 from launcher.supervisor import Service, Supervisor
@@ -27,7 +27,6 @@ TICK_S = 0.1
 LOAD_TIMEOUT_S = 600.0
 UNLOAD_TIMEOUT_S = 20.0
 ROUTER_START_TIMEOUT_S = 60.0
-DRAIN_MARGIN_S = 5.0
 
 
 class Stack:
@@ -70,7 +69,8 @@ class Stack:
         ):
             if not self._come_up(service, label):
                 return 128 + self._signals.received[0]
-        self._console.announce(router.url, checkpoint.name, run.directory, time.monotonic() - began_s)
+        took_s = time.monotonic() - began_s
+        self._console.announce(router.url, checkpoint.name, triton, run.directory, took_s)
         while not self._signals.stop_requested:
             self._supervisor.tick()
             time.sleep(TICK_S)
@@ -79,6 +79,8 @@ class Stack:
     def _prepare(self, run: Run) -> tuple[Checkpoint, TritonServer, RouterProcess]:
         """Everything that can be refused or takes long, before the first process is started."""
         stack = self._settings.stack
+        router_settings_path = run.directory / "router.toml"
+        check_router_settings(self._settings.router, router_settings_path)
         taken: set[int] = set()
         port = claim_port(stack.host, stack.port, "--port", taken)
         grpc_port = claim_port(ADDRESS, stack.triton_grpc_port, "--triton-grpc-port", taken)
@@ -87,7 +89,7 @@ class Stack:
         checkpoint = resolve_checkpoint(stack.model, stack.data_dir, self._console)
         repositories = self._write_repositories(run, checkpoint)
         triton = TritonServer(runtime, repositories, run.shared_memory_prefix, grpc_port, metrics_port)
-        router = RouterProcess(stack.host, port, run.directory / "router.toml")
+        router = RouterProcess(stack.host, port, router_settings_path)
         router.write_settings(triton, checkpoint, stack.drain_timeout_s, self._settings.router)
         return checkpoint, triton, router
 
@@ -106,9 +108,7 @@ class Stack:
     def _services(self, run: Run, triton: TritonServer, router: RouterProcess) -> tuple[Service, Service]:
         environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
         router_child = ChildProcess(
-            self._router_command or router.command(),
-            {**environment, SECRET_VARIABLE: triton.secret},
-            run.directory / "router.log",
+            self._router_command or router.command(), environment, run.directory / "router.log"
         )
         triton_child = ChildProcess(
             triton.command(), triton.runtime.environment(environment), run.directory / "triton.log"
@@ -133,7 +133,7 @@ class Stack:
             router_child,
             is_ready=router.is_ready,
             start_timeout_s=ROUTER_START_TIMEOUT_S,
-            stop_timeout_s=self._settings.stack.drain_timeout_s + DRAIN_MARGIN_S,
+            stop_timeout_s=longest_stop_s(self._settings.stack.drain_timeout_s, self._settings.router),
         )
         return triton_service, router_service
 

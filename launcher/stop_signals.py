@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import signal
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# One stop can arrive twice: make hands SIGTERM on to a child that the sender has told as well.
+SAME_STOP_S = 0.5
 
 
 class StopSignals:
     """Counts what came in; while `interrupting`, the first one also raises KeyboardInterrupt."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.received: list[signal.Signals] = []
+        self.hurry_requested = False
+        self._clock = clock
+        self._first_s = 0.0
         self._interrupting = False
 
     @property
     def stop_requested(self) -> bool:
         return bool(self.received)
-
-    @property
-    def hurry_requested(self) -> bool:
-        return len(self.received) > 1
 
     @contextmanager
     def handled(self) -> Iterator[None]:
@@ -50,5 +52,9 @@ class StopSignals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received.append(signal.Signals(number))
-        if self._interrupting and not self.hurry_requested:
+        if len(self.received) > 1:
+            self.hurry_requested |= self._clock() - self._first_s >= SAME_STOP_S
+            return
+        self._first_s = self._clock()
+        if self._interrupting:
             raise KeyboardInterrupt

@@ -89,18 +89,25 @@ class Supervisor:
         elif not service.child.running:
             self._schedule_restart(service, f"died ({service.child.exit_description})", now_s)
         elif not service.ready:
-            service.ready = service.is_ready()
-            if service.ready:
-                self._console.say(f"{service.title} is back.")
+            self._await_return(service, now_s)
         elif fault := service.find_fault(now_s):
             service.child.kill()
             self._schedule_restart(service, f"is broken ({fault})", now_s)
 
+    def _await_return(self, service: Service, now_s: float) -> None:
+        service.ready = service.is_ready()
+        if service.ready:
+            self._console.say(f"{service.title} is back.")
+        elif now_s - service.child.started_at_s > service.start_timeout_s:
+            service.child.kill()
+            self._schedule_restart(service, "was not ready in time", now_s)
+
     def _schedule_restart(self, service: Service, what: str, now_s: float) -> None:
+        lived_s = now_s - service.child.started_at_s
+        # However long it took to load: one that was never ready has not proved itself.
+        delay_s = service.policy.delay_after_death(lived_s if service.ready else 0.0)
         service.ready = False
         service.clean_up_after()
-        lived_s = now_s - service.child.started_at_s
-        delay_s = service.policy.delay_after_death(lived_s)
         if delay_s is None:
             raise service.failure(f"{service.title} {what} and does not stay up: giving up")
         service.restart_at_s = now_s + delay_s

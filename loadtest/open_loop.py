@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -69,7 +70,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     """The nearest-rank percentile of values in ascending order; nan when there are none."""
     if not ordered:
         return float("nan")
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 async def run_plan(url: str, model: str, plan: Sequence[PlannedRequest]) -> LoadResult:

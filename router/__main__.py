@@ -1,4 +1,4 @@
-"""`python -m router --settings router.toml`"""
+"""`python -m router --settings router.toml`, or `--check` to judge the tuning in a file and go."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ import uvloop
 
 from router import server
 from router.prompting import TemplateBroken
-from router.settings import SettingsError, load
+from router.settings import SettingsError, check_tuning, load
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="router", description="The HTTP door in front of Triton.")
-    parser.add_argument("--settings", type=Path, required=True, help="the TOML file with all settings")
+    files = parser.add_mutually_exclusive_group(required=True)
+    files.add_argument("--settings", type=Path, help="the TOML file with all settings")
+    files.add_argument("--check", type=Path, help="a TOML file with tuning alone: can it be used?")
     arguments = parser.parse_args()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     try:
-        uvloop.run(server.run(load(arguments.settings)))
+        if arguments.check:
+            check_tuning(arguments.check)
+        else:
+            uvloop.run(server.run(load(arguments.settings)))
     except (SettingsError, TemplateBroken, OSError) as error:
         print(f"router: {error}", file=sys.stderr)
         return 2

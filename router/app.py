@@ -10,20 +10,21 @@ from python_backend.wire.errors import InflightError
 from router.api import health, models
 from router.api.chat import ChatCompletions
 from router.api.completions import Completions
-from router.api.errors import HttpError, write_error
+from router.api.errors import HttpError, error_body, write_error
 from router.record import Record, new_request_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from router.answering import Service
-    from router.http.exchange import Exchange
+    from router.http.exchange import Exchange, Refusal
 
     Endpoint = Callable[[Exchange, Record], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
 _ID_PREFIXES = {"/v1/chat/completions": "chatcmpl", "/v1/completions": "cmpl"}
+_UNKNOWN = "unknown"
 _QUIET = ("/health/live", "/health/ready", "/metrics")
 
 
@@ -56,19 +57,29 @@ class App:
             log.exception("%s failed", record.request_id)
             write_error(exchange, record, error)
         finally:
-            self._metrics.answered(record, exchange.status)
-            level = logging.DEBUG if route in _QUIET else logging.INFO
-            log.log(level, "%s", record.describe(exchange.status, time.monotonic()))
+            self._account_for(record, exchange.status)
+
+    def refuse(self, status: int, message: str) -> Refusal:
+        """Headers and body of the answer to bytes that did not become a request."""
+        record = Record(_UNKNOWN, new_request_id("req"))
+        self._account_for(record, status)
+        headers = [("content-type", "application/json"), ("x-request-id", record.request_id)]
+        return headers, error_body(status, message)
+
+    def _account_for(self, record: Record, status: int) -> None:
+        self._metrics.answered(record, status)
+        level = logging.DEBUG if record.route in _QUIET else logging.INFO
+        log.log(level, "%s", record.describe(status, time.monotonic()))
 
     def _route(self, path: str) -> str:
         """The name of a path in logs and metrics, of which there are only so many."""
         if path in self._routes:
             return path
-        return "/v1/models/{id}" if path.startswith(models.PREFIX) else "unknown"
+        return "/v1/models/{id}" if path.startswith(models.PREFIX) else _UNKNOWN
 
     def _endpoint(self, exchange: Exchange, route: str) -> Endpoint:
         request = exchange.request
-        if route == "unknown":
+        if route == _UNKNOWN:
             shown = request.path if request.path.isprintable() and len(request.path) <= 100 else "this path"
             raise HttpError(404, f"there is nothing at {shown}")
         method, endpoint = self._routes.get(route, self._show_model)

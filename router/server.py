@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.answering import Service
-from router.api.errors import error_body
 from router.app import App
 from router.http.connection import Limits
 from router.http.listener import Listener
@@ -33,7 +32,8 @@ async def run(settings: Settings) -> None:
     metrics = Metrics()
     desk = TicketDesk(metrics)
     service = Service(Registry(models), desk, metrics)
-    listener = Listener(App(service), error_body, Limits(max_body_bytes=settings.max_body_bytes))
+    app = App(service)
+    listener = Listener(app, app.refuse, Limits(max_body_bytes=settings.max_body_bytes))
     stopping = _on_signals()
     port = await listener.start(settings.host, settings.port)
     log.info("listening on http://%s:%d, Triton at %s", settings.host, port, settings.triton_grpc_url)

@@ -85,10 +85,9 @@ def test_make_targets_in_the_readme_exist(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "command", sorted(set(re.findall(r"inflight (up|chat|ask|\w+) ?(?:--help|\")", README)))
-)
+@pytest.mark.parametrize("command", ["up", "chat", "ask"])
 def test_commands_in_the_readme_have_a_help_text(command: str) -> None:
+    assert f"inflight {command}" in README
     result = subprocess.run(
         [sys.executable, "-m", "launcher", command, "--help"], capture_output=True, text=True, timeout=60
     )
@@ -105,7 +104,7 @@ def test_flags_of_up_are_the_stack_settings() -> None:
         env={"PATH": "", "COLUMNS": "200", "NO_COLOR": "1"},
     )
     flags = {f"--{name.replace('_', '-')}" for name in settings_in_readme("stack")} | {"--config"}
-    assert flags <= set(re.findall(r"--[a-z][a-z-]+", result.stdout))
+    assert flags == set(re.findall(r"--[a-z][a-z-]+", result.stdout)) - {"--help"}
 
 
 def test_compose_runs_a_command_that_exists() -> None:

@@ -53,4 +53,5 @@ class ShowMetrics:
         self._metrics = metrics
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
-        exchange.respond(200, self._metrics.render(), [("content-type", CONTENT_TYPE_LATEST)])
+        headers = [("content-type", CONTENT_TYPE_LATEST), ("x-request-id", record.request_id)]
+        exchange.respond(200, self._metrics.render(), headers)

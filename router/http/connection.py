@@ -15,6 +15,8 @@ from router.http.exchange import Exchange, Request, render_head
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router.http.exchange import Refusal
+
 _UPGRADE_HEADERS = ("connection", "upgrade", "http2-settings")
 
 
@@ -42,7 +44,7 @@ class Host(Protocol):
     """The listener, as a connection sees it."""
 
     limits: Limits
-    error_body: Callable[[int, str], bytes]
+    refuse: Callable[[int, str], Refusal]
 
     def opened(self, connection: Connection) -> None: ...
     def closed(self, connection: Connection) -> None: ...
@@ -158,7 +160,8 @@ class Connection(asyncio.Protocol):
             raise _Refused(505, "this server speaks HTTP/1.1")
         if int(self._headers.get("content-length", "0")) > self._limits.max_body_bytes:
             raise _Refused(413, self._too_large)
-        if self._headers.get("expect", "").lower() == "100-continue":
+        # Behind a pipelined request it would end up inside that one's answer; a client goes on without it.
+        if self.is_idle and self._headers.get("expect", "").lower() == "100-continue":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
@@ -244,14 +247,9 @@ class Connection(asyncio.Protocol):
         if self._active is not None or self._waiting:
             self._transport.close()
             return
-        body = self._host.error_body(status, message)
-        headers = [
-            ("date", self.date()),
-            ("content-type", "application/json"),
-            ("content-length", str(len(body))),
-            ("connection", "close"),
-        ]
-        self._transport.write(render_head(status, headers) + body)
+        headers, body = self._host.refuse(status, message)
+        framing = [("content-length", str(len(body))), ("connection", "close")]
+        self._transport.write(render_head(status, [("date", self.date()), *headers, *framing]) + body)
         self._transport.write_eof()
         self._discarding = True
         self._read_deadline_s = self._host.now_s() + self._limits.linger_s

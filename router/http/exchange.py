@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Headers: TypeAlias = Iterable[tuple[str, str]]
+    Refusal: TypeAlias = tuple[Headers, bytes]
 
 REASONS = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed Request"}
 

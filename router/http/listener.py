@@ -15,7 +15,7 @@ from router.http.connection import Connection, Limits
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from router.http.exchange import Exchange
+    from router.http.exchange import Exchange, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +31,12 @@ class Listener:
     def __init__(
         self,
         handler: Callable[[Exchange], Awaitable[None]],
-        error_body: Callable[[int, str], bytes],
+        refuse: Callable[[int, str], Refusal],
         limits: Limits | None = None,
         sweep_s: float = _SWEEP_S,
     ) -> None:
         self.limits = limits or Limits()
-        self.error_body = error_body
+        self.refuse = refuse
         self._handler = handler
         self._sweep_s = sweep_s
         self._connections: set[Connection] = set()
@@ -99,9 +99,9 @@ class Listener:
         except Exception:
             log.exception("the handler of %s %s failed", exchange.request.method, exchange.request.path)
         if not exchange.started:
-            body = self.error_body(500, "the server failed to answer")
+            headers, body = self.refuse(500, "the server failed to answer")
             exchange.keep_alive = False
-            exchange.respond(500, body, [("content-type", "application/json")])
+            exchange.respond(500, body, headers)
         elif not exchange.ended:
             exchange.keep_alive = False
             exchange.end()

@@ -117,3 +117,12 @@ def test_a_second_request_inside_a_stream_is_refused_and_not_waited_for(
 def test_a_server_that_is_not_there_is_an_error() -> None:
     with TritonTextClient("127.0.0.1:1") as client, pytest.raises(GenerationFailed):
         client.generate("x", 8)
+
+
+def test_a_proxy_is_not_asked_for_this_machine(triton: FakeTriton, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with TritonTextClient(triton.url) as made:
+        assert made.generate("x", 8).text == "Hello world"

@@ -1,15 +1,11 @@
-"""What the launcher's tests share: a silent console, and where the converted default model is kept."""
+"""What the launcher's tests share: a silent console."""
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from launcher.settings import default_data_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,9 +33,3 @@ class RecordedProgress:
 @pytest.fixture
 def progress() -> RecordedProgress:
     return RecordedProgress()
-
-
-@pytest.fixture(scope="session")
-def data_dir() -> Path:
-    """Where the default model is, or will be, converted once for all test runs."""
-    return Path(os.environ.get("INFLIGHT_TEST_DATA_DIR") or default_data_dir())

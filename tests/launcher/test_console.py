@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shlex
 import sys
 from io import StringIO
@@ -11,7 +13,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from launcher.console import StackConsole, own_command
+from launcher.console import LastingConsole, StackConsole, own_command
+from launcher.runtime import TritonRuntime
+from launcher.triton import TritonServer
 
 
 def consoles(terminal: bool) -> tuple[StackConsole, StringIO]:
@@ -34,6 +38,25 @@ def test_on_a_terminal_a_stage_has_a_bar() -> None:
     assert "50%" in output.getvalue()
 
 
+class DeadTerminal(StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_work_goes_on_when_nobody_reads_the_output_any_more(terminal: bool) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        for file in (pipe, DeadTerminal()):
+            silent = LastingConsole(file=file, force_terminal=terminal)
+            console, done = StackConsole(silent, silent), []
+            with console.stage("Stopping"):
+                done.append("drained")
+            console.problem("it died", ["why"])
+            assert done == ["drained"]
+
+
 def test_text_that_looks_like_markup_is_shown_as_it_is() -> None:
     console, output = consoles(terminal=False)
     console.problem("died [red]", ["E1 [/bold] x"])
@@ -52,11 +75,16 @@ def test_the_hint_works_whether_or_not_the_environment_is_activated(
 
 def test_the_example_can_be_pasted_into_a_shell() -> None:
     console, output = consoles(terminal=False)
-    console.announce("http://127.0.0.1:8080", "smollm2-135m-instruct", Path("/data/run/ab"), took_s=3.21)
+    runtime = TritonRuntime(Path("tritonserver"), Path("backends"), Path("pythonpath"))
+    triton = TritonServer(runtime, (), "prefix", grpc_port=20001, metrics_port=20002)
+    console.announce(
+        "http://127.0.0.1:8080", "smollm2-135m-instruct", triton, Path("/data/run/ab"), took_s=3.21
+    )
     text = output.getvalue()
     (curl,) = [line for line in text.splitlines() if line.strip().startswith("curl")]
     words = shlex.split(curl)
     assert words[1] == "http://127.0.0.1:8080/v1/chat/completions"
     assert json.loads(words[-1])["model"] == "smollm2-135m-instruct"
     assert "/data/run/ab" in text
+    assert "127.0.0.1:20001  (gRPC), http://127.0.0.1:20002/metrics" in text
     assert "3.2 s" in text

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TARGETS = ["help", "install", "serve", "test", "check", "bench", "lock", "clean"]
+HANDED_DOWN = ("MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "PYTHON")
 
 
 @pytest.fixture
@@ -39,7 +40,9 @@ def script(path: Path, text: str) -> Path:
 
 def make(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["make", "-C", str(directory), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    # The tests themselves may run below `make test PYTHON=...`, which hands its variables down.
+    environment = {key: value for key, value in os.environ.items() if key not in HANDED_DOWN}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
 
 
 def test_help_is_the_default_and_names_every_target() -> None:
@@ -57,6 +60,26 @@ def test_install_refuses_another_python_before_it_makes_anything(copy: Path) -> 
     assert refused.returncode != 0
     assert "this is Python 3.13" in refused.stderr
     assert not (copy / ".venv").exists()
+
+
+def test_a_half_made_environment_is_not_kept(copy: Path) -> None:
+    without_venv = script(
+        copy / "python3", f'test "$2" = venv && mkdir -p .venv/bin && exit 1\nexec {sys.executable} "$@"'
+    )
+    script(copy / ".venv" / "bin" / "python", "exit 1")
+    assert make(copy, "install", f"PYTHON={without_venv}").returncode != 0
+    assert not (copy / ".venv").exists()
+
+
+def test_another_python_than_that_of_the_environment_is_not_ignored(copy: Path) -> None:
+    script(copy / ".venv" / "bin" / "python", "echo Python 3.10.1")
+    (copy / ".venv" / ".installed").touch()
+    other = script(copy / "python3.12", "echo Python 3.12.1")
+    refused = make(copy, "install", f"PYTHON={other}")
+    assert refused.returncode != 0
+    assert f".venv has Python 3.10.1, not PYTHON={other}" in refused.stderr
+    assert make(copy, "install").returncode == 0
+    assert make(copy, "install", f"PYTHON={copy / '.venv' / 'bin' / 'python'}").returncode == 0
 
 
 def test_install_is_skipped_when_nothing_changed(copy: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import socket
 import sys
@@ -75,8 +77,10 @@ def test_a_stack_comes_up_serves_and_stops_without_a_trace(
     model = settings["models"][0]
     assert model["name"] == served_name("model")
     assert (model["pipeline"], model["engine"]) == ("ensemble", "tensorrt_llm")
-    secret = stack.logs["router.log"].split()[1]
+    (server,) = stack.processes(SERVER)
+    (secret,) = re.findall("--grpc-restricted-protocol=.*=([0-9a-f]{32})", "\n".join(server.cmdline()))
     assert_repository_is_closed_without(secret, settings["triton_grpc_url"])
+    assert f"Triton   {settings['triton_grpc_url']}" in stack.output
     assert secret not in stack.logs["triton.log"] + stack.output
 
     assert stack.shared_memory() != []
@@ -175,9 +179,39 @@ def test_a_second_interrupt_does_not_wait_for_requests_in_flight(
     assert stack.shared_memory() == []
 
 
+def test_a_bad_router_setting_is_told_before_anything_is_started(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, router={"max_body_byte": 2048})
+    started.append(stack)
+    assert stack.process.wait(timeout=30) == 2
+    message = "[router] unknown setting max_body_byte: allowed are max_body_bytes, stop_timeout_s\n"
+    assert stack.output == message
+    assert stack.logs == {}
+
+
 def test_a_taken_port_is_told_at_once(tmp_path: Path, started: list[RunningStack]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         stack = RunningStack(tmp_path, stack={"triton_metrics_port": server.getsockname()[1]})
         started.append(stack)
         assert stack.process.wait(timeout=30) == 2
     assert "is already in use; choose another with --triton-metrics-port" in stack.output
+
+
+def test_requests_in_flight_finish_when_nobody_reads_the_output_any_more(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    reading, writing = os.pipe()
+    stack = RunningStack(tmp_path, drain_s=1, output=writing)
+    started.append(stack)
+    os.close(writing)
+    stack.wait_until(lambda: stack.logs.get("triton.log", "") != "" and router_answers(stack))
+    os.close(reading)
+    stop_and_check_nothing_is_left(stack)
+    assert "drained while Triton was there" in stack.logs["router.log"]
+
+
+def router_answers(stack: RunningStack) -> bool:
+    settings = tomllib.loads((stack.run_directory / "router.toml").read_text())
+    with socket.socket() as probe:
+        return probe.connect_ex((settings["host"], settings["port"])) == 0

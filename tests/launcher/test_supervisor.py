@@ -94,6 +94,22 @@ def test_one_that_does_not_stay_up_is_given_up(tmp_path: Path) -> None:
     assert failure.value.lines == ["out of cheese"]
 
 
+def test_one_that_hangs_when_it_is_started_again_is_killed_and_in_the_end_given_up(tmp_path: Path) -> None:
+    keeper, output = supervisor()
+    child = service(tmp_path, LIVES, chances=2)
+    keeper.start(child)
+    assert keeper.has_come_up(child)
+    child.is_ready = lambda: False
+    child.start_timeout_s = 0.1
+    child.policy.quick_death_s = 0.05  # even one that loads for long must not be tried for ever
+    child.child.kill()
+    tick_until(keeper, child, ready=False)
+    with pytest.raises(StackFailed, match="was not ready in time and does not stay up: giving up"):
+        tick_until(keeper, child, ready=True)
+    assert "The child was not ready in time after 0 s; starting it again in" in output.getvalue()
+    assert not child.child.running
+
+
 def test_a_stub_that_stays_dead_is_a_fault_and_one_that_is_collected_is_not() -> None:
     watch = StubWatch(grace_s=3)
     assert watch.judge([11], now_s=10) is None

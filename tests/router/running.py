@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import httpx
 
 from router.answering import Service
-from router.api.errors import error_body
 from router.app import App
 from router.http.connection import Limits
 from router.http.listener import Listener
@@ -78,7 +77,8 @@ async def running_router(limits: Limits | None = None, sweep_s: float = 0.05) ->
     registry = Registry(
         [ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE)), ServedModel(BARE_MODEL, pipeline, None)]
     )
-    listener = Listener(App(Service(registry, desk, metrics)), error_body, limits, sweep_s)
+    app = App(Service(registry, desk, metrics))
+    listener = Listener(app, app.refuse, limits, sweep_s)
     port = await listener.start("127.0.0.1", 0)
     async with httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=10

@@ -97,7 +97,9 @@ async def test_metrics_count_requests_tokens_and_times(router: RunningRouter) ->
     await router.chat(stream=True)
     await router.chat(temperature=9)
     await router.http.get("/somewhere")
-    text = (await router.http.get("/metrics")).text
+    shown = await router.http.get("/metrics")
+    text = shown.text
+    assert shown.headers["x-request-id"].startswith("req-")
     who = f'model="{MODEL}",tenant="local"'
     for line in (
         f'inflight_requests_total{{{who},route="/v1/chat/completions",status="200"}} 1.0',

@@ -37,7 +37,6 @@ def main() -> None:
         threading.Thread(target=server.shutdown).start()
 
     signal.signal(signal.SIGTERM, drain)
-    print("secret", os.environ["INFLIGHT_TRITON_SECRET"], flush=True)
     server.serve_forever()
 
 

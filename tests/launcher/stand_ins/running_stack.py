@@ -30,7 +30,9 @@ class RunningStack:
         directory: Path,
         stack: dict[str, int] | None = None,
         engine: dict[str, str] | None = None,
+        router: dict[str, int] | None = None,
         drain_s: float = 0,
+        output: int | None = None,
     ) -> None:
         self.data_dir = directory / "data"
         project, model = directory / "project", directory / "model"
@@ -39,12 +41,12 @@ class RunningStack:
             write_checkpoint(model)
         settings = directory / "inflight.toml"
         section = {"port": 0, "data_dir": str(self.data_dir), "model": str(model), **(stack or {})}
-        settings.write_text(to_toml({"stack": section, "engine": engine or {}}))
+        settings.write_text(to_toml({"stack": section, "engine": engine or {}, "router": router or {}}))
         self._output = directory / "output"
-        with self._output.open("wb") as output:
+        with self._output.open("wb") as file:
             self.process = subprocess.Popen(
                 [sys.executable, str(UP), str(project), str(settings)],
-                stdout=output,
+                stdout=file if output is None else output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "DRAIN_S": str(drain_s)},
             )

@@ -87,6 +87,27 @@ async def test_expect_continue_is_answered_before_the_body(client: RawClient) ->
     assert (await client.reply()).status == 200
 
 
+async def test_expect_continue_stays_out_of_the_answer_to_the_request_before(
+    router: RunningRouter, client: RawClient
+) -> None:
+    router.pipeline.script = lambda call: [0.1, *words("one", " two")]
+    second = post("/v1/completions", {"model": "tiny", "prompt": "x"}, "Expect: 100-continue")
+    await client.send(chat_request(stream=True) + second)
+    assert b"100 Continue" not in await client.read_until(b"0\r\n\r\n")
+    assert (await client.reply()).status == 200
+
+
+async def test_what_cannot_be_read_has_an_id_and_is_counted_and_logged(
+    router: RunningRouter, client: RawClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    await client.send(b"nonsense\r\n\r\n")
+    request_id = (await client.reply()).headers["x-request-id"]
+    assert f"{request_id} unknown status=400" in caplog.text
+    labels = {"route": "unknown", "status": "400", "model": "", "tenant": "local"}
+    assert router.metric("inflight_requests_total", **labels) == 1
+
+
 async def test_a_client_that_offers_http_2_is_answered_in_http_1(client: RawClient) -> None:
     offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
     request = post("/v1/completions", {"model": "tiny", "prompt": "x"}, *offer)
@@ -265,7 +286,7 @@ async def test_a_handler_that_fails_still_answers(caplog: pytest.LogCaptureFixtu
             await exchange.send(b"some")
         raise ValueError("no")
 
-    listener = Listener(broken, lambda status, message: b"{}")
+    listener = Listener(broken, lambda status, message: ((), b"{}"))
     port = await listener.start("127.0.0.1", 0)
     client = await RawClient.connect(port)
     await client.send(LIVE)
