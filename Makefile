@@ -44,7 +44,7 @@ check: install ## Lint, formatting and types
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
-bench: install ## Compare in-flight with static batching: python -m benchmarks $(ARGS)
+bench: install ## In-flight against static batching, and the path around the engine: python -m benchmarks $(ARGS)
 	@$(RUN) benchmarks $(ARGS)
 
 lock: install ## Bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade renews every pin)
