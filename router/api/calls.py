@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.pipeline import MAX_NEW_TOKENS, GenerationCall
 
 if TYPE_CHECKING:
     from router.api.bodies import ChatBody, CompletionBody, Message, Options
+    from router.sampling_defaults import SamplingDefaults
 
+_Number = TypeVar("_Number", int, float)
 COMPLETION_TOKENS = 16  # OpenAI's default for plain completions
 MAX_PROMPTS = 64
 # Below this, logits divided by the temperature leave the range of 32-bit floats.
@@ -52,20 +54,24 @@ def _content(message: Message, index: int) -> str:
     return "\n".join(texts)
 
 
-def chat_call(body: ChatBody, prompt: str, request_id: str, tenant: str) -> GenerationCall:
+def chat_call(
+    body: ChatBody, prompt: str, request_id: str, tenant: str, defaults: SamplingDefaults
+) -> GenerationCall:
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise _invalid("give either max_tokens or max_completion_tokens, not both", "max_tokens")
     max_tokens = body.max_completion_tokens or body.max_tokens or MAX_NEW_TOKENS
     # The template has written the special tokens already.
-    return _call(body, prompt, request_id, tenant, max_tokens, add_special_tokens=False)
+    return _call(body, prompt, request_id, tenant, max_tokens, defaults, add_special_tokens=False)
 
 
-def completion_calls(body: CompletionBody, request_id: str, tenant: str) -> list[GenerationCall]:
+def completion_calls(
+    body: CompletionBody, request_id: str, tenant: str, defaults: SamplingDefaults
+) -> list[GenerationCall]:
     prompts = [body.prompt] if isinstance(body.prompt, str) else _prompts(body.prompt)
     max_tokens = body.max_tokens or COMPLETION_TOKENS
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
     return [
-        _call(body, prompt, each, tenant, max_tokens, add_special_tokens=True)
+        _call(body, prompt, each, tenant, max_tokens, defaults, add_special_tokens=True)
         for prompt, each in zip(prompts, ids, strict=True)
     ]
 
@@ -83,9 +89,17 @@ def _prompts(prompts: list[Any]) -> list[str]:
 
 
 def _call(
-    body: Options, prompt: str, request_id: str, tenant: str, max_tokens: int, *, add_special_tokens: bool
+    body: Options,
+    prompt: str,
+    request_id: str,
+    tenant: str,
+    max_tokens: int,
+    defaults: SamplingDefaults,
+    *,
+    add_special_tokens: bool,
 ) -> GenerationCall:
-    greedy = body.temperature is not None and body.temperature < _GREEDY_BELOW
+    temperature = _given(body.temperature, defaults.temperature)
+    greedy = temperature < _GREEDY_BELOW
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
         raise _invalid(f"min_tokens: {min_tokens} is more than the {max_tokens} allowed", "min_tokens")
@@ -98,16 +112,20 @@ def _call(
         max_tokens=max_tokens,
         seed=seed,
         stop=stop,
-        temperature=1.0 if greedy or body.temperature is None else body.temperature,
-        top_k=1 if greedy else body.top_k or 0,
-        top_p=1.0 if body.top_p is None else body.top_p,
+        temperature=1.0 if greedy else temperature,
+        top_k=1 if greedy else _given(body.top_k, defaults.top_k),
+        top_p=_given(body.top_p, defaults.top_p),
         min_tokens=min_tokens,
-        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        repetition_penalty=_given(body.repetition_penalty, defaults.repetition_penalty),
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         ignore_eos=bool(body.ignore_eos),
         add_special_tokens=add_special_tokens,
     )
+
+
+def _given(value: _Number | None, default: _Number) -> _Number:
+    return default if value is None else value
 
 
 def _invalid(message: str, param: str) -> InflightError:

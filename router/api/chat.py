@@ -26,7 +26,7 @@ class ChatCompletions:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
         prompt = model.template.render(chat_messages(body))
-        call = chat_call(body, prompt, record.request_id, record.tenant)
+        call = chat_call(body, prompt, record.request_id, record.tenant, model.defaults)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = ChatDialect(record.request_id, model.name, include_usage=include_usage)
         await answer(exchange, record, self._service, model, [call], dialect, bool(body.stream))

@@ -21,7 +21,7 @@ class Completions:
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         body = decode_completion(exchange.request.body)
         model = self._service.registry.find(body.model)
-        calls = completion_calls(body, record.request_id, record.tenant)
+        calls = completion_calls(body, record.request_id, record.tenant, model.defaults)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = CompletionDialect(record.request_id, model.name, include_usage=include_usage)
         await answer(exchange, record, self._service, model, calls, dialect, bool(body.stream))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.api.bodies import ChatBody, CompletionBody, decode_chat, decode_completion
 from router.api.calls import chat_call, chat_messages, completion_calls
+from router.sampling_defaults import SamplingDefaults
 from tests.router.running import MODEL, QUESTION, RunningRouter
 
 GOOD: dict[str, Any] = {"model": MODEL, "messages": QUESTION}
@@ -165,13 +166,13 @@ def test_messages_that_no_template_could_take_are_refused(messages: list[Any], m
 def test_both_names_for_the_token_limit_at_once_are_refused() -> None:
     body = decode_chat(with_fields(max_tokens=5, max_completion_tokens=6))
     with pytest.raises(InflightError, match="not both"):
-        chat_call(body, "x", "id", "local")
+        chat_call(body, "x", "id", "local", SamplingDefaults())
 
 
 def test_more_minimum_than_maximum_is_refused() -> None:
     body = decode_chat(with_fields(max_tokens=5, min_tokens=6))
     with pytest.raises(InflightError, match="min_tokens: 6 is more than the 5 allowed"):
-        chat_call(body, "x", "id", "local")
+        chat_call(body, "x", "id", "local", SamplingDefaults())
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_more_minimum_than_maximum_is_refused() -> None:
 def test_prompts_of_other_kinds_are_refused(prompt: object, message: str) -> None:
     body = decode_completion(json.dumps({"model": MODEL, "prompt": prompt}).encode())
     with pytest.raises(InflightError, match=message):
-        completion_calls(body, "id", "local")
+        completion_calls(body, "id", "local", SamplingDefaults())
 
 
 _values = st.recursive(

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from router.api.bodies import decode_chat
+from router.api.calls import chat_call
+from router.sampling_defaults import SamplingDefaults, load_sampling_defaults
+
+ADVICE = SamplingDefaults(temperature=0.2, top_p=0.9)
+BODY = b'{"model": "m", "messages": [{"role": "user", "content": "x"}]'
+
+
+def test_a_checkpoint_without_advice_gets_openais_defaults(tmp_path: Path) -> None:
+    assert load_sampling_defaults(tmp_path) == SamplingDefaults(1.0, 1.0, 0, 1.0)
+
+
+def test_the_checkpoints_advice_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.2, "top_p": 0.9, "eos_token_id": 2}')
+    assert load_sampling_defaults(tmp_path) == ADVICE
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"temperature": 9, "top_p": "much", "top_k": true}'])
+def test_advice_that_makes_no_sense_is_not_taken(tmp_path: Path, text: str) -> None:
+    (tmp_path / "generation_config.json").write_text(text)
+    assert load_sampling_defaults(tmp_path) == SamplingDefaults()
+
+
+def test_what_a_client_says_wins_over_the_advice() -> None:
+    silent = chat_call(decode_chat(BODY + b"}"), "x", "id", "local", ADVICE)
+    assert (silent.temperature, silent.top_p) == (0.2, 0.9)
+    spoken = chat_call(decode_chat(BODY + b', "temperature": 1.5, "top_p": 1}'), "x", "id", "local", ADVICE)
+    assert (spoken.temperature, spoken.top_p) == (1.5, 1.0)
