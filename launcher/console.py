@@ -74,7 +74,8 @@ class StackConsole:
             self._errors.print(f"  {line}", style="dim", markup=False, soft_wrap=True)
 
     def announce(self, url: str, model: str, triton: TritonServer, logs: Path, took_s: float) -> None:
-        body = json.dumps({"model": model, "messages": [{"role": "user", "content": EXAMPLE_QUESTION}]})
+        question = [{"role": "user", "content": EXAMPLE_QUESTION}]
+        body = json.dumps({"model": model, "max_tokens": 100, "messages": question})
         self.say("")
         self.say(f"Inflight is ready after {took_s:.1f} s.", style="bold green")
         self.say(f"  address  {url}/v1  (OpenAI-compatible)")
