@@ -1,7 +1,7 @@
 """The `tensorrt_llm` model: Triton requests into the engine process, its tokens back as responses.
 
-`execute` returns at once. One pump thread listens to the engine, coalesces and sends; a second, slow one
-asks Triton which callers have gone. Every accepted request is in `_running` from `execute` until the
+`execute` returns at once. One pump thread listens to the engine, coalesces and sends, and asks Triton now and
+then which callers have gone. Every accepted request is in `_running` from `execute` until the
 response with the final flag, and leaves it exactly once, in `_end`.
 """
 
@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,8 @@ _log = logging.getLogger("inflight.tensorrt_llm")
 
 # A question whether one caller has gone costs a round trip to Triton; so many a period are asked at most.
 _CANCELLATION_CHECKS_PER_PERIOD = 64
+# Young requests are left alone: each question strains Triton, and short ones end by themselves.
+_MIN_AGE_TO_ASK_S = 0.25
 _RESTART_PAUSE_S = 1.0
 _FAILED_RESTARTS_TO_GIVE_UP = 5
 
@@ -47,6 +50,7 @@ class _Running:
     # wedges the server: question and final response take turns.
     turn: threading.Lock = field(default_factory=threading.Lock)
     has_ended: bool = False
+    since_s: float = field(default_factory=time.monotonic)
 
 
 class TritonPythonModel:
@@ -59,6 +63,9 @@ class TritonPythonModel:
         self._running: dict[int, _Running] = {}
         self._closing = threading.Event()
         self._failed_restarts = 0
+        self._check_period_s = self._parameters.cancellation_check_period_ms / 1000
+        self._next_check_s = 0.0
+        self._check_cursor = 0
         self._coalescer = Coalescer()
         self._pacer = Pacer()
         self._metrics = EngineMetrics(args["model_name"], args["model_version"])
@@ -66,9 +73,7 @@ class TritonPythonModel:
         self._capacity = self._engine.wait_until_ready()
         self._metrics.update(self._capacity, _idle_gauges(self._capacity))
         self._pump = threading.Thread(target=self._pump_reports, name="pump", daemon=True)
-        self._watch = threading.Thread(target=self._watch_cancellations, name="cancellations", daemon=True)
         self._pump.start()
-        self._watch.start()
 
     def execute(self, requests: Sequence[pb.PbRequest]) -> None:
         for request in requests:
@@ -89,7 +94,6 @@ class TritonPythonModel:
     def finalize(self) -> None:
         self._closing.set()
         self._pump.join()
-        self._watch.join()
         self._engine.stop()
         self._pacer.close()
         self._metrics.close()
@@ -144,10 +148,11 @@ class TritonPythonModel:
 
         In this order every response carries the newest. False when the engine has ended.
         """
+        self._ask_who_has_gone()
         if self._coalescer:
             self._pacer.wait_for_room()
         try:
-            while self._engine.has_report(timeout_s=0 if self._coalescer else 0.5):
+            while self._engine.has_report(timeout_s=0 if self._coalescer else self._check_period_s):
                 report = self._engine.receive()
                 if isinstance(report, Progress):
                     self._hear(report)
@@ -214,18 +219,17 @@ class TritonPythonModel:
         self._metrics.update(self._capacity, _idle_gauges(self._capacity))
         _log.info("the engine process was started again")
 
-    # -- the cancellation thread ----------------------------------------------------------------------
-
-    def _watch_cancellations(self) -> None:
-        cursor = 0
-        while not self._closing.wait(self._parameters.cancellation_check_period_ms / 1000):
-            keys = list(self._running)
-            for _ in range(min(len(keys), _CANCELLATION_CHECKS_PER_PERIOD)):
-                cursor += 1
-                try:
-                    self._cancel_if_gone(keys[cursor % len(keys)])
-                except Exception:
-                    _log.exception("Triton could not be asked whether a caller has gone")
+    def _ask_who_has_gone(self) -> None:
+        """Asks Triton about the next few callers, once a period; between sends, never beside one."""
+        now_s = time.monotonic()
+        if now_s < self._next_check_s:
+            return
+        self._next_check_s = now_s + self._check_period_s
+        grown_s = now_s - _MIN_AGE_TO_ASK_S
+        keys = [key for key, running in list(self._running.items()) if running.since_s < grown_s]
+        for _ in range(min(len(keys), _CANCELLATION_CHECKS_PER_PERIOD)):
+            self._check_cursor += 1
+            self._cancel_if_gone(keys[self._check_cursor % len(keys)])
 
     def _cancel_if_gone(self, key: int) -> None:
         running = self._running.get(key)

