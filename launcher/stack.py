@@ -94,11 +94,11 @@ class Stack:
         return checkpoint, triton, router
 
     def _write_repositories(self, run: Run, checkpoint: Checkpoint) -> tuple[Path, ...]:
-        directory = str(checkpoint.directory)
+        directory, model_path = str(checkpoint.directory), str(checkpoint.model_path)
         parameters = {
             "preprocessing": {"tokenizer_dir": directory},
             "postprocessing": {"tokenizer_dir": directory},
-            ENGINE: {"gpt_model_path": directory, "tokenizer_dir": directory, **self._settings.engine},
+            ENGINE: {"gpt_model_path": model_path, "tokenizer_dir": directory, **self._settings.engine},
         }
         names = ("model_repository", "ensembles")
         for name in names:

@@ -1,1 +1,1 @@
-"""Where model checkpoints come from: fetched and converted once, or a directory the user already has."""
+"""Where model checkpoints come from: fetched once, or a directory or GGUF file the user already has."""

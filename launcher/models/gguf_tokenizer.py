@@ -1,78 +1,117 @@
-"""Rebuilds a byte-level BPE tokenizer, in Hugging Face's files, from the vocabulary a GGUF file carries."""
+"""Writes the tokenizer that a GGUF file carries as Hugging Face's files, for text models and router."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from launcher.models.gguf_metadata import MetadataError, read_fields
+from launcher.models.gguf_vocabularies import (
+    SPLITTINGS,
+    TokenizerError,
+    Vocabulary,
+    byte_level,
+    sentencepiece,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from gguf import GGUFReader
+    from tokenizers import Tokenizer
 
-CONTROL_TOKEN = 3
-USER_DEFINED_TOKEN = 4
+    from launcher.progress import Progress
 
+    Fields = Mapping[str, Any]
 
-class TokenizerError(Exception):
-    """The GGUF file's tokenizer is not one this conversion understands."""
-
-
-def write_tokenizer(reader: GGUFReader, into: Path) -> None:
-    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja."""
-    tokens: list[str] = contents(reader, "tokens")
-    build_tokenizer(reader, tokens).save(str(into / "tokenizer.json"))
-    settings = tokenizer_settings(reader, tokens)
-    text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-    (into / "tokenizer_config.json").write_text(text, encoding="utf-8")
-    template = reader.get_field("tokenizer.chat_template")
-    if template is not None:
-        (into / "chat_template.jinja").write_text(template.contents(), encoding="utf-8")
+PREFIX = "tokenizer.ggml."
+# By what name the files know a token -> by what name GGUF does.
+ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 
 
-def build_tokenizer(reader: GGUFReader, tokens: list[str]) -> Tokenizer:
-    family, splitting = contents(reader, "model"), contents(reader, "pre")
-    if family != "gpt2" or splitting != "smollm":
+def write_tokenizer(
+    gguf_path: Path, into: Path, progress: Progress, sampling: Mapping[str, float] | None = None
+) -> None:
+    """Write tokenizer.json, tokenizer_config.json, chat_template.jinja and generation_config.json."""
+    with progress.stage("Writing the tokenizer"):
+        try:
+            fields = read_fields(gguf_path)
+        except MetadataError as error:
+            raise TokenizerError(str(error)) from error
+        build_tokenizer(fields).save(str(into / "tokenizer.json"))
+        write_json(into / "tokenizer_config.json", tokenizer_settings(fields))
+        write_json(into / "generation_config.json", generation_settings(fields) | sampling_settings(sampling))
+        if (template := fields.get("tokenizer.chat_template")) is not None:
+            (into / "chat_template.jinja").write_text(template, encoding="utf-8")
+
+
+def build_tokenizer(fields: Fields) -> Tokenizer:
+    family = needed(fields, "model")
+    if family == "llama":
+        return sentencepiece(read_vocabulary(fields, adds_bos=True))
+    name = needed(fields, "pre") if family == "gpt2" else None
+    if name not in SPLITTINGS:
         raise TokenizerError(
-            f"the GGUF file's tokenizer is {family!r} with pre-tokenizer {splitting!r}; "
-            "only 'gpt2' with 'smollm' can be converted"
+            f"the GGUF file's tokenizer is {family!r} with pre-tokenizer {name!r}; known are 'llama', and "
+            f"'gpt2' with one of {', '.join(SPLITTINGS)}"
         )
-    merges = [tuple(merge.split(" ")) for merge in contents(reader, "merges")]
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    return byte_level(read_vocabulary(fields, SPLITTINGS[name].adds_bos), SPLITTINGS[name])
+
+
+def read_vocabulary(fields: Fields, adds_bos: bool) -> Vocabulary:
+    """`adds_bos` is what holds where the file does not say."""
+    tokens = needed(fields, "tokens")
+    bos_id = fields.get(f"{PREFIX}bos_token_id")
+    return Vocabulary(
+        tokens,
+        needed(fields, "token_type"),
+        merges=fields.get(f"{PREFIX}merges", ()),
+        scores=fields.get(f"{PREFIX}scores", ()),
+        adds_space_prefix=fields.get(f"{PREFIX}add_space_prefix", True),
+        bos_token=None if bos_id is None else tokens[bos_id],
+        adds_bos=fields.get(f"{PREFIX}add_bos_token", adds_bos),
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    kinds: list[int] = contents(reader, "token_type")
-    added = [
-        AddedToken(token, special=kind == CONTROL_TOKEN, normalized=False)
-        for token, kind in zip(tokens, kinds, strict=True)
-        if kind in (CONTROL_TOKEN, USER_DEFINED_TOKEN)
-    ]
-    tokenizer.add_special_tokens(added)
-    return tokenizer
 
 
-def tokenizer_settings(reader: GGUFReader, tokens: list[str]) -> dict[str, Any]:
-    specials = {
-        f"{role}_token": tokens[contents(reader, f"{key}_token_id")]
-        for role, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
-        if reader.get_field(f"tokenizer.ggml.{key}_token_id") is not None
-    }
+def tokenizer_settings(fields: Fields) -> dict[str, Any]:
+    tokens = needed(fields, "tokens")
+    context_tokens = fields.get(f"{fields.get('general.architecture')}.context_length")
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **specials,
-        "add_prefix_space": bool(contents(reader, "add_space_prefix")),
+        **{f"{role}_token": tokens[token_id] for role, token_id in special_ids(fields).items()},
         "clean_up_tokenization_spaces": False,
-        "model_max_length": reader.fields["llama.context_length"].contents(),
+        **({} if context_tokens is None else {"model_max_length": context_tokens}),
     }
 
 
-def contents(reader: GGUFReader, name: str) -> Any:
-    found = reader.get_field(f"tokenizer.ggml.{name}")
-    if found is None:
-        raise TokenizerError(f"the GGUF file has no field 'tokenizer.ggml.{name}'")
-    return found.contents()
+def generation_settings(fields: Fields) -> dict[str, Any]:
+    """A chat model may end its turn with another token than a text."""
+    ids: dict[str, Any] = {
+        f"{role}_token_id": token_id for role, token_id in special_ids(fields).items() if role != "unk"
+    }
+    end_of_turn = fields.get(f"{PREFIX}eot_token_id")
+    if "eos_token_id" in ids and end_of_turn not in (None, ids["eos_token_id"]):
+        ids["eos_token_id"] = [ids["eos_token_id"], end_of_turn]
+    return ids
+
+
+def sampling_settings(sampling: Mapping[str, float] | None) -> dict[str, Any]:
+    return {"do_sample": True, **sampling} if sampling else {}
+
+
+def special_ids(fields: Fields) -> dict[str, int]:
+    return {
+        role: fields[f"{PREFIX}{name}_token_id"]
+        for role, name in ROLES.items()
+        if f"{PREFIX}{name}_token_id" in fields
+    }
+
+
+def needed(fields: Fields, name: str) -> Any:
+    if f"{PREFIX}{name}" not in fields:
+        raise TokenizerError(f"the GGUF file has no field '{PREFIX}{name}'")
+    return fields[f"{PREFIX}{name}"]
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,31 +1,37 @@
-"""From a checkpoint directory to an engine that is ready to step."""
+"""From a checkpoint to an engine that is ready to step."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from python_backend.engine.blocks import BlockPool
+from python_backend.engine.cache_dir import cache_dir
+from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
-from python_backend.engine.executor import TorchExecutor
-from python_backend.engine.kv_cache import KvCache, default_kv_tokens
-from python_backend.engine.loader import Checkpoint
-from python_backend.engine.models import load_model
+from python_backend.engine.executor import ModelExecutor, StepModel
+from python_backend.engine.guides import GuideCompiler, GuideLimits
+from python_backend.engine.kv_size import default_kv_tokens, kv_bytes_per_token
+from python_backend.engine.models import load_weights
 
 if TYPE_CHECKING:
-    from python_backend.engine.models.model import ModelLimits
+    from collections.abc import Callable
+
+    from python_backend.engine.models.decoder import DecoderShape, DecoderWeights
 
 _log = logging.getLogger(__name__)
 
 
-def build_engine(config: EngineConfig) -> Engine:
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    model = load_model(Checkpoint(config.checkpoint_dir))
-    max_sequence_tokens = _max_sequence_tokens(config, model.limits)
-    kv_tokens = config.max_tokens_in_kv_cache or default_kv_tokens(model.limits.kv, max_sequence_tokens)
+def build_engine(config: EngineConfig, progress: Callable[[int, int], None] | None = None) -> Engine:
+    """`progress` is told how much of the weights is packed, in parts of a whole, where they must be."""
+    weights = load_weights(Checkpoint(config.checkpoint_dir), config.max_sequence_tokens)
+    max_sequence_tokens = _max_sequence_tokens(config, weights.shape)
+    kv_tokens = config.max_tokens_in_kv_cache or default_kv_tokens(
+        kv_bytes_per_token(weights.shape), max_sequence_tokens
+    )
     pool = BlockPool(max(1, kv_tokens // config.tokens_per_block), config.tokens_per_block)
     if pool.capacity_tokens < max_sequence_tokens:
         _log.warning(
@@ -34,15 +40,69 @@ def build_engine(config: EngineConfig) -> Engine:
             max_sequence_tokens,
         )
         max_sequence_tokens = pool.capacity_tokens
-    cache = KvCache(model.limits.kv, pool.total_blocks, pool.tokens_per_block)
-    limits = EngineLimits(model.limits.vocabulary, max_sequence_tokens)
-    return Engine(config, limits, pool, TorchExecutor(model, cache))
+    limits = EngineLimits(weights.shape.vocabulary, max_sequence_tokens)
+    model = build_model(config, weights, pool, max_sequence_tokens, progress)
+    return Engine(config, limits, pool, ModelExecutor(model), _guide_compiler(config, weights.shape))
 
 
-def _max_sequence_tokens(config: EngineConfig, limits: ModelLimits) -> int:
-    wanted = config.max_sequence_tokens or limits.max_positions
-    if wanted > limits.max_positions:
+def build_model(
+    config: EngineConfig,
+    weights: DecoderWeights,
+    pool: BlockPool,
+    max_sequence_tokens: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> StepModel:
+    """The compiled kernels, or torch for what they do not know."""
+    if weights.shape.experts is not None:
+        if config.precision != "fp32":
+            _log.warning(
+                "a mixture of experts is computed in fp32 here, not in %s: expect 4 bytes a weight",
+                config.precision,
+            )
+        from python_backend.engine.torch_model.model import TorchModel
+
+        return TorchModel(weights, pool.total_blocks, pool.tokens_per_block, config.threads)
+    from python_backend.engine.native.model import NativeModel
+    from python_backend.engine.native.packed_model import FORMATS, load_packed
+
+    packed_cache = Path(config.packed_cache_dir) if config.packed_cache_dir else cache_dir() / "packed"
+    arrays = load_packed(weights, Path(config.checkpoint_dir), config.precision, packed_cache, progress)
+    return NativeModel(
+        weights.shape,
+        arrays,
+        FORMATS[config.precision],
+        pool.total_blocks,
+        pool.tokens_per_block,
+        max_sequence_tokens,
+        config.threads or len(os.sched_getaffinity(0)),
+    )
+
+
+def _max_sequence_tokens(config: EngineConfig, shape: DecoderShape) -> int:
+    wanted = config.max_sequence_tokens or shape.max_positions
+    if wanted > shape.max_positions:
         raise ValueError(
-            f"max_sequence_tokens is {wanted}; the model has positions for {limits.max_positions}"
+            f"max_sequence_tokens is {wanted}; the model has positions for {shape.max_positions}"
         )
     return wanted
+
+
+def _guide_compiler(config: EngineConfig, shape: DecoderShape) -> GuideCompiler | None:
+    """None where there is no tokenizer: a guide is about text, which the engine otherwise never sees."""
+    directory = Path(config.tokenizer_dir or config.checkpoint_dir)
+    if not (directory / "tokenizer.json").is_file():
+        return None
+    limits = GuideLimits(compile_s=config.guide_compile_limit_s)
+    return GuideCompiler(directory / "tokenizer.json", shape.vocabulary, _end_ids(directory), limits)
+
+
+def _end_ids(directory: Path) -> set[int]:
+    """Every id that some file beside the tokenizer calls an end."""
+    found: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        try:
+            end = json.loads((directory / name).read_text()).get("eos_token_id")
+        except (OSError, ValueError, AttributeError):
+            continue
+        found |= {end} if isinstance(end, int) else set(end or ())
+    return found

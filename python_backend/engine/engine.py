@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence as Row
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Protocol
 
 from python_backend.engine.blocks import BlockPool
+from python_backend.engine.events import end_event, gather_context_logits, token_event
+from python_backend.engine.execution import ChunkResult, Executor
+from python_backend.engine.faults import GuardedExecution
+from python_backend.engine.guiding import GuideCompiler, PreparedGuide
+from python_backend.engine.messages import SequenceEvent
 from python_backend.engine.refusals import refuse_impossible
+from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.admission import admission_rule
 from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.scheduling.scheduler import Scheduler
-from python_backend.engine.sequence import FinishReason, GenerationRequest, Sequence
+from python_backend.engine.sequence import FinishReason, Sequence
 from python_backend.wire.errors import ErrorKind, InflightError
 
-NOT_A_NUMBER = InflightError(
-    ErrorKind.ENGINE_FAILED, "the model's scores for the next token are not numbers"
-).to_text()
+NOT_A_NUMBER = InflightError(ErrorKind.ENGINE_FAILED, "the model's scores for the next token are not numbers")
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,11 @@ class EngineConfig:
     check_blocks: bool = False
     guaranteed_no_evict: bool = True
     threads: int | None = None
+    enable_kv_cache_reuse: bool = True
+    precision: str = "int8"
+    packed_cache_dir: str | None = None
+    tokenizer_dir: str | None = None
+    guide_compile_limit_s: float = 2.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -42,33 +51,12 @@ class EngineConfig:
                 raise ValueError(f"{field.name} is {value}; it must be at least 1")
 
 
-class Executor(Protocol):
-    """What runs the model: the keys and values of computed tokens are its own business."""
-
-    def execute(self, chunks: Row[Chunk]) -> list[int | None]:
-        """Computes the chunks in one forward pass.
-
-        Returns the next token of each chunk that yields one, in the order of the chunks; None stands for a
-        sequence whose scores were not numbers.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
     """What the model allows: ids below `vocabulary`, and sequences up to `max_sequence_tokens` long."""
 
     vocabulary: int
     max_sequence_tokens: int
-
-
-@dataclass(slots=True)
-class SequenceOutput:
-    """What one step gave one sequence; with `finish_reason` set it is the sequence's last."""
-
-    key: int
-    token_ids: list[int]
-    finish_reason: FinishReason | None = None
-    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +74,29 @@ class EngineStats:
     preemption_count: int
     free_blocks: int
     used_blocks: int
+    cached_blocks: int
+    new_blocks: int
+    reused_blocks: int
     total_blocks: int
+    max_batch_size: int
+    max_step_tokens: int
 
 
 class Engine:
-    """Sequences come in by `add`, end exactly once in the outputs of `step`, and may be cancelled between."""
+    """Requests come in by `add`, each of their sequences ends exactly once in the events of `step`.
+
+    In between they may be cancelled. A request with a guide joins the queue, at the place of its arrival,
+    when the guide is compiled.
+    """
 
     def __init__(
-        self, config: EngineConfig, limits: EngineLimits, pool: BlockPool, executor: Executor
+        self,
+        config: EngineConfig,
+        limits: EngineLimits,
+        pool: BlockPool,
+        executor: Executor,
+        compiler: GuideCompiler | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         if limits.max_sequence_tokens > pool.capacity_tokens:
             raise ValueError(
@@ -103,17 +106,22 @@ class Engine:
         self.limits = limits
         self.pool = pool
         self._checks_blocks = config.check_blocks
+        self._max_return_sequences = config.max_batch_size
         self._executor = executor
+        self._compiler = compiler
+        self._now_ns = now_ns
         self._scheduler = Scheduler(
             pool,
             admission_rule(config.guaranteed_no_evict, config.static_batching),
             config.max_batch_size,
             config.max_step_tokens,
+            config.enable_kv_cache_reuse,
         )
-        self._sequences: dict[int, Sequence] = {}
+        self._sequences: dict[int, list[Sequence]] = {}
+        self._preparing: dict[int, PreparedGuide] = {}
         self._cancelled: list[Sequence] = []
         # Kept across a step that raises, so that what ended before it is still told.
-        self._outputs: list[SequenceOutput] = []
+        self._events: list[SequenceEvent] = []
         self._arrivals = itertools.count()
         self._latest_plan = StepPlan()
         self._step_count = 0
@@ -123,59 +131,105 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._sequences)
 
-    def add(self, key: int, request: GenerationRequest) -> None:
+    @property
+    def can_step(self) -> bool:
+        """Whether a step would do something; False while all that is here waits for its guides."""
+        return bool(self._scheduler.running or self._scheduler.waiting or self._cancelled)
+
+    def add(self, key: int, request: GenerationRequest, arrival_ns: int | None = None) -> None:
         """Takes a request in; raises InflightError if it could never run."""
         if key in self._sequences:
             raise ValueError(f"key {key} is already in use")
-        refuse_impossible(request, self.limits.vocabulary, self.limits.max_sequence_tokens)
-        room_tokens = self.limits.max_sequence_tokens - len(request.prompt_ids)
-        sequence = Sequence(
-            key, next(self._arrivals), request, max_new_tokens=min(request.max_new_tokens, room_tokens)
+        refuse_impossible(
+            request, self.limits.vocabulary, self.limits.max_sequence_tokens, self._max_return_sequences
         )
-        self._sequences[key] = sequence
-        self._scheduler.add(sequence)
+        preparing = self._compile(request)
+        sequences = self._new_sequences(key, request, self._now_ns() if arrival_ns is None else arrival_ns)
+        self._sequences[key] = sequences
+        if preparing is not None:
+            self._preparing[key] = preparing
+            return
+        for sequence in sequences:
+            self._scheduler.add(sequence)
 
     def cancel(self, key: int) -> None:
-        """Ends the sequence at the next step; a key that is not (or no longer) here is not an error."""
-        sequence = self._sequences.get(key)
-        if sequence is not None and not sequence.is_cancelled:
-            sequence.is_cancelled = True
-            self._cancelled.append(sequence)
+        """Ends the request at the next step; a key that is not (or no longer) here is not an error."""
+        for sequence in self._sequences.get(key, ()):
+            if not sequence.is_cancelled:
+                sequence.is_cancelled = True
+                self._cancelled.append(sequence)
 
-    def step(self) -> list[SequenceOutput]:
+    def configure(self, max_step_tokens: int | None = None, max_batch_size: int | None = None) -> None:
+        """New limits from the next step on; None leaves one as it is. Raises InflightError for nonsense."""
+        try:
+            self._scheduler.configure(
+                self._scheduler.max_batch_size if max_batch_size is None else max_batch_size,
+                self._scheduler.max_step_tokens if max_step_tokens is None else max_step_tokens,
+            )
+        except ValueError as error:
+            raise InflightError(ErrorKind.INVALID_REQUEST, str(error)) from None
+
+    def step(self) -> list[SequenceEvent]:
         self._end_cancelled()
-        plan = self._scheduler.schedule()
-        next_tokens = self._executor.execute(plan.chunks) if plan.chunks else []
-        self._commit(plan, next_tokens)
+        self._take_in_prepared()
+        plan = self._schedule()
+        execution = GuardedExecution(self._executor, self.pool.tokens_per_block)
+        self._commit(plan, execution.run(plan.chunks, plan.copies))
         if self._checks_blocks:
             self.pool.check()
-        return self._take_outputs()
+        return self._take_events()
 
-    def abort(self, reason: str) -> list[SequenceOutput]:
+    def abort(self, reason: str) -> list[SequenceEvent]:
         """Ends every sequence with an error, after a step that raised; the engine can go on, empty."""
-        for sequence in self._sequences.values():
+        for sequence in itertools.chain(*self._sequences.values()):
             self._end(sequence, FinishReason.ERROR, reason)
-        self._leave(list(self._sequences.values()))
-        return self._take_outputs()
+        self._leave(list(itertools.chain(*self._sequences.values())))
+        return self._take_events()
 
     @property
     def stats(self) -> EngineStats:
         plan = self._latest_plan
         context = [chunk.count for chunk in plan.chunks if chunk.is_context]
+        active = sum(map(len, self._sequences.values()))
         return EngineStats(
             step_count=self._step_count,
-            active=len(self._sequences),
+            active=active,
             running=len(self._scheduler.running),
             scheduled=len(plan.chunks),
             context=len(context),
             context_tokens=sum(context),
-            waiting=len(self._scheduler.waiting),
+            waiting=active - len(self._scheduler.running),
             paused=len(plan.preempted),
             preemption_count=self._preemption_count,
             free_blocks=self.pool.free_blocks,
             used_blocks=self.pool.used_blocks,
+            cached_blocks=self.pool.cached_blocks,
+            new_blocks=self.pool.new_blocks,
+            reused_blocks=self.pool.reused_blocks,
             total_blocks=self.pool.total_blocks,
+            max_batch_size=self._scheduler.max_batch_size,
+            max_step_tokens=self._scheduler.max_step_tokens,
         )
+
+    def _compile(self, request: GenerationRequest) -> PreparedGuide | None:
+        if request.guide is None:
+            return None
+        if self._compiler is None:
+            raise InflightError(
+                ErrorKind.UNSUPPORTED, f"guided decoding ({request.guide.kind.value}) is not supported here"
+            )
+        return self._compiler.compile(request.guide)
+
+    def _new_sequences(self, key: int, request: GenerationRequest, arrival_ns: int) -> list[Sequence]:
+        room_tokens = self.limits.max_sequence_tokens - len(request.prompt_ids)
+        max_new_tokens = min(request.max_new_tokens, room_tokens)
+        arrival = next(self._arrivals)
+        leader = Sequence(key, arrival, request, max_new_tokens, arrival_ns=arrival_ns)
+        others = range(1, request.num_return_sequences)
+        return [
+            leader,
+            *(Sequence(key, arrival, request, max_new_tokens, leader, index, arrival_ns) for index in others),
+        ]
 
     def _end_cancelled(self) -> None:
         cancelled = [sequence for sequence in self._cancelled if sequence.finish_reason is None]
@@ -184,39 +238,85 @@ class Engine:
             self._end(sequence, FinishReason.CANCELLED)
         self._leave(cancelled)
 
-    def _commit(self, plan: StepPlan, next_tokens: list[int | None]) -> None:
-        """Counts what was computed, hands out what was found, and lets those leave that ended by it."""
-        found = iter(next_tokens)
-        ended = []
+    def _take_in_prepared(self) -> None:
+        for key in [key for key, preparing in self._preparing.items() if preparing.done()]:
+            preparing, sequences = self._preparing.pop(key), list(self._sequences[key])
+            try:
+                guide = preparing.result()
+            except Exception as error:
+                failure = error if isinstance(error, InflightError) else _not_compiled(error)
+                for sequence in sequences:
+                    self._end(sequence, FinishReason.ERROR, failure.to_text())
+                self._leave(sequences)
+                continue
+            for sequence in sequences:
+                sequence.guide = guide.fork()
+                self._scheduler.add(sequence)
+
+    def _schedule(self) -> StepPlan:
+        now_ns = self._now_ns()
+        self.pool.advance_to(now_ns)
+        plan = self._scheduler.schedule()
         for chunk in plan.chunks:
-            sequence = chunk.sequence
-            yields_token = chunk.yields_token
-            sequence.computed_tokens = chunk.end
-            if yields_token:
-                self._hand_out(sequence, next(found))
-                if sequence.finish_reason:
-                    ended.append(sequence)
+            if chunk.sequence.first_scheduled_ns == 0:
+                chunk.sequence.first_scheduled_ns = now_ns
+        return plan
+
+    def _commit(self, plan: StepPlan, results: list[ChunkResult]) -> None:
+        """Counts what was computed, hands out what was found, and lets those leave that ended by it."""
+        now_ns = self._now_ns()
+        ended = []
+        for chunk, result in zip(plan.chunks, results, strict=True):
+            if result.error is not None:
+                self._end(chunk.sequence, FinishReason.ERROR, result.error.to_text())
+            elif not chunk.yields_token:
+                self._take_computed(chunk, result)
+            elif result.token_id is None and not result.ends_guide:
+                self._end(chunk.sequence, FinishReason.ERROR, NOT_A_NUMBER.to_text())
+            else:
+                self._take_computed(chunk, result)
+                self._take_token(chunk.sequence, result, now_ns)
+            if chunk.sequence.finish_reason:
+                ended.append(chunk.sequence)
         self._leave(ended)
         self._latest_plan = plan
-        self._step_count += 1
+        self._step_count += bool(plan.chunks)
         self._preemption_count += len(plan.preempted)
 
-    def _hand_out(self, sequence: Sequence, token_id: int | None) -> None:
-        if token_id is None:
-            self._end(sequence, FinishReason.ERROR, NOT_A_NUMBER)
-        else:
-            token_ids = sequence.accept(token_id)
-            self._outputs.append(SequenceOutput(sequence.key, token_ids, sequence.finish_reason))
+    def _take_computed(self, chunk: Chunk, result: ChunkResult) -> None:
+        self._scheduler.commit(chunk)
+        if chunk.sequence.request.returns_context_logits and chunk.sequence.generated_tokens == 0:
+            gather_context_logits(chunk, result)
+
+    def _take_token(self, sequence: Sequence, result: ChunkResult, now_ns: int) -> None:
+        sequence.first_token_ns = sequence.first_token_ns or now_ns
+        sequence.last_token_ns = now_ns
+        is_first = sequence.generated_tokens == 0
+        token_ids = [] if result.token_id is None else sequence.accept(result.token_id)
+        if result.ends_guide and sequence.finish_reason is None:
+            sequence.finish_reason = FinishReason.STOP_WORDS
+        self._events.append(token_event(sequence, token_ids, result, is_first))
 
     def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
         sequence.finish_reason = reason
-        self._outputs.append(SequenceOutput(sequence.key, [], reason, error))
+        self._events.append(end_event(sequence, error))
 
     def _leave(self, ended: list[Sequence]) -> None:
-        self._scheduler.remove(ended)
+        """What a sequence that failed has computed is not to be trusted: nobody finds it again."""
+        self._scheduler.remove([each for each in ended if each.finish_reason is not FinishReason.ERROR])
+        self._scheduler.remove([each for each in ended if each.finish_reason is FinishReason.ERROR], True)
         for sequence in ended:
-            del self._sequences[sequence.key]
+            others = self._sequences[sequence.key]
+            others.remove(sequence)
+            if not others:
+                del self._sequences[sequence.key]
+                if (preparing := self._preparing.pop(sequence.key, None)) is not None:
+                    preparing.cancel()
 
-    def _take_outputs(self) -> list[SequenceOutput]:
-        outputs, self._outputs = self._outputs, []
-        return outputs
+    def _take_events(self) -> list[SequenceEvent]:
+        events, self._events = self._events, []
+        return events
+
+
+def _not_compiled(error: Exception) -> InflightError:
+    return InflightError(ErrorKind.ENGINE_FAILED, f"the guide could not be compiled: {error}")

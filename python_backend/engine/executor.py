@@ -1,45 +1,84 @@
-"""Runs a step's chunks through a torch model and chooses the next tokens."""
+"""Runs a step's chunks through a model and chooses the next tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Row
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-
-from python_backend.engine.attention import StepAttention, segment_key
+from python_backend.engine.execution import ChunkResult
 from python_backend.engine.sampling import choose_tokens
 
 if TYPE_CHECKING:
-    from python_backend.engine.kv_cache import KvCache
-    from python_backend.engine.models.model import Model
-    from python_backend.engine.scheduling.plan import Chunk
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from python_backend.engine.scheduling.plan import BlockCopy, Chunk
 
 
-class TorchExecutor:
-    def __init__(self, model: Model, cache: KvCache) -> None:
+class StepModel(Protocol):
+    """A model with its cache of keys and values."""
+
+    def forward(
+        self, chunks: Row[Chunk], copies: Row[BlockCopy], wanted_rows: Row[int]
+    ) -> NDArray[np.float32]:
+        """Copies blocks, computes the chunks, and returns the logits of the wanted rows.
+
+        Rows are the chunks' tokens one after the other.
+        """
+
+
+class ModelExecutor:
+    def __init__(self, model: StepModel) -> None:
         self._model = model
-        self._cache = cache
 
-    @torch.inference_mode()
-    def execute(self, chunks: Row[Chunk]) -> list[int | None]:
-        ordered = sorted(chunks, key=lambda chunk: segment_key(chunk, self._cache.tokens_per_block))
-        yielding = [chunk.sequence for chunk in ordered if chunk.yields_token]
-        chosen = dict(zip(yielding, choose_tokens(self._forward(ordered), yielding), strict=True))
-        return [chosen[chunk.sequence] for chunk in chunks if chunk.yields_token]
-
-    def _forward(self, chunks: Row[Chunk]) -> torch.Tensor:
-        token_ids: list[int] = []
-        positions: list[int] = []
-        wanted_rows: list[int] = []
-        for chunk in chunks:
-            token_ids += chunk.token_ids
-            positions += range(chunk.start, chunk.end)
+    def execute(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> list[ChunkResult]:
+        wanted = [_wanted_positions(chunk) for chunk in chunks]
+        logits = self._model.forward(chunks, copies, _rows_of(chunks, wanted))
+        results = []
+        last_rows: list[int] = []
+        row = 0
+        for chunk, positions in zip(chunks, wanted, strict=True):
+            prompt = min(positions.stop, chunk.sequence.prompt_tokens) - positions.start
+            asked = chunk.sequence.request.returns_context_logits and prompt > 0
+            results.append(
+                ChunkResult(context_logits=logits[row : row + prompt].tobytes() if asked else None)
+            )
+            row += len(positions)
             if chunk.yields_token:
-                wanted_rows.append(len(token_ids) - 1)
-        return self._model.forward(
-            torch.tensor(token_ids),
-            torch.tensor(positions),
-            StepAttention(self._cache, chunks, self._model.limits.query_heads),
-            torch.tensor(wanted_rows, dtype=torch.long),
-        )
+                last_rows.append(row - 1)
+        self._choose(chunks, logits, last_rows, results)
+        return results
+
+    def _choose(
+        self,
+        chunks: Row[Chunk],
+        logits: NDArray[np.float32],
+        last_rows: list[int],
+        results: list[ChunkResult],
+    ) -> None:
+        yielding = [index for index, chunk in enumerate(chunks) if chunk.yields_token]
+        scores = logits if len(last_rows) == len(logits) else logits[last_rows]
+        choices = choose_tokens(scores, [chunks[index].sequence for index in yielding])
+        for index, choice in zip(yielding, choices, strict=True):
+            result = results[index]
+            result.token_id = choice.token_id
+            result.ends_guide = choice.ends_guide
+            result.log_prob = choice.log_prob
+            result.generation_logits = choice.logits
+            result.error = choice.error
+
+
+def _wanted_positions(chunk: Chunk) -> range:
+    """The positions of a chunk whose logits someone asked for: those of the prompt, or the last alone."""
+    if chunk.sequence.request.returns_context_logits and chunk.start < chunk.sequence.prompt_tokens:
+        return range(chunk.start, chunk.end)
+    return range(chunk.end - 1, chunk.end) if chunk.yields_token else range(chunk.end, chunk.end)
+
+
+def _rows_of(chunks: Row[Chunk], wanted: Row[range]) -> list[int]:
+    rows: list[int] = []
+    first_row = 0
+    for chunk, positions in zip(chunks, wanted, strict=True):
+        rows += [first_row + position - chunk.start for position in positions]
+        first_row += chunk.count
+    return rows

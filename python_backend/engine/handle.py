@@ -14,8 +14,19 @@ import sys
 import threading
 from multiprocessing.connection import Connection
 
-from python_backend.engine.messages import Broken, Cancel, Ready, Report, Start, Submit, receive_report, send
-from python_backend.engine.sequence import GenerationRequest
+from python_backend.engine.messages import (
+    Broken,
+    Cancel,
+    Command,
+    Configure,
+    Ready,
+    Report,
+    Start,
+    Submit,
+    receive_report,
+    send,
+)
+from python_backend.engine.request import GenerationRequest
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
 
@@ -32,7 +43,7 @@ def _interpreter() -> str:
 
 
 class EngineProcess:
-    """One running engine. `submit` and `cancel` may be called from any thread, `receive` from one."""
+    """One running engine. Its commands may be given from any thread, `receive` is for one."""
 
     def __init__(self, parameters: EngineParameters) -> None:
         ours, theirs = socket.socketpair()
@@ -66,11 +77,15 @@ class EngineProcess:
         reason = report.error if isinstance(report, Broken) else f"unexpected {type(report).__name__}"
         raise InflightError.from_text(reason)
 
-    def submit(self, key: int, request: GenerationRequest) -> None:
-        self._send(Submit(key, request))
+    def submit(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
+        self._send(Submit(key, request, arrival_ns))
 
     def cancel(self, key: int) -> None:
         self._send(Cancel(key))
+
+    def configure(self, max_step_tokens: int | None = None, max_batch_size: int | None = None) -> None:
+        """New limits for the steps to come; None leaves one as it is."""
+        self._send(Configure(max_step_tokens, max_batch_size))
 
     def has_report(self, timeout_s: float) -> bool:
         """Whether `receive` would return at once; EOFError when the process has ended."""
@@ -109,7 +124,7 @@ class EngineProcess:
             return f"killed by {signal.Signals(-code).name}"
         return f"exit code {code}"
 
-    def _send(self, message: Start | Submit | Cancel) -> None:
+    def _send(self, message: Command) -> None:
         with self._sending:
             try:
                 send(self._connection, message)

@@ -6,7 +6,8 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from python_backend.engine.sequence import GenerationRequest
+from python_backend.engine.request import GenerationRequest
+from python_backend.engine.sequence import FinishReason
 from python_backend.wire.parameters import EngineParameters
 
 
@@ -17,12 +18,22 @@ class Start(msgspec.Struct, tag=True, frozen=True):
 
 
 class Submit(msgspec.Struct, tag=True, frozen=True):
+    """`arrival_ns` is the system's monotonic clock, which all processes of a machine share."""
+
     key: int
     request: GenerationRequest
+    arrival_ns: int
 
 
 class Cancel(msgspec.Struct, tag=True, frozen=True):
     key: int
+
+
+class Configure(msgspec.Struct, tag=True, frozen=True):
+    """New limits for the steps to come; None leaves one as it is."""
+
+    max_step_tokens: int | None = None
+    max_batch_size: int | None = None
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
@@ -40,13 +51,39 @@ class Broken(msgspec.Struct, tag=True, frozen=True):
     error: str
 
 
+class PerfMetrics(msgspec.Struct, array_like=True, frozen=True):
+    """One sequence's life, told with its last event; times are of the system's monotonic clock, 0: never."""
+
+    arrival_ns: int
+    first_scheduled_ns: int
+    first_token_ns: int
+    last_token_ns: int
+    alloc_new_blocks: int
+    reused_blocks: int
+    preemptions: int
+
+    @property
+    def alloc_total_blocks(self) -> int:
+        return self.alloc_new_blocks + self.reused_blocks
+
+
 class SequenceEvent(msgspec.Struct, array_like=True, frozen=True):
-    """New tokens of one sequence; with `finish_reason` or `error` set it is the sequence's last."""
+    """What one step gave one sequence; with `finish_reason` or `error` set it is the sequence's last.
+
+    A request for several sequences gets the events of each under its one key, told apart by
+    `sequence_index`. Logits are rows of fp32, one a token: `context_logits` those of the prompt, with the
+    event of the first token; `generation_logits` those the tokens of this event were chosen from.
+    """
 
     key: int
     token_ids: list[int]
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
     error: str | None = None
+    sequence_index: int = 0
+    log_probs: list[float] | None = None
+    context_logits: bytes | None = None
+    generation_logits: bytes | None = None
+    perf: PerfMetrics | None = None
 
     @property
     def is_last(self) -> bool:
@@ -65,6 +102,13 @@ class Gauges(msgspec.Struct, array_like=True, frozen=True):
     used_blocks: int
     total_blocks: int
     context_tokens: int
+    reused_blocks: int = 0  # over the engine's life
+    cached_blocks: int = 0  # free, and still holding a prefix someone may ask for
+    preemptions: int = 0  # over the engine's life
+    max_batch_size: int = 0
+    max_step_tokens: int = 0
+    memory_bytes: int = 0
+    new_blocks: int = 0  # handed out empty, over the engine's life
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):
@@ -74,7 +118,7 @@ class Progress(msgspec.Struct, tag=True, frozen=True):
     gauges: Gauges | None = None
 
 
-Command = Start | Submit | Cancel
+Command = Start | Submit | Cancel | Configure
 Report = Ready | Broken | Progress
 
 _encoder = msgspec.msgpack.Encoder()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import time
@@ -12,6 +13,7 @@ from python_backend.engine.messages import (
     Broken,
     Cancel,
     Command,
+    Configure,
     Gauges,
     Progress,
     Ready,
@@ -21,26 +23,38 @@ from python_backend.engine.messages import (
     receive_command,
     send,
 )
-from python_backend.engine.sequence import GenerationRequest
+from python_backend.engine.request import GenerationRequest
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
 
 _log = logging.getLogger("inflight.engine")
 
+# How long the loop listens for commands at a time while all requests wait for their guides.
+_PREPARING_POLL_S = 0.002
+# A request may be refused for wanting a senseless number of sequences; so many at most are told.
+_MOST_REFUSALS = 1024
+
 
 class Runtime(Protocol):
-    """What can stand behind the contract: this project's torch engine, or another."""
+    """What can stand behind the contract: this project's engine, or another."""
 
     def describe(self) -> Ready: ...
 
     @property
     def has_work(self) -> bool: ...
 
-    def add(self, key: int, request: GenerationRequest) -> None:
+    @property
+    def can_step(self) -> bool:
+        """False while the work there is waits for something that is being prepared elsewhere."""
+
+    def add(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
         """Takes a request; raises InflightError when it can never run."""
 
     def cancel(self, key: int) -> None:
-        """Ends a sequence at the next step; an unknown key is not an error."""
+        """Ends a request at the next step; an unknown key is not an error."""
+
+    def configure(self, max_step_tokens: int | None, max_batch_size: int | None) -> None:
+        """Sets new limits; raises InflightError when they make no sense."""
 
     def step(self) -> list[SequenceEvent]: ...
 
@@ -55,9 +69,9 @@ def load_runtime(parameters: EngineParameters) -> Runtime:
         from python_backend.engine.synthetic import SyntheticRuntime
 
         return SyntheticRuntime(parameters)
-    from python_backend.engine.torch_runtime import TorchRuntime
+    from python_backend.engine.runtime import EngineRuntime
 
-    return TorchRuntime(parameters)
+    return EngineRuntime(parameters)
 
 
 class StepLoop:
@@ -70,24 +84,41 @@ class StepLoop:
 
     def run(self) -> None:
         while True:
-            self._take_commands(wait=not self._runtime.has_work)
+            self._take_commands()
             events = self._refused + self._step()
             self._refused = []
             self._report(events)
 
-    def _take_commands(self, wait: bool) -> None:
-        while wait or self._connection.poll(0):
+    def _take_commands(self) -> None:
+        wait_s = self._patience_s()
+        while self._connection.poll(wait_s):
             self._take(receive_command(self._connection))
-            wait = False
+            wait_s = 0
+
+    def _patience_s(self) -> float | None:
+        """How long to listen for commands before the next step; None: until one comes."""
+        if not self._runtime.has_work:
+            return None
+        return 0 if self._runtime.can_step else _PREPARING_POLL_S
 
     def _take(self, command: Command) -> None:
         if isinstance(command, Submit):
             try:
-                self._runtime.add(command.key, command.request)
+                self._runtime.add(command.key, command.request, command.arrival_ns)
             except InflightError as error:
-                self._refused.append(SequenceEvent(command.key, [], error=error.to_text()))
+                self._refuse(command, error)
         elif isinstance(command, Cancel):
             self._runtime.cancel(command.key)
+        elif isinstance(command, Configure):
+            try:
+                self._runtime.configure(command.max_step_tokens, command.max_batch_size)
+            except InflightError as error:
+                _log.warning("the limits stay as they are: %s", error)
+
+    def _refuse(self, command: Submit, error: InflightError) -> None:
+        """Each of the sequences that were asked for ends, for that is how many the owner waits for."""
+        for index in range(max(1, min(command.request.num_return_sequences, _MOST_REFUSALS))):
+            self._refused.append(SequenceEvent(command.key, [], error=error.to_text(), sequence_index=index))
 
     def _step(self) -> list[SequenceEvent]:
         if not self._runtime.has_work:
@@ -123,6 +154,9 @@ def main(connection: Connection) -> None:
         _log.exception("the model could not be loaded")
         send(connection, Broken(InflightError(ErrorKind.ENGINE_FAILED, str(error)).to_text()))
         return
+    # What was loaded stays: a collector that looked through it would hold up a step for tens of milliseconds.
+    gc.collect()
+    gc.freeze()
     send(connection, runtime.describe())
     StepLoop(connection, runtime, start.parameters.stats_check_period_ms / 1000).run()
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from python_backend.engine.request import GuideKind
 from python_backend.wire.errors import ErrorKind, InflightError
 
 if TYPE_CHECKING:
-    from python_backend.engine.sequence import GenerationRequest, SamplingParams
+    from python_backend.engine.request import GenerationRequest, Guide, Retention, SamplingParams
+
+_MOST_GUIDE_CHARACTERS = 1 << 18
 
 
 def _invalid(message: str) -> InflightError:
     return InflightError(ErrorKind.INVALID_REQUEST, message)
 
 
-def refuse_impossible(request: GenerationRequest, vocabulary: int, max_sequence_tokens: int) -> None:
+def refuse_impossible(
+    request: GenerationRequest, vocabulary: int, max_sequence_tokens: int, max_return_sequences: int
+) -> None:
     """Raises InflightError with a sentence that names the value and what is allowed."""
     prompt = request.prompt_ids
     if not prompt:
@@ -26,21 +32,45 @@ def refuse_impossible(request: GenerationRequest, vocabulary: int, max_sequence_
             f"the prompt has {len(prompt)} tokens; prompt and answer together may have at most "
             f"{max_sequence_tokens}",
         )
-    if min(prompt) < 0 or max(prompt) >= vocabulary:
-        stray = next(token_id for token_id in prompt if not 0 <= token_id < vocabulary)
-        raise _invalid(f"the prompt holds token id {stray}; allowed: 0 to {vocabulary - 1}")
+    _refuse_strays("the prompt holds token id", prompt, vocabulary)
     if request.max_new_tokens < 1:
         raise _invalid(f"max_new_tokens is {request.max_new_tokens}; it must be at least 1")
     if request.end_id is not None and not -1 <= request.end_id <= vocabulary:
         raise _invalid(f"end_id is {request.end_id}; allowed: -1 (none) to {vocabulary}")
-    _refuse_sampling(request.sampling)
+    if not 1 <= request.num_return_sequences <= max_return_sequences:
+        raise _invalid(
+            f"num_return_sequences is {request.num_return_sequences}; allowed: 1 to {max_return_sequences}"
+        )
+    for bad in request.bad_sequences:
+        _refuse_strays("bad_sequences holds token id", bad, vocabulary)
+    _refuse_bias(request.token_bias, vocabulary)
+    _refuse_sampling(request.sampling, vocabulary)
+    _refuse_retention(request.retention)
+    if request.guide is not None:
+        _refuse_guide(request.guide)
 
 
-def _refuse_sampling(sampling: SamplingParams) -> None:
+def _refuse_strays(where: str, token_ids: Iterable[int], vocabulary: int) -> None:
+    for token_id in token_ids:
+        if not 0 <= token_id < vocabulary:
+            raise _invalid(f"{where} {token_id}; allowed: 0 to {vocabulary - 1}")
+
+
+def _refuse_bias(token_bias: dict[int, float], vocabulary: int) -> None:
+    _refuse_strays("token_bias holds token id", token_bias, vocabulary)
+    for token_id, bias in token_bias.items():
+        if not math.isfinite(bias):
+            raise _invalid(f"the bias of token id {token_id} is {bias}; it must be a number")
+
+
+def _refuse_sampling(sampling: SamplingParams, vocabulary: int) -> None:
     allowed = {
         "temperature": (sampling.temperature >= 0, "0 or above"),
         "top_k": (sampling.top_k >= 0, "0 or above"),
         "top_p": (sampling.top_p <= 1, "at most 1"),
+        "top_p_min": (0 <= sampling.top_p_min <= 1, "from 0 to 1"),
+        "top_p_decay": (0 < sampling.top_p_decay <= 1, "above 0 and at most 1"),
+        "top_p_reset_id": (-1 <= sampling.top_p_reset_id < vocabulary, f"from -1 (none) to {vocabulary - 1}"),
         "repetition_penalty": (sampling.repetition_penalty > 0, "above 0"),
         "presence_penalty": (True, "a number"),
         "frequency_penalty": (True, "a number"),
@@ -50,3 +80,33 @@ def _refuse_sampling(sampling: SamplingParams) -> None:
         value = getattr(sampling, name)
         if not (is_in_range and math.isfinite(value)):
             raise _invalid(f"{name} is {value}; it must be {sentence}")
+
+
+def _refuse_retention(retention: Retention) -> None:
+    for part in retention.ranges:
+        if part.start < 0:
+            raise _invalid(f"a retention range starts at token {part.start}; it must be 0 or above")
+        if part.end is not None and part.end <= part.start:
+            raise _invalid(
+                f"a retention range starts at token {part.start} and ends at {part.end}; it must end later, "
+                "or at -1 (the last token)"
+            )
+        _refuse_keep("a retention range's", part.priority, part.duration_ms)
+    _refuse_keep("the retention_decode", retention.decode_priority, retention.decode_duration_ms)
+
+
+def _refuse_keep(whose: str, priority: int, duration_ms: int | None) -> None:
+    if not 0 <= priority <= 100:
+        raise _invalid(f"{whose} priority is {priority}; allowed: 0 to 100")
+    if duration_ms is not None and duration_ms < 0:
+        raise _invalid(f"{whose} duration is {duration_ms} ms; it must be 0 or above, or -1 (for ever)")
+
+
+def _refuse_guide(guide: Guide) -> None:
+    if not guide.text and guide.kind is not GuideKind.JSON:
+        raise _invalid(f"guided_decoding_guide is empty; {guide.kind.value} needs a text")
+    if len(guide.text) > _MOST_GUIDE_CHARACTERS:
+        raise _invalid(
+            f"guided_decoding_guide has {len(guide.text)} characters; allowed: at most "
+            f"{_MOST_GUIDE_CHARACTERS}"
+        )

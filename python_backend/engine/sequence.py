@@ -1,54 +1,16 @@
-"""The engine's noun: one request's tokens, how far they are computed, and how it ended."""
+"""The engine's noun: one answer to a request, its tokens, how far they are computed, and how it ended."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
-from random import Random
+from typing import TYPE_CHECKING
 
 from python_backend.engine.blocks import BlockTable
+from python_backend.engine.prefix_cache import root_hash
+from python_backend.engine.request import GenerationRequest
 
-# Colder, logits over temperature leave the range of fp32, and only the likeliest token has a chance anyway.
-_COLDEST = 1e-5
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the next token is chosen; `top_k` 0 with `top_p` 0, or `temperature` 0, means the likeliest one."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 0.0
-    seed: int = 0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    min_tokens: int = 1
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature < _COLDEST or self.top_k == 1 or (self.top_k == 0 and self.top_p <= 0)
-
-    @property
-    def has_penalties(self) -> bool:
-        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """What a client asked of the engine; `end_id` None or -1 means that no token ends the answer."""
-
-    prompt_ids: list[int]
-    max_new_tokens: int
-    end_id: int | None = None
-    stop_sequences: tuple[tuple[int, ...], ...] = ()
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-
-    @property
-    def single_ends(self) -> list[int]:
-        """Every token that ends the answer on its own."""
-        ends = [stop[0] for stop in self.stop_sequences if len(stop) == 1]
-        return ends if self.end_id is None else [self.end_id, *ends]
+if TYPE_CHECKING:
+    from python_backend.engine.guiding import AnswerGuide
 
 
 class FinishReason(str, Enum):
@@ -60,40 +22,75 @@ class FinishReason(str, Enum):
 
 
 class Sequence:
-    """A request inside the engine.
+    """A request inside the engine, or one of several that answer the same request.
 
     `tokens` holds prompt and answer; the first `computed_tokens` of them have their keys and values in the
     cache. A step hands the sequence some of the rest; when none is left over, the step yields the next
     token. Preemption sets `computed_tokens` back to 0 and touches nothing else, so that a sequence goes on
-    exactly where it was, `random` included.
+    exactly where it was.
+
+    Of the sequences of one request the first is the `leader` of the others: it computes the prompt for all.
+    `rank` is the order in which sequences are served: tier, arrival, and place within the request. `hashes`
+    stands for the full blocks, behind the root they begin at.
     """
 
     __slots__ = (
-        "arrival",
+        "arrival_ns",
         "computed_tokens",
+        "context_logits",
         "finish_reason",
+        "first_scheduled_ns",
+        "first_token_ns",
+        "guide",
+        "hashes",
+        "index",
         "is_cancelled",
         "key",
+        "last_token_ns",
+        "leader",
         "max_new_tokens",
+        "preemptions",
         "prompt_tokens",
-        "random",
+        "rank",
         "request",
         "table",
         "tokens",
     )
 
-    def __init__(self, key: int, arrival: int, request: GenerationRequest, max_new_tokens: int) -> None:
+    def __init__(
+        self,
+        key: int,
+        arrival: int,
+        request: GenerationRequest,
+        max_new_tokens: int,
+        leader: Sequence | None = None,
+        index: int = 0,
+        arrival_ns: int = 0,
+    ) -> None:
         self.key = key
-        self.arrival = arrival
+        self.index = index
+        self.rank = (int(request.tier), arrival, index)
         self.request = request
+        self.leader = leader
         self.max_new_tokens = max_new_tokens
         self.tokens = list(request.prompt_ids)
         self.prompt_tokens = len(self.tokens)
         self.computed_tokens = 0
         self.table = BlockTable()
-        self.random = Random(request.sampling.seed)
+        self.hashes = [root_hash(request.cache_salt)]
+        self.guide: AnswerGuide | None = None
+        self.context_logits: list[bytes] = []
         self.is_cancelled = False
         self.finish_reason: FinishReason | None = None
+        self.preemptions = 0
+        self.arrival_ns = arrival_ns
+        self.first_scheduled_ns = 0
+        self.first_token_ns = 0
+        self.last_token_ns = 0
+
+    @property
+    def tier(self) -> int:
+        return self.rank[0]
 
     @property
     def pending_tokens(self) -> int:
@@ -116,16 +113,41 @@ class Sequence:
     def may_end(self) -> bool:
         return self.generated_tokens >= self.request.sampling.min_tokens
 
+    @property
+    def may_skip_prompt(self) -> bool:
+        """Whether tokens computed for someone else will do; not while the prompt's own scores are wanted."""
+        return not self.request.returns_context_logits or self.generated_tokens > 0
+
+    @property
+    def awaits_leader(self) -> bool:
+        """The leader is computing the prompt for this one too."""
+        return self._has_running_leader and not self._leader_has_prompt
+
+    @property
+    def may_fork(self) -> bool:
+        """The leader holds the whole prompt, and this one needs nothing else yet."""
+        return self._has_running_leader and self._leader_has_prompt
+
+    @property
+    def _has_running_leader(self) -> bool:
+        return self.leader is not None and self.generated_tokens == 0 and bool(self.leader.table.blocks)
+
+    @property
+    def _leader_has_prompt(self) -> bool:
+        return self.leader is not None and self.leader.computed_tokens >= self.prompt_tokens
+
     def accept(self, token_id: int) -> list[int]:
         """Takes the next token, returns what of it belongs to the answer, sets `finish_reason` at its end."""
         if token_id == self.request.end_id and self.may_end:
             self.finish_reason = FinishReason.END_ID
             return []
         self.tokens.append(token_id)
-        if self.may_end and self._ends_with_stop():
+        if self.request.stop_sequences and self.may_end and self._ends_with_stop():
             self.finish_reason = FinishReason.STOP_WORDS
         elif self.generated_tokens >= self.max_new_tokens:
             self.finish_reason = FinishReason.LENGTH
+        elif self.guide is not None:
+            self.guide.advance(token_id)
         return [token_id]
 
     def _ends_with_stop(self) -> bool:
@@ -135,4 +157,4 @@ class Sequence:
         )
 
     def __repr__(self) -> str:
-        return f"Sequence({self.key}, {self.computed_tokens} of {len(self.tokens)} tokens computed)"
+        return f"Sequence({self.key}.{self.index}, {self.computed_tokens} of {len(self.tokens)} computed)"

@@ -8,8 +8,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from python_backend.engine.messages import Gauges, Ready, SequenceEvent
-from python_backend.engine.sequence import FinishReason, GenerationRequest
+from python_backend.engine.memory import resident_bytes
+from python_backend.engine.messages import Gauges, PerfMetrics, Ready, SequenceEvent
+from python_backend.engine.request import GenerationRequest
+from python_backend.engine.sequence import FinishReason
 from python_backend.wire.parameters import EngineParameters
 
 _CYCLE = 50
@@ -19,9 +21,13 @@ _MAX_TOKENS = 1 << 20
 
 @dataclass(slots=True)
 class _Stream:
+    key: int
+    index: int
     first_id: int
     wanted: int
+    arrival_ns: int
     produced: int = 0
+    first_ns: int = 0
     cancelled: bool = False
 
 
@@ -31,7 +37,8 @@ class SyntheticRuntime:
     def __init__(self, parameters: EngineParameters) -> None:
         self._tokens_per_s = parameters.inflight_synthetic_tokens_per_s
         self._max_batch_size = parameters.inflight_max_batch_size
-        self._streams: dict[int, _Stream] = {}
+        self._max_step_tokens = parameters.inflight_max_step_tokens
+        self._streams: list[_Stream] = []
         self._next_step_s = 0.0
         self._steps = 0
 
@@ -42,38 +49,68 @@ class SyntheticRuntime:
     def has_work(self) -> bool:
         return bool(self._streams)
 
-    def add(self, key: int, request: GenerationRequest) -> None:
+    @property
+    def can_step(self) -> bool:
+        return self.has_work
+
+    def add(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
         if not self._streams:
             self._next_step_s = time.monotonic()
-        self._streams[key] = _Stream(request.prompt_ids[0], request.max_new_tokens)
+        self._streams += [
+            _Stream(key, index, request.prompt_ids[0], request.max_new_tokens, arrival_ns)
+            for index in range(request.num_return_sequences)
+        ]
 
     def cancel(self, key: int) -> None:
-        if stream := self._streams.get(key):
-            stream.cancelled = True
+        for stream in self._streams:
+            if stream.key == key:
+                stream.cancelled = True
+
+    def configure(self, max_step_tokens: int | None, max_batch_size: int | None) -> None:
+        """Shown in the gauges and otherwise without effect: nothing is computed here."""
+        self._max_step_tokens = max_step_tokens or self._max_step_tokens
+        self._max_batch_size = max_batch_size or self._max_batch_size
 
     def step(self) -> list[SequenceEvent]:
         self._next_step_s += len(self._streams) / self._tokens_per_s
         time.sleep(max(0.0, self._next_step_s - time.monotonic()))
         self._steps += 1
-        return [self._advance(key) for key in list(self._streams)]
-
-    def _advance(self, key: int) -> SequenceEvent:
-        stream = self._streams[key]
-        if stream.cancelled:
-            del self._streams[key]
-            return SequenceEvent(key, [], FinishReason.CANCELLED.value)
-        token_id = stream.first_id + stream.produced % _CYCLE
-        stream.produced += 1
-        if stream.produced < stream.wanted:
-            return SequenceEvent(key, [token_id])
-        del self._streams[key]
-        return SequenceEvent(key, [token_id], FinishReason.LENGTH.value)
+        now_ns = time.monotonic_ns()
+        events = [_advance(stream, now_ns) for stream in self._streams]
+        self._streams = [
+            stream for stream, event in zip(self._streams, events, strict=True) if not event.is_last
+        ]
+        return events
 
     def abort(self, reason: str) -> list[SequenceEvent]:
-        keys = list(self._streams)
-        self._streams.clear()
-        return [SequenceEvent(key, [], error=reason) for key in keys]
+        streams, self._streams = self._streams, []
+        return [SequenceEvent(stream.key, [], None, reason, stream.index) for stream in streams]
 
     def gauges(self) -> Gauges:
         running = len(self._streams)
-        return Gauges(self._steps, running, running, 0, 0, 0, running, self.describe().total_blocks, 0)
+        return Gauges(
+            step_count=self._steps,
+            active=running,
+            scheduled=running,
+            context=0,
+            waiting=0,
+            paused=0,
+            used_blocks=running,
+            total_blocks=self.describe().total_blocks,
+            context_tokens=0,
+            max_batch_size=self._max_batch_size,
+            max_step_tokens=self._max_step_tokens,
+            memory_bytes=resident_bytes(),
+        )
+
+
+def _advance(stream: _Stream, now_ns: int) -> SequenceEvent:
+    stream.first_ns = stream.first_ns or now_ns
+    perf = PerfMetrics(stream.arrival_ns, stream.first_ns, stream.first_ns, now_ns, 1, 0, 0)
+    if stream.cancelled:
+        return SequenceEvent(stream.key, [], FinishReason.CANCELLED, sequence_index=stream.index, perf=perf)
+    token_id = stream.first_id + stream.produced % _CYCLE
+    stream.produced += 1
+    if stream.produced < stream.wanted:
+        return SequenceEvent(stream.key, [token_id], sequence_index=stream.index)
+    return SequenceEvent(stream.key, [token_id], FinishReason.LENGTH, sequence_index=stream.index, perf=perf)

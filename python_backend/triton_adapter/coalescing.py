@@ -2,7 +2,8 @@
 
 There is no timer and no knob. The sender takes the stream that has waited longest, with everything it has
 produced since its last response. While sending keeps up, each token leaves on its own; when it does not,
-responses grow by just as much as the path behind them is slow, and no throughput is lost.
+responses grow by just as much as the path behind them is slow, and no throughput is lost. An answer that is
+wanted whole is collected in the same way, and waits for its turn only once it is complete.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from python_backend.engine.messages import SequenceEvent
+from python_backend.engine.messages import PerfMetrics, SequenceEvent
+from python_backend.engine.sequence import FinishReason
+
+StreamKey = tuple[int, int]  # a row's key in the engine, and which of its sequences
 
 
 @dataclass(slots=True)
@@ -18,30 +22,65 @@ class Pending:
     """What one sequence has produced since its last response."""
 
     key: int
+    sequence_index: int = 0
     token_ids: list[int] = field(default_factory=list)
-    finish_reason: str | None = None
+    log_probs: list[float] = field(default_factory=list)
+    context_logits: list[bytes] = field(default_factory=list)
+    generation_logits: list[bytes] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
     error: str | None = None
+    perf: PerfMetrics | None = None
+    oldest_ns: int = 0  # when the first and the last of the tokens came
+    newest_ns: int = 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.finish_reason is not None or self.error is not None
+
+    def add(self, event: SequenceEvent, now_ns: int) -> None:
+        self.finish_reason = event.finish_reason
+        self.error = event.error
+        self.perf = event.perf
+        if event.context_logits is not None:
+            self.context_logits.append(event.context_logits)
+        if not event.token_ids:
+            return
+        self.token_ids += event.token_ids
+        self.log_probs += event.log_probs or ()
+        if event.generation_logits is not None:
+            self.generation_logits.append(event.generation_logits)
+        self.oldest_ns = self.oldest_ns or now_ns
+        self.newest_ns = now_ns
 
 
 class Coalescer:
     def __init__(self) -> None:
-        self._waiting: dict[int, Pending] = {}
-        self._order: deque[int] = deque()
+        self._collected: dict[StreamKey, Pending] = {}
+        self._order: deque[StreamKey] = deque()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        """How many streams wait for the sender."""
+        return len(self._order)
 
-    def put(self, event: SequenceEvent) -> None:
-        pending = self._waiting.get(event.key)
+    def put(self, event: SequenceEvent, now_ns: int = 0, whole: bool = False) -> None:
+        """`whole`: the caller wants the answer in one piece."""
+        stream = (event.key, event.sequence_index)
+        pending = self._collected.get(stream)
+        is_new = pending is None
         if pending is None:
-            pending = self._waiting[event.key] = Pending(event.key)
-            self._order.append(event.key)
-        pending.token_ids += event.token_ids
-        pending.finish_reason = event.finish_reason
-        pending.error = event.error
+            pending = self._collected[stream] = Pending(*stream)
+        pending.add(event, now_ns)
+        if event.is_last if whole else is_new:
+            self._order.append(stream)
 
     def take(self) -> Pending | None:
         """The stream that has waited longest, with all it has; None when nobody waits."""
-        if not self._order:
-            return None
-        return self._waiting.pop(self._order.popleft())
+        while self._order:
+            if pending := self._collected.pop(self._order.popleft(), None):
+                return pending
+        return None
+
+    def drop(self, key: int, sequences: int) -> None:
+        """Forgets what a row has produced: nobody wants it any more."""
+        for index in range(sequences):
+            self._collected.pop((key, index), None)

@@ -1,69 +1,237 @@
-"""The `nv_trt_llm_*` gauges on Triton's metrics port, with the names and labels of the contract."""
+"""The metrics of one model version on Triton's metrics port: the contract's families, and latencies.
+
+Setting or observing one value is a round trip to the server process (about 30 µs), so a gauge is set only
+when it has changed, and gaps between tokens are observed once a response, not once a token.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from python_backend.engine.messages import Gauges, Ready
+from python_backend.engine.messages import Gauges, PerfMetrics, Ready
+from python_backend.engine.request import Tier
 from python_backend.triton_adapter import pb
+from python_backend.triton_adapter.request_parameters import Limits
+from python_backend.triton_adapter.running import RunningRow
 
-_FAMILIES = {
-    "nv_trt_llm_request_metrics": (
+_TOKEN_BUCKETS = (10, 50, 100, 500, 1000)
+_SECOND_BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1, 2.5, 5, 10, 30, 60),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric for each value of `label`; a single one where there is no label."""
+
+    kind: str  # the name of one of the kinds of Triton's MetricFamily
+    description: str
+    label: str = ""
+    values: tuple[str, ...] = ("",)
+    buckets: tuple[float, ...] = field(default=())
+
+
+_TIERS = tuple(tier.name.lower() for tier in Tier)
+FAMILIES = {
+    "nv_trt_llm_request_metrics": Family(
+        "GAUGE",
         "TRT LLM request metrics",
         "request_type",
         ("active", "max", "scheduled", "context", "waiting"),
     ),
-    "nv_trt_llm_kv_cache_block_metrics": (
+    "nv_trt_llm_runtime_memory_metrics": Family(
+        "GAUGE", "TRT LLM runtime memory metrics", "memory_type", ("cpu", "gpu", "pinned")
+    ),
+    "nv_trt_llm_kv_cache_block_metrics": Family(
+        "GAUGE",
         "TRT LLM KV cache block metrics",
         "kv_cache_block_type",
-        ("max", "free", "used", "tokens_per", "fraction"),
+        ("max", "free", "used", "tokens_per", "reused", "fraction"),
     ),
-    "nv_trt_llm_inflight_batcher_metrics": (
+    "nv_trt_llm_inflight_batcher_metrics": Family(
+        "GAUGE",
         "TRT LLM inflight_batcher-specific metrics",
         "inflight_batcher_specific_metric",
-        ("total_context_tokens", "generation_requests", "paused_requests"),
+        ("total_context_tokens", "generation_requests", "micro_batch_id", "paused_requests"),
     ),
-    "nv_trt_llm_general_metrics": ("General TRT LLM metrics", "general_type", ("iteration_counter",)),
+    "nv_trt_llm_v1_metrics": Family(
+        "GAUGE",
+        "TRT LLM v1-specific metrics",
+        "v1_specific_metric",
+        ("total_context_tokens", "total_generation_tokens", "empty_generation_slots"),
+    ),
+    "nv_trt_llm_general_metrics": Family(
+        "GAUGE", "General TRT LLM metrics", "general_type", ("timestamp", "iteration_counter")
+    ),
+    "nv_trt_llm_disaggregated_serving_metrics": Family(
+        "COUNTER",
+        "TRT LLM disaggregated serving metrics",
+        "disaggregated_serving_type",
+        ("kv_cache_transfer_ms", "request_count"),
+    ),
+    "nv_llm_input_token_len": Family(
+        "HISTOGRAM",
+        "TRT LLM response metrics",
+        "response_metric_type",
+        ("total_input_tokens",),
+        _TOKEN_BUCKETS,
+    ),
+    "nv_llm_output_token_len": Family(
+        "HISTOGRAM",
+        "TRT LLM response metrics",
+        "response_metric_type",
+        ("total_output_tokens",),
+        _TOKEN_BUCKETS,
+    ),
+    "inflight_time_to_first_token_seconds": Family(
+        "HISTOGRAM",
+        "From a row's arrival in tensorrt_llm to its first token",
+        "tier",
+        _TIERS,
+        _SECOND_BUCKETS,
+    ),
+    "inflight_inter_token_latency_seconds": Family(
+        "HISTOGRAM", "Mean time from token to token, one observation a response", buckets=_SECOND_BUCKETS
+    ),
+    "inflight_engine_queue_seconds": Family(
+        "HISTOGRAM",
+        "From a row's arrival in tensorrt_llm to its first step",
+        "tier",
+        _TIERS,
+        _SECOND_BUCKETS,
+    ),
+    "inflight_engine_limits": Family(
+        "GAUGE", "What the engine takes into one step", "limit", ("max_batch_size", "max_step_tokens")
+    ),
+    "inflight_cached_blocks": Family("GAUGE", "Free blocks that hold a prefix someone may ask for"),
+    "inflight_preemptions_total": Family("COUNTER", "Sequences interrupted to make room for others"),
+    "inflight_reused_blocks_total": Family("COUNTER", "Blocks found in the prefix cache"),
 }
+_ONLY_IN_FLIGHT, _ONLY_STATIC = "nv_trt_llm_inflight_batcher_metrics", "nv_trt_llm_v1_metrics"
 
 
 class EngineMetrics:
-    """Gauges of one model version; the objects must stay alive for Triton to show them."""
+    """Metrics of one model version; the objects must stay alive for Triton to show them."""
 
-    def __init__(self, model: str, version: str) -> None:
-        pb_utils = pb.utils()
-        self._families = []
-        self._gauges: dict[tuple[str, str], Any] = {}
-        for name, (description, label, values) in _FAMILIES.items():
-            family = pb_utils.MetricFamily(
-                name=name, description=description, kind=pb_utils.MetricFamily.GAUGE
-            )
-            self._families.append(family)
-            for value in values:
-                self._gauges[name, value] = family.Metric(
-                    labels={"model": model, "version": version, label: value}
-                )
+    def __init__(self, model: str, version: str, static_batching: bool) -> None:
+        self._families: list[Any] = []
+        self._metrics: dict[tuple[str, str], Any] = {}
+        self._shown: dict[tuple[str, str], float] = {}
+        left_out = _ONLY_IN_FLIGHT if static_batching else _ONLY_STATIC
+        for name, family in FAMILIES.items():
+            if name != left_out:
+                self._register(name, family, {"model": model, "version": version})
+
+    def _register(self, name: str, family: Family, labels: Mapping[str, str]) -> None:
+        families = pb.utils().MetricFamily
+        created = families(name=name, description=family.description, kind=getattr(families, family.kind))
+        self._families.append(created)
+        more = {"buckets": list(family.buckets)} if family.buckets else {}
+        for value in family.values:
+            own = {family.label: value} if family.label else {}
+            self._metrics[name, value] = created.Metric(labels={**labels, **own}, **more)
+
+    def show_idle(self, capacity: Ready, limits: Limits) -> None:
+        """An engine that has just been started, and has said nothing yet."""
+        self.update(
+            capacity,
+            Gauges(
+                step_count=0,
+                active=0,
+                scheduled=0,
+                context=0,
+                waiting=0,
+                paused=0,
+                used_blocks=0,
+                total_blocks=capacity.total_blocks,
+                context_tokens=0,
+                max_batch_size=limits.max_batch_size,
+                max_step_tokens=limits.max_step_tokens,
+            ),
+        )
 
     def update(self, capacity: Ready, now: Gauges) -> None:
-        self._set("nv_trt_llm_request_metrics", "active", now.active)
-        self._set("nv_trt_llm_request_metrics", "max", capacity.max_batch_size)
-        self._set("nv_trt_llm_request_metrics", "scheduled", now.scheduled)
-        self._set("nv_trt_llm_request_metrics", "context", now.context)
-        self._set("nv_trt_llm_request_metrics", "waiting", now.waiting)
-        self._set("nv_trt_llm_kv_cache_block_metrics", "max", now.total_blocks)
-        self._set("nv_trt_llm_kv_cache_block_metrics", "free", now.total_blocks - now.used_blocks)
-        self._set("nv_trt_llm_kv_cache_block_metrics", "used", now.used_blocks)
-        self._set("nv_trt_llm_kv_cache_block_metrics", "tokens_per", capacity.tokens_per_block)
-        self._set("nv_trt_llm_kv_cache_block_metrics", "fraction", now.used_blocks / now.total_blocks)
-        self._set("nv_trt_llm_inflight_batcher_metrics", "total_context_tokens", now.context_tokens)
-        self._set("nv_trt_llm_inflight_batcher_metrics", "generation_requests", now.scheduled - now.context)
-        self._set("nv_trt_llm_inflight_batcher_metrics", "paused_requests", now.paused)
-        self._set("nv_trt_llm_general_metrics", "iteration_counter", now.step_count)
+        for name, values in _gauge_values(capacity, now).items():
+            for value, number in values.items():
+                key = (name, value)
+                if key in self._metrics and self._shown.get(key) != number:
+                    self._metrics[key].set(number)
+                    self._shown[key] = number
+        self._count("inflight_preemptions_total", now.preemptions)
+        self._count("inflight_reused_blocks_total", now.reused_blocks)
 
-    def _set(self, family: str, value: str, number: float) -> None:
-        self._gauges[family, value].set(number)
+    def first_token(self, tier: Tier, waited_ns: int) -> None:
+        self._observe("inflight_time_to_first_token_seconds", waited_ns / 1e9, tier.name.lower())
+
+    def between_tokens(self, mean_gap_s: float | None) -> None:
+        if mean_gap_s is not None:
+            self._observe("inflight_inter_token_latency_seconds", mean_gap_s)
+
+    def row_ended(self, row: RunningRow, perf: PerfMetrics | None) -> None:
+        generation = row.call.generation
+        self._observe("nv_llm_input_token_len", len(generation.prompt_ids), "total_input_tokens")
+        self._observe("nv_llm_output_token_len", row.output_tokens, "total_output_tokens")
+        if perf is not None and perf.first_scheduled_ns:
+            waited_s = (perf.first_scheduled_ns - perf.arrival_ns) / 1e9
+            self._observe("inflight_engine_queue_seconds", waited_s, generation.tier.name.lower())
 
     def close(self) -> None:
         """Metrics go before their families: the other order ends the stub with a fault."""
-        self._gauges.clear()
+        self._metrics.clear()
         self._families.clear()
+
+    def _observe(self, name: str, number: float, value: str = "") -> None:
+        self._metrics[name, value].observe(number)
+
+    def _count(self, name: str, total: int) -> None:
+        """`total` is over the engine's life; one that was started again begins at 0."""
+        before = self._shown.get((name, ""), 0)
+        if total != before:
+            self._metrics[name, ""].increment(total - before if total > before else total)
+            self._shown[name, ""] = total
+
+
+def _gauge_values(capacity: Ready, now: Gauges) -> dict[str, dict[str, float]]:
+    generation_requests = now.scheduled - now.context
+    return {
+        "nv_trt_llm_request_metrics": {
+            "active": now.active,
+            "max": now.max_batch_size or capacity.max_batch_size,
+            "scheduled": now.scheduled,
+            "context": now.context,
+            "waiting": now.waiting,
+        },
+        "nv_trt_llm_runtime_memory_metrics": {"cpu": now.memory_bytes, "gpu": 0, "pinned": 0},
+        "nv_trt_llm_kv_cache_block_metrics": {
+            "max": now.total_blocks,
+            "free": now.total_blocks - now.used_blocks,
+            "used": now.used_blocks,
+            "tokens_per": capacity.tokens_per_block,
+            "reused": now.reused_blocks,
+            "fraction": now.used_blocks / now.total_blocks,
+        },
+        "nv_trt_llm_inflight_batcher_metrics": {
+            "total_context_tokens": now.context_tokens,
+            "generation_requests": generation_requests,
+            "micro_batch_id": 0,
+            "paused_requests": now.paused,
+        },
+        "nv_trt_llm_v1_metrics": {
+            "total_context_tokens": now.context_tokens,
+            "total_generation_tokens": generation_requests,
+            "empty_generation_slots": capacity.max_batch_size - now.scheduled,
+        },
+        "nv_trt_llm_general_metrics": {
+            "timestamp": time.time_ns() // 1000,
+            "iteration_counter": now.step_count,
+        },
+        "inflight_engine_limits": {
+            "max_batch_size": now.max_batch_size,
+            "max_step_tokens": now.max_step_tokens,
+        },
+        "inflight_cached_blocks": {"": now.cached_blocks},
+    }

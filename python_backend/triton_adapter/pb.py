@@ -44,6 +44,12 @@ def model_parameters(args: Mapping[str, str]) -> dict[str, str]:
     return {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
 
 
+def is_decoupled(args: Mapping[str, str]) -> bool:
+    """Whether the model's config lets it answer a request with any number of responses."""
+    policy = json.loads(args["model_config"]).get("model_transaction_policy", {})
+    return bool(policy.get("decoupled", False))
+
+
 def request_parameters(request: PbRequest) -> dict[str, Any]:
     text = request.parameters()
     parameters: dict[str, Any] = json.loads(text) if text else {}

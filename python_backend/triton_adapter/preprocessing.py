@@ -83,7 +83,7 @@ class TritonPythonModel:
         end_id = _column(job.inputs, "END_ID", self._tokenizer.eos_id, rows)
         pad_id = _column(job.inputs, "PAD_ID", self._tokenizer.pad_id, rows)
         outputs = [
-            pb.tensor("INPUT_ID", _padded(job.prompt_ids, pad_id[0][0]), np.int32),
+            pb.tensor("INPUT_ID", _padded(job.prompt_ids, pad_id), np.int32),
             pb.tensor("REQUEST_INPUT_LEN", [[len(ids)] for ids in job.prompt_ids], np.int32),
             pb.tensor("DECODER_INPUT_ID", pad_id, np.int32),
             pb.tensor("REQUEST_DECODER_INPUT_LEN", [[1]] * rows, np.int32),
@@ -127,16 +127,16 @@ class TritonPythonModel:
         return table
 
     def _embedding_bias(self, inputs: Mapping[str, pb.Array], rows: int) -> pb.Array:
-        if "EMBEDDING_BIAS_WORDS" not in inputs:
+        given = [name for name in ("EMBEDDING_BIAS_WORDS", "EMBEDDING_BIAS_WEIGHTS") if name in inputs]
+        if not given:
             return np.zeros((rows, 0), dtype=np.float32)
-        if "EMBEDDING_BIAS_WEIGHTS" not in inputs:
+        if len(given) == 1:
             raise InflightError(
                 ErrorKind.INVALID_REQUEST,
-                "embedding_bias_words needs embedding_bias_weights, one for each word",
+                "embedding_bias_words and embedding_bias_weights need each other, one weight for each word",
                 "embedding_bias_weights",
             )
-        words = inputs["EMBEDDING_BIAS_WORDS"].reshape(rows, -1)
-        weights = inputs["EMBEDDING_BIAS_WEIGHTS"].reshape(rows, -1)
+        words, weights = (inputs[name].reshape(rows, -1) for name in given)
         if words.shape != weights.shape:
             raise InflightError(
                 ErrorKind.INVALID_REQUEST,
@@ -168,6 +168,6 @@ def _column(inputs: Mapping[str, pb.Array], name: str, default: int, rows: int) 
     return [[int(value)] for value in inputs[name].reshape(-1)]
 
 
-def _padded(id_rows: list[list[int]], pad_id: int) -> list[list[int]]:
+def _padded(id_rows: list[list[int]], pad_ids: list[list[int]]) -> list[list[int]]:
     width = max(map(len, id_rows))
-    return [ids + [pad_id] * (width - len(ids)) for ids in id_rows]
+    return [ids + pad_id * (width - len(ids)) for ids, pad_id in zip(id_rows, pad_ids, strict=True)]

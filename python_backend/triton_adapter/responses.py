@@ -7,36 +7,107 @@ from typing import Any
 
 import numpy as np
 
+from python_backend.engine.messages import PerfMetrics
 from python_backend.triton_adapter import pb
+from python_backend.triton_adapter.coalescing import Pending
 from python_backend.triton_adapter.requests import GenerateCall
 from python_backend.wire.stream_mark import StreamMark
 
 
 class ResponseBuilder:
-    """The responses of one request; what stays the same over its stream is decided once."""
+    """The responses of one sequence; what stays the same over its stream is decided once."""
 
-    def __init__(self, lane: int, key: int, call: GenerateCall, requested_outputs: Collection[str]) -> None:
-        self._lane = lane
-        self._key = key
-        self._call = call
-        self._prompt_tokens = len(call.generation.prompt_ids)
-        self._input_count = call.wants_input_count and "num_input_tokens" in requested_outputs
-        self._output_count = call.wants_output_count and "num_output_tokens" in requested_outputs
-        self._finish_reason = "finish_reason" in requested_outputs
+    def __init__(
+        self,
+        call: GenerateCall,
+        row_index: int,
+        sequence_index: int,
+        mark: StreamMark,
+        requested_outputs: Collection[str],
+    ) -> None:
+        row = call.rows[row_index]
+        self._generation = row.generation
+        self._echoed_ids = row.generation.prompt_ids if row.echo_prompt else []
+        self._mark = mark if call.feeds_postprocessing else None
+        self._requested = requested_outputs
+        self._wants_perf = row.wants_perf
+        self._with_every_response: dict[str, int] = {}
+        if row.wants_input_count:
+            self._with_every_response["num_input_tokens"] = len(row.generation.prompt_ids)
+        if len(call.rows) > 1:
+            self._with_every_response["batch_index"] = row_index
+        if row.generation.num_return_sequences > 1:
+            self._with_every_response["sequence_index"] = sequence_index
+        self._wants_output_count = row.wants_output_count
+        self._cumulative_log_prob = 0.0
+        self._is_text_open = False  # postprocessing has a part of it and waits for more
+        self.output_tokens = 0
 
-    def build(self, token_ids: list[int], finish_reason: str | None) -> Any:
-        ids = self._call.generation.prompt_ids + token_ids if self._call.echo_prompt else token_ids
+    def build(self, pending: Pending) -> Any:
+        self.output_tokens += len(pending.token_ids)
+        ids = self._echoed_ids + pending.token_ids
+        tensors = self._common_tensors(ids, pending.is_last)
+        if self._wants_output_count:
+            self._add(tensors, "num_output_tokens", len(ids), np.int32)
+        if self._generation.returns_log_probs:
+            self._add_log_probs(tensors, pending)
+        self._add_logits(tensors, pending)
+        if pending.finish_reason is not None:
+            self._add(tensors, "finish_reason", pending.finish_reason.value.encode(), np.object_)
+        if self._wants_perf and pending.perf is not None:
+            self._add_perf(tensors, pending.perf)
+        return pb.utils().InferenceResponse(output_tensors=tensors)
+
+    def build_end_of_text(self) -> Any | None:
+        """For a stream that breaks off: lets postprocessing forget it; None when it does not know it."""
+        if not self._is_text_open:
+            return None
+        return pb.utils().InferenceResponse(output_tensors=self._common_tensors([], is_last=True))
+
+    def _common_tensors(self, ids: list[int], is_last: bool) -> list[Any]:
         padded = ids
-        if self._call.feeds_postprocessing:
-            padded = [*ids, StreamMark(self._lane, self._key, finish_reason is not None).to_padding_id()]
+        if self._mark is not None:
+            padded = [*ids, self._mark._replace(is_last=is_last).to_padding_id()]
+            self._is_text_open = not is_last
         tensors = [
             pb.tensor("output_ids", [[padded]], np.int32),
             pb.tensor("sequence_length", [[len(ids)]], np.int32),
         ]
-        if self._input_count:
-            tensors.append(pb.tensor("num_input_tokens", [[self._prompt_tokens]], np.int32))
-        if self._output_count:
-            tensors.append(pb.tensor("num_output_tokens", [[len(ids)]], np.int32))
-        if self._finish_reason and finish_reason is not None:
-            tensors.append(pb.tensor("finish_reason", [[finish_reason.encode()]], np.object_))
-        return pb.utils().InferenceResponse(output_tensors=tensors)
+        for name, value in self._with_every_response.items():
+            self._add(tensors, name, value, np.int32)
+        return tensors
+
+    def _add(self, tensors: list[Any], name: str, value: Any, dtype: Any) -> None:
+        """One value, as [1, 1], if the caller wants this output."""
+        if name in self._requested:
+            tensors.append(pb.tensor(name, [[value]], dtype))
+
+    def _add_log_probs(self, tensors: list[Any], pending: Pending) -> None:
+        self._cumulative_log_prob += sum(pending.log_probs)
+        self._add(tensors, "cum_log_probs", self._cumulative_log_prob, np.float32)
+        self._add(tensors, "output_log_probs", pending.log_probs, np.float32)
+
+    def _add_logits(self, tensors: list[Any], pending: Pending) -> None:
+        """Rows of fp32, as many as there are tokens; absent from responses without any."""
+        prompt_tokens = len(self._generation.prompt_ids)
+        if pending.context_logits and "context_logits" in self._requested:
+            rows = np.frombuffer(b"".join(pending.context_logits), dtype=np.float32)
+            tensors.append(pb.tensor("context_logits", rows.reshape(1, prompt_tokens, -1), np.float32))
+        if pending.generation_logits and "generation_logits" in self._requested:
+            rows = np.frombuffer(b"".join(pending.generation_logits), dtype=np.float32)
+            tensors.append(
+                pb.tensor("generation_logits", rows.reshape(1, 1, len(pending.token_ids), -1), np.float32)
+            )
+
+    def _add_perf(self, tensors: list[Any], perf: PerfMetrics) -> None:
+        self._add(tensors, "kv_cache_alloc_new_blocks", perf.alloc_new_blocks, np.int32)
+        self._add(tensors, "kv_cache_reused_blocks", perf.reused_blocks, np.int32)
+        self._add(tensors, "kv_cache_alloc_total_blocks", perf.alloc_total_blocks, np.int32)
+        self._add(tensors, "arrival_time_ns", perf.arrival_ns, np.int64)
+        self._add(tensors, "first_scheduled_time_ns", perf.first_scheduled_ns, np.int64)
+        self._add(tensors, "first_token_time_ns", perf.first_token_ns, np.int64)
+        self._add(tensors, "last_token_time_ns", perf.last_token_ns, np.int64)
+        # Nothing is drafted here.
+        self._add(tensors, "acceptance_rate", 0.0, np.float32)
+        self._add(tensors, "total_accepted_draft_tokens", 0, np.int32)
+        self._add(tensors, "total_draft_tokens", 0, np.int32)

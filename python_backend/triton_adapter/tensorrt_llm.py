@@ -1,8 +1,8 @@
 """The `tensorrt_llm` model: Triton requests into the engine process, its tokens back as responses.
 
 `execute` returns at once. One pump thread listens to the engine, coalesces and sends, and asks Triton now and
-then which callers have gone. Every accepted request is in `_running` from `execute` until the
-response with the final flag, and leaves it exactly once, in `_end`.
+then which callers have gone. Every row of an accepted request is in `_running` from `execute` until its last
+sequence has ended, and the request's final response goes out with the last of its rows.
 """
 
 from __future__ import annotations
@@ -14,43 +14,32 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 from python_backend.engine.handle import EngineProcess
-from python_backend.engine.messages import Gauges, Progress, Ready, SequenceEvent
+from python_backend.engine.messages import Progress, Ready
 from python_backend.triton_adapter import pb
+from python_backend.triton_adapter.caller_watch import CallerWatch
 from python_backend.triton_adapter.coalescing import Coalescer, Pending
 from python_backend.triton_adapter.metrics import EngineMetrics
 from python_backend.triton_adapter.pacing import Pacer
-from python_backend.triton_adapter.requests import GenerateCall, decode_call
+from python_backend.triton_adapter.request_parameters import CONFIGURE, Limits, decode_limits
+from python_backend.triton_adapter.requests import GenerateCall, ModelRules, decode_call
 from python_backend.triton_adapter.responses import ResponseBuilder
+from python_backend.triton_adapter.running import (
+    RunningRequest,
+    RunningRow,
+    as_failure,
+    error_response,
+    send_final,
+)
 from python_backend.wire.errors import ErrorKind, InflightError
-from python_backend.wire.parameters import parse_engine_parameters
+from python_backend.wire.parameters import EngineParameters, parse_engine_parameters
+from python_backend.wire.stream_mark import StreamMark
 
 _log = logging.getLogger("inflight.tensorrt_llm")
 
-# A question whether one caller has gone costs a round trip to Triton; so many a period are asked at most.
-_CANCELLATION_CHECKS_PER_PERIOD = 64
-# Young requests are left alone: each question strains Triton, and short ones end by themselves.
-_MIN_AGE_TO_ASK_S = 0.25
 _RESTART_PAUSE_S = 1.0
 _FAILED_RESTARTS_TO_GIVE_UP = 5
-
-
-@dataclass(slots=True)
-class _Running:
-    """One request between `execute` and its final response."""
-
-    call: GenerateCall
-    sender: pb.ResponseSender
-    builder: ResponseBuilder
-    unsent_ids: list[int] = field(default_factory=list)  # a caller who does not stream gets all at the end
-    # Triton frees what `is_cancelled` looks at when the final response goes out, and asking after that
-    # wedges the server: question and final response take turns.
-    turn: threading.Lock = field(default_factory=threading.Lock)
-    has_ended: bool = False
-    since_s: float = field(default_factory=time.monotonic)
 
 
 class TritonPythonModel:
@@ -60,36 +49,37 @@ class TritonPythonModel:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s tensorrt_llm %(levelname)s %(message)s")
         self._parameters = parse_engine_parameters(pb.model_parameters(args))
         self._keys = itertools.count(1)
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, RunningRow] = {}
         self._closing = threading.Event()
         self._failed_restarts = 0
         self._check_period_s = self._parameters.cancellation_check_period_ms / 1000
-        self._next_check_s = 0.0
-        self._check_cursor = 0
+        self._watch = CallerWatch(self._check_period_s)
         self._coalescer = Coalescer()
         self._pacer = Pacer()
-        self._metrics = EngineMetrics(args["model_name"], args["model_version"])
+        self._metrics = EngineMetrics(
+            args["model_name"], args["model_version"], self._parameters.static_batching
+        )
         self._engine = EngineProcess(self._parameters)
         self._capacity = self._engine.wait_until_ready()
-        self._metrics.update(self._capacity, _idle_gauges(self._capacity))
+        self._limits = self._most_limits = _limits_at_start(self._capacity, self._parameters)
+        self._rules = ModelRules(
+            decoupled=pb.is_decoupled(args),
+            exclude_input=self._parameters.exclude_input_in_output,
+            isolate_tenants=self._parameters.inflight_tenant_cache_isolation,
+            max_sequences=self._capacity.max_batch_size,
+        )
+        self._metrics.show_idle(self._capacity, self._limits)
         self._pump = threading.Thread(target=self._pump_reports, name="pump", daemon=True)
         self._pump.start()
 
     def execute(self, requests: Sequence[pb.PbRequest]) -> None:
+        arrival_ns = time.monotonic_ns()
         for request in requests:
             sender = request.get_response_sender()
             try:
-                call = decode_call(
-                    request.request_id(), pb.arrays(request), self._parameters.exclude_input_in_output
-                )
+                self._take(request, sender, arrival_ns)
             except Exception as error:
-                send_final(sender, error_response(_as_failure(error)))
-                continue
-            if isinstance(call, GenerateCall):
-                self._accept(call, sender, set(request.requested_output_names()))
-            else:
-                self._cancel(call.request_id)
-                send_final(sender)
+                send_final(sender, error_response(as_failure(error)))
 
     def finalize(self) -> None:
         self._closing.set()
@@ -98,39 +88,85 @@ class TritonPythonModel:
         self._pacer.close()
         self._metrics.close()
 
-    def _accept(self, call: GenerateCall, sender: pb.ResponseSender, requested_outputs: set[str]) -> None:
-        key = next(self._keys)
-        builder = ResponseBuilder(self._pacer.lane, key, call, requested_outputs)
-        self._running[key] = _Running(call, sender, builder)
-        try:
-            self._engine.submit(key, call.generation)
-        except Exception as error:
-            self._end(key, error_response(_as_failure(error)))
-
-    def _end(self, key: int, response: Any) -> None:
-        """Sends the final response of a request; whoever comes first ends it, the other finds it gone."""
-        running = self._running.pop(key, None)
-        if running is None:
+    def _take(self, request: pb.PbRequest, sender: pb.ResponseSender, arrival_ns: int) -> None:
+        """Starts a request, or does at once what it asks for; what it raises is the request's only answer."""
+        parameters = pb.request_parameters(request)
+        if CONFIGURE in parameters:
+            self._configure(decode_limits(parameters, self._limits, self._most_limits))
+            send_final(sender)
             return
-        with running.turn:
-            running.has_ended = True
+        call = decode_call(request.request_id(), pb.arrays(request), parameters, self._rules)
+        if isinstance(call, GenerateCall):
+            self._accept(call, sender, set(request.requested_output_names()), arrival_ns)
+        else:
+            self._cancel_id(call.request_id)
+            send_final(sender)
+
+    def _configure(self, limits: Limits) -> None:
+        _apply(limits, self._engine)
+        self._limits = limits
+
+    def _accept(
+        self, call: GenerateCall, sender: pb.ResponseSender, requested_outputs: set[str], arrival_ns: int
+    ) -> None:
+        sequences = [row.generation.num_return_sequences for row in call.rows]
+        request = RunningRequest(call.request_id, sender, sum(sequences))
+        rows = []
+        for index, count in enumerate(sequences):
+            # Each sequence is a stream of its own to postprocessing; the first one's number is the row's key.
+            streams = [next(self._keys) for _ in range(count)]
+            marks = [StreamMark(self._pacer.lane, stream, False) for stream in streams]
+            builders = [
+                ResponseBuilder(call, index, number, mark, requested_outputs)
+                for number, mark in enumerate(marks)
+            ]
+            rows.append(RunningRow(streams[0], request, call, index, arrival_ns, builders))
+        self._running.update({row.key: row for row in rows})
+        for row in rows:
             try:
-                send_final(running.sender, response)
+                self._engine.submit(row.key, row.call.generation, arrival_ns)
             except Exception as error:
-                _log.exception("the last response of %r could not be sent", running.call.request_id)
-                with contextlib.suppress(Exception):
-                    send_final(running.sender, error_response(_as_failure(error)))
+                self._fail(row, as_failure(error))
 
-    def _cancel(self, request_id: str) -> None:
-        for key, running in list(self._running.items()):
-            if running.call.request_id == request_id:
-                self._cancel_key(key)
+    def _fail(self, row: RunningRow, failure: InflightError) -> None:
+        """Ends what is left of a row with an error; whoever comes first does, the other finds it gone."""
+        if self._running.pop(row.key, None) is None:
+            return
+        self._coalescer.drop(row.key, row.sequences)
+        self._end_texts(row)
+        row.request.end(len(row.open_sequences), error_response(failure))
 
-    def _cancel_key(self, key: int) -> None:
+    def _end_texts(self, failed: RunningRow) -> None:
+        """Lets postprocessing forget the streams of a request that is about to get an error.
+
+        An ensemble ends with its first error and drops what follows, so those of the other rows go as well.
+        """
+        if not failed.feeds_postprocessing:
+            return
+        for row in {failed, *self._rows_of(failed.request)}:
+            for index in row.open_sequences:
+                if (response := row.builders[index].build_end_of_text()) is not None:
+                    with contextlib.suppress(Exception):  # it forgets idle streams by itself, later
+                        row.request.send(response)
+                        self._pacer.sent()
+
+    def _rows_of(self, request: RunningRequest) -> list[RunningRow]:
+        return [row for row in list(self._running.values()) if row.request is request]
+
+    def _cancel_id(self, request_id: str) -> None:
+        for row in list(self._running.values()):
+            if row.request.request_id == request_id:
+                self._cancel_row(row)
+
+    def _cancel_request(self, request: RunningRequest) -> None:
+        for row in self._rows_of(request):
+            self._cancel_row(row)
+
+    def _cancel_row(self, row: RunningRow) -> None:
         try:
-            self._engine.cancel(key)
+            self._engine.cancel(row.key)
         except InflightError:
-            _log.info("the engine ended before sequence %d could be cancelled", key)
+            _log.info("the engine ended before sequence %d could be cancelled", row.key)
 
     # -- the pump thread ------------------------------------------------------------------------------
 
@@ -163,50 +199,75 @@ class TritonPythonModel:
         return True
 
     def _hear(self, report: Progress) -> None:
+        now_ns = time.monotonic_ns()
         for event in report.events:
-            running = self._running.get(event.key)
-            if running is None:
+            row = self._running.get(event.key)
+            if row is None:
                 continue
-            if running.call.streaming or event.error is not None:
-                self._coalescer.put(event)
-                continue
-            running.unsent_ids += event.token_ids
-            if event.is_last:
-                self._coalescer.put(SequenceEvent(event.key, running.unsent_ids, event.finish_reason))
+            if event.token_ids and not row.has_begun:
+                row.has_begun = True
+                self._metrics.first_token(row.call.generation.tier, now_ns - row.arrival_ns)
+            self._coalescer.put(event, now_ns, whole=not row.call.streaming)
         if report.gauges is not None:
             self._metrics.update(self._capacity, report.gauges)
 
     def _respond(self, pending: Pending) -> None:
-        running = self._running.get(pending.key)
-        if running is None:
+        row = self._running.get(pending.key)
+        if row is None or pending.sequence_index not in row.open_sequences:
             return
         try:
             if pending.error is not None:
-                self._end(pending.key, error_response(InflightError.from_text(pending.error)))
+                self._end_with_error(row, pending)
                 return
-            response = running.builder.build(pending.token_ids, pending.finish_reason)
-            if running.call.feeds_postprocessing:
+            response = row.builders[pending.sequence_index].build(pending)
+            self._metrics.between_tokens(row.mean_gap_s(pending))
+            if row.feeds_postprocessing:
                 self._pacer.sent()
-            if pending.finish_reason is not None:
-                self._end(pending.key, response)
+            if pending.is_last:
+                self._close(row, pending)
+                row.request.end(1, response)
             else:
-                running.sender.send(response)
+                row.request.send(response)
         except Exception as error:
             # Its tokens are lost, so the stream must not go on as if nothing had happened.
-            self._cancel_key(pending.key)
-            self._end(pending.key, error_response(_as_failure(error)))
+            self._cancel_row(row)
+            self._fail(row, as_failure(error))
+            self._cancel_unheard(row)
+
+    def _close(self, row: RunningRow, pending: Pending) -> None:
+        row.open_sequences.discard(pending.sequence_index)
+        if not row.open_sequences:
+            self._running.pop(row.key, None)
+            self._metrics.row_ended(row, pending.perf)
+
+    def _end_with_error(self, row: RunningRow, pending: Pending) -> None:
+        """One sequence failed; or all of a row, if that is the first thing heard of it."""
+        failure = InflightError.from_text(pending.error or "")
+        if row.has_begun:
+            self._end_texts(row)
+            self._close(row, pending)
+            row.request.end(1, error_response(failure))
+        else:
+            self._fail(row, failure)
+        self._cancel_unheard(row)
+
+    def _cancel_unheard(self, failed: RunningRow) -> None:
+        """After an error an ensemble passes nothing on, so nobody hears the other rows."""
+        if failed.feeds_postprocessing:
+            self._cancel_request(failed.request)
 
     def _replace_engine(self) -> None:
         """The engine process died: its requests fail, and another is started."""
         how = self._engine.describe_end()
-        _log.error("the engine process ended (%s); %d requests fail", how, len(self._running))
+        _log.error("the engine process ended (%s); %d sequences fail", how, len(self._running))
         failure = InflightError(ErrorKind.ENGINE_FAILED, f"the engine process ended ({how}); try again")
         self._coalescer = Coalescer()
-        for key in list(self._running):
-            self._end(key, error_response(failure))
+        for row in list(self._running.values()):
+            self._fail(row, failure)
         try:
             engine = EngineProcess(self._parameters)
             self._capacity = engine.wait_until_ready()
+            _apply(self._limits, engine)
         except Exception:
             self._failed_restarts += 1
             _log.exception("the engine could not be started again (%d in a row)", self._failed_restarts)
@@ -216,45 +277,21 @@ class TritonPythonModel:
             return
         self._engine = engine
         self._failed_restarts = 0
-        self._metrics.update(self._capacity, _idle_gauges(self._capacity))
+        self._metrics.show_idle(self._capacity, self._limits)
         _log.info("the engine process was started again")
 
     def _ask_who_has_gone(self) -> None:
-        """Asks Triton about the next few callers, once a period; between sends, never beside one."""
+        """Between sends, never beside one."""
         now_s = time.monotonic()
-        if now_s < self._next_check_s:
-            return
-        self._next_check_s = now_s + self._check_period_s
-        grown_s = now_s - _MIN_AGE_TO_ASK_S
-        keys = [key for key, running in list(self._running.items()) if running.since_s < grown_s]
-        for _ in range(min(len(keys), _CANCELLATION_CHECKS_PER_PERIOD)):
-            self._check_cursor += 1
-            self._cancel_if_gone(keys[self._check_cursor % len(keys)])
-
-    def _cancel_if_gone(self, key: int) -> None:
-        running = self._running.get(key)
-        if running is None:
-            return
-        with running.turn:
-            is_gone = not running.has_ended and running.sender.is_cancelled()
-        if is_gone:
-            self._cancel_key(key)
+        if self._watch.is_due(now_s):
+            requests = dict.fromkeys(row.request for row in list(self._running.values()))
+            for request in self._watch.who_has_gone(requests, now_s):
+                self._cancel_request(request)
 
 
-def _idle_gauges(capacity: Ready) -> Gauges:
-    return Gauges(0, 0, 0, 0, 0, 0, 0, capacity.total_blocks, 0)
+def _limits_at_start(capacity: Ready, parameters: EngineParameters) -> Limits:
+    return Limits(capacity.max_batch_size, max(capacity.max_batch_size, parameters.inflight_max_step_tokens))
 
 
-def _as_failure(error: Exception) -> InflightError:
-    if isinstance(error, InflightError):
-        return error
-    _log.error("a request failed", exc_info=error)
-    return InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
-
-
-def error_response(failure: InflightError) -> Any:
-    return pb.utils().InferenceResponse(output_tensors=[], error=pb.error(failure))
-
-
-def send_final(sender: pb.ResponseSender, response: Any = None) -> None:
-    sender.send(response, flags=pb.utils().TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+def _apply(limits: Limits, engine: EngineProcess) -> None:
+    engine.configure(max_step_tokens=limits.max_step_tokens, max_batch_size=limits.max_batch_size)

@@ -18,6 +18,7 @@ INFLIGHT_BATCHING = ("inflight_fused_batching", "inflight_batching")
 STATIC_BATCHING = ("V1", "v1")
 SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization")
 RUNTIMES = ("torch", "synthetic")
+PRECISIONS = ("fp32", "int8", "int4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class EngineParameters:
     gpt_model_path: str
     batch_scheduler_policy: str = "guaranteed_no_evict"
     max_tokens_in_paged_kv_cache: int | None = None
+    enable_kv_cache_reuse: bool = True
     exclude_input_in_output: bool = False
     cancellation_check_period_ms: int = 100
     stats_check_period_ms: int = 100
@@ -38,6 +40,11 @@ class EngineParameters:
     inflight_tokens_per_block: int = 16
     inflight_threads: int | None = None
     inflight_check_blocks: bool = False
+    tokenizer_dir: str = ""
+    inflight_precision: str = "int8"
+    inflight_packed_cache_dir: str | None = None
+    inflight_tenant_cache_isolation: bool = False
+    inflight_guide_compile_limit_s: float = 5.0
     inflight_synthetic_tokens_per_s: float = 1000.0
 
     @property
@@ -58,7 +65,6 @@ FOREIGN_KEYS = frozenset(
         "cuda_graph_mode",
         "enable_chunked_context",
         "enable_context_fmha_fp32_acc",
-        "enable_kv_cache_reuse",
         "executor_worker_path",
         "gpu_device_ids",
         "gpu_weights_percent",
@@ -76,7 +82,6 @@ FOREIGN_KEYS = frozenset(
         "recv_poll_period_ms",
         "request_stats_max_iterations",
         "speculative_decoding_fast_logits",
-        "tokenizer_dir",
         "xgrammar_tokenizer_info_path",
     }
 )
@@ -87,7 +92,7 @@ NEUTRAL_VALUES: dict[str, tuple[str, ...]] = {
     "eagle_choices": (),
     "enable_trt_overlap": ("false", "False", "FALSE", "0"),
     "encoder_model_path": (),
-    "guided_decoding_backend": (),
+    "guided_decoding_backend": ("xgrammar", "llguidance"),  # either is the engine's own
     "kv_cache_host_memory_bytes": ("0",),
     "lookahead_ngram_size": (),
     "lookahead_verification_set_size": (),
@@ -143,6 +148,7 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "gpt_model_path": _text,
     "batch_scheduler_policy": _one_of(*SCHEDULER_POLICIES),
     "max_tokens_in_paged_kv_cache": _positive(int),
+    "enable_kv_cache_reuse": parse_boolean,
     "exclude_input_in_output": parse_boolean,
     "cancellation_check_period_ms": _positive(int),
     "stats_check_period_ms": _positive(int),
@@ -153,6 +159,11 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "inflight_tokens_per_block": _positive(int),
     "inflight_threads": _positive(int),
     "inflight_check_blocks": parse_boolean,
+    "tokenizer_dir": _text,
+    "inflight_precision": _one_of(*PRECISIONS),
+    "inflight_packed_cache_dir": _text,
+    "inflight_tenant_cache_isolation": parse_boolean,
+    "inflight_guide_compile_limit_s": _positive(float),
     "inflight_synthetic_tokens_per_s": _positive(float),
 }
 KNOWN_KEYS = frozenset(_PARSERS) | FOREIGN_KEYS | frozenset(NEUTRAL_VALUES)

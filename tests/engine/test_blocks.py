@@ -67,7 +67,7 @@ def test_check_notices_a_lost_block() -> None:
     pool, table = BlockPool(4, 16), BlockTable()
     pool.grow(table, 32)
     table.blocks.pop()
-    with pytest.raises(AssertionError, match="1 lost"):
+    with pytest.raises(AssertionError, match=r"blocks \[1\] have other holders"):
         pool.check()
 
 
@@ -75,8 +75,96 @@ def test_check_notices_a_block_in_two_places() -> None:
     pool, table = BlockPool(4, 16), BlockTable()
     pool.grow(table, 32)
     table.blocks.append(table.blocks[0])
-    with pytest.raises(AssertionError, match="1 in two places"):
+    with pytest.raises(AssertionError, match=r"blocks \[0\] have other holders"):
         pool.check()
+
+
+def test_check_notices_a_block_that_nobody_has() -> None:
+    pool = BlockPool(4, 16)
+    pool._empty.pop()
+    with pytest.raises(AssertionError, match="1 lost"):
+        pool.check()
+
+
+def test_a_block_shared_by_two_is_free_when_both_have_left() -> None:
+    pool, first, second = BlockPool(4, 1), BlockTable(), BlockTable()
+    pool.grow(first, 2)
+    pool.share(second, first.blocks)
+    assert (pool.used_blocks, second.reused_blocks, second.new_blocks) == (2, 2, 0)
+    pool.check()
+    pool.release(first)
+    assert pool.used_blocks == 2
+    pool.release(second)
+    assert (pool.used_blocks, pool.cached_blocks) == (0, 0)
+    pool.check()
+
+
+def test_a_shared_block_is_exchanged_for_a_copy_before_it_is_written() -> None:
+    pool, first, second = BlockPool(4, 1), BlockTable(), BlockTable()
+    pool.grow(first, 2)
+    pool.share(second, first.blocks)
+    copy = pool.own(second, 1)
+    assert (copy.source, copy.target) == (first.blocks[1], second.blocks[1])
+    assert copy.source != copy.target
+    assert (second.reused_blocks, second.new_blocks, pool.used_blocks) == (1, 1, 3)
+    pool.check()
+
+
+def test_a_published_block_is_free_and_yet_found_until_it_is_needed() -> None:
+    pool, table, other = BlockPool(2, 1), BlockTable(), BlockTable()
+    pool.grow(table, 1)
+    block = table.blocks[0]
+    pool.publish(table, 0, b"one")
+    pool.release(table)
+    assert (pool.free_blocks, pool.used_blocks, pool.cached_blocks) == (2, 0, 1)
+    assert pool.find([b"one", b"two"]) == [block]
+    pool.check()
+    pool.grow(other, 2)
+    assert pool.find([b"one"]) == []
+    assert (pool.free_blocks, pool.cached_blocks) == (0, 0)
+    pool.check()
+
+
+def test_empty_blocks_are_used_before_those_that_hold_something() -> None:
+    pool, table, other = BlockPool(3, 1), BlockTable(), BlockTable()
+    pool.grow(table, 1)
+    pool.publish(table, 0, b"one")
+    pool.release(table)
+    pool.grow(other, 2)
+    assert pool.find([b"one"]) != []
+
+
+def test_the_end_of_a_prefix_is_given_up_before_its_beginning() -> None:
+    pool, table, other = BlockPool(3, 1), BlockTable(), BlockTable()
+    pool.grow(table, 3)
+    for index, digest in enumerate((b"one", b"two", b"three")):
+        pool.publish(table, index, digest)
+    pool.release(table)
+    pool.grow(other, 1)
+    assert len(pool.find([b"one", b"two", b"three"])) == 2
+
+
+def test_what_is_to_be_forgotten_is_not_found_but_its_other_holders_keep_it() -> None:
+    pool, failed, sound = BlockPool(4, 1), BlockTable(), BlockTable()
+    pool.grow(failed, 2)
+    pool.publish(failed, 0, b"one")
+    pool.publish(failed, 1, b"two")
+    pool.share(sound, failed.blocks[:1])
+    pool.release(failed, forget=True)
+    assert pool.find([b"one"]) == []
+    assert (len(sound), pool.used_blocks, pool.cached_blocks) == (1, 1, 0)
+    pool.check()
+
+
+def test_free_after_counts_idle_blocks_that_would_be_woken() -> None:
+    pool, table = BlockPool(4, 1), BlockTable()
+    pool.grow(table, 2)
+    pool.publish(table, 0, b"one")
+    pool.publish(table, 1, b"two")
+    shared = list(table.blocks)
+    assert pool.free_after(shared, 3) == 1
+    pool.release(table)
+    assert pool.free_after(shared, 3) == 1
 
 
 def test_check_notices_a_table_that_was_emptied_by_hand() -> None:

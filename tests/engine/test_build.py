@@ -8,8 +8,9 @@ import torch
 
 from python_backend.engine.build import build_engine
 from python_backend.engine.engine import Engine, EngineConfig
-from python_backend.engine.kv_cache import GIB, KvShape, default_kv_tokens
-from python_backend.engine.sequence import FinishReason, GenerationRequest, SamplingParams
+from python_backend.engine.kv_size import GIB, default_kv_tokens
+from python_backend.engine.request import GenerationRequest, SamplingParams
+from python_backend.engine.sequence import FinishReason
 from tests.engine.checkpoints import VOCABULARY, random_llama, save
 
 
@@ -60,9 +61,8 @@ def test_more_positions_than_the_model_has_are_refused(config: EngineConfig) -> 
 def test_the_default_cache_is_one_gib_and_up_to_two_for_a_full_sequence(
     max_sequence_tokens: int, expected_gib: float
 ) -> None:
-    shape = KvShape(layers=2, kv_heads=2**10, head_dim=2**6)  # 1 MiB a token
-    tokens = default_kv_tokens(shape, max_sequence_tokens)
-    assert tokens * shape.bytes_per_token == expected_gib * GIB
+    tokens = default_kv_tokens(2**20, max_sequence_tokens)
+    assert tokens * 2**20 == expected_gib * GIB
 
 
 def test_a_seed_gives_the_same_answer_alone_in_a_batch_and_after_preemption(config: EngineConfig) -> None:

@@ -3,26 +3,19 @@ from __future__ import annotations
 import pytest
 
 from python_backend.engine.blocks import BlockPool
-from python_backend.engine.engine import Engine, EngineConfig, EngineLimits, SequenceOutput
-from python_backend.engine.sequence import FinishReason, GenerationRequest, SamplingParams
+from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
+from python_backend.engine.request import (
+    GenerationRequest,
+    Guide,
+    GuideKind,
+    Retention,
+    RetentionRange,
+    SamplingParams,
+)
+from python_backend.engine.sequence import FinishReason
 from python_backend.wire.errors import ErrorKind, InflightError
+from tests.engine.draining import drain
 from tests.fakes.executor import VOCABULARY, FakeExecutor, continuation, fake_engine
-
-
-def drain(engine: Engine, max_steps: int = 1000) -> dict[int, tuple[list[int], FinishReason | None]]:
-    """Steps until nothing is left; each sequence's ids and how it ended. Ending twice is an error."""
-    ids: dict[int, list[int]] = {}
-    ends: dict[int, FinishReason | None] = {}
-    for _ in range(max_steps):
-        if not engine.has_work:
-            return {key: (ids[key], ends.get(key)) for key in ids}
-        for output in engine.step():
-            assert output.key not in ends, "a sequence spoke after its end"
-            ids.setdefault(output.key, []).extend(output.token_ids)
-            if output.finish_reason:
-                ends[output.key] = output.finish_reason
-        engine.pool.check()
-    raise AssertionError("the engine did not come to an end")
 
 
 def refusal(engine: Engine, request: GenerationRequest) -> InflightError:
@@ -44,8 +37,8 @@ def test_each_step_gives_each_running_sequence_its_next_token() -> None:
     engine.add(1, GenerationRequest([1], 3))
     engine.add(2, GenerationRequest([2], 3))
     for step in range(3):
-        outputs = {output.key: output.token_ids for output in engine.step()}
-        assert outputs == {1: continuation([1], 3)[step : step + 1], 2: continuation([2], 3)[step : step + 1]}
+        events = {event.key: event.token_ids for event in engine.step()}
+        assert events == {1: continuation([1], 3)[step : step + 1], 2: continuation([2], 3)[step : step + 1]}
     assert not engine.has_work
 
 
@@ -54,7 +47,7 @@ def test_a_short_request_in_flight_with_a_long_one_does_not_wait_for_it() -> Non
     engine.add(1, GenerationRequest([1], 100))
     engine.step()
     engine.add(2, GenerationRequest([2], 2))
-    ended = [output.key for _ in range(3) for output in engine.step() if output.finish_reason]
+    ended = [event.key for _ in range(3) for event in engine.step() if event.finish_reason]
     assert ended == [2]
 
 
@@ -63,7 +56,7 @@ def test_under_static_batching_it_waits() -> None:
     engine.add(1, GenerationRequest([1], 50))
     engine.step()
     engine.add(2, GenerationRequest([2], 2))
-    ended = [output.key for _ in range(60) for output in engine.step() if output.finish_reason]
+    ended = [event.key for _ in range(60) for event in engine.step() if event.finish_reason]
     assert ended == [1, 2]
 
 
@@ -84,7 +77,9 @@ def test_a_cancelled_sequence_ends_within_one_step_and_its_blocks_are_free() -> 
     engine.step()
     engine.step()
     engine.cancel(1)
-    assert engine.step() == [SequenceOutput(1, [], FinishReason.CANCELLED)]
+    assert [(event.key, event.token_ids, event.finish_reason) for event in engine.step()] == [
+        (1, [], FinishReason.CANCELLED)
+    ]
     assert not engine.has_work
     assert engine.pool.used_blocks == 0
 
@@ -107,38 +102,31 @@ def test_cancelling_twice_too_late_or_somebody_unknown_changes_nothing() -> None
     engine.cancel(1)
     engine.cancel(2)
     engine.cancel(2)
-    assert engine.step() == [SequenceOutput(2, [], FinishReason.CANCELLED)]
+    assert [(event.key, event.finish_reason) for event in engine.step()] == [(2, FinishReason.CANCELLED)]
 
 
 def test_scores_that_are_not_numbers_end_only_that_sequence() -> None:
     engine, _ = fake_engine(broken_token=13)
     engine.add(1, GenerationRequest([1, 2], 4))
     engine.add(2, GenerationRequest([1, 13], 4))
-    outputs = {output.key: output for output in engine.step()}
-    assert outputs[2].finish_reason is FinishReason.ERROR
-    assert outputs[2].error == "engine_failed: the model's scores for the next token are not numbers"
-    assert outputs[1].finish_reason is None
+    events = {event.key: event for event in engine.step()}
+    assert events[2].finish_reason is FinishReason.ERROR
+    assert events[2].error == "engine_failed: the model's scores for the next token are not numbers"
+    assert events[1].finish_reason is None
     assert drain(engine)[1][1] is FinishReason.LENGTH
 
 
-def test_after_a_step_that_raised_abort_ends_every_sequence_and_the_engine_goes_on() -> None:
-    engine, executor = fake_engine(max_batch_size=2)
+def test_abort_ends_every_sequence_and_the_engine_goes_on() -> None:
+    engine, _ = fake_engine(max_batch_size=2)
     for key in range(4):
         engine.add(key, GenerationRequest([key], 5))
     engine.step()
-    engine.cancel(3)
-    executor.fail_next = True
-    with pytest.raises(RuntimeError, match="out of luck"):
-        engine.step()
-    outputs = engine.abort("engine_failed: a step failed")
-    assert {output.key: output.finish_reason for output in outputs} == {
-        3: FinishReason.CANCELLED,
-        0: FinishReason.ERROR,
-        1: FinishReason.ERROR,
-        2: FinishReason.ERROR,
-    }
+    events = engine.abort("engine_failed: a step failed")
+    assert {event.key: (event.finish_reason, event.error) for event in events} == dict.fromkeys(
+        range(4), (FinishReason.ERROR, "engine_failed: a step failed")
+    )
     assert not engine.has_work
-    assert engine.pool.used_blocks == 0
+    assert (engine.pool.used_blocks, engine.pool.cached_blocks) == (0, 0)
     engine.add(9, GenerationRequest([9], 3))
     assert drain(engine) == {9: (continuation([9], 3), FinishReason.LENGTH)}
 
@@ -236,6 +224,66 @@ def test_a_prompt_token_outside_the_vocabulary_is_refused_by_name(stray: int) ->
             GenerationRequest([1], 1, sampling=SamplingParams(min_tokens=-1)),
             "min_tokens is -1; it must be 0 or above",
         ),
+        (
+            GenerationRequest([1], 1, sampling=SamplingParams(top_p_min=1.5)),
+            "top_p_min is 1.5; it must be from 0 to 1",
+        ),
+        (
+            GenerationRequest([1], 1, sampling=SamplingParams(top_p_decay=0.0)),
+            "top_p_decay is 0.0; it must be above 0 and at most 1",
+        ),
+        (
+            GenerationRequest([1], 1, sampling=SamplingParams(top_p_reset_id=97)),
+            "top_p_reset_id is 97; it must be from -1 (none) to 96",
+        ),
+        (
+            GenerationRequest([1], 1, num_return_sequences=0),
+            "num_return_sequences is 0; allowed: 1 to 8",
+        ),
+        (
+            GenerationRequest([1], 1, num_return_sequences=9),
+            "num_return_sequences is 9; allowed: 1 to 8",
+        ),
+        (
+            GenerationRequest([1], 1, token_bias={97: 1.0}),
+            "token_bias holds token id 97; allowed: 0 to 96",
+        ),
+        (
+            GenerationRequest([1], 1, token_bias={5: float("inf")}),
+            "the bias of token id 5 is inf; it must be a number",
+        ),
+        (
+            GenerationRequest([1], 1, bad_sequences=((1,), (2, -3))),
+            "bad_sequences holds token id -3; allowed: 0 to 96",
+        ),
+        (
+            GenerationRequest([1], 1, retention=Retention((RetentionRange(-1, None, 50),))),
+            "a retention range starts at token -1; it must be 0 or above",
+        ),
+        (
+            GenerationRequest([1], 1, retention=Retention((RetentionRange(4, 4, 50),))),
+            "a retention range starts at token 4 and ends at 4; it must end later, or at -1 (the last token)",
+        ),
+        (
+            GenerationRequest([1], 1, retention=Retention((RetentionRange(0, None, 101),))),
+            "a retention range's priority is 101; allowed: 0 to 100",
+        ),
+        (
+            GenerationRequest([1], 1, retention=Retention((RetentionRange(0, None, 50, -2),))),
+            "a retention range's duration is -2 ms; it must be 0 or above, or -1 (for ever)",
+        ),
+        (
+            GenerationRequest([1], 1, retention=Retention(decode_priority=-1)),
+            "the retention_decode priority is -1; allowed: 0 to 100",
+        ),
+        (
+            GenerationRequest([1], 1, guide=Guide(GuideKind.REGEX)),
+            "guided_decoding_guide is empty; regex needs a text",
+        ),
+        (
+            GenerationRequest([1], 1, guide=Guide(GuideKind.REGEX, "a" * 262145)),
+            "guided_decoding_guide has 262145 characters; allowed: at most 262144",
+        ),
     ],
 )
 def test_a_value_that_is_not_allowed_is_refused_by_name(request_: GenerationRequest, sentence: str) -> None:
@@ -252,7 +300,7 @@ def test_a_setting_below_one_is_refused_by_name() -> None:
 def test_the_stats_tell_who_runs_who_waits_and_what_is_free() -> None:
     engine, _ = fake_engine(total_blocks=10, max_batch_size=2, guaranteed_no_evict=True)
     for key in range(3):
-        engine.add(key, GenerationRequest([1] * 5, 3))
+        engine.add(key, GenerationRequest([key] * 5, 3))
     assert (engine.stats.active, engine.stats.waiting, engine.stats.step_count) == (3, 3, 0)
     engine.step()
     first = engine.stats

@@ -1,4 +1,4 @@
-"""Random arrivals, lengths, cancels and preemptions: whatever happens, the promises of the engine hold."""
+"""Random arrivals, lengths, cancels, limits and failures: whatever happens, the engine's promises hold."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from python_backend.engine.engine import Engine
-from python_backend.engine.sequence import FinishReason, GenerationRequest, SamplingParams
+from python_backend.engine.request import (
+    GenerationRequest,
+    Retention,
+    RetentionRange,
+    SamplingParams,
+    Tier,
+)
+from python_backend.engine.sequence import FinishReason
 from tests.fakes.executor import VOCABULARY, FakeExecutor, continuation, fake_engine
+
+BROKEN, DEADLY = 91, 92
+
+Name = tuple[int, int]
 
 
 @dataclass
@@ -20,57 +31,62 @@ class Watcher:
 
     engine: Engine
     executor: FakeExecutor
-    max_batch_size: int
-    max_step_tokens: int
     requests: dict[int, GenerationRequest] = field(default_factory=dict)
     cancelled: set[int] = field(default_factory=set)
-    answers: dict[int, list[int]] = field(default_factory=dict)
-    ends: dict[int, FinishReason] = field(default_factory=dict)
+    answers: dict[Name, list[int]] = field(default_factory=dict)
+    ends: dict[Name, FinishReason] = field(default_factory=dict)
 
     def add(self, request: GenerationRequest) -> int:
         key = len(self.requests)
         self.requests[key] = request
-        self.answers[key] = []
+        self.answers |= {(key, index): [] for index in range(request.num_return_sequences)}
         self.engine.add(key, request)
         return key
 
     def cancel(self, key: int) -> None:
         self.engine.cancel(key)
-        if key in self.requests and key not in self.ends:
+        if key in self.requests:
             self.cancelled.add(key)
 
     def step(self) -> None:
-        must_end = self.cancelled - self.ends.keys()
-        for output in self.engine.step():
-            assert output.key not in self.ends, "a sequence spoke after its end"
-            self.answers[output.key] += output.token_ids
-            if output.finish_reason:
-                self.ends[output.key] = output.finish_reason
+        must_end = {name for name in self.answers if name[0] in self.cancelled} - self.ends.keys()
+        allowed = self.engine.stats.max_batch_size
+        running_before = self.engine.stats.running
+        passes_before = len(self.executor.steps)
+        events = self.engine.step()
+        for event in events:
+            name = (event.key, event.sequence_index)
+            assert name not in self.ends, "a sequence spoke after its end"
+            self.answers[name] += event.token_ids
+            assert event.is_last == (event.perf is not None)
+            if event.finish_reason:
+                self.ends[name] = event.finish_reason
         assert must_end <= self.ends.keys(), "a cancel took more than one step"
-        self.check()
+        assert len(self.executor.steps) > passes_before or events or not self.engine.has_work, "no progress"
+        self.check_step(passes_before, max(allowed, running_before))
 
-    def check(self) -> None:
+    def check_step(self, passes_before: int, most_running: int) -> None:
         self.engine.pool.check()
         stats = self.engine.stats
-        assert stats.running <= self.max_batch_size
-        if self.executor.steps:
-            chunks = self.executor.steps[-1]
-            assert sum(chunk.count for chunk in chunks) <= self.max_step_tokens
-            assert len({chunk.sequence for chunk in chunks}) == len(chunks) <= self.max_batch_size
-        assert stats.active == stats.running + stats.waiting == len(self.requests) - len(self.ends)
+        chunks = [chunk for part in self.executor.steps[passes_before:] for chunk in part]
+        assert sum(chunk.count for chunk in chunks) <= max(stats.max_step_tokens, most_running)
+        assert len({chunk.sequence for chunk in chunks}) == len(chunks) <= most_running
+        assert stats.running <= most_running
+        assert stats.active == stats.running + stats.waiting == len(self.answers) - len(self.ends)
 
     def finish(self) -> None:
         while self.engine.has_work:
             self.step()
-        assert self.ends.keys() == self.requests.keys()
+        assert self.ends.keys() == self.answers.keys()
         assert self.engine.pool.used_blocks == 0
-        for key in self.requests:
-            self._check_answer(key)
+        for name in self.answers:
+            self._check_answer(name)
 
-    def _check_answer(self, key: int) -> None:
-        request, answer, end = self.requests[key], self.answers[key], self.ends[key]
+    def _check_answer(self, name: Name) -> None:
+        request, answer, end = self.requests[name[0]], self.answers[name], self.ends[name]
         room = self.engine.limits.max_sequence_tokens - len(request.prompt_ids)
-        whole = continuation(request.prompt_ids, min(request.max_new_tokens, room), request.sampling.seed)
+        most = min(request.max_new_tokens, room)
+        whole = continuation(request.prompt_ids, most, request.sampling.seed, name[1])
         assert answer == whole[: len(answer)]
         if end is FinishReason.LENGTH:
             assert len(answer) == len(whole)
@@ -79,22 +95,40 @@ class Watcher:
             assert len(answer) >= request.sampling.min_tokens
         elif end is FinishReason.STOP_WORDS:
             assert any(tuple(answer[-len(stop) :]) == stop for stop in request.stop_sequences)
+        elif end is FinishReason.ERROR:
+            assert {BROKEN, DEADLY} & set(request.prompt_ids)
         else:
-            assert end is FinishReason.CANCELLED
-            assert key in self.cancelled
+            assert name[0] in self.cancelled
 
 
 token_ids = st.integers(0, VOCABULARY - 1)
+retentions = st.builds(
+    Retention,
+    st.lists(
+        st.builds(
+            RetentionRange, st.just(0), st.just(None), st.integers(0, 100), st.none() | st.integers(0, 3)
+        ),
+        max_size=1,
+    ).map(tuple),
+    decode_priority=st.integers(0, 100),
+)
 
 
 @st.composite
-def generation_requests(draw: st.DrawFn, max_prompt: int) -> GenerationRequest:
+def generation_requests(draw: st.DrawFn, max_prompt: int, max_sequences: int) -> GenerationRequest:
+    alike = draw(st.integers(0, max_prompt - 1))
+    own = draw(st.lists(token_ids, min_size=1, max_size=max_prompt - alike))
     return GenerationRequest(
-        prompt_ids=draw(st.lists(token_ids, min_size=1, max_size=max_prompt)),
+        prompt_ids=[*range(alike), *own],
         max_new_tokens=draw(st.integers(1, 30)),
         end_id=draw(st.none() | st.just(-1) | token_ids),
         stop_sequences=draw(st.lists(st.tuples(token_ids), max_size=2).map(tuple)),
         sampling=SamplingParams(seed=draw(st.integers(0, 255)), min_tokens=draw(st.integers(0, 4))),
+        num_return_sequences=draw(st.integers(1, min(3, max_sequences))),
+        tier=draw(st.sampled_from(Tier)),
+        cache_salt=draw(st.sampled_from(("", "salt"))),
+        retention=draw(retentions),
+        returns_context_logits=draw(st.booleans()),
     )
 
 
@@ -106,21 +140,27 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
     total_blocks, tokens_per_block = data.draw(st.integers(3, 20)), data.draw(st.integers(1, 5))
     capacity = total_blocks * tokens_per_block
     max_batch_size = data.draw(st.integers(1, 6))
-    max_step_tokens = max_batch_size + data.draw(st.integers(0, 10))
     engine, executor = fake_engine(
         total_blocks,
         tokens_per_block,
         max_batch_size,
-        max_step_tokens,
+        max_batch_size + data.draw(st.integers(0, 10)),
         guaranteed_no_evict=data.draw(st.booleans()),
         static_batching=data.draw(st.booleans()),
+        enable_kv_cache_reuse=data.draw(st.booleans()),
+        broken_token=BROKEN,
+        deadly_token=DEADLY,
     )
-    watcher = Watcher(engine, executor, max_batch_size, max_step_tokens)
+    watcher = Watcher(engine, executor)
+    requests = generation_requests(min(capacity - 1, 20), max_batch_size)
     for _ in range(data.draw(st.integers(1, 12))):
-        for request in data.draw(st.lists(generation_requests(min(capacity - 1, 20)), max_size=3)):
+        for request in data.draw(st.lists(requests, max_size=3)):
             watcher.add(request)
         for key in data.draw(st.lists(st.sampled_from(sorted(watcher.requests) or [0]), max_size=2)):
             watcher.cancel(key)
+        if data.draw(st.booleans()):
+            size = data.draw(st.integers(1, 6))
+            engine.configure(size + data.draw(st.integers(0, 10)), size)
         for _ in range(data.draw(st.integers(0, 4))):
             watcher.step()
     watcher.finish()
@@ -131,17 +171,31 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
 def test_it_holds_over_thousands_of_steps(static_batching: bool, guaranteed_no_evict: bool) -> None:
     dice = random.Random(f"{static_batching} {guaranteed_no_evict}")
     engine, executor = fake_engine(
-        40, 4, 12, 24, guaranteed_no_evict=guaranteed_no_evict, static_batching=static_batching
+        40,
+        4,
+        12,
+        24,
+        guaranteed_no_evict=guaranteed_no_evict,
+        static_batching=static_batching,
+        broken_token=BROKEN,
+        deadly_token=DEADLY,
     )
-    watcher = Watcher(engine, executor, 12, 24)
-    while engine.stats.step_count < 3000:
-        if dice.random() < 0.35:
-            prompt = [dice.randrange(VOCABULARY) for _ in range(dice.choice((1, 3, 10, 60)))]
-            sampling = SamplingParams(seed=dice.randrange(256))
-            watcher.add(GenerationRequest(prompt, dice.choice((1, 5, 20, 80)), sampling=sampling))
+    watcher = Watcher(engine, executor)
+    while engine.stats.step_count < 1500:
+        if dice.random() < 0.3:
+            prompt = [dice.randrange(VOCABULARY) for _ in range(dice.choice((1, 3, 10)))]
+            request = GenerationRequest(
+                [*range(dice.choice((0, 0, 17, 40))), *prompt],
+                dice.choice((1, 5, 20, 80)),
+                sampling=SamplingParams(seed=dice.randrange(256)),
+                num_return_sequences=dice.choice((1, 1, 1, 3)),
+                tier=dice.choice(list(Tier)),
+            )
+            watcher.add(request)
         if dice.random() < 0.1 and watcher.requests:
             watcher.cancel(dice.randrange(len(watcher.requests)))
         watcher.step()
     watcher.finish()
-    assert len(watcher.requests) > 500
-    assert (engine.stats.preemption_count > 100) is (not guaranteed_no_evict)
+    assert len(watcher.requests) > 200
+    assert engine.stats.reused_blocks > 500
+    assert engine.stats.preemption_count > 0 or static_batching

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from python_backend.engine.sequence import FinishReason, GenerationRequest, SamplingParams, Sequence
+from python_backend.engine.request import GenerationRequest, SamplingParams
+from python_backend.engine.sequence import FinishReason, Sequence
 
 
 def sequence_of(

@@ -7,7 +7,7 @@ import threading
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,20 +39,48 @@ class InferenceResponse:
 
 
 class MetricFamily:
-    GAUGE = "gauge"
+    GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
+    alive: ClassVar[list[MetricFamily]] = []
 
     def __init__(self, name: str, description: str, kind: str) -> None:
-        self.name = name
+        self.name, self.description, self.kind = name, description, kind
+        self.metrics: list[Metric] = []
+        MetricFamily.alive.append(self)
 
-    def Metric(self, labels: Mapping[str, str]) -> Metric:
-        return Metric()
+    def Metric(self, labels: Mapping[str, str], buckets: list[float] | None = None) -> Metric:
+        assert (buckets is not None) == (self.kind == self.HISTOGRAM)
+        metric = Metric(self.kind, dict(labels), buckets or [])
+        self.metrics.append(metric)
+        return metric
 
 
+@dataclass
 class Metric:
-    value = 0.0
+    kind: str
+    labels: dict[str, str]
+    buckets: list[float]
+    value: float = 0.0
+    observations: list[float] = field(default_factory=list)
 
     def set(self, value: float) -> None:
+        assert self.kind == MetricFamily.GAUGE
         self.value = value
+
+    def increment(self, value: float) -> None:
+        assert self.kind == MetricFamily.COUNTER
+        assert value >= 0
+        self.value += value
+
+    def observe(self, value: float) -> None:
+        assert self.kind == MetricFamily.HISTOGRAM
+        self.observations.append(value)
+
+
+def metric(family: str, **labels: str) -> Metric:
+    """One metric of the newest family of that name."""
+    metrics = next(each for each in reversed(MetricFamily.alive) if each.name == family).metrics
+    (found,) = (each for each in metrics if labels.items() <= each.labels.items())
+    return found
 
 
 def utils_module() -> types.ModuleType:
@@ -127,7 +155,10 @@ class Request:
         return self.sender
 
 
-def arguments(model: str, parameters: Mapping[str, str]) -> dict[str, str]:
+def arguments(model: str, parameters: Mapping[str, str], decoupled: bool = True) -> dict[str, str]:
     """What Triton hands to `initialize`."""
-    config = {"parameters": {key: {"string_value": value} for key, value in parameters.items()}}
+    config = {
+        "parameters": {key: {"string_value": value} for key, value in parameters.items()},
+        "model_transaction_policy": {"decoupled": decoupled},
+    }
     return {"model_config": json.dumps(config), "model_name": model, "model_version": "1"}

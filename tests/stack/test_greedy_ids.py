@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from benchmarks.stack import RunningStack
+from benchmarks.transformers_model import load_in_transformers
 from tests.stack.triton_calls import TritonCalls
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
@@ -34,7 +34,7 @@ def prompts(default_checkpoint: Path) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def expected(default_checkpoint: Path, prompts: list[list[int]]) -> list[list[int]]:
-    model: Any = AutoModelForCausalLM.from_pretrained(default_checkpoint, dtype=torch.float32)
+    model = load_in_transformers(default_checkpoint / "model.gguf")
     model.generation_config.eos_token_id = None
     answers = []
     with torch.inference_mode():

@@ -81,12 +81,47 @@ def test_stop_words_become_ids_and_empty_ones_are_left_out(
     assert ends[:2] == [len(first), len(first) + len(second)]
 
 
+def test_each_row_has_its_own_bad_words_and_bias(
+    pre: preprocessing.TritonPythonModel, tokenizer: Tokenizer
+) -> None:
+    rows = {
+        "QUERY": [[b"Hello"], [b"A much longer prompt"]],
+        "REQUEST_OUTPUT_LEN": [[7], [8]],
+        "PAD_ID": [[1], [2]],
+        "BAD_WORDS_DICT": [[b"ugly words", b""], [b"", b""]],
+        "EMBEDDING_BIAS_WORDS": [[b"yes", b"no"], [b"", b"no"]],
+        "EMBEDDING_BIAS_WEIGHTS": np.asarray([[2.5, -1.0], [9.0, 4.0]], dtype=np.float32),
+    }
+    texts = {"QUERY", "BAD_WORDS_DICT", "EMBEDDING_BIAS_WORDS"}
+    arrays = {
+        name: np.asarray(value, dtype=np.object_ if name in texts else None) for name, value in rows.items()
+    }
+    (response,) = pre.execute([Request(arrays)])
+    outputs = response.outputs
+    (short,) = tokenizer.encode_batch(["Hello"], True)
+    assert outputs["INPUT_ID"][0].tolist()[: len(short) + 1] == [*short, 1], "padded with the row's own id"
+    (ugly,) = tokenizer.encode_words(["ugly words"])
+    assert outputs["BAD_WORDS_IDS"][:, 0].tolist() == [ugly, [0] * len(ugly)]
+    assert outputs["BAD_WORDS_IDS"][:, 1, 0].tolist() == [len(ugly), -1]
+    (yes,), (no,) = tokenizer.encode_words(["yes", "no"])
+    assert outputs["EMBEDDING_BIAS"].shape == (2, tokenizer.vocab_size)
+    assert outputs["EMBEDDING_BIAS"][:, [yes, no]].tolist() == [[2.5, -1.0], [0.0, 4.0]]
+    assert np.count_nonzero(outputs["EMBEDDING_BIAS"]) == 3
+
+
+def test_without_words_there_is_no_bias_at_all(pre: preprocessing.TritonPythonModel) -> None:
+    (response,) = pre.execute([query(b"Hello")])
+    assert response.outputs["EMBEDDING_BIAS"].shape == (1, 0)
+    assert response.outputs["BAD_WORDS_IDS"].shape == (1, 2, 0)
+
+
 @pytest.mark.parametrize(
     ("request_", "word"),
     [
         (query(b"Hi", {"add_special_tokens": "false"}), "add_special_tokens"),
         (query(b"Hi", IMAGE_BYTES=np.zeros((1, 1, 2, 2, 3), dtype=np.uint8)), "IMAGE_BYTES"),
         (query(b"Hi", EMBEDDING_BIAS_WORDS=np.asarray([[b"a"]], dtype=np.object_)), "embedding_bias_weights"),
+        (query(b"Hi", EMBEDDING_BIAS_WEIGHTS=np.asarray([[1]], dtype=np.float32)), "embedding_bias_words"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(
@@ -107,6 +142,17 @@ def test_streams_of_one_request_id_are_told_apart_by_their_marks(
     for stream in (1, 2):
         mark = StreamMark(0, stream, True).to_padding_id()
         assert text_of(post, [*face[1:], mark], len(face) - 1) == "🙂"
+
+
+def test_a_stream_that_breaks_off_is_forgotten_at_once(
+    post: postprocessing.TritonPythonModel, tokenizer: Tokenizer
+) -> None:
+    """The engine closes it with a response of no ids, ahead of the error."""
+    (face,) = tokenizer.encode_batch(["🙂"], False)
+    assert text_of(post, [face[0], StreamMark(0, 1, False).to_padding_id()], 1) == ""
+    assert len(post._streams) == 1
+    assert text_of(post, [StreamMark(0, 1, True).to_padding_id()], 0) == ""
+    assert len(post._streams) == 0
 
 
 def test_an_engine_without_marks_is_understood_too(

@@ -17,12 +17,24 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert parameters.batch_scheduler_policy == "guaranteed_no_evict"
     assert parameters.cancellation_check_period_ms == 100
     assert parameters.exclude_input_in_output is False
+    assert parameters.enable_kv_cache_reuse is True
     assert not parameters.static_batching
 
 
 def test_an_unfilled_placeholder_means_the_default() -> None:
     assert parse(max_tokens_in_paged_kv_cache="${max_tokens_in_paged_kv_cache}") == parse()
     assert parse(max_beam_width="${max_beam_width}", decoding_mode="") == parse()
+
+
+@pytest.mark.parametrize("value", ["xgrammar", "llguidance", ""])
+def test_guides_are_the_engines_own_whatever_the_backend_is_called(value: str) -> None:
+    assert parse(guided_decoding_backend=value) == parse()
+
+
+def test_what_the_cache_does_is_chosen_by_parameters() -> None:
+    parameters = parse(enable_kv_cache_reuse="false", inflight_tenant_cache_isolation="true")
+    assert not parameters.enable_kv_cache_reuse
+    assert parameters.inflight_tenant_cache_isolation
 
 
 @pytest.mark.parametrize("value", ["V1", "v1"])
@@ -39,6 +51,10 @@ def test_v1_is_static_batching(value: str) -> None:
         ("max_tokens_in_paged_kv_cache", "many", "above 0"),
         ("inflight_synthetic_tokens_per_s", "inf", "above 0"),
         ("exclude_input_in_output", "yes", "true or false"),
+        ("enable_kv_cache_reuse", "maybe", "true or false"),
+        ("guided_decoding_backend", "outlines", "xgrammar or llguidance"),
+        ("inflight_precision", "fp8", "fp32, int8, int4"),
+        ("inflight_guide_compile_limit_s", "0", "above 0"),
     ],
 )
 def test_a_bad_value_is_refused_naming_key_value_and_what_is_allowed(

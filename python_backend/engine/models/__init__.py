@@ -1,27 +1,33 @@
-"""The model families the engine can run, by the architecture name in a checkpoint's `config.json`."""
+"""The model families the engine can run, by the architecture name in a checkpoint's configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from python_backend.engine.loader import Checkpoint
-from python_backend.engine.models.llama import load_llama
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.engine.models.config import Config, unsupported
+from python_backend.engine.models.families import FAMILIES
+from python_backend.engine.models.reader import CheckpointWeights
 
 if TYPE_CHECKING:
-    from python_backend.engine.models.model import Model
+    from python_backend.engine.checkpoint import Checkpoint
+    from python_backend.engine.models.decoder import DecoderWeights
 
-FAMILIES: dict[str, Callable[[Checkpoint], Model]] = {"LlamaForCausalLM": load_llama}
+__all__ = ["FAMILIES", "load_weights"]
 
 
-def load_model(checkpoint: Checkpoint) -> Model:
+def load_weights(checkpoint: Checkpoint, max_sequence_tokens: int | None = None) -> DecoderWeights:
+    """Reads the configuration alone; tensors are read when the weights are asked for them.
+
+    `max_sequence_tokens` is how long sequences are meant to become; it matters to models that turn
+    differently for long ones (longrope).
+    """
     for architecture in checkpoint.architectures:
         if architecture in FAMILIES:
-            return FAMILIES[architecture](checkpoint)
+            family = FAMILIES[architecture]
+            blueprint = family.blueprint(Config(checkpoint.config, family.assumed, max_sequence_tokens))
+            return CheckpointWeights(checkpoint, blueprint.shape, blueprint.layout)
     named = " or ".join(checkpoint.architectures) or "model of no named architecture"
-    raise InflightError(
-        ErrorKind.UNSUPPORTED,
-        f"{checkpoint.directory} is a {named}, which this engine does not know; "
-        f"it knows {', '.join(sorted(FAMILIES))}",
+    raise unsupported(
+        f"{checkpoint.path} is a {named}, which this engine does not know; "
+        f"it knows {', '.join(sorted(FAMILIES))}"
     )

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import torch
 
-    from python_backend.engine.attention import StepAttention
-    from python_backend.engine.kv_cache import KvShape
+    from python_backend.engine.models.decoder import DecoderShape
 
 
-@dataclass(frozen=True, slots=True)
-class ModelLimits:
-    """Token ids run from 0 to `vocabulary` - 1, positions from 0 to `max_positions` - 1."""
+class Attention(Protocol):
+    """Knows which row of the batch belongs to which sequence, and how each layer looks back."""
 
-    vocabulary: int
-    max_positions: int
-    query_heads: int
-    kv: KvShape
+    def __call__(self, layer: int, queries: torch.Tensor, keys_values: torch.Tensor) -> torch.Tensor:
+        """From (rows, query_heads, head_dim) and rows of keys, then values, to (rows, heads side by side)."""
 
 
 class Model(Protocol):
     @property
-    def limits(self) -> ModelLimits: ...
+    def shape(self) -> DecoderShape: ...
 
     def forward(
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        attention: StepAttention,
+        attention: Attention,
         wanted_rows: torch.Tensor,
     ) -> torch.Tensor:
         """One pass over a flat batch of tokens from many sequences; the logits of the wanted rows alone.

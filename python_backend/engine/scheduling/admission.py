@@ -9,6 +9,10 @@ if TYPE_CHECKING:
 
 
 class AdmissionRule(Protocol):
+    @property
+    def lets_wait(self) -> bool:
+        """Whether one that does not join now may join the same batch in a later step."""
+
     def is_open(self, running_before: int, budget_tokens: int) -> bool:
         """Whether one more may join; `running_before` counts the batch without this step's joiners."""
 
@@ -20,7 +24,14 @@ class AdmissionRule(Protocol):
 
 
 class GuaranteedNoEvict:
-    """A sequence takes all the blocks it can ever need, so that none is ever preempted."""
+    """A sequence takes all the blocks it can ever need, so that no other's growth takes them from it.
+
+    The promise holds within a tier and towards worse ones: a waiting sequence of a better tier still takes
+    the place of a running one. Without that, a few long answers of the lowest tier would keep everyone out,
+    which is what tiers are there to prevent.
+    """
+
+    lets_wait = True
 
     def is_open(self, running_before: int, budget_tokens: int) -> bool:
         return budget_tokens > 0
@@ -33,11 +44,13 @@ class GuaranteedNoEvict:
 
 
 class MaxUtilization:
-    """A sequence takes the blocks of the tokens it has; when growth empties the pool, the youngest gives way.
+    """A sequence takes the blocks of the tokens it has; when growth empties the pool, the last gives way.
 
     One block for each running sequence stays free: without it, the joiner would be the first to be
     preempted, as soon as any of the others reached the end of a block.
     """
+
+    lets_wait = True
 
     def is_open(self, running_before: int, budget_tokens: int) -> bool:
         return budget_tokens > 0
@@ -51,6 +64,8 @@ class MaxUtilization:
 
 class StaticBatch:
     """A batch forms at once, and the next one only when all of it has ended (`gpt_model_type` V1)."""
+
+    lets_wait = False
 
     def __init__(self, inner: AdmissionRule) -> None:
         self._inner = inner

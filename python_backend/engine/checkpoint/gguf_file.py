@@ -1,0 +1,117 @@
+"""A model in one GGUF file, whose quantized tensors become fp32 one by one as they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize, quant_shape_to_byte_shape
+from numpy.typing import NDArray
+
+from python_backend.engine.checkpoint.gguf_config import hugging_face_config
+from python_backend.engine.checkpoint.gguf_header import GgufTensor, read_header
+from python_backend.engine.checkpoint.gguf_names import GGUF_FAMILIES, MIXTRAL, ROPE_TENSORS, GgufFamily
+from python_backend.engine.checkpoint.source import Weights, unusable
+from python_backend.wire.errors import ErrorKind, InflightError
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """A tensor, or the part of it that belongs to one expert."""
+
+    tensor: GgufTensor
+    expert: int | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape if self.expert is None else self.tensor.shape[1:]
+
+    @property
+    def stored_bytes(self) -> int:
+        whole = self.tensor.end - self.tensor.begin
+        return whole if self.expert is None else whole // self.tensor.shape[0]
+
+
+class GgufFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._header = read_header(path)
+        # Copy on write: nobody writes, but torch warns about arrays that it could not write to.
+        self._bytes: NDArray[np.uint8] = np.memmap(path, mode="c")
+        self._family = self._known_family()
+        self.config: dict[str, Any] = hugging_face_config(
+            self._header, self._family, lambda name: self._fp32(self._header.tensors[name])
+        )
+        self._located = self._locate()
+
+    def names(self) -> Iterable[str]:
+        return self._located
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._located[name].shape
+
+    def stored_bytes(self, name: str) -> int:
+        return self._located[name].stored_bytes
+
+    def read(self, name: str) -> Weights:
+        located = self._located[name]
+        weights = self._fp32(located.tensor, located.expert)
+        if self._family.norm_offset and "norm" in name:
+            return weights - np.float32(self._family.norm_offset)
+        if self._family.is_permuted and ".q_proj." in name:
+            return undo_permutation(weights, self.config["num_attention_heads"])
+        if self._family.is_permuted and ".k_proj." in name:
+            return undo_permutation(weights, self.config["num_key_value_heads"])
+        return weights
+
+    def _known_family(self) -> GgufFamily:
+        fields = self._header.fields
+        if (parts := fields.get("split.count", 0)) > 1:
+            raise unusable(f"{self._path} is one of {parts} parts of a model; join them to one file first")
+        kind = fields.get("general.architecture")
+        if kind not in GGUF_FAMILIES:
+            raise InflightError(
+                ErrorKind.UNSUPPORTED,
+                f"{self._path} holds a {kind!r} model, which this engine does not read from GGUF; "
+                f"it reads {', '.join(sorted(GGUF_FAMILIES))}",
+            )
+        return MIXTRAL if kind == "llama" and fields.get("llama.expert_count") else GGUF_FAMILIES[kind]
+
+    def _locate(self) -> dict[str, _Located]:
+        experts = self.config.get("num_local_experts", 0)
+        located: dict[str, _Located] = {}
+        for stored_name, tensor in self._header.tensors.items():
+            names = dict(self._family.hugging_face_names(stored_name, experts))
+            if not names and stored_name not in ROPE_TENSORS:
+                raise unusable(
+                    f"{self._path} has a tensor that a {self._family.architecture} does not have: "
+                    f"{stored_name}"
+                )
+            located |= {name: _Located(tensor, expert) for name, expert in names.items()}
+        return located
+
+    def _fp32(self, tensor: GgufTensor, expert: int | None = None) -> Weights:
+        stored = self._bytes[tensor.begin : tensor.end].reshape(
+            quant_shape_to_byte_shape(tensor.shape, tensor.kind)
+        )
+        if expert is not None:
+            stored = stored[expert]
+        if tensor.kind is GGMLQuantizationType.F64:
+            return stored.view(np.float64).astype(np.float32)
+        try:
+            weights: Weights = np.require(dequantize(stored, tensor.kind), np.float32, ("C", "A"))
+        except NotImplementedError as error:
+            raise InflightError(
+                ErrorKind.UNSUPPORTED, f"{self._path} has tensors in {tensor.kind.name}, which cannot be read"
+            ) from error
+        return weights
+
+
+def undo_permutation(weights: Weights, heads: int) -> Weights:
+    """GGUF keeps the two rows of each rotated pair of q and k together, Hugging Face half a head apart."""
+    pairs = weights.reshape(heads, -1, 2, *weights.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(weights.shape)

@@ -1,0 +1,98 @@
+"""Where an answer stands in its guide's language, kept up to date beside the step loop."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as WaitedTooLong
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from python_backend.engine.guides.limits import GuideLimits, refusal
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from llguidance import LLMatcher
+    from numpy.typing import NDArray
+
+    from python_backend.engine.guides.token_table import TokenTable
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Which tokens may come next, none of them special, and whether the answer may end here."""
+
+    tokens: NDArray[np.bool_]
+    may_end: bool
+
+
+class GuideState:
+    """One answer's place in its guide.
+
+    The matcher belongs to whichever job is the latest: `advance` hands it to a thread, job after job in their
+    order, and `mask` waits for the last of them. One thread calls these methods.
+    """
+
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        table: TokenTable,
+        pool: ThreadPoolExecutor,
+        limits: GuideLimits,
+        allowed: Future[Allowed] | None = None,
+    ) -> None:
+        self._matcher = matcher
+        self._table = table
+        self._pool = pool
+        self._limits = limits
+        self._started_s = 0.0
+        self._allowed = pool.submit(self._find_allowed) if allowed is None else allowed
+
+    def advance(self, token_id: int) -> None:
+        """Takes the next token of the answer; returns at once, and what it leads to is found in a thread."""
+        self._allowed = self._pool.submit(self._consume, token_id, self._allowed)
+
+    def mask(self, end_id: int | None) -> NDArray[np.bool_]:
+        """The tokens that may come next, `end_id` among them where the answer may end.
+
+        InflightError where the answer cannot go on: its guide has grown too costly, or a token was none of
+        those allowed.
+        """
+        allowed = self._wait()
+        tokens = allowed.tokens.copy()
+        if end_id is not None and 0 <= end_id < len(tokens):
+            tokens[end_id] = allowed.may_end
+        return tokens
+
+    def fork(self) -> GuideState:
+        """Another state at the same place, for another answer; waits for what is under way."""
+        self._wait()
+        return GuideState(self._matcher.deep_copy(), self._table, self._pool, self._limits, self._allowed)
+
+    def _wait(self) -> Allowed:
+        limit_s = self._limits.step_s
+        while True:
+            try:
+                return self._allowed.result(limit_s)
+            except WaitedTooLong:
+                # Time spent behind others' jobs is not this guide's fault.
+                if self._allowed.running() and time.monotonic() - self._started_s >= limit_s:
+                    raise refusal(f"costs too much to follow; limit for one token {limit_s:g} s") from None
+
+    def _consume(self, token_id: int, before: Future[Allowed]) -> Allowed:
+        # Never waits long: jobs start in the order of their submission, so the one before has started.
+        before.result()
+        self._started_s = time.monotonic()
+        self._matcher.consume_token(token_id)
+        return self._find_allowed()
+
+    def _find_allowed(self) -> Allowed:
+        self._started_s = time.monotonic()
+        bits = self._matcher.compute_bitmask()
+        may_end = self._matcher.is_accepting()
+        if self._matcher.is_error():
+            raise refusal(f"cannot be followed any further: {self._matcher.get_error()}")
+        return Allowed(self._table.allowed(bits), may_end)

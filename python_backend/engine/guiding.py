@@ -1,0 +1,40 @@
+"""What the engine asks of whoever keeps answers within a language."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from python_backend.engine.request import Guide
+
+
+class AnswerGuide(Protocol):
+    """One answer's place in its guide's language."""
+
+    def advance(self, token_id: int) -> None:
+        """Takes the next token of the answer; returns at once."""
+
+    def mask(self, end_id: int | None) -> NDArray[np.bool_]:
+        """The tokens that may come next."""
+
+    def fork(self) -> AnswerGuide:
+        """Another one at the same place, for another answer."""
+
+
+class PreparedGuide(Protocol):
+    """A guide that is being compiled elsewhere (a Future)."""
+
+    def done(self) -> bool: ...
+
+    def result(self) -> AnswerGuide:
+        """The guide at the beginning of an answer, or raises what is wrong with it."""
+
+    def cancel(self) -> bool: ...
+
+
+class GuideCompiler(Protocol):
+    def compile(self, guide: Guide) -> PreparedGuide:
+        """Returns at once."""

@@ -1,0 +1,27 @@
+"""The engine's own kernels for CPUs, compiled on this machine at the first start and kept.
+
+numba must know where to keep them before the first of its functions is defined, so it is told here. The
+folder's name follows from these sources, numba's version and the processor: nothing stale is ever used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+import numba
+
+from python_backend.engine.cache_dir import cache_dir
+
+
+def _fingerprint() -> str:
+    digest = hashlib.sha256(f"{numba.__version__} {platform.machine()}".encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+if "NUMBA_CACHE_DIR" not in os.environ:
+    numba.config.CACHE_DIR = str(cache_dir() / "kernels" / _fingerprint())  # type: ignore[attr-defined]

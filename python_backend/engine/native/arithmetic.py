@@ -1,0 +1,93 @@
+"""Small functions that are compiled into the step: exponentials, activations, rounding to bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from python_backend.engine.native.microkernel import GROUP
+
+# Sums may be reordered for vector units, but a value that is not a number stays one.
+FAST = {"contract", "reassoc", "nsz", "arcp", "afn"}
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": FAST, "inline": "never"}
+
+_LOG2_E = np.float32(1.4426950408889634)
+_LOWEST, _HIGHEST = np.float32(-87.0), np.float32(88.0)
+_C1, _C2, _C3 = (
+    np.float32(0.6931471805599453),
+    np.float32(0.2402265069591007),
+    np.float32(0.05550410866482158),
+)
+_C4, _C5 = np.float32(0.009618129107628477), np.float32(0.0013333558146428443)
+_C6 = np.float32(0.00015403530393381608)
+_ONE, _TWO, _ZERO = np.float32(1.0), np.float32(2.0), np.float32(0.0)
+_GELU_A, _GELU_B = np.float32(0.7978845608028654), np.float32(0.044715)
+# A group smaller than this counts as zeros: its scale would have no inverse.
+_SMALLEST = np.float32(1e-30)
+
+
+@intrinsic
+def _float_of_bits(context, bits):
+    def generate(target: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        return builder.bitcast(values[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+@njit(nogil=True, error_model="numpy", fastmath=FAST)
+def exponential(x):
+    """eˣ to fp32's precision, without a call, so that loops over it become vector code."""
+    x = _LOWEST if x < _LOWEST else x
+    x = _HIGHEST if x > _HIGHEST else x
+    powers = x * _LOG2_E
+    nearest = np.floor(powers + np.float32(0.5))
+    f = powers - nearest
+    series = _ONE + f * (_C1 + f * (_C2 + f * (_C3 + f * (_C4 + f * (_C5 + f * _C6)))))
+    return series * _float_of_bits((np.int32(nearest) + np.int32(127)) << np.int32(23))
+
+
+@njit(nogil=True, error_model="numpy", fastmath=FAST)
+def hyperbolic_tangent(x):
+    return _ONE - _TWO / (_ONE + exponential(_TWO * x))
+
+
+@njit(**OPTIONS)
+def activate_group(gates_ups, is_gelu, out, row, at):
+    """out[row, at : at + 32] = activation of 32 gates · the 32 ups that follow them."""
+    if is_gelu:
+        for i in range(GROUP):
+            x = gates_ups[i]
+            curve = hyperbolic_tangent(_GELU_A * (x + _GELU_B * x * x * x))
+            out[row, at + i] = np.float32(0.5) * x * (_ONE + curve) * gates_ups[GROUP + i]
+    else:
+        for i in range(GROUP):
+            gate = gates_ups[i]
+            out[row, at + i] = gate / (_ONE + exponential(-gate)) * gates_ups[GROUP + i]
+
+
+@njit(**OPTIONS)
+def quantize(rows, row, group, levels, worths, totals):
+    """Rounds 32 floats to bytes, and says what a byte is worth and what the bytes are worth together.
+
+    Where a value is not a finite number, nor is the worth, so that it is not lost on the way to the logits.
+    """
+    at = group * GROUP
+    largest = _ZERO
+    poison = _ZERO
+    for i in range(GROUP):
+        value = rows[row, at + i]
+        largest = max(largest, abs(value))
+        poison += value * _ZERO
+    inverse = np.float32(127.0) / largest if largest > _SMALLEST and poison == _ZERO else _ZERO
+    total = np.int32(0)
+    for i in range(GROUP):
+        level = np.int32(np.rint(rows[row, at + i] * inverse))
+        levels[row, at + i] = np.int8(level)
+        total += level
+    worth = largest / np.float32(127.0) + poison
+    worths[row, group] = worth
+    totals[row, group] = worth * np.float32(total)

@@ -1,0 +1,91 @@
+"""Weights in the layouts the microkernel reads: tiles of eight output channels, groups of 32 inputs.
+
+A tile lies in memory as the kernel walks it: group after group, and in a group four inputs of four channels
+side by side, then the same four inputs of the next four channels. Outputs are padded to whole tiles and
+inputs to whole groups with zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
+
+Floats = NDArray[np.float32]
+
+
+def whole(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One matrix: `weights` are its bytes, `scales` the bits of its half-precision scales."""
+
+    weights: NDArray[np.uint8]
+    scales: NDArray[np.uint16]
+
+
+def pack(matrix: Floats, kind: Format) -> Packed:
+    outputs, inputs = matrix.shape
+    padded = np.zeros((whole(outputs, CHANNELS), whole(inputs, GROUP)), np.float32)
+    padded[:outputs, :inputs] = matrix
+    if kind is Format.FP32:
+        tiles = padded.reshape(-1, CHANNELS, padded.shape[1]).transpose(0, 2, 1)
+        return Packed(np.ascontiguousarray(tiles).view(np.uint8).reshape(-1), np.zeros(0, np.uint16))
+    groups = padded.reshape(padded.shape[0], -1, GROUP)
+    broken = ~np.isfinite(groups).all(axis=2)
+    groups = np.where(broken[..., None], np.float32(0), groups)
+    if kind is Format.INT8:
+        scales = _half(np.abs(groups).max(axis=2) / 127)
+        levels = np.rint(groups / _divisor(scales)[..., None]).clip(-127, 127).astype(np.int8)
+        return Packed(_tiles_of_bytes(levels), _tiles_of_scales([_marked(scales, broken)]))
+    low, high = groups.min(axis=2), groups.max(axis=2)
+    steps = _half((high - low) / 15)
+    levels = np.rint((groups - low[..., None]) / _divisor(steps)[..., None]).clip(0, 15).astype(np.int8) - 8
+    # The kernel sees a level sixteenfold.
+    scales = _marked(steps / 16, broken)
+    return Packed(_tiles_of_nibbles(levels), _tiles_of_scales([scales, low + 8 * steps]))
+
+
+def _marked(scales: Floats, broken: NDArray[np.bool_]) -> Floats:
+    """A group with a weight that is not a number must not come out as one."""
+    marked: Floats = np.where(broken, np.float32(np.nan), scales)
+    return marked
+
+
+def _half(values: Floats) -> Floats:
+    """What is left of a scale in half precision, so that levels are counted in the steps really taken."""
+    halved: Floats = values.astype(np.float16).astype(np.float32)
+    return halved
+
+
+def _divisor(scales: Floats) -> Floats:
+    divisor: Floats = np.where(scales > 0, scales, 1).astype(np.float32)
+    return divisor
+
+
+def _in_kernel_order(levels: NDArray[np.int8]) -> NDArray[np.int8]:
+    """(channels, groups, 32) as (tiles, quads of inputs, halves of the tile, 4 channels, 4 inputs)."""
+    channels, groups, _ = levels.shape
+    split = levels.reshape(channels // CHANNELS, 2, 4, groups * GROUP // 4, 4)
+    return np.ascontiguousarray(split.transpose(0, 3, 1, 2, 4))
+
+
+def _tiles_of_bytes(levels: NDArray[np.int8]) -> NDArray[np.uint8]:
+    return _in_kernel_order(levels).view(np.uint8).reshape(-1)
+
+
+def _tiles_of_nibbles(levels: NDArray[np.int8]) -> NDArray[np.uint8]:
+    ordered = _in_kernel_order(levels).view(np.uint8)
+    return np.ascontiguousarray((ordered[:, 0::2] & 15) | (ordered[:, 1::2] << 4)).reshape(-1)
+
+
+def _tiles_of_scales(parts: list[Floats]) -> NDArray[np.uint16]:
+    """(channels, groups) each, as (tiles, groups, parts, 8 channels)."""
+    stacked = np.stack([part.reshape(-1, CHANNELS, part.shape[1]) for part in parts])
+    halves = np.ascontiguousarray(stacked.transpose(1, 3, 0, 2)).astype(np.float16)
+    return halves.view(np.uint16).reshape(-1)

@@ -1,0 +1,215 @@
+"""Computed blocks found again by what they hold, and the order in which idle ones are given up.
+
+A full block is known by the hash of its tokens and its parent's hash, so that one hash stands for a whole
+prefix. Chains begin at a root made of the request's salt: without the salt no chain can be followed, and
+requests of different salts share nothing. Of the idle blocks, those of the lowest retention priority go
+first, and among them the one unused for longest.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from python_backend.engine.request import Retention
+
+if TYPE_CHECKING:
+    from python_backend.engine.request import GenerationRequest
+
+_HASH_BYTES = 16
+_NS_PER_MS = 1_000_000
+_SLACK = 64
+
+
+def root_hash(salt: str) -> bytes:
+    return blake2b(salt.encode(), digest_size=_HASH_BYTES, person=b"root").digest()
+
+
+def extend_hashes(hashes: list[bytes], token_ids: list[int], tokens_per_block: int) -> None:
+    """Hashes the full blocks that are new; `hashes` begins with a root, entry i + 1 stands for block i."""
+    known = len(hashes) - 1
+    full = len(token_ids) // tokens_per_block
+    if known == full:
+        return
+    data = array("i", token_ids[known * tokens_per_block : full * tokens_per_block])
+    content, block_bytes = data.tobytes(), data.itemsize * tokens_per_block
+    for start in range(0, len(content), block_bytes):
+        block = content[start : start + block_bytes]
+        hashes.append(blake2b(hashes[-1] + block, digest_size=_HASH_BYTES).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How much an idle block is worth keeping, and for how long before it is an ordinary one again."""
+
+    priority: int
+    duration_ms: int | None = None
+
+
+_ORDINARY = Keep(Retention.ORDINARY_PRIORITY)
+_USUAL = Retention()
+
+
+def keep_of(request: GenerationRequest, first_token: int) -> Keep | None:
+    """What the request says about the block that begins at this token; None: nothing."""
+    retention = request.retention
+    if retention == _USUAL:
+        return None
+    if first_token >= len(request.prompt_ids):
+        return Keep(retention.decode_priority, retention.decode_duration_ms)
+    for part in retention.ranges:
+        if part.start <= first_token and (part.end is None or first_token < part.end):
+            return Keep(part.priority, part.duration_ms)
+    return None
+
+
+# Priority, time of last use, block: the smallest goes first.
+_Entry = tuple[int, int, int]
+
+
+class EvictionOrder:
+    """Idle blocks, the one to give up first at the front.
+
+    An entry that is no longer true stays in its heap until it comes up; a heap in which such entries
+    outnumber the others is built anew.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, _Entry] = {}
+        self._order: list[_Entry] = []
+        self._expiries: list[tuple[int, _Entry]] = []
+        self._uses = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._entries
+
+    @property
+    def blocks(self) -> list[int]:
+        return list(self._entries)
+
+    def add(self, block: int, priority: int, expires_ns: int | None) -> None:
+        entry = (priority, next(self._uses), block)
+        self._push(entry)
+        if expires_ns is not None:
+            heapq.heappush(self._expiries, (expires_ns, entry))
+            if len(self._expiries) > 2 * len(self._entries) + _SLACK:
+                self._expiries = [item for item in self._expiries if self._is_true(item[1])]
+                heapq.heapify(self._expiries)
+
+    def remove(self, block: int) -> None:
+        del self._entries[block]
+
+    def pop(self) -> int:
+        while True:
+            entry = heapq.heappop(self._order)
+            if self._is_true(entry):
+                del self._entries[entry[2]]
+                return entry[2]
+
+    def expire(self, now_ns: int) -> list[int]:
+        """Makes ordinary what was to be kept until now, without a change to when it was used last."""
+        expired = []
+        while self._expiries and self._expiries[0][0] <= now_ns:
+            _, entry = heapq.heappop(self._expiries)
+            if self._is_true(entry):
+                _, use, block = entry
+                self._push((_ORDINARY.priority, use, block))
+                expired.append(block)
+        return expired
+
+    def _push(self, entry: _Entry) -> None:
+        self._entries[entry[2]] = entry
+        heapq.heappush(self._order, entry)
+        if len(self._order) > 2 * len(self._entries) + _SLACK:
+            self._order = list(self._entries.values())
+            heapq.heapify(self._order)
+
+    def _is_true(self, entry: _Entry) -> bool:
+        return self._entries.get(entry[2]) == entry
+
+
+class PrefixCache:
+    """Blocks under their hashes: some held by sequences, the others idle until someone finds or evicts them.
+
+    What a request says about keeping a block holds until another request says otherwise or its time is
+    over. The time runs from the moment the block's last holder leaves.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[bytes, int] = {}
+        self._hashes: dict[int, bytes] = {}
+        self._keeps: dict[int, Keep] = {}
+        self._idle = EvictionOrder()
+        self._now_ns = 0
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._hashes
+
+    @property
+    def idle_blocks(self) -> int:
+        return len(self._idle)
+
+    def is_idle(self, block: int) -> bool:
+        return block in self._idle
+
+    def advance_to(self, now_ns: int) -> None:
+        self._now_ns = now_ns
+        for block in self._idle.expire(now_ns):
+            del self._keeps[block]
+
+    def find(self, hashes: Iterable[bytes]) -> list[int]:
+        """The blocks of the longest known prefix."""
+        found = []
+        for digest in hashes:
+            block = self._blocks.get(digest)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def publish(self, block: int, digest: bytes) -> None:
+        """Makes a computed block findable, unless another one with the same content is already."""
+        if digest not in self._blocks:
+            self._blocks[digest] = block
+            self._hashes[block] = digest
+
+    def keep(self, block: int, keep: Keep) -> None:
+        if block in self._hashes:
+            self._keeps[block] = keep
+
+    def forget(self, block: int) -> None:
+        """Makes a block unfindable; its holders keep it."""
+        if (digest := self._hashes.pop(block, None)) is not None:
+            del self._blocks[digest]
+            self._keeps.pop(block, None)
+
+    def rest(self, block: int) -> None:
+        """Nobody holds the block any more."""
+        keep = self._keeps.get(block, _ORDINARY)
+        expires_ns = None if keep.duration_ms is None else self._now_ns + keep.duration_ms * _NS_PER_MS
+        self._idle.add(block, keep.priority, expires_ns)
+
+    def wake(self, block: int) -> None:
+        """Someone holds the block again."""
+        self._idle.remove(block)
+
+    def evict(self) -> int:
+        """Gives up the idle block that is worth least, for another use."""
+        block = self._idle.pop()
+        self.forget(block)
+        return block
+
+    def check(self) -> None:
+        """Raises AssertionError unless hashes and blocks agree and every idle block can be found."""
+        if {block: digest for digest, block in self._blocks.items()} != self._hashes:
+            raise AssertionError("hashes and blocks of the prefix cache disagree")
+        if strays := [block for block in self._idle.blocks if block not in self._hashes]:
+            raise AssertionError(f"blocks {strays} are idle but cannot be found")

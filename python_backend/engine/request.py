@@ -1,0 +1,115 @@
+"""What a client may ask of the engine, as plain values that travel to the engine process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+# Colder, logits over temperature leave the range of fp32, and only the likeliest token has a chance anyway.
+_COLDEST = 1e-5
+
+
+class Tier(IntEnum):
+    """Priority classes; a lower number goes first and may take the place of a higher one."""
+
+    INTERACTIVE = 0
+    STANDARD = 1
+    BATCH = 2
+
+
+class GuideKind(str, Enum):
+    JSON = "json"
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    EBNF_GRAMMAR = "ebnf_grammar"
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """The language the answer must be a word of; `text` is empty for plain JSON."""
+
+    kind: GuideKind
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen; `top_k` 0 with `top_p` 0, or `temperature` 0, means the likeliest one.
+
+    After each token `top_p` is multiplied by `top_p_decay`, down to `top_p_min`; the token `top_p_reset_id`
+    sets it back to where it began.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 0.0
+    top_p_min: float = 1e-6
+    top_p_decay: float = 1.0
+    top_p_reset_id: int = -1
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_tokens: int = 1
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature < _COLDEST or self.top_k == 1 or (self.top_k == 0 and self.top_p <= 0)
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRange:
+    """How long the blocks of prompt tokens `start` to `end` (None: to the last) outlive their sequence.
+
+    Blocks of lower `priority` (0 to 100) are evicted first; after `duration_ms` (None: never) the priority
+    falls back to the ordinary one.
+    """
+
+    start: int
+    end: int | None
+    priority: int
+    duration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    ORDINARY_PRIORITY = 35
+
+    ranges: tuple[RetentionRange, ...] = ()
+    decode_priority: int = 35
+    decode_duration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """What a client asked of the engine; `end_id` None or -1 means that no token ends the answer.
+
+    `token_bias` is added to the scores of its tokens. Requests with different `cache_salt` never share cached
+    blocks.
+    """
+
+    prompt_ids: list[int]
+    max_new_tokens: int
+    end_id: int | None = None
+    stop_sequences: tuple[tuple[int, ...], ...] = ()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    bad_sequences: tuple[tuple[int, ...], ...] = ()
+    token_bias: dict[int, float] = field(default_factory=dict)
+    guide: Guide | None = None
+    num_return_sequences: int = 1
+    tier: Tier = Tier.STANDARD
+    cache_salt: str = ""
+    retention: Retention = field(default_factory=Retention)
+    returns_log_probs: bool = False
+    returns_context_logits: bool = False
+    returns_generation_logits: bool = False
+
+    @property
+    def single_ends(self) -> list[int]:
+        """Every token that ends the answer on its own."""
+        ends = [stop[0] for stop in self.stop_sequences if len(stop) == 1]
+        return ends if self.end_id is None else [self.end_id, *ends]

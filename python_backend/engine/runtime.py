@@ -1,0 +1,86 @@
+"""This project's own engine as a runtime of the engine process."""
+
+from __future__ import annotations
+
+from python_backend.engine.build import build_engine
+from python_backend.engine.engine import EngineConfig
+from python_backend.engine.memory import resident_bytes
+from python_backend.engine.messages import Gauges, Ready, SequenceEvent
+from python_backend.engine.request import GenerationRequest
+from python_backend.wire.parameters import EngineParameters
+
+
+class EngineRuntime:
+    def __init__(self, parameters: EngineParameters) -> None:
+        self._max_batch_size = parameters.inflight_max_batch_size
+        self._engine = build_engine(
+            EngineConfig(
+                checkpoint_dir=parameters.gpt_model_path,
+                max_tokens_in_kv_cache=parameters.max_tokens_in_paged_kv_cache,
+                tokens_per_block=parameters.inflight_tokens_per_block,
+                max_batch_size=parameters.inflight_max_batch_size,
+                max_step_tokens=parameters.inflight_max_step_tokens,
+                max_sequence_tokens=parameters.inflight_max_sequence_tokens,
+                static_batching=parameters.static_batching,
+                check_blocks=parameters.inflight_check_blocks,
+                guaranteed_no_evict=parameters.guaranteed_no_evict,
+                threads=parameters.inflight_threads,
+                enable_kv_cache_reuse=parameters.enable_kv_cache_reuse,
+                precision=parameters.inflight_precision,
+                packed_cache_dir=parameters.inflight_packed_cache_dir,
+                tokenizer_dir=parameters.tokenizer_dir or None,
+                guide_compile_limit_s=parameters.inflight_guide_compile_limit_s,
+            )
+        )
+
+    def describe(self) -> Ready:
+        return Ready(
+            max_sequence_tokens=self._engine.limits.max_sequence_tokens,
+            total_blocks=self._engine.pool.total_blocks,
+            tokens_per_block=self._engine.pool.tokens_per_block,
+            max_batch_size=self._max_batch_size,
+        )
+
+    @property
+    def has_work(self) -> bool:
+        return self._engine.has_work
+
+    @property
+    def can_step(self) -> bool:
+        return self._engine.can_step
+
+    def add(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
+        self._engine.add(key, request, arrival_ns)
+
+    def cancel(self, key: int) -> None:
+        self._engine.cancel(key)
+
+    def configure(self, max_step_tokens: int | None, max_batch_size: int | None) -> None:
+        self._engine.configure(max_step_tokens, max_batch_size)
+
+    def step(self) -> list[SequenceEvent]:
+        return self._engine.step()
+
+    def abort(self, reason: str) -> list[SequenceEvent]:
+        return self._engine.abort(reason)
+
+    def gauges(self) -> Gauges:
+        now = self._engine.stats
+        return Gauges(
+            step_count=now.step_count,
+            active=now.active,
+            scheduled=now.scheduled if now.active else 0,
+            context=now.context if now.active else 0,
+            waiting=now.waiting,
+            paused=now.paused,
+            used_blocks=now.used_blocks,
+            total_blocks=now.total_blocks,
+            context_tokens=now.context_tokens if now.active else 0,
+            reused_blocks=now.reused_blocks,
+            cached_blocks=now.cached_blocks,
+            preemptions=now.preemption_count,
+            max_batch_size=now.max_batch_size,
+            max_step_tokens=now.max_step_tokens,
+            memory_bytes=resident_bytes(),
+            new_blocks=now.new_blocks,
+        )

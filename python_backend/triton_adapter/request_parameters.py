@@ -1,0 +1,76 @@
+"""What a Triton request says beside its tensors: whose it is, how urgent, or new limits for the engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from python_backend.engine.request import Tier
+from python_backend.triton_adapter.inputs import invalid
+
+CONFIGURE = "inflight_configure"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much the engine takes into one step."""
+
+    max_batch_size: int
+    max_step_tokens: int
+
+
+def decode_tier(parameters: Mapping[str, Any]) -> Tier:
+    name = _text(parameters, "inflight_tier", Tier.STANDARD.name.lower())
+    names = [tier.name.lower() for tier in Tier]
+    if name not in names:
+        raise invalid(
+            "inflight_tier",
+            f"the request parameter inflight_tier is {name!r}; allowed: {', '.join(names)}",
+        )
+    return Tier[name.upper()]
+
+
+def decode_cache_salt(parameters: Mapping[str, Any], isolate_tenants: bool) -> str:
+    """Requests with the same one may share cached blocks."""
+    salt = _text(parameters, "inflight_cache_salt")
+    tenant = _text(parameters, "tenant")
+    # As JSON, so that no tenant can make up another's by what it puts into the salt.
+    return json.dumps([tenant, salt]) if isolate_tenants else salt
+
+
+def decode_limits(parameters: Mapping[str, Any], now: Limits, most: Limits) -> Limits:
+    """The limits a control request asks for; what it does not name stays as it is."""
+    try:
+        wanted = json.loads(_text(parameters, CONFIGURE))
+    except ValueError:
+        wanted = None
+    names = Limits.__slots__
+    if not isinstance(wanted, dict) or not wanted or not wanted.keys() <= set(names):
+        raise invalid(
+            CONFIGURE,
+            f"the request parameter {CONFIGURE} is {parameters[CONFIGURE]!r}; "
+            f"allowed: a JSON object with {' or '.join(names)}",
+        )
+    for name, value in wanted.items():
+        highest = getattr(most, name)
+        if type(value) is not int or not 1 <= value <= highest:
+            raise invalid(
+                CONFIGURE, f"{name} is {value!r}; allowed: 1 to {highest}, what the engine was started with"
+            )
+    limits = Limits(**{name: wanted.get(name, getattr(now, name)) for name in names})
+    if limits.max_step_tokens < limits.max_batch_size:
+        raise invalid(
+            CONFIGURE,
+            f"max_step_tokens would be {limits.max_step_tokens} and max_batch_size {limits.max_batch_size}; "
+            "every running sequence needs a token a step, so max_step_tokens must not be the smaller",
+        )
+    return limits
+
+
+def _text(parameters: Mapping[str, Any], name: str, default: str = "") -> str:
+    value = parameters.get(name, default)
+    if not isinstance(value, str):
+        raise invalid(name, f"the request parameter {name} is {value!r}; allowed: a string")
+    return value

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from llguidance import LLMatcher
+
+from python_backend.engine.guides import GuideCompiler, GuideLimits, GuideState
+from python_backend.engine.guides.token_table import TokenTable
+from python_backend.engine.request import Guide, GuideKind
+from python_backend.wire.errors import ErrorKind, InflightError
+from tests.engine.guides.walks import BACKEND, END_ID, VOCABULARY, WAIT_S, compiler_in, state_of, walk
+
+LIMITS = GuideLimits(compile_s=1.0, step_s=0.4)
+# Each is small, and left to itself takes minutes, gigabytes or the whole stack.
+_PRIMES = (101, 103, 107, 109, 113, 127, 131)
+MULTIPLES = json.dumps({"allOf": [{"type": "integer", "multipleOf": prime} for prime in _PRIMES]})
+COSTLY = {
+    "a schema of many multiples": Guide(GuideKind.JSON_SCHEMA, MULTIPLES),
+    "repetitions of repetitions": Guide(GuideKind.REGEX, "a{1000}{1000}"),
+    "an exponential chain of rules": Guide(
+        GuideKind.EBNF_GRAMMAR,
+        "root ::= r0 root\n" + "".join(f"r{i} ::= r{i + 1} r{i + 1}\n" for i in range(40)) + 'r40 ::= "a"',
+    ),
+    "a chain of rules too long for the stack": Guide(
+        GuideKind.EBNF_GRAMMAR,
+        "root ::= r0\n" + "".join(f'r{i} ::= r{i + 1} | "x" root\n' for i in range(2600)) + 'r2600 ::= "a"',
+    ),
+    "brackets without end": Guide(GuideKind.EBNF_GRAMMAR, "root ::= " + "(" * 20_000),
+    "nested arrays": Guide(GuideKind.JSON_SCHEMA, '{"items":' * 5_000 + "{}" + "}" * 5_000),
+}
+
+
+@pytest.fixture
+def compiler(tmp_path: Path) -> Iterator[GuideCompiler]:
+    with compiler_in(tmp_path, LIMITS) as compiler:
+        yield compiler
+
+
+@pytest.mark.parametrize("guide", COSTLY.values(), ids=COSTLY)
+def test_a_guide_that_costs_too_much_is_refused_in_time_and_the_next_one_is_compiled(
+    compiler: GuideCompiler, guide: Guide
+) -> None:
+    start_s = time.monotonic()
+    with pytest.raises(InflightError) as caught:
+        compiler.compile(guide).result(WAIT_S)
+    assert time.monotonic() - start_s < LIMITS.compile_s + LIMITS.step_s + 3
+    assert caught.value.kind is ErrorKind.INVALID_REQUEST
+    json.loads(walk(state_of(compiler, GuideKind.JSON), seed=1))
+
+
+def test_a_refusal_for_its_cost_names_the_limit(compiler: GuideCompiler) -> None:
+    with pytest.raises(InflightError, match="costs too much to compile; limit 1 s"):
+        state_of(compiler, GuideKind.JSON_SCHEMA, MULTIPLES)
+
+
+def test_costly_guides_keep_others_waiting_no_longer_than_their_limit(compiler: GuideCompiler) -> None:
+    evil = [compiler.compile(Guide(GuideKind.JSON_SCHEMA, MULTIPLES + " " * n)) for n in range(3)]
+    start_s = time.monotonic()
+    state_of(compiler, GuideKind.REGEX, "[0-9]+")
+    assert time.monotonic() - start_s < 2 * LIMITS.compile_s + 3
+    for answer in evil:
+        assert isinstance(answer.exception(WAIT_S), InflightError)
+
+
+def test_equal_guides_are_compiled_once_and_followed_apart(compiler: GuideCompiler) -> None:
+    guide = Guide(GuideKind.REGEX, "[a-z]{2}")
+    answers = [compiler.compile(guide) for _ in range(20)]
+    states = [answer.result(WAIT_S) for answer in answers]
+    assert len({walk(state, seed) for seed, state in enumerate(states)}) > 1
+    start_s = time.monotonic()
+    compiler.compile(guide).result(0)
+    assert time.monotonic() - start_s < 0.1
+
+
+def test_too_many_guides_at_once_are_turned_away(tmp_path: Path) -> None:
+    limits = GuideLimits(compile_s=0.5, waiting_guides=2, threads=1)
+    with compiler_in(tmp_path, limits) as compiler:
+        answers = [compiler.compile(Guide(GuideKind.JSON_SCHEMA, MULTIPLES + " " * n)) for n in range(3)]
+        errors = [answer.exception(WAIT_S) for answer in answers]
+        kinds = [error.kind for error in errors if isinstance(error, InflightError)]
+        assert kinds == [ErrorKind.INVALID_REQUEST, ErrorKind.INVALID_REQUEST, ErrorKind.OVERLOADED]
+        state_of(compiler, GuideKind.REGEX, "a")
+
+
+def test_the_least_recently_used_guide_is_forgotten_and_compiled_again(tmp_path: Path) -> None:
+    with compiler_in(tmp_path, GuideLimits(cached_guides=2, threads=1)) as compiler:
+        for text in ("a", "b", "a", "c", "b", "a"):
+            assert walk(state_of(compiler, GuideKind.REGEX, text), seed=0) == text
+
+
+def test_an_answer_whose_guide_has_grown_too_costly_is_given_up_in_time(tmp_path: Path) -> None:
+    BACKEND.save(str(tmp_path / "tokenizer.json"))
+    table = TokenTable(tmp_path / "tokenizer.json", VOCABULARY, [END_ID])
+    limits = GuideLimits(step_s=0.1)
+    with ThreadPoolExecutor(2) as pool:
+        slow, quick = (
+            GuideState(LLMatcher(table.tokenizer, LLMatcher.grammar_from_regex(text)), table, pool, limits)
+            for text in ("a{1000}{1000}", "ab")
+        )
+        start_s = time.monotonic()
+        with pytest.raises(InflightError, match=r"costs too much to follow; limit for one token 0\.1 s"):
+            slow.mask(END_ID)
+        assert time.monotonic() - start_s < 1
+        assert quick.mask(END_ID).any()

@@ -1,0 +1,94 @@
+"""Requests with a guide: prepared beside the engine, joined when ready, and held to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from python_backend.engine.request import GenerationRequest, Guide, GuideKind
+from python_backend.engine.sequence import FinishReason
+from python_backend.wire.errors import ErrorKind, InflightError
+from tests.engine.draining import answers_of, drain
+from tests.fakes.executor import continuation, fake_engine
+from tests.fakes.guides import FakeCompiler, only
+
+
+def test_a_guide_is_compiled_before_its_request_joins_and_nobody_waits_for_it() -> None:
+    compiler = FakeCompiler()
+    engine, _ = fake_engine(compiler=compiler)
+    engine.add(1, GenerationRequest([1], 9, guide=only(5, 6, 7)))
+    assert (engine.has_work, engine.can_step) == (True, False)
+    assert engine.step() == []
+    assert (engine.stats.waiting, engine.stats.step_count) == (1, 0)
+    engine.add(2, GenerationRequest([2], 2))
+    assert engine.can_step
+    assert [event.key for event in engine.step()] == [2]
+    compiler.finish()
+    answers = drain(engine)
+    assert answers[1] == ([5, 6, 7], FinishReason.STOP_WORDS)
+    assert answers[2] == (continuation([2], 2)[1:], FinishReason.LENGTH)
+
+
+def test_a_guided_request_keeps_its_place_in_the_queue() -> None:
+    compiler = FakeCompiler()
+    engine, _ = fake_engine(compiler=compiler, max_batch_size=1)
+    for key in range(3):
+        engine.add(key, GenerationRequest([key], 1, guide=only(5) if key == 1 else None))
+    engine.step()
+    compiler.finish()
+    assert [event.key for _ in range(2) for event in engine.step()] == [1, 2]
+
+
+def test_each_sequence_follows_the_guide_for_itself() -> None:
+    compiler = FakeCompiler()
+    engine, _ = fake_engine(compiler=compiler)
+    engine.add(1, GenerationRequest([1, 2, 3], 9, guide=only(5, 6, 7), num_return_sequences=3))
+    assert len(compiler.asked) == 1
+    compiler.finish()
+    assert answers_of(engine) == {(1, index): ([5, 6, 7], FinishReason.STOP_WORDS) for index in range(3)}
+
+
+def test_a_guide_that_cannot_be_compiled_is_refused() -> None:
+    compiler = FakeCompiler()
+    engine, _ = fake_engine(compiler=compiler)
+    engine.add(1, GenerationRequest([1], 9, guide=only(5), num_return_sequences=2))
+    compiler.refuse(InflightError(ErrorKind.INVALID_REQUEST, "no such language"))
+    events = engine.step()
+    assert [(event.sequence_index, event.error) for event in events] == [
+        (0, "invalid_request: no such language"),
+        (1, "invalid_request: no such language"),
+    ]
+    assert not engine.has_work
+
+
+def test_a_request_can_be_cancelled_while_its_guide_is_being_compiled() -> None:
+    compiler = FakeCompiler()
+    engine, _ = fake_engine(compiler=compiler)
+    engine.add(1, GenerationRequest([1], 9, guide=only(5)))
+    (_, future) = compiler.asked[0]
+    engine.cancel(1)
+    assert engine.can_step
+    assert [event.finish_reason for event in engine.step()] == [FinishReason.CANCELLED]
+    assert future.cancelled()
+    assert not engine.has_work
+    engine.add(1, GenerationRequest([1], 1))
+    compiler.finish()
+    assert drain(engine) == {1: (continuation([1], 1), FinishReason.LENGTH)}
+
+
+def test_abort_ends_what_is_being_prepared() -> None:
+    compiler = FakeCompiler()
+    engine, _ = fake_engine(compiler=compiler)
+    engine.add(1, GenerationRequest([1], 9, guide=only(5)))
+    assert [event.error for event in engine.abort("engine_failed: gone")] == ["engine_failed: gone"]
+    compiler.finish()
+    assert engine.step() == []
+
+
+def test_without_a_compiler_a_guide_is_refused_by_name() -> None:
+    engine, _ = fake_engine()
+    with pytest.raises(
+        InflightError, match=r"guided decoding \(json_schema\) is not supported here"
+    ) as raised:
+        engine.add(1, GenerationRequest([1], 9, guide=Guide(GuideKind.JSON_SCHEMA, "{}")))
+    assert raised.value.kind is ErrorKind.UNSUPPORTED
+    assert not engine.has_work

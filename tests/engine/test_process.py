@@ -1,0 +1,221 @@
+"""The step loop over a real socket pair, with a runtime that only notes what it is told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+import pytest
+
+from python_backend.engine.handle import EngineProcess
+from python_backend.engine.messages import (
+    Cancel,
+    Command,
+    Configure,
+    Gauges,
+    PerfMetrics,
+    Progress,
+    Ready,
+    SequenceEvent,
+    Submit,
+    receive_report,
+    send,
+)
+from python_backend.engine.process import StepLoop
+from python_backend.engine.request import GenerationRequest, SamplingParams
+from python_backend.engine.sequence import FinishReason
+from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.parameters import EngineParameters
+
+
+@dataclass
+class NotingRuntime:
+    """Work goes on until it is cancelled; while `is_preparing` there is some but no step can be made."""
+
+    is_preparing: bool = False
+    breaks_at_next_step: bool = False
+    told: list[object] = field(default_factory=list)
+    keys: set[int] = field(default_factory=set)
+    ended: list[int] = field(default_factory=list)
+    steps: int = 0
+
+    def describe(self) -> Ready:
+        return Ready(100, 10, 10, 8)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.keys or self.ended)
+
+    @property
+    def can_step(self) -> bool:
+        return not self.is_preparing or bool(self.ended)
+
+    def add(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
+        if request.max_new_tokens < 1:
+            raise InflightError(ErrorKind.INVALID_REQUEST, "too little")
+        self.told.append((key, arrival_ns))
+        self.keys.add(key)
+
+    def cancel(self, key: int) -> None:
+        self.keys.discard(key)
+        self.ended.append(key)
+
+    def configure(self, max_step_tokens: int | None, max_batch_size: int | None) -> None:
+        if max_batch_size == 0:
+            raise InflightError(ErrorKind.INVALID_REQUEST, "max_batch_size is 0; it must be at least 1")
+        self.told.append((max_step_tokens, max_batch_size))
+
+    def step(self) -> list[SequenceEvent]:
+        self.steps += 1
+        if self.breaks_at_next_step:
+            self.breaks_at_next_step = False
+            raise RuntimeError("a defect")
+        ended, self.ended = self.ended, []
+        return [SequenceEvent(key, [], FinishReason.CANCELLED) for key in ended]
+
+    def abort(self, reason: str) -> list[SequenceEvent]:
+        keys, self.keys = self.keys, set()
+        return [SequenceEvent(key, [], FinishReason.ERROR, reason) for key in keys]
+
+    def gauges(self) -> Gauges:
+        return Gauges(self.steps, len(self.keys), 0, 0, 0, 0, 0, 10, 0)
+
+
+@dataclass
+class RunningLoop:
+    runtime: NotingRuntime
+    connection: Connection
+
+    def tell(self, command: Command) -> None:
+        send(self.connection, command)
+
+    def next_event(self) -> SequenceEvent:
+        return self.events(1)[0]
+
+    def events(self, count: int) -> list[SequenceEvent]:
+        events: list[SequenceEvent] = []
+        while len(events) < count:
+            assert self.connection.poll(5), "the loop says nothing"
+            report = receive_report(self.connection)
+            assert isinstance(report, Progress)
+            events += report.events
+        return events
+
+    def wait_for(self, is_so: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + 5
+        while not is_so():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.001)
+
+
+@contextmanager
+def running_loop(is_preparing: bool = False) -> Iterator[RunningLoop]:
+    ours, theirs = Pipe()
+    runtime = NotingRuntime(is_preparing)
+
+    def run() -> None:
+        with pytest.raises((EOFError, OSError)):
+            StepLoop(theirs, runtime, gauge_period_s=60).run()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield RunningLoop(runtime, ours)
+    finally:
+        ours.close()
+        thread.join(5)
+        theirs.close()
+        assert not thread.is_alive()
+
+
+def submission(key: int, max_new_tokens: int = 5, sequences: int = 1) -> Submit:
+    return Submit(key, GenerationRequest([1], max_new_tokens, num_return_sequences=sequences), 1234)
+
+
+def test_a_request_comes_with_the_time_it_arrived() -> None:
+    with running_loop() as loop:
+        loop.tell(submission(1))
+        loop.wait_for(lambda: loop.runtime.told == [(1, 1234)])
+
+
+@pytest.mark.parametrize(("asked", "told"), [(1, 1), (3, 3), (0, 1), (10**9, 1024)])
+def test_a_refusal_ends_each_sequence_that_was_asked_for(asked: int, told: int) -> None:
+    with running_loop() as loop:
+        loop.tell(submission(7, max_new_tokens=0, sequences=asked))
+        events = loop.events(told)
+    assert [event.sequence_index for event in events] == list(range(told))
+    assert {(event.key, event.error) for event in events} == {(7, "invalid_request: too little")}
+
+
+def test_new_limits_reach_the_runtime() -> None:
+    with running_loop() as loop:
+        loop.tell(Configure(max_step_tokens=64))
+        loop.wait_for(lambda: loop.runtime.told == [(64, None)])
+
+
+def test_senseless_limits_are_logged_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), running_loop() as loop:
+        loop.tell(Configure(max_batch_size=0))
+        loop.tell(submission(1, max_new_tokens=0))
+        loop.next_event()
+    assert "max_batch_size is 0; it must be at least 1" in caplog.text
+
+
+def test_a_step_that_broke_ends_what_runs_and_the_loop_goes_on() -> None:
+    with running_loop() as loop:
+        loop.runtime.breaks_at_next_step = True
+        loop.tell(submission(1))
+        assert loop.next_event().error == "engine_failed: a step of the engine failed: a defect"
+        loop.tell(submission(2))
+        loop.tell(Cancel(2))
+        assert loop.next_event().key == 2
+
+
+def test_the_loop_does_not_spin_while_all_work_is_being_prepared() -> None:
+    with running_loop(is_preparing=True) as loop:
+        loop.tell(submission(1))
+        loop.wait_for(lambda: loop.runtime.steps > 0)
+        before = loop.runtime.steps
+        time.sleep(0.1)
+        assert loop.runtime.steps - before <= 60
+        loop.tell(Cancel(1))
+        assert loop.next_event().finish_reason is FinishReason.CANCELLED
+
+
+def test_several_sequences_and_new_limits_through_a_process() -> None:
+    parameters = EngineParameters(
+        "inflight_fused_batching",
+        "",
+        inflight_runtime="synthetic",
+        inflight_synthetic_tokens_per_s=10_000,
+        stats_check_period_ms=1,
+    )
+    engine = EngineProcess(parameters)
+    try:
+        engine.wait_until_ready()
+        engine.configure(max_batch_size=3)
+        request = GenerationRequest([40], 3, sampling=SamplingParams(seed=1), num_return_sequences=2)
+        engine.submit(5, request, arrival_ns=10)
+        answers: dict[int, list[int]] = {0: [], 1: []}
+        perfs: list[PerfMetrics] = []
+        gauges: Gauges | None = None
+        while len(perfs) < 2 or gauges is None:
+            assert engine.has_report(10)
+            report = engine.receive()
+            assert isinstance(report, Progress)
+            gauges = report.gauges or gauges
+            for event in report.events:
+                answers[event.sequence_index] += event.token_ids
+                perfs += [event.perf] if event.perf else []
+        assert answers == {0: [40, 41, 42], 1: [40, 41, 42]}
+        assert [perf.arrival_ns for perf in perfs] == [10, 10]
+        assert gauges.max_batch_size == 3
+        assert 10_000_000 < gauges.memory_bytes < 100_000_000_000
+    finally:
+        engine.stop()

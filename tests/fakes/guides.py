@@ -1,0 +1,56 @@
+"""Guides that allow exactly one answer, and a compiler that is ready when the test says so."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import numpy as np
+from numpy.typing import NDArray
+
+from python_backend.engine.request import Guide, GuideKind
+from python_backend.wire.errors import InflightError
+
+
+def only(*token_ids: int) -> Guide:
+    """The guide that allows this answer alone."""
+    return Guide(GuideKind.REGEX, " ".join(map(str, token_ids)))
+
+
+class FakeGuide:
+    def __init__(self, answer: list[int], taken: int = 0) -> None:
+        self._answer = answer
+        self._taken = taken
+
+    def next_token(self) -> int | None:
+        return self._answer[self._taken] if self._taken < len(self._answer) else None
+
+    def advance(self, token_id: int) -> None:
+        assert token_id == self.next_token(), "the answer left its guide"
+        self._taken += 1
+
+    def mask(self, end_id: int | None) -> NDArray[np.bool_]:
+        raise NotImplementedError
+
+    def fork(self) -> FakeGuide:
+        return FakeGuide(self._answer, self._taken)
+
+
+class FakeCompiler:
+    def __init__(self) -> None:
+        self.asked: list[tuple[Guide, Future[FakeGuide]]] = []
+
+    def compile(self, guide: Guide) -> Future[FakeGuide]:
+        future: Future[FakeGuide] = Future()
+        self.asked.append((guide, future))
+        return future
+
+    def finish(self) -> None:
+        for guide, future in self.asked:
+            if future.set_running_or_notify_cancel():
+                future.set_result(FakeGuide([int(token_id) for token_id in guide.text.split()]))
+        self.asked.clear()
+
+    def refuse(self, error: InflightError) -> None:
+        for _, future in self.asked:
+            future.set_exception(error)
+        self.asked.clear()

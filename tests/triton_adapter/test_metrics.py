@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from python_backend.engine.messages import Gauges, PerfMetrics, Ready, SequenceEvent
+from python_backend.engine.request import GenerationRequest, Tier
+from python_backend.engine.sequence import FinishReason
+from python_backend.triton_adapter.coalescing import Coalescer, Pending
+from python_backend.triton_adapter.metrics import FAMILIES, EngineMetrics
+from python_backend.triton_adapter.requests import GenerateCall, RowCall
+from python_backend.triton_adapter.responses import ResponseBuilder
+from python_backend.triton_adapter.running import RunningRequest, RunningRow
+from python_backend.wire.stream_mark import StreamMark
+from tests.fakes.triton_stub import MetricFamily, Sender, metric
+
+CAPACITY = Ready(4096, 100, 16, 8)
+GAUGES = Gauges(7, 5, 4, 1, 1, 2, 40, 100, 33, 12, 9, 3, 6, 256, 1_000_000)
+
+
+@pytest.fixture
+def metrics() -> EngineMetrics:
+    MetricFamily.alive.clear()
+    return EngineMetrics("tensorrt_llm", "1", static_batching=False)
+
+
+def running_row() -> RunningRow:
+    generation = GenerationRequest([1, 2, 3], 4, tier=Tier.BATCH)
+    call = GenerateCall("r", (RowCall(generation, True, False, False, False, False),), False)
+    builder = ResponseBuilder(call, 0, 0, StreamMark(0, 1, False), ())
+    return RunningRow(1, RunningRequest("r", Sender(), 1), call, 0, 0, [builder])
+
+
+def values(family: str, label: str) -> dict[str, float]:
+    found = next(each for each in MetricFamily.alive if each.name == family)
+    return {each.labels[label]: each.value for each in found.metrics}
+
+
+def test_the_contracts_gauges_show_the_engine(metrics: EngineMetrics) -> None:
+    metrics.update(CAPACITY, GAUGES)
+    assert values("nv_trt_llm_request_metrics", "request_type") == {
+        "active": 5,
+        "max": 6,
+        "scheduled": 4,
+        "context": 1,
+        "waiting": 1,
+    }
+    assert values("nv_trt_llm_runtime_memory_metrics", "memory_type") == {
+        "cpu": 1_000_000,
+        "gpu": 0,
+        "pinned": 0,
+    }
+    assert values("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type") == {
+        "max": 100,
+        "free": 60,
+        "used": 40,
+        "tokens_per": 16,
+        "reused": 12,
+        "fraction": 0.4,
+    }
+    assert values("nv_trt_llm_inflight_batcher_metrics", "inflight_batcher_specific_metric") == {
+        "total_context_tokens": 33,
+        "generation_requests": 3,
+        "micro_batch_id": 0,
+        "paused_requests": 2,
+    }
+    general = values("nv_trt_llm_general_metrics", "general_type")
+    assert general["iteration_counter"] == 7
+    assert abs(general["timestamp"] / 1e6 - time.time()) < 60, "microseconds"
+    assert values("inflight_engine_limits", "limit") == {"max_batch_size": 6, "max_step_tokens": 256}
+
+
+def test_every_metric_names_model_and_version(metrics: EngineMetrics) -> None:
+    assert all(
+        {"model": "tensorrt_llm", "version": "1"}.items() <= each.labels.items()
+        for family in MetricFamily.alive
+        for each in family.metrics
+    )
+
+
+def test_static_batching_has_its_own_family_in_place_of_the_in_flight_one() -> None:
+    MetricFamily.alive.clear()
+    metrics = EngineMetrics("tensorrt_llm", "1", static_batching=True)
+    metrics.update(CAPACITY, GAUGES)
+    assert values("nv_trt_llm_v1_metrics", "v1_specific_metric") == {
+        "total_context_tokens": 33,
+        "total_generation_tokens": 3,
+        "empty_generation_slots": 4,
+    }
+    assert "nv_trt_llm_inflight_batcher_metrics" not in {family.name for family in MetricFamily.alive}
+
+
+def test_a_gauge_that_has_not_changed_is_not_set_again(
+    metrics: EngineMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics.update(CAPACITY, GAUGES)
+    calls: list[float] = []
+    monkeypatch.setattr("tests.fakes.triton_stub.Metric.set", lambda self, value: calls.append(value))
+    metrics.update(CAPACITY, GAUGES)
+    assert len(calls) <= 1, "the timestamp alone"
+
+
+def test_counters_go_on_when_the_engine_begins_again(metrics: EngineMetrics) -> None:
+    def changed(**values: Any) -> Gauges:
+        names = Gauges.__struct_fields__
+        return Gauges(**{**{name: getattr(GAUGES, name) for name in names}, **values})
+
+    for reused in (12, 20, 0, 5):
+        metrics.update(CAPACITY, changed(reused_blocks=reused))
+    assert metric("inflight_reused_blocks_total").value == 25
+    assert metric("inflight_preemptions_total").value == 3
+
+
+def test_a_finished_row_is_counted_once_by_its_lengths_and_its_wait(metrics: EngineMetrics) -> None:
+    row = running_row()
+    row.builders[0].output_tokens = 40
+    metrics.first_token(Tier.BATCH, waited_ns=250_000_000)
+    metrics.row_ended(row, PerfMetrics(1_000_000_000, 1_500_000_000, 0, 0, 0, 0, 0))
+    assert metric("nv_llm_input_token_len", response_metric_type="total_input_tokens").observations == [3]
+    output = metric("nv_llm_output_token_len", response_metric_type="total_output_tokens")
+    assert (output.observations, output.buckets) == ([40], [10, 50, 100, 500, 1000])
+    assert metric("inflight_time_to_first_token_seconds", tier="batch").observations == [0.25]
+    assert metric("inflight_engine_queue_seconds", tier="batch").observations == [0.5]
+
+
+def test_a_row_that_never_began_has_no_wait(metrics: EngineMetrics) -> None:
+    metrics.row_ended(running_row(), PerfMetrics(1_000_000_000, 0, 0, 0, 0, 0, 0))
+    metrics.row_ended(running_row(), None)
+    assert metric("inflight_engine_queue_seconds", tier="batch").observations == []
+
+
+def test_gaps_between_tokens_are_the_mean_over_a_response() -> None:
+    row, second_ns = running_row(), 1_000_000_000
+
+    def response(*at_s: float) -> Pending:
+        coalescer = Coalescer()
+        for moment_s in at_s:
+            coalescer.put(SequenceEvent(1, [7]), int(moment_s * second_ns))
+        pending = coalescer.take()
+        assert pending is not None
+        return pending
+
+    assert row.mean_gap_s(response(10)) is None, "the first token has none before it"
+    assert row.mean_gap_s(response(12)) == 2
+    assert row.mean_gap_s(response(13, 14)) == 1
+    assert row.mean_gap_s(Pending(1, finish_reason=FinishReason.END_ID)) is None
+    assert running_row().mean_gap_s(response(10, 11, 14)) == 2
+
+
+def test_every_family_is_in_the_documentation_with_its_labels() -> None:
+    contract = (Path(__file__).parents[2] / "docs" / "contract.md").read_text()
+    documented = set(re.findall(r"`(\w+)`", contract.split("## Metrics\n", 1)[1].split("\n## ", 1)[0]))
+    assert FAMILIES.keys() <= documented
+    for family in FAMILIES.values():
+        assert {family.label, *family.values} - {""} <= documented

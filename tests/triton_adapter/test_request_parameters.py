@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from python_backend.engine.request import Tier
+from python_backend.triton_adapter.request_parameters import (
+    Limits,
+    decode_cache_salt,
+    decode_limits,
+    decode_tier,
+)
+from python_backend.wire.errors import ErrorKind, InflightError
+
+NOW, MOST = Limits(8, 64), Limits(16, 512)
+
+
+def test_a_tier_is_one_of_three_and_standard_unless_named() -> None:
+    assert decode_tier({}) is Tier.STANDARD
+    assert [decode_tier({"inflight_tier": name}) for name in ("interactive", "standard", "batch")] == list(
+        Tier
+    )
+
+
+@pytest.mark.parametrize("tier", ["urgent", "BATCH", "", 3])
+def test_an_unknown_tier_is_refused(tier: Any) -> None:
+    with pytest.raises(InflightError, match="inflight_tier"):
+        decode_tier({"inflight_tier": tier})
+
+
+def test_tenants_share_the_cache_unless_they_are_kept_apart() -> None:
+    here, there = {"tenant": "a"}, {"tenant": "b"}
+    assert decode_cache_salt(here, False) == decode_cache_salt(there, False) == ""
+    assert decode_cache_salt(here, True) != decode_cache_salt(there, True)
+
+
+@given(st.tuples(st.text(), st.text()), st.tuples(st.text(), st.text()))
+def test_no_salt_makes_one_tenant_look_like_another(one: tuple[str, str], other: tuple[str, str]) -> None:
+    salts = [
+        decode_cache_salt({"tenant": tenant, "inflight_cache_salt": salt}, True)
+        for tenant, salt in (one, other)
+    ]
+    assert (salts[0] == salts[1]) == (one == other)
+
+
+def test_a_salt_must_be_text() -> None:
+    with pytest.raises(InflightError, match="inflight_cache_salt"):
+        decode_cache_salt({"inflight_cache_salt": 5}, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ('{"max_step_tokens": 256, "max_batch_size": 16}', Limits(16, 256)),
+        ('{"max_batch_size": 4}', Limits(4, 64)),
+        ('{"max_step_tokens": 8}', Limits(8, 8)),
+    ],
+)
+def test_new_limits_are_read_and_the_rest_stays(text: str, limits: Limits) -> None:
+    assert decode_limits({"inflight_configure": text}, NOW, MOST) == limits
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [
+        ("not json", "max_batch_size or max_step_tokens"),
+        ("[]", "max_batch_size or max_step_tokens"),
+        ("{}", "max_batch_size or max_step_tokens"),
+        ('{"max_beam_width": 2}', "max_batch_size or max_step_tokens"),
+        ('{"max_batch_size": 17}', "1 to 16"),
+        ('{"max_batch_size": 0}', "1 to 16"),
+        ('{"max_batch_size": true}', "1 to 16"),
+        ('{"max_step_tokens": 2.5}', "1 to 512"),
+        ('{"max_step_tokens": 7}', "must not be the smaller"),
+        (7, "a string"),
+    ],
+)
+def test_limits_out_of_range_are_refused_with_what_is_allowed(value: Any, allowed: str) -> None:
+    with pytest.raises(InflightError, match=allowed) as failure:
+        decode_limits({"inflight_configure": value}, NOW, MOST)
+    assert failure.value.kind is ErrorKind.INVALID_REQUEST
