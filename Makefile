@@ -4,12 +4,15 @@ PYTHON ?= python3
 ARGS ?=
 
 SHELL := bash -o pipefail
+QUIETER := sed -u -E '/^(Requirement already satisfied|Looking in)/d'
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
+# What tests and measurements need beside it: torch and transformers as references, linters, official clients.
+INSTALLED_DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install same-python serve test check bench lock clean
+.PHONY: help install install-dev same-python serve test check bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,8 +23,13 @@ $(INSTALLED): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'from launcher.python_version import refuse_unsupported_python as check; check()'
 	@$(RUN) pip --version > /dev/null 2>&1 || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); } \
 		|| { rm -rf $(VENV); exit 1; }
-	$(RUN) pip install --disable-pip-version-check --constraint requirements.lock --editable '.[dev]' \
-		| sed -u -E '/^(Requirement already satisfied|Looking in)/d'
+	$(RUN) pip install --disable-pip-version-check --constraint requirements.lock --editable . | $(QUIETER)
+	@touch $@
+
+install-dev: install $(INSTALLED_DEV)
+
+$(INSTALLED_DEV): $(INSTALLED)
+	$(RUN) pip install --disable-pip-version-check --constraint requirements.lock --editable '.[dev]' | $(QUIETER)
 	@touch $@
 
 # A Python asked for by name is not passed over because there is a .venv of another one.
@@ -36,18 +44,18 @@ endif
 serve: install ## Start everything on this machine: inflight up $(ARGS)
 	@exec $(VENV)/bin/inflight up $(ARGS)
 
-test: install ## Run all tests: pytest $(ARGS)
+test: install-dev ## Run all tests: pytest $(ARGS)
 	@$(RUN) pytest $(ARGS)
 
-check: install ## Lint, formatting and types
+check: install-dev ## Lint, formatting and types
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
-bench: install ## In-flight against static batching, and the path around the engine: python -m benchmarks $(ARGS)
+bench: install-dev ## Measurements side by side, against peers and goals: python -m benchmarks $(ARGS)
 	@$(RUN) benchmarks $(ARGS)
 
-lock: install ## Bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade renews every pin)
+lock: install-dev ## Bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade renews every pin)
 	@cp requirements.lock requirements.lock.new
 	@$(RUN) uv pip compile pyproject.toml --extra dev --universal --python-version 3.10 --quiet \
 		--no-annotate --no-header --output-file requirements.lock.new $(ARGS)

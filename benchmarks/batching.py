@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.plots import Plots
 from benchmarks.stack import running_stack
 from loadtest.mixed_lengths import SHORT, all_at_once, steady
 from loadtest.open_loop import LoadResult, percentile, run_plan
@@ -37,7 +38,7 @@ def measure(gpt_model_type: str) -> Measured:
         )
 
 
-def report(console: Console) -> bool:
+def report(console: Console, plots: Plots) -> bool:
     """Prints both side by side; returns whether every goal was met and no request failed."""
     console.print(
         f"Continuous and static batching side by side: {SHORT_PER_LONG} answers of {SHORT_TOKENS} tokens for "

@@ -7,6 +7,7 @@ import asyncio
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.plots import Plots
 from benchmarks.stack import running_stack
 from loadtest.open_loop import LoadResult, PlannedRequest, percentile, run_plan
 
@@ -31,7 +32,7 @@ def measure(tokens_per_s: int, streams: int) -> LoadResult:
     return result
 
 
-def report(console: Console) -> bool:
+def report(console: Console, plots: Plots) -> bool:
     """Prints what arrived of what was offered; returns whether all of it came without falling behind."""
     console.print(
         f"The path around the engine, {STREAMS} streams from the ensemble to the client, {SECONDS} s"

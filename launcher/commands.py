@@ -1,4 +1,4 @@
-"""The `inflight` commands: `up` and `version` here, `chat` and `ask` from the client."""
+"""The `inflight` commands: `up`, `perplexity` and `version` here, `chat` and `ask` from the client."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def up(
 ) -> None:
     """Start Triton, the engine and the router on this machine, and keep them running.
 
-    The first start downloads the default model (93 MB) and converts it; later ones need no network.
+    The first start downloads the default model (93 MB), packs its weights and compiles the kernels; later
+    ones need no network and take seconds.
     Every option can also be set in `inflight.toml` under `[stack]`; `[engine]` there holds the engine's
     parameters and `[router]` the router's. Ctrl-C or SIGTERM finishes the requests in flight and stops
     everything; a second Ctrl-C does not wait for them.
@@ -80,6 +81,35 @@ def up(
     raise typer.Exit(run_stack(flags, config))
 
 
+@app.command()
+def perplexity(
+    model: Annotated[
+        str | None,
+        typer.Option(help=f"As for `inflight up`. [default: {DEFAULTS.model}]"),
+    ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(help="A text in UTF-8. [default: a fixed one]", exists=True, dir_okay=False),
+    ] = None,
+    precision: Annotated[str, typer.Option(help="Which to measure beside fp32.")] = "fp32,int8,int4",
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where models and packed weights are kept. [default: ~/.local/share/inflight]"),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings file. [default: ./inflight.toml when it is there]")
+    ] = None,
+) -> None:
+    """Measure what each precision costs a model: its perplexity on a fixed text, against fp32.
+
+    Perplexity says how surprised the model is by a text: lower is better. A precision that is more than 3 %
+    worse than fp32 is pointed out. Nothing needs to be running.
+    """
+    from launcher.perplexity import run_perplexity
+
+    raise typer.Exit(run_perplexity({"model": model, "data_dir": data_dir}, config, text, precision))
+
+
 app.command()(chat)
 app.command()(ask)
 
@@ -87,6 +117,6 @@ app.command()(ask)
 @app.command()
 def version() -> None:
     """Say which versions of inflight, Triton's package and Python are in use."""
-    for package in ("inflight", "nvidia-pytriton", "torch"):
+    for package in ("inflight", "nvidia-pytriton", "numba"):
         typer.echo(f"{package} {importlib.metadata.version(package)}")
     typer.echo(f"Python {platform.python_version()} on {platform.machine()}")

@@ -26,9 +26,11 @@ from rich.progress import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.table import Table
+
     from launcher.triton import TritonServer
 
-EXAMPLE_QUESTION = "What is the capital of France?"
+EXAMPLE_QUESTION = "Name the capital of France."
 
 
 class LastingConsole(Console):
@@ -55,11 +57,13 @@ class StackConsole:
         self._errors = errors or LastingConsole(stderr=True, highlight=False)
 
     @contextmanager
-    def stage(self, label: str, total_bytes: int | None = None) -> Iterator[BarStage | SilentStage]:
+    def stage(
+        self, label: str, total_bytes: int | None = None, total_steps: int | None = None
+    ) -> Iterator[BarStage | SilentStage]:
         began_s = time.monotonic()
         if self._console.is_terminal:
-            with progress_bar(self._console, sized=total_bytes is not None) as bar:
-                yield BarStage(bar, bar.add_task(label, total=total_bytes))
+            with progress_bar(self._console, total_bytes, total_steps) as bar:
+                yield BarStage(bar, bar.add_task(label, total=total_bytes or total_steps))
         else:
             self.say(f"{label} ...")
             yield SilentStage()
@@ -67,6 +71,9 @@ class StackConsole:
 
     def say(self, text: str, style: str = "") -> None:
         self._console.print(text, style=style, markup=False, soft_wrap=True)
+
+    def show(self, table: Table) -> None:
+        self._console.print(table)
 
     def problem(self, text: str, lines: list[str] | None = None) -> None:
         self._errors.print(text, style="bold red", markup=False, soft_wrap=True)
@@ -111,8 +118,10 @@ def own_command() -> str:
     )
 
 
-def progress_bar(console: Console, sized: bool) -> Progress:
+def progress_bar(console: Console, total_bytes: int | None, total_steps: int | None) -> Progress:
     columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
-    if sized:
-        columns += [BarColumn(), TaskProgressColumn(), DownloadColumn()]
+    if total_bytes or total_steps:
+        columns += [BarColumn(), TaskProgressColumn()]
+    if total_bytes:
+        columns += [DownloadColumn()]
     return Progress(*columns, TimeElapsedColumn(), console=console, transient=True)

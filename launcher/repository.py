@@ -35,11 +35,20 @@ def write_repository(source: Path, target: Path, parameters: Mapping[str, Parame
 def set_parameters(config_path: Path, values: Parameters) -> None:
     if not values:
         return
+    config = read_config(config_path)
+    for key, value in values.items():
+        config.parameters[key].string_value = value
+    config_path.write_text(text_format.MessageToString(config), encoding="utf-8")
+
+
+def read_parameters(config_path: Path) -> Parameters:
+    return {key: value.string_value for key, value in read_config(config_path).parameters.items()}
+
+
+def read_config(config_path: Path) -> ModelConfig:
     config = ModelConfig()
     try:
         text_format.Parse(config_path.read_text(encoding="utf-8"), config)
     except text_format.ParseError as error:
         raise RepositoryError(f"{config_path} cannot be read: {error}") from error
-    for key, value in values.items():
-        config.parameters[key].string_value = value
-    config_path.write_text(text_format.MessageToString(config), encoding="utf-8")
+    return config

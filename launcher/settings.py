@@ -141,6 +141,11 @@ def engine_settings(values: Mapping[str, Any]) -> Mapping[str, str]:
     return parameters
 
 
+def packed_cache_dir(settings: Settings) -> str:
+    """Packed weights belong to the models: they are kept with them unless the user wants them elsewhere."""
+    return settings.engine.get("inflight_packed_cache_dir") or str(settings.stack.data_dir / "packed")
+
+
 def require_loopback(host: str) -> None:
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -6,13 +6,15 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from launcher.engine_task import PREPARE, run_engine_task
 from launcher.models.checkpoint import Checkpoint, resolve_checkpoint
 from launcher.ports import claim_port
 from launcher.processes import STACK_ID_VARIABLE, ChildProcess, become_subreaper, descendants, end_all
-from launcher.repository import write_repository
+from launcher.repository import read_parameters, write_repository
 from launcher.router_process import ENGINE, PIPELINE, RouterProcess, check_router_settings, longest_stop_s
 from launcher.runs import Run, open_run
 from launcher.runtime import build_runtime
+from launcher.settings import packed_cache_dir
 from launcher.supervisor import Service, Supervisor
 from launcher.triton import ADDRESS, StubWatch, TritonServer
 
@@ -30,7 +32,7 @@ ROUTER_START_TIMEOUT_S = 60.0
 
 
 class Stack:
-    """Built from values, run once. `router_command` puts a stand-in in the router's place."""
+    """Built from values, run once; the commands put stand-ins in the places of router and preparation."""
 
     def __init__(
         self,
@@ -39,12 +41,14 @@ class Stack:
         console: StackConsole,
         signals: StopSignals,
         router_command: list[str] | None = None,
+        prepare_command: list[str] | None = None,
     ) -> None:
         self._settings = settings
         self._project_root = project_root
         self._console = console
         self._signals = signals
         self._router_command = router_command
+        self._prepare_command = prepare_command or PREPARE
         self._supervisor = Supervisor(console)
 
     def run(self) -> int:
@@ -88,6 +92,7 @@ class Stack:
         runtime = build_runtime(self._project_root, run.directory)
         checkpoint = resolve_checkpoint(stack.model, stack.data_dir, self._console)
         repositories = self._write_repositories(run, checkpoint)
+        self._prepare_engine(run)
         triton = TritonServer(runtime, repositories, run.shared_memory_prefix, grpc_port, metrics_port)
         router = RouterProcess(stack.host, port, router_settings_path)
         router.write_settings(triton, checkpoint, stack.drain_timeout_s, self._settings.router)
@@ -98,12 +103,23 @@ class Stack:
         parameters = {
             "preprocessing": {"tokenizer_dir": directory},
             "postprocessing": {"tokenizer_dir": directory},
-            ENGINE: {"gpt_model_path": model_path, "tokenizer_dir": directory, **self._settings.engine},
+            ENGINE: {
+                **self._settings.engine,
+                "gpt_model_path": model_path,
+                "tokenizer_dir": directory,
+                "inflight_packed_cache_dir": packed_cache_dir(self._settings),
+            },
         }
         names = ("model_repository", "ensembles")
         for name in names:
             write_repository(self._project_root / name, run.directory / name, parameters)
         return tuple(run.directory / name for name in names)
+
+    def _prepare_engine(self, run: Run) -> None:
+        """Here the user can watch; in Triton it would be a load that takes unexplained minutes."""
+        parameters = read_parameters(run.directory / "model_repository" / ENGINE / "config.pbtxt")
+        if parameters.get("inflight_runtime") != "synthetic":
+            run_engine_task(self._prepare_command, parameters, self._console)
 
     def _services(self, run: Run, triton: TritonServer, router: RouterProcess) -> tuple[Service, Service]:
         environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}

@@ -29,12 +29,14 @@ def run_stack(
     config: Path | None,
     project_root: Path = PROJECT_ROOT,
     router_command: list[str] | None = None,
+    prepare_command: list[str] | None = None,
 ) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     console = StackConsole()
     try:
         settings = load_settings(config, flags)
-        return Stack(settings, project_root, console, StopSignals(), router_command).run()
+        signals = StopSignals()
+        return Stack(settings, project_root, console, signals, router_command, prepare_command).run()
     except (SettingsError, PortTaken) as error:
         console.problem(str(error))
         return EXIT_USAGE

@@ -14,9 +14,20 @@ from launcher.models.checkpoint import resolve_checkpoint
 from launcher.settings import StackSettings, default_data_dir
 
 
+@pytest.fixture(scope="session", autouse=True)
+def packed_weights_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests pack is gone with them; kernels stay in the user's cache, or every run would compile anew."""
+    from python_backend.engine import build
+
+    directory = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "cache_dir", lambda: directory)
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """Where the converted default model is kept between runs."""
+    """Where the default model is kept between runs."""
     chosen = os.environ.get("INFLIGHT_TEST_DATA_DIR")
     return Path(chosen) if chosen else default_data_dir()
 
@@ -34,7 +45,7 @@ class Unwatched:
 
 @pytest.fixture(scope="session")
 def default_checkpoint(data_dir: Path) -> Path:
-    """The default model's checkpoint, fetched and converted if it is not there."""
+    """The default model's checkpoint, fetched if it is not there."""
     return resolve_checkpoint(StackSettings().model, data_dir, Unwatched()).directory
 
 

@@ -17,14 +17,15 @@ ALLOWED = {
     "ensembles": set(),
     "python_backend": {"python_backend"},
     "python_backend/wire": {"python_backend.wire"},
-    "python_backend/engine": {"python_backend.engine", "python_backend.wire"},
+    "python_backend/gguf": {"python_backend.gguf", "python_backend.wire"},
+    "python_backend/engine": {"python_backend.engine", "python_backend.gguf", "python_backend.wire"},
     "python_backend/text": {"python_backend.text"},
     "python_backend/triton_adapter": {"python_backend"},
     "router": {"router", "python_backend.wire"},
     "client": {"client"},
     "loadtest": {"loadtest", "client"},
-    "launcher": {"launcher", "client", "python_backend.wire"},
-    "benchmarks": {"benchmarks", "client", "loadtest", "python_backend"},
+    "launcher": {"launcher", "client", "python_backend.gguf", "python_backend.wire"},
+    "benchmarks": {"benchmarks", "client", "loadtest", "launcher", "python_backend"},
 }
 # Folders that decide: values in, value out. Beside themselves they may import the standard library alone.
 DECISIONS = ("python_backend/engine/scheduling",)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from launcher.models.gguf_metadata import MetadataError, read_fields
 from launcher.models.gguf_vocabularies import (
     SPLITTINGS,
     TokenizerError,
@@ -13,6 +12,8 @@ from launcher.models.gguf_vocabularies import (
     byte_level,
     sentencepiece,
 )
+from python_backend.gguf.header import read_header
+from python_backend.wire.errors import InflightError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +36,8 @@ def write_tokenizer(
     """Write tokenizer.json, tokenizer_config.json, chat_template.jinja and generation_config.json."""
     with progress.stage("Writing the tokenizer"):
         try:
-            fields = read_fields(gguf_path)
-        except MetadataError as error:
+            fields = read_header(gguf_path, with_texts=True).fields
+        except InflightError as error:
             raise TokenizerError(str(error)) from error
         build_tokenizer(fields).save(str(into / "tokenizer.json"))
         write_json(into / "tokenizer_config.json", tokenizer_settings(fields))

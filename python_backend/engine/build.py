@@ -52,22 +52,13 @@ def build_model(
     max_sequence_tokens: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> StepModel:
-    """The compiled kernels, or torch for what they do not know."""
-    if weights.shape.experts is not None:
-        if config.precision != "fp32":
-            _log.warning(
-                "a mixture of experts is computed in fp32 here, not in %s: expect 4 bytes a weight",
-                config.precision,
-            )
-        from python_backend.engine.torch_model.model import TorchModel
-
-        return TorchModel(weights, pool.total_blocks, pool.tokens_per_block, config.threads)
+    # Imported here: they take a second, and whoever only reads this module's types need not wait.
     from python_backend.engine.native.model import NativeModel
     from python_backend.engine.native.packed_model import FORMATS, load_packed
 
     packed_cache = Path(config.packed_cache_dir) if config.packed_cache_dir else cache_dir() / "packed"
     arrays = load_packed(weights, Path(config.checkpoint_dir), config.precision, packed_cache, progress)
-    return NativeModel(
+    model = NativeModel(
         weights.shape,
         arrays,
         FORMATS[config.precision],
@@ -76,6 +67,8 @@ def build_model(
         max_sequence_tokens,
         config.threads or len(os.sched_getaffinity(0)),
     )
+    model.warm_up()
+    return model
 
 
 def _max_sequence_tokens(config: EngineConfig, shape: DecoderShape) -> int:

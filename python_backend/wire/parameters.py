@@ -17,7 +17,7 @@ from .errors import ErrorKind, InflightError
 INFLIGHT_BATCHING = ("inflight_fused_batching", "inflight_batching")
 STATIC_BATCHING = ("V1", "v1")
 SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization")
-RUNTIMES = ("torch", "synthetic")
+RUNTIMES = ("engine", "synthetic")
 PRECISIONS = ("fp32", "int8", "int4")
 
 
@@ -33,7 +33,7 @@ class EngineParameters:
     exclude_input_in_output: bool = False
     cancellation_check_period_ms: int = 100
     stats_check_period_ms: int = 100
-    inflight_runtime: str = "torch"
+    inflight_runtime: str = "engine"
     inflight_max_batch_size: int = 64
     inflight_max_step_tokens: int = 512
     inflight_max_sequence_tokens: int | None = None

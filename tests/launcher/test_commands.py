@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from launcher.commands import app
 from launcher.settings import StackSettings
+from tests.launcher.stand_ins.tiny_model import write_gguf
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,8 +26,8 @@ def options_of(command: str) -> set[str]:
     return {name for parameter in COMMANDS.commands[command].params for name in parameter.opts}
 
 
-def test_it_offers_serving_asking_and_chatting() -> None:
-    assert set(COMMANDS.commands) == {"up", "version", "chat", "ask"}
+def test_it_offers_serving_measuring_asking_and_chatting() -> None:
+    assert set(COMMANDS.commands) == {"up", "perplexity", "version", "chat", "ask"}
 
 
 def test_every_stack_setting_has_a_flag() -> None:
@@ -53,11 +54,15 @@ def test_version_names_inflight_triton_and_python() -> None:
         (["--port", "70000"], 2, "stack.port is 70000; allowed"),
         (["--config", "nowhere.toml"], 2, "nowhere.toml cannot be read"),
         (["--model", "nowhere", "--port", "0"], 1, "'nowhere' is neither a known model"),
+        (["--model", "{stray}", "--port", "0"], 1, "'mamba' model, which this engine does not read"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_sentence(
     arguments: list[str], status: int, words: str, tmp_path: Path
 ) -> None:
+    stray = tmp_path / "stray.gguf"
+    write_gguf(stray, architecture="mamba")
+    arguments = [argument.format(stray=stray) for argument in arguments]
     command = [sys.executable, "-m", "launcher", "up", "--data-dir", str(tmp_path), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert result.returncode == status

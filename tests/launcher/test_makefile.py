@@ -91,6 +91,11 @@ def test_install_is_skipped_when_nothing_changed(copy: Path) -> None:
     assert "pip install" in make(copy, "-n", "install").stdout
 
 
+def test_serving_installs_less_than_testing(copy: Path) -> None:
+    assert "[dev]" not in make(copy, "-n", "serve").stdout
+    assert "[dev]" in make(copy, "-n", "test").stdout
+
+
 def test_serve_passes_arguments_and_a_stop_on(copy: Path) -> None:
     script(
         copy / ".venv" / "bin" / "inflight",

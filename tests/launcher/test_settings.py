@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.settings import Settings, SettingsError, StackSettings, default_data_dir, load_settings
+from launcher.settings import (
+    Settings,
+    SettingsError,
+    StackSettings,
+    default_data_dir,
+    load_settings,
+    packed_cache_dir,
+)
 
 
 def load(text: str, tmp_path: Path, **flags: object) -> Settings:
@@ -98,3 +105,9 @@ def test_loopback_addresses_are_accepted(host: str) -> None:
 def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nowhere\.toml cannot be read: No such file"):
         load_settings(tmp_path / "nowhere.toml", {})
+
+
+def test_packed_weights_are_kept_with_the_models_unless_the_user_says_where() -> None:
+    stack = StackSettings(data_dir=Path("/data"))
+    assert packed_cache_dir(Settings(stack)) == "/data/packed"
+    assert packed_cache_dir(Settings(stack, engine={"inflight_packed_cache_dir": "/fast"})) == "/fast"

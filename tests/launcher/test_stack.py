@@ -71,6 +71,8 @@ def test_a_stack_comes_up_serves_and_stops_without_a_trace(
     facts = ask_engine(stack)
     assert facts["gpt_model_path"] == facts["tokenizer_dir"] == str(tmp_path / "model")
     assert facts["inflight_max_batch_size"] == "3"
+    assert facts["inflight_packed_cache_dir"] == str(tmp_path / "data" / "packed")
+    assert "Packing the weights (int8)" in stack.output
     assert facts["prefix"] == sys.prefix, "models must see this virtual environment"
 
     settings = tomllib.loads((stack.run_directory / "router.toml").read_text())
@@ -145,9 +147,27 @@ def test_a_model_that_does_not_load_ends_the_start_with_its_error(
     stack = RunningStack(tmp_path, engine={"inflight_runtime": "synthetic"})  # the stand-in's way to fail
     started.append(stack)
     assert stack.process.wait(timeout=30) == 1
+    assert "Packing" not in stack.output, "a synthetic engine has no weights"
     assert "Triton did not start (exit code 1)" in stack.output
     assert "the weights are made of cheese" in stack.output
     assert stack.shared_memory() == []
+
+
+def test_a_model_that_the_engine_refuses_ends_the_start_before_triton(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, engine={"inflight_precision": "fp32"})  # the stand-in's way to refuse
+    started.append(stack)
+    assert stack.process.wait(timeout=30) == 1
+    assert stack.output.endswith("this model is a poem, which this engine does not know\n")
+    assert stack.logs == {}
+
+
+def test_a_stop_during_the_preparation_ends_that_too(tmp_path: Path, started: list[RunningStack]) -> None:
+    stack = RunningStack(tmp_path, engine={"inflight_precision": "int4"})  # the stand-in's way to take long
+    started.append(stack)
+    stack.wait_for("Compiling the kernels")
+    stop_and_check_nothing_is_left(stack, expected_status=128 + signal.SIGTERM)
 
 
 def test_a_stop_before_the_stack_is_ready_says_which_signal(
@@ -205,13 +225,11 @@ def test_requests_in_flight_finish_when_nobody_reads_the_output_any_more(
     stack = RunningStack(tmp_path, drain_s=1, output=writing)
     started.append(stack)
     os.close(writing)
-    stack.wait_until(lambda: stack.logs.get("triton.log", "") != "" and router_answers(stack))
+    said = b""
+    while READY.encode() not in said:
+        piece = os.read(reading, 4096)
+        assert piece, said.decode()
+        said += piece
     os.close(reading)
     stop_and_check_nothing_is_left(stack)
     assert "drained while Triton was there" in stack.logs["router.log"]
-
-
-def router_answers(stack: RunningStack) -> bool:
-    settings = tomllib.loads((stack.run_directory / "router.toml").read_text())
-    with socket.socket() as probe:
-        return probe.connect_ex((settings["host"], settings["port"])) == 0

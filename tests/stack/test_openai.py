@@ -14,7 +14,7 @@ from benchmarks.stack import RunningStack
 
 pytestmark = pytest.mark.stack
 
-ASKED = "What is the capital of France?"
+ASKED = "Name the capital of France."
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": ASKED}]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -41,18 +43,36 @@ async def ask_until_answered(stack: RunningStack, http: httpx.AsyncClient, limit
         await asyncio.sleep(0.2)
 
 
+async def ask(http: httpx.AsyncClient, body: dict[str, Any]) -> str:
+    """What went wrong, or nothing; a stream that had begun can only say so at its end."""
+    response = await http.post("/v1/chat/completions", json=body)
+    if body["stream"] and response.status_code == 200:
+        last = json.loads(response.text.strip().splitlines()[-1].removeprefix("data: "))
+        return str(last["error"]["message"])
+    assert response.status_code == 503, response.text
+    assert int(response.headers["retry-after"]) > 0
+    return str(response.json()["error"]["message"])
+
+
 async def test_a_killed_engine_fails_its_requests_and_is_started_again(stack: RunningStack) -> None:
-    body = {"model": stack.model, "max_tokens": 400, "ignore_eos": True, **HELLO}
+    body = {"model": stack.model, "max_tokens": 1000, "ignore_eos": True, **HELLO}
+    before, memory_before = engine_process(stack), shared_memory()
     async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
-        running = [asyncio.create_task(http.post("/v1/chat/completions", json=body)) for _ in range(4)]
-        await asyncio.sleep(1.0)
-        engine_process(stack).kill()
-        answers = await asyncio.wait_for(asyncio.gather(*running), timeout=10)
-        assert [answer.status_code for answer in answers] == [503] * 4
-        assert "the model cannot answer at the moment" in answers[0].json()["error"]["message"]
-        assert int(answers[0].headers["retry-after"]) > 0
+        running = [asyncio.create_task(ask(http, {**body, "stream": index % 2 == 0})) for index in range(20)]
+        while stack.used_blocks() == 0:  # noqa: ASYNC110  # a gauge cannot be waited for
+            await asyncio.sleep(0.1)
+        before.kill()
+        killed_s = time.monotonic()
+        errors = await asyncio.wait_for(asyncio.gather(*running), timeout=10)
+        assert time.monotonic() - killed_s < 2
+        assert all("the model cannot answer at the moment" in error for error in errors), errors
         await ask_until_answered(stack, http, limit_s=60)
+    after = engine_process(stack)
+    assert after.pid != before.pid
+    assert not before.is_running()
     assert stack.used_blocks() == 0
+    assert stack.gauge("nv_trt_llm_request_metrics", request_type="active") == 0
+    assert shared_memory() == memory_before
 
 
 async def test_a_stop_leaves_nothing_behind_however_busy_it_was(data_dir: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -14,7 +15,11 @@ from python_backend.wire.tensors import CONTRACTS
 
 
 def build_request(
-    model: str, request_id: str, inputs: Mapping[str, Any], shapes: Mapping[str, list[int]] | None = None
+    model: str,
+    request_id: str,
+    inputs: Mapping[str, Any],
+    shapes: Mapping[str, list[int]] | None = None,
+    parameters: Mapping[str, str] | None = None,
 ) -> service_pb2.ModelInferRequest:
     request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     for name, value in inputs.items():
@@ -24,6 +29,8 @@ def build_request(
         request.inputs.add(name=name, datatype=dtype, shape=shape)
         request.raw_input_contents.append(codec.encode(dtype, values))
     request.parameters["triton_enable_empty_final_response"].bool_param = True
+    for name, text in (parameters or {}).items():
+        request.parameters[name].string_param = text
     return request
 
 
@@ -66,6 +73,30 @@ class TritonCalls:
         async for response in self.stream(build_request("tensorrt_llm", request_id, inputs)):
             ids += response.get("output_ids", [])
         return ids
+
+    async def generate(
+        self, request_id: str, prompt_ids: list[int], count: int, parameters: Mapping[str, str], **more: Any
+    ) -> dict[str, list[Any]]:
+        """The outputs of an answer that comes in one piece, with what the engine measured of it."""
+        inputs = {
+            "input_ids": prompt_ids,
+            "input_lengths": len(prompt_ids),
+            "request_output_len": count,
+            "exclude_input_in_output": True,
+            "return_perf_metrics": True,
+            **more,
+        }
+        request = build_request("tensorrt_llm", request_id, inputs, parameters=parameters)
+        (answer,) = [response async for response in self.stream(request) if response]
+        return answer
+
+    async def configure(self, **limits: int) -> None:
+        """New limits for the engine's steps."""
+        inputs = {"input_ids": [0], "input_lengths": 1, "request_output_len": 1}
+        parameters = {"inflight_configure": json.dumps(limits)}
+        request = build_request("tensorrt_llm", "configure", inputs, parameters=parameters)
+        async for _ in self.stream(request):
+            pass
 
     async def generate_all(self, prompts: list[list[int]], count: int) -> list[list[int]]:
         return await asyncio.gather(

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from python_backend.engine.checkpoint.gguf_header import GgufHeader
 from python_backend.engine.checkpoint.gguf_names import GgufFamily
 from python_backend.engine.checkpoint.source import Weights, unusable
+from python_backend.gguf.header import GgufHeader
 
 _NEEDED = {
     "embedding_length": "hidden_size",

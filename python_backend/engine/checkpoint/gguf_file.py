@@ -13,9 +13,9 @@ from gguf.quants import dequantize, quant_shape_to_byte_shape
 from numpy.typing import NDArray
 
 from python_backend.engine.checkpoint.gguf_config import hugging_face_config
-from python_backend.engine.checkpoint.gguf_header import GgufTensor, read_header
 from python_backend.engine.checkpoint.gguf_names import GGUF_FAMILIES, MIXTRAL, ROPE_TENSORS, GgufFamily
 from python_backend.engine.checkpoint.source import Weights, unusable
+from python_backend.gguf.header import GgufTensor, read_header
 from python_backend.wire.errors import ErrorKind, InflightError
 
 

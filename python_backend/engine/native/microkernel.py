@@ -43,7 +43,7 @@ class Format(IntEnum):
         return CHANNELS * {Format.FP32: 0, Format.INT8: 1, Format.INT4: 2}[self]
 
 
-_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_I8, _I32, _I64 = (ir.IntType(bits) for bits in (8, 32, 64))
 _FLOAT, _HALF = ir.FloatType(), ir.HalfType()
 _BYTES = ir.VectorType(_I8, 16)
 _INTS = ir.VectorType(_I32, 4)
@@ -88,6 +88,10 @@ def _multiply_add(builder: ir.IRBuilder, left: ir.Value, right: ir.Value, total:
     return builder.call(function, (left, right, total))
 
 
+# Without that instruction pairs of products are summed first, in twice as many sums.
+_COUNTS = _INTS if _DOT_PRODUCT else ir.VectorType(_I32, 8)
+
+
 def _dot(builder: ir.IRBuilder, total: ir.Value, weights: ir.Value, activations: ir.Value) -> ir.Value:
     """Adds to each of four sums the product of four signed bytes with four others."""
     if _DOT_PRODUCT:
@@ -97,13 +101,23 @@ def _dot(builder: ir.IRBuilder, total: ir.Value, weights: ir.Value, activations:
             "llvm.aarch64.neon.sdot.v4i32.v16i8",
         )
         return builder.call(function, (total, weights, activations))
-    wide = ir.VectorType(_I16, 16)
+    wide = ir.VectorType(_I32, 16)
     products = builder.mul(builder.sext(weights, wide), builder.sext(activations, wide))
-    for position in range(4):
-        picked = ir.Constant(_INTS, [4 * lane + position for lane in range(4)])
-        part = builder.shuffle_vector(products, ir.Constant(wide, ir.Undefined), picked)
-        total = builder.add(total, builder.sext(part, _INTS))
-    return total
+    return builder.add(total, _sum_of_neighbours(builder, products))
+
+
+def _sum_of_neighbours(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+    """Half as many lanes; from products of bytes, x86 does it in one instruction."""
+    half = vector.type.count // 2
+    nothing = ir.Constant(vector.type, ir.Undefined)
+    lanes = ir.VectorType(_I32, half)
+    even = builder.shuffle_vector(vector, nothing, ir.Constant(lanes, [2 * lane for lane in range(half)]))
+    odd = builder.shuffle_vector(vector, nothing, ir.Constant(lanes, [2 * lane + 1 for lane in range(half)]))
+    return builder.add(even, odd)
+
+
+def _four_sums(builder: ir.IRBuilder, counts: ir.Value) -> ir.Value:
+    return counts if _DOT_PRODUCT else _sum_of_neighbours(builder, counts)
 
 
 class _Tile:
@@ -148,7 +162,8 @@ class _Tile:
     def _group_of_bytes(self, weights: ir.Value, activations: list[ir.Value]) -> list[list[ir.Value]]:
         """Sums of products, in integers; 4-bit weights count sixteenfold, which their scale takes back."""
         builder = self._builder
-        counts = [[ir.Constant(_INTS, [0] * 4) for _ in range(2)] for _ in range(self._rows)]
+        nothing = ir.Constant(_COUNTS, [0] * _COUNTS.count)
+        counts = [[nothing for _ in range(2)] for _ in range(self._rows)]
         columns: dict[tuple[int, int], ir.Value] = {}
         for quad in range(GROUP // 4):
             if quad % 4 == 0:
@@ -161,7 +176,7 @@ class _Tile:
                 for row in range(self._rows):
                     spread = builder.bitcast(_splat(builder, rows[row], quad % 4), _BYTES)
                     counts[row][half] = _dot(builder, counts[row][half], column, spread)
-        return counts
+        return [[_four_sums(builder, count) for count in row] for row in counts]
 
     def _column(
         self, weights: ir.Value, quad: int, half: int, upper: dict[tuple[int, int], ir.Value]

@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from python_backend.engine.native.microkernel import GROUP, LANES, ROWS, Format
 from python_backend.engine.native.packing import whole
-from python_backend.engine.native.step import Arrays, Batch, Cache, Dimensions, Inputs, Scratch, run_step
+from python_backend.engine.native.step import counters_per_layer, run_step
+from python_backend.engine.native.tables import (
+    Arrays,
+    Batch,
+    Cache,
+    Dimensions,
+    ExpertScratch,
+    Inputs,
+    Scratch,
+)
 from python_backend.engine.native.threads import Team
 from python_backend.engine.native.weights import head_format
 
@@ -18,7 +27,6 @@ if TYPE_CHECKING:
     from python_backend.engine.models.decoder import DecoderShape
     from python_backend.engine.scheduling.plan import BlockCopy, Chunk
 
-_COUNTERS_PER_LAYER = 5
 # Rows of a prompt that attend together: each block's keys and values are then read once for all of them.
 _ROWS_TOGETHER = 4
 
@@ -51,7 +59,8 @@ class NativeModel:
         self._dimensions = _dimensions(shape, kind, tokens_per_block)
         together = _ROWS_TOGETHER * shape.heads // shape.kv_heads
         self._scores = _floats(threads, together, max_sequence_tokens + 2 * max(tokens_per_block, LANES))
-        self._counters = np.zeros(2 + _COUNTERS_PER_LAYER * shape.layers, np.int64)
+        experts = shape.experts.count if shape.experts else 0
+        self._counters = np.zeros(2 + counters_per_layer(experts) * shape.layers, np.int64)
         self._scratch = self._scratch_for(64)
 
     def forward(
@@ -64,6 +73,16 @@ class NativeModel:
         rows = max(len(batch.token_ids), len(batch.wanted))
         if rows > len(self._scratch.hidden):
             self._scratch = self._scratch_for(rows)
+        return self._run(batch)
+
+    def warm_up(self) -> None:
+        """Loads the compiled step, or compiles it, so that the first request does not wait for that."""
+        self._run(self._batch_of([0], [0], [0], [0], [0], [0], [1]))
+
+    def close(self) -> None:
+        self._team.close()
+
+    def _run(self, batch: Batch) -> NDArray[np.float32]:
         logits = np.empty((len(batch.wanted), self._shape.vocabulary), np.float32)
         self._counters[1:] = 0
         self._team.run(
@@ -78,9 +97,6 @@ class NativeModel:
             self._counters,
         )
         return logits
-
-    def close(self) -> None:
-        self._team.close()
 
     def _batch(self, chunks: Row[Chunk], wanted_rows: Row[int]) -> Batch:
         token_ids: list[int] = []
@@ -97,9 +113,20 @@ class NativeModel:
             positions += range(chunk.start, chunk.end)
             tables_at += [len(tables)] * chunk.count
             tables += chunk.sequence.table.blocks
+        return self._batch_of(token_ids, positions, tables_at, tables, wanted_rows, first_rows, row_counts)
+
+    def _batch_of(
+        self,
+        token_ids: list[int],
+        positions: list[int],
+        tables_at: list[int],
+        tables: list[int],
+        wanted_rows: Row[int],
+        first_rows: list[int],
+        row_counts: list[int],
+    ) -> Batch:
         where = np.array(positions, np.int64)
-        turning = self._dimensions.rotary
-        cosines = _floats(len(self._shape.ropes), len(where), turning)
+        cosines = _floats(len(self._shape.ropes), len(where), self._dimensions.rotary)
         sines = np.zeros_like(cosines)
         for index, rope in enumerate(self._shape.ropes):
             angles = where[:, None].astype(np.float32) * rope.inverse_frequencies
@@ -130,6 +157,7 @@ class NativeModel:
             queries=_floats(self._team.threads, self._scores.shape[1], shape.head_dim),
             scores=self._scores,
             sums=_floats(self._team.threads, self._scores.shape[1], whole(shape.head_dim, LANES)),
+            experts=_expert_scratch(rows, shape),
             tiles=_floats(self._team.threads, 2 * ROWS * GROUP + 2 * GROUP),
         )
 
@@ -141,6 +169,23 @@ def _inputs(rows: int, width: int) -> Inputs:
         levels=np.zeros((rows, padded), np.int8),
         worths=_floats(rows, padded // GROUP),
         totals=_floats(rows, padded // GROUP),
+    )
+
+
+def _expert_scratch(rows: int, shape: DecoderShape) -> ExpertScratch:
+    count, each, inner = 0, 0, 0
+    if shape.experts is not None:
+        count, each, inner = shape.experts.count, shape.experts.per_token, shape.experts.intermediate
+    hidden = shape.hidden if each else 0
+    return ExpertScratch(
+        scores=_floats(rows, count),
+        chosen=np.zeros((rows, each), np.int64),
+        shares=_floats(rows, each),
+        places=np.zeros((rows, each), np.int64),
+        first_places=np.zeros(count + 1, np.int64),
+        gathered=_inputs(rows * each, hidden),
+        inner=_inputs(rows * each, inner),
+        out=_floats(rows * each, hidden),
     )
 
 
@@ -161,4 +206,6 @@ def _dimensions(shape: DecoderShape, kind: Format, slots: int) -> Dimensions:
         embedding_scale=np.float32(shape.embedding_scale),
         attention_softcap=np.float32(shape.attention_softcap or 0),
         logits_softcap=np.float32(shape.logits_softcap or 0),
+        experts_per_row=shape.experts.per_token if shape.experts else 0,
+        experts_renormalize=bool(shape.experts and shape.experts.renormalizes),
     )

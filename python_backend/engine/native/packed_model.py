@@ -14,12 +14,12 @@ from python_backend.engine.native.weights import Progress, map_packed, write_pac
 
 if TYPE_CHECKING:
     from python_backend.engine.models.decoder import DecoderWeights
-    from python_backend.engine.native.step import Arrays
+    from python_backend.engine.native.tables import Arrays
 
 _log = logging.getLogger(__name__)
 
 # Raised whenever the same checkpoint would be packed into something else.
-_LAYOUT = 1
+_LAYOUT = 2
 FORMATS = {"fp32": Format.FP32, "int8": Format.INT8, "int4": Format.INT4}
 
 

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-import logging
-import os
+import itertools
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from python_backend.engine.models.decoder import DecoderShape, DecoderWeights, LayerWeights, Weights
+from python_backend.engine.models.decoder import (
+    DecoderShape,
+    DecoderWeights,
+    ExpertWeights,
+    LayerWeights,
+    Weights,
+)
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
 from python_backend.engine.native.packing import pack, whole
-from python_backend.engine.native.step import Arrays
-
-_log = logging.getLogger(__name__)
+from python_backend.engine.native.tables import Arrays
 
 Progress = Callable[[int, int], None]
 _NOTHING = np.zeros(0, np.float32)
+AnyArray = NDArray[Any]
+# What a model without experts, or without any dense layer, has instead: no rows of the right kind.
+_ABSENT: dict[str, AnyArray] = {
+    "gate_up_bias": np.zeros((0, 0), np.float32),
+    "gate_up": np.zeros((0, 0), np.uint8),
+    "gate_up_scales": np.zeros((0, 0), np.uint16),
+    "down_bias": np.zeros((0, 0), np.float32),
+    "down": np.zeros((0, 0), np.uint8),
+    "down_scales": np.zeros((0, 0), np.uint16),
+    "router": np.zeros((0, 0), np.uint8),
+    "expert_gate_up": np.zeros((0, 0, 0), np.uint8),
+    "expert_gate_up_scales": np.zeros((0, 0, 0), np.uint16),
+    "expert_down": np.zeros((0, 0, 0), np.uint8),
+    "expert_down_scales": np.zeros((0, 0, 0), np.uint16),
+}
 
 
 def head_format(kind: Format) -> Format:
@@ -36,10 +55,9 @@ def _interleaved(gate_up: Weights, intermediate: int) -> Weights:
     return np.ascontiguousarray(tiles).reshape(-1, *gate_up.shape[1:])
 
 
-def _layer_arrays(layer: LayerWeights, shape: DecoderShape, kind: Format) -> dict[str, NDArray[np.generic]]:
-    if layer.gate_up is None or layer.down is None:
-        raise ValueError("a mixture of experts has no packed form")
-    arrays: dict[str, NDArray[np.generic]] = {
+def _layer_arrays(layer: LayerWeights, kind: Format) -> dict[str, AnyArray]:
+    """What every layer has."""
+    arrays: dict[str, AnyArray] = {
         name: _NOTHING if value is None else np.ascontiguousarray(value, np.float32)
         for name, value in (
             ("attention_norm", layer.attention_norm),
@@ -49,22 +67,39 @@ def _layer_arrays(layer: LayerWeights, shape: DecoderShape, kind: Format) -> dic
             ("attention_out_bias", layer.attention_out_bias),
             ("attention_out_norm", layer.attention_out_norm),
             ("mlp_norm", layer.mlp_norm),
-            ("down_bias", layer.down_bias),
             ("mlp_out_norm", layer.mlp_out_norm),
         )
     }
-    bias = layer.gate_up_bias
-    arrays["gate_up_bias"] = _NOTHING if bias is None else _interleaved(bias, shape.intermediate)
-    matrices = {
-        "qkv": layer.qkv,
-        "attention_out": layer.attention_out,
-        "gate_up": _interleaved(layer.gate_up, shape.intermediate),
-        "down": layer.down,
+    return arrays | _packed("qkv", layer.qkv, kind) | _packed("attention_out", layer.attention_out, kind)
+
+
+def _mlp_arrays(layer: LayerWeights, shape: DecoderShape, kind: Format) -> dict[str, AnyArray]:
+    """What a dense layer has."""
+    assert layer.gate_up is not None
+    assert layer.down is not None
+    size, bias = shape.intermediate, layer.gate_up_bias
+    return {
+        "gate_up_bias": _NOTHING if bias is None else _interleaved(bias, size),
+        "down_bias": _NOTHING if layer.down_bias is None else layer.down_bias,
+        **_packed("gate_up", _interleaved(layer.gate_up, size), kind),
+        **_packed("down", layer.down, kind),
     }
-    for name, matrix in matrices.items():
-        packed = pack(matrix, kind)
-        arrays[name], arrays[f"{name}_scales"] = packed.weights, packed.scales
-    return arrays
+
+
+def _expert_arrays(experts: ExpertWeights, intermediate: int, kind: Format) -> dict[str, AnyArray]:
+    """What a layer of experts has; its router stays in fp32, where a rounded score could choose another."""
+    parts = [
+        _packed("expert_gate_up", _interleaved(gate_up, intermediate), kind)
+        | _packed("expert_down", down, kind)
+        for gate_up, down in zip(experts.gate_up, experts.down, strict=True)
+    ]
+    stacked = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
+    return {"router": pack(experts.router, Format.FP32).weights, **stacked}
+
+
+def _packed(name: str, matrix: Weights, kind: Format) -> dict[str, AnyArray]:
+    packed = pack(matrix, kind)
+    return {name: packed.weights, f"{name}_scales": packed.scales}
 
 
 def write_packed(
@@ -75,18 +110,12 @@ def write_packed(
     directory.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
-        for index in range(shape.layers):
-            for name, array in _layer_arrays(weights.layer(index), shape, kind).items():
-                _file(partial / f"{name}.npy", (shape.layers, *array.shape), array.dtype)[index] = array
-            if progress:
-                progress(index + 1, shape.layers + 1)
+        _write_layers(weights, kind, partial, progress)
         embeddings, head = weights.embeddings(), weights.head()
-        for name, matrix in (("head", embeddings if head is None else head), ("embeddings", embeddings)):
-            if name == "embeddings" and head is None:
-                continue
-            packed = pack(matrix, head_format(kind))
-            np.save(partial / f"{name}.npy", packed.weights)
-            np.save(partial / f"{name}_scales.npy", packed.scales)
+        matrices = {"head": embeddings} if head is None else {"head": head, "embeddings": embeddings}
+        for matrix_name, matrix in matrices.items():
+            for name, array in _packed(matrix_name, matrix, head_format(kind)).items():
+                np.save(partial / f"{name}.npy", array)
         np.save(partial / "final_norm.npy", weights.final_norm())
         if progress:
             progress(shape.layers + 1, shape.layers + 1)
@@ -95,10 +124,40 @@ def write_packed(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _file(path: Path, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-    if path.exists():
-        return np.lib.format.open_memmap(path, mode="r+")
-    return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+def _write_layers(weights: DecoderWeights, kind: Format, partial: Path, progress: Progress | None) -> None:
+    shape = weights.shape
+    dense, with_experts = itertools.count(), itertools.count()
+    mlp_of_layer = []
+    for index in range(shape.layers):
+        layer = weights.layer(index)
+        for name, array in _layer_arrays(layer, kind).items():
+            _row(partial / f"{name}.npy", shape.layers, index, array)
+        if layer.experts is None:
+            number = next(dense)
+            arrays = _mlp_arrays(layer, shape, kind)
+            mlp_of_layer.append(number)
+        else:
+            assert shape.experts is not None
+            number = next(with_experts)
+            arrays = _expert_arrays(layer.experts, shape.experts.intermediate, kind)
+            mlp_of_layer.append(-1 - number)
+        for name, array in arrays.items():
+            _row(partial / f"{name}.npy", shape.layers, number, array)
+        if progress:
+            progress(index + 1, shape.layers + 1)
+    np.save(partial / "mlp_of_layer.npy", np.array(mlp_of_layer, np.int64))
+
+
+def _row(path: Path, rows: int, row: int, array: AnyArray) -> None:
+    """One layer's part of a file that has room for each; what is never written takes none on disk."""
+    is_new = not path.exists()
+    shape = (rows, *array.shape)
+    file = (
+        np.lib.format.open_memmap(path, mode="w+", dtype=array.dtype, shape=shape)
+        if is_new
+        else np.lib.format.open_memmap(path, mode="r+")
+    )
+    file[row] = array
 
 
 def _put_in_place(partial: Path, directory: Path) -> None:
@@ -111,9 +170,12 @@ def _put_in_place(partial: Path, directory: Path) -> None:
 
 
 def map_packed(directory: Path, shape: DecoderShape, kind: Format) -> Arrays:
-    def array(name: str) -> NDArray[np.generic]:
+    def array(name: str) -> AnyArray:
+        path = directory / f"{name}.npy"
+        if name in _ABSENT and not path.exists():
+            return _ABSENT[name]
         # Mapped copy-on-write, so that numba sees the same type as for arrays in memory.
-        return np.asarray(np.load(directory / f"{name}.npy", mmap_mode="c"))
+        return np.asarray(np.load(path, mmap_mode="c"))
 
     names = set(Arrays._fields) - {"windows", "rope_of_layer", "embeddings", "embeddings_scales"}
     arrays = {name: array(name) for name in sorted(names)}
@@ -127,4 +189,4 @@ def map_packed(directory: Path, shape: DecoderShape, kind: Format) -> Arrays:
 
 
 def packed_bytes(directory: Path) -> int:
-    return sum(os.path.getsize(path) for path in directory.iterdir())
+    return sum(path.stat().st_blocks * 512 for path in directory.iterdir())

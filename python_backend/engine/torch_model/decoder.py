@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn.functional import embedding, gelu, silu, softmax
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         Rope,
         Weights,
     )
-    from python_backend.engine.models.model import Attention
 
 Activate = Callable[[torch.Tensor], torch.Tensor]
 
@@ -33,6 +32,13 @@ def _gelu_tanh(rows: torch.Tensor) -> torch.Tensor:
 
 
 _ACTIVATIONS: dict[Activation, Activate] = {Activation.SILU: silu, Activation.GELU_TANH: _gelu_tanh}
+
+
+class Attention(Protocol):
+    """Knows which row of the batch belongs to which sequence, and how each layer looks back."""
+
+    def __call__(self, layer: int, queries: torch.Tensor, keys_values: torch.Tensor) -> torch.Tensor:
+        """From (rows, query_heads, head_dim) and rows of keys, then values, to (rows, heads side by side)."""
 
 
 class TorchDecoder:

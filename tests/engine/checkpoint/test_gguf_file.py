@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.checkpoint.gguf_file import undo_permutation
-from python_backend.engine.checkpoint.gguf_header import read_header
 from python_backend.engine.models import load_weights
+from python_backend.gguf.header import read_header
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.checkpoints import VOCABULARY, all_logits, longrope, random_model, save
 from tests.engine.gguf_files import QUANTIZABLE, permute, round_weights, write_gguf

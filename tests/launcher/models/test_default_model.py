@@ -34,7 +34,7 @@ def test_it_knows_the_capital_of_france(default_model: Path) -> None:
 
     model = load_in_transformers(default_model / "model.gguf")
     tokenizer: Any = AutoTokenizer.from_pretrained(default_model)
-    question = [{"role": "user", "content": "What is the capital of France?"}]
+    question = [{"role": "user", "content": "Name the capital of France."}]
     prompt = tokenizer.apply_chat_template(
         question, add_generation_prompt=True, return_tensors="pt", return_dict=True
     )

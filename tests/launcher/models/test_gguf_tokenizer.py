@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, pre_tokenizers
 
-from launcher.models.gguf_metadata import MetadataError, read_fields
 from launcher.models.gguf_tokenizer import build_tokenizer, generation_settings, write_tokenizer
 from launcher.models.gguf_vocabularies import SPLITTINGS, TokenizerError
+from python_backend.gguf.header import read_header
+from python_backend.wire.errors import InflightError
 from tests.launcher.conftest import RecordedProgress
 from tests.launcher.stand_ins.tiny_model import CHAT_TEMPLATE, SPECIAL_TOKENS, vocabulary, write_gguf
 
@@ -27,7 +28,7 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fields(gguf: Path) -> dict[str, Any]:
-    return read_fields(gguf)
+    return read_header(gguf, with_texts=True).fields
 
 
 def changed(fields: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -161,5 +162,5 @@ def test_the_metadata_is_all_there(fields: dict[str, Any]) -> None:
 )
 def test_a_file_of_another_kind_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(content)
-    with pytest.raises(MetadataError, match=f"cannot be read as GGUF: .*{reason}"):
-        read_fields(tmp_path / "x.gguf")
+    with pytest.raises(InflightError, match=f"cannot be read as GGUF: .*{reason}"):
+        read_header(tmp_path / "x.gguf")

@@ -1,7 +1,7 @@
 """The head of a GGUF file: its metadata and where its tensors are.
 
 The gguf package's own reader makes an object of every token of the vocabulary, which takes seconds at every
-start; nothing here needs the texts, so arrays of texts are stepped over.
+start. The engine needs none of those texts and has them stepped over; who writes a tokenizer reads them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from python_backend.engine.checkpoint.source import unusable
+from python_backend.wire.errors import ErrorKind, InflightError
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -40,21 +40,27 @@ class GgufHeader:
     tensors: dict[str, GgufTensor]
 
 
-def read_header(path: Path) -> GgufHeader:
+def read_header(path: Path, with_texts: bool = False) -> GgufHeader:
+    """Fields are texts, numbers and lists of them; a list of texts is None unless asked for."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            header = _Cursor(content).header()
+            header = _Cursor(content, with_texts).header()
             size_bytes = len(content)
     except (OSError, ValueError, ArithmeticError, LookupError, RecursionError, struct.error) as error:
-        raise unusable(f"{path} cannot be read as GGUF: {error}") from error
+        raise _unusable(f"{path} cannot be read as GGUF: {error}") from error
     if any(tensor.end > size_bytes for tensor in header.tensors.values()):
-        raise unusable(f"{path} cannot be read: it has {size_bytes} bytes, fewer than its header promises")
+        raise _unusable(f"{path} cannot be read: it has {size_bytes} bytes, fewer than its header promises")
     return header
 
 
+def _unusable(message: str) -> InflightError:
+    return InflightError(ErrorKind.INVALID_REQUEST, message)
+
+
 class _Cursor:
-    def __init__(self, content: mmap.mmap) -> None:
+    def __init__(self, content: mmap.mmap, with_texts: bool) -> None:
         self._content = content
+        self._with_texts = with_texts
         self._at = 0
 
     def header(self) -> GgufHeader:
@@ -94,9 +100,7 @@ class _Cursor:
         if kind == _ARRAY:
             kind, count = self._take("IQ")
             if kind == _TEXT:
-                for _ in range(count):
-                    self._skip_text()
-                return None
+                return self._texts(count)
             if kind == _ARRAY:
                 return [self._value(_ARRAY) for _ in range(count)]
             return list(self._take(f"{count}{_SCALARS[kind]}"))
@@ -114,6 +118,10 @@ class _Cursor:
         self._at += length
         return self._content[begin : self._at].decode("utf-8")
 
-    def _skip_text(self) -> None:
-        (length,) = struct.unpack_from("<Q", self._content, self._at)
-        self._at += 8 + length
+    def _texts(self, count: int) -> list[str] | None:
+        if self._with_texts:
+            return [self._text() for _ in range(count)]
+        for _ in range(count):
+            (length,) = struct.unpack_from("<Q", self._content, self._at)
+            self._at += 8 + length
+        return None

@@ -1,0 +1,102 @@
+"""Runs one of the engine's own programs, shows how far it is, and gives back what it found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from typing import IO, TYPE_CHECKING, Any
+
+from launcher.models.checkpoint import CheckpointError
+from launcher.processes import TETHER
+from launcher.supervisor import StackFailed
+from python_backend.wire.errors import InflightError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from launcher.console import StackConsole
+
+PREPARE = [sys.executable, "-m", "python_backend.engine.prepare"]
+PERPLEXITY = [sys.executable, "-m", "python_backend.engine.perplexity"]
+LABELS = {
+    "waiting": "Waiting for another inflight that is preparing the model",
+    "packing": "Packing the weights ({precision})",
+    "compiling": "Compiling the kernels, once for this machine",
+    "measuring": "Measuring perplexity ({precision})",
+}
+STEPS = 100
+END_TIMEOUT_S = 5.0
+LAST_LINES = 12
+
+Event = dict[str, Any]
+
+
+def run_engine_task(command: list[str], told: Mapping[str, Any], console: StackConsole) -> list[Event]:
+    """`told` is its one argument; what it found are its lines that are not about a stage."""
+    tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid())]
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
+        # Its own session: Ctrl-C reaches the launcher alone, which ends it below.
+        process = subprocess.Popen(
+            [*tether, *command, json.dumps(told)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            start_new_session=True,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            with process.stdout as lines:
+                found = show(lines, console)
+            process.wait()
+        finally:
+            end(process)
+        if process.returncode != 0:
+            raise failure(process.returncode, complaints)
+    return found
+
+
+def show(lines: Iterable[str], console: StackConsole) -> list[Event]:
+    found: list[Event] = []
+    shown = ""
+    with ExitStack() as current:
+        for event in map(json.loads, lines):
+            if "stage" not in event:
+                found.append(event)
+                continue
+            total = event.get("total")
+            label = LABELS[event["stage"]].format_map(event)
+            if label != shown:
+                current.close()
+                stage = current.enter_context(console.stage(label, total_steps=STEPS if total else None))
+                shown = label
+            if total:
+                stage.advance_to(STEPS * event["done"] // total)
+    return found
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def failure(status: int, complaints: IO[str]) -> CheckpointError | StackFailed:
+    complaints.seek(0)
+    lines = [line for line in complaints.read().splitlines() if line.strip()]
+    if not lines or status < 0:
+        how = f"signal {-status}" if status < 0 else f"exit code {status}"
+        return StackFailed(
+            f"The model could not be prepared: the program that does it ended with {how}", lines
+        )
+    error = InflightError.from_text(lines[-1])
+    if error.kind.is_callers_fault:
+        return CheckpointError(error.message)
+    return StackFailed(f"The model could not be prepared: {error.message}", lines[-1 - LAST_LINES : -1])

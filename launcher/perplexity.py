@@ -1,0 +1,96 @@
+"""`inflight perplexity` without its command line: what each precision costs a model, as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from launcher.console import StackConsole
+from launcher.engine_task import PERPLEXITY, run_engine_task
+from launcher.models.checkpoint import CheckpointError, resolve_checkpoint
+from launcher.settings import Settings, SettingsError, load_settings, packed_cache_dir, refusal
+from launcher.stop_signals import StopSignals
+from launcher.supervisor import StackFailed
+from python_backend.wire.parameters import PRECISIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+NOTABLE_PERCENT = 3.0
+
+
+def run_perplexity(
+    flags: Mapping[str, object],
+    config: Path | None,
+    text: Path | None,
+    precisions: str,
+    console: StackConsole | None = None,
+) -> int:
+    console = console or StackConsole()
+    signals = StopSignals()
+    try:
+        settings = load_settings(config, flags)
+        wanted = parse_precisions(precisions)
+        with signals.handled(), signals.interrupting():
+            rows = measure(settings, text, wanted, console)
+    except KeyboardInterrupt:
+        return 128 + signals.received[0]
+    except SettingsError as error:
+        console.problem(str(error))
+        return EXIT_USAGE
+    except CheckpointError as error:
+        console.problem(str(error))
+        return EXIT_FAILED
+    except StackFailed as error:
+        console.problem(str(error), error.lines)
+        return EXIT_FAILED
+    report(rows, console)
+    return 0
+
+
+def parse_precisions(text: str) -> list[str]:
+    wanted = [name.strip() for name in text.split(",")]
+    for name in wanted:
+        if name not in PRECISIONS:
+            raise refusal("--precision", text, f"one or more of {', '.join(PRECISIONS)}, separated by commas")
+    return wanted
+
+
+def measure(
+    settings: Settings, text: Path | None, precisions: list[str], console: StackConsole
+) -> list[dict[str, Any]]:
+    stack = settings.stack
+    checkpoint = resolve_checkpoint(stack.model, stack.data_dir, console)
+    told = {
+        "gpt_model_path": str(checkpoint.model_path),
+        "tokenizer_dir": str(checkpoint.directory),
+        "inflight_packed_cache_dir": packed_cache_dir(settings),
+        "precisions": precisions,
+        "text": None if text is None else str(text.resolve()),
+    }
+    return run_engine_task(PERPLEXITY, told, console)
+
+
+def report(rows: list[dict[str, Any]], console: StackConsole) -> None:
+    table = Table("precision", "weights", "perplexity", "against fp32", "tokens", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(
+            row["precision"],
+            f"{row['weights_bytes'] / 1e6:,.1f} MB",
+            f"{row['perplexity']:.3f}",
+            f"{row['change_percent']:+.2f} %" if row["precision"] != "fp32" else "",
+            f"{row['tokens']:,}",
+        )
+    console.show(table)
+    for row in rows:
+        if row["change_percent"] > NOTABLE_PERCENT:
+            console.say(
+                f"{row['precision']} is more than {NOTABLE_PERCENT:g} % worse than fp32 on this text: "
+                "its answers may suffer."
+            )

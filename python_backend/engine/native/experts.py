@@ -1,0 +1,121 @@
+"""Layers of experts: each row goes through a few of many, and rows of one expert are computed together."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from python_backend.engine.native.arithmetic import OPTIONS, exponential
+from python_backend.engine.native.products import FP32, mlp_inner, product
+from python_backend.engine.native.tables import Inputs, Matrix
+from python_backend.engine.native.threads import meet
+
+
+@njit(**OPTIONS)
+def _choose(scores, row, renormalizes, chosen, shares):
+    """The likeliest experts of a row, and their shares of softmax over all."""
+    experts = scores.shape[1]
+    highest = scores[row, 0]
+    for expert in range(1, experts):
+        highest = max(highest, scores[row, expert])
+    total = np.float32(0.0)
+    for expert in range(experts):
+        total += exponential(scores[row, expert] - highest)
+    kept = np.float32(0.0)
+    for rank in range(chosen.shape[1]):
+        best = -1
+        for expert in range(experts):
+            is_taken = False
+            for earlier in range(rank):
+                is_taken |= chosen[row, earlier] == expert
+            # A score that is not a number is never above another: someone must be chosen all the same.
+            if not is_taken and (best < 0 or scores[row, expert] > scores[row, best]):
+                best = expert
+        chosen[row, rank] = best
+        shares[row, rank] = exponential(scores[row, best] - highest) / total
+        kept += shares[row, rank]
+    if renormalizes:
+        for rank in range(chosen.shape[1]):
+            shares[row, rank] /= kept
+
+
+@njit(**OPTIONS)
+def _line_up(chosen, rows, first_places, places):
+    """Where each row stands for each of its experts, when the rows of an expert stand together."""
+    first_places[:] = 0
+    for row in range(rows):
+        for rank in range(chosen.shape[1]):
+            first_places[chosen[row, rank] + 1] += 1
+    for expert in range(first_places.shape[0] - 1):
+        first_places[expert + 1] += first_places[expert]
+    taken = np.zeros(first_places.shape[0], np.int64)
+    for row in range(rows):
+        for rank in range(chosen.shape[1]):
+            expert = chosen[row, rank]
+            places[row, rank] = first_places[expert] + taken[expert]
+            taken[expert] += 1
+
+
+@njit(**OPTIONS)
+def _copy_row(source, row, target, place):
+    target.floats[place] = source.floats[row]
+    target.levels[place] = source.levels[row]
+    target.worths[place] = source.worths[row]
+    target.totals[place] = source.totals[row]
+
+
+@njit(**OPTIONS)
+def _part(rows, first, end):
+    return Inputs(
+        rows.floats[first:end], rows.levels[first:end], rows.worths[first:end], rows.totals[first:end]
+    )
+
+
+@njit(**OPTIONS)
+def _gather(d, w, layer, rows, x, me, threads, counters, number):
+    """Chooses each row's experts and puts the rows of each expert side by side."""
+    e = x.experts
+    router = Matrix(w.router[layer], w.head_scales[:0], w.final_norm[:0])
+    product(FP32, router, rows, x.normed, False, e.scores, x.tiles[me], counters, number, threads)
+    meet(counters, threads)
+    for row in range(me, rows, threads):
+        _choose(e.scores, row, d.experts_renormalize, e.chosen, e.shares)
+    meet(counters, threads)
+    if me == 0:
+        _line_up(e.chosen, rows, e.first_places, e.places)
+    meet(counters, threads)
+    for row in range(me, rows, threads):
+        for rank in range(d.experts_per_row):
+            _copy_row(x.normed, row, e.gathered, e.places[row, rank])
+    meet(counters, threads)
+
+
+@njit(**OPTIONS)
+def think(d, w, layer, rows, x, me, threads, counters, number):
+    """The normed rows through their experts; what comes back, added up by share, is in `x.delta`."""
+    e = x.experts
+    _gather(d, w, layer, rows, x, me, threads, counters, number)
+    experts = e.first_places.shape[0] - 1
+    buffer, no_bias = x.tiles[me], w.final_norm[:0]
+    for expert in range(experts):
+        first, end = e.first_places[expert], e.first_places[expert + 1]
+        if first < end:
+            matrix = Matrix(w.expert_gate_up[layer, expert], w.expert_gate_up_scales[layer, expert], no_bias)
+            gathered, inner = _part(e.gathered, first, end), _part(e.inner, first, end)
+            at = number + 1 + expert
+            mlp_inner(d.format, d.is_gelu, matrix, end - first, gathered, inner, buffer, counters, at)
+    meet(counters, threads)
+    for expert in range(experts):
+        first, end = e.first_places[expert], e.first_places[expert + 1]
+        if first < end:
+            matrix = Matrix(w.expert_down[layer, expert], w.expert_down_scales[layer, expert], no_bias)
+            inner, out = _part(e.inner, first, end), e.out[first:end]
+            at = number + 1 + experts + expert
+            product(d.format, matrix, end - first, inner, False, out, buffer, counters, at, threads)
+    meet(counters, threads)
+    for row in range(me, rows, threads):
+        for i in range(x.delta.shape[1]):
+            total = np.float32(0.0)
+            for rank in range(d.experts_per_row):
+                total += e.shares[row, rank] * e.out[e.places[row, rank], i]
+            x.delta[row, i] = total

@@ -1,0 +1,140 @@
+"""What a step is told and what it works with, as tuples of arrays: the form in which numba takes them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Dimensions(NamedTuple):
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary: int  # pairs of a head that turn
+    vocabulary: int
+    slots: int
+    format: int
+    head_format: int
+    is_gelu: bool
+    epsilon: np.float32
+    query_scale: np.float32
+    embedding_scale: np.float32
+    attention_softcap: np.float32  # 0: none
+    logits_softcap: np.float32
+    experts_per_row: int  # 0: no layer has experts
+    experts_renormalize: bool
+
+
+class Arrays(NamedTuple):
+    """Every weight of the model, layer by layer; what a model lacks has no columns.
+
+    `mlp_of_layer` says which of the dense ones (`gate_up`, `down`) a layer has, or, as -1 - number, which of
+    those with experts.
+    """
+
+    attention_norm: Any
+    qkv: Any
+    qkv_scales: Any
+    qkv_bias: Any
+    query_norm: Any
+    key_norm: Any
+    attention_out: Any
+    attention_out_scales: Any
+    attention_out_bias: Any
+    attention_out_norm: Any
+    mlp_norm: Any
+    gate_up: Any
+    gate_up_scales: Any
+    gate_up_bias: Any
+    down: Any
+    down_scales: Any
+    down_bias: Any
+    mlp_out_norm: Any
+    final_norm: Any
+    head: Any
+    head_scales: Any
+    embeddings: Any
+    embeddings_scales: Any
+    windows: Any
+    rope_of_layer: Any
+    mlp_of_layer: Any
+    router: Any
+    expert_gate_up: Any  # (layers that have experts, experts, bytes)
+    expert_gate_up_scales: Any
+    expert_down: Any
+    expert_down_scales: Any
+
+
+class Matrix(NamedTuple):
+    """One packed matrix; `bias` may have no entries."""
+
+    weights: Any
+    scales: Any
+    bias: Any
+
+
+class Batch(NamedTuple):
+    """What this step computes: flat rows, and the blocks their sequences have."""
+
+    token_ids: Any
+    positions: Any
+    tables_at: Any  # where the row's block table begins in `tables`
+    tables: Any
+    cosines: Any  # (ropes, rows, rotary)
+    sines: Any
+    wanted: Any  # rows whose logits are asked for
+    first_rows: Any  # neighbouring rows of one sequence attend together: the first of them,
+    row_counts: Any  # and how many they are
+
+
+class Cache(NamedTuple):
+    """Keys (layers, blocks, heads, dimensions, slots), values (layers, blocks, heads, slots, dimensions).
+
+    The last axis of each is padded to whole vectors.
+    """
+
+    keys: Any
+    values: Any
+
+
+class Inputs(NamedTuple):
+    """Rows that a product takes in, padded to whole groups: as floats, and in bytes.
+
+    A byte of a group is worth `worths`, and the group's bytes together `totals`.
+    """
+
+    floats: Any
+    levels: Any
+    worths: Any
+    totals: Any
+
+
+class ExpertScratch(NamedTuple):
+    """Rows on their way through the experts: those of the first expert first, and so on."""
+
+    scores: Any  # (rows, experts)
+    chosen: Any  # (rows, experts a row goes to)
+    shares: Any
+    places: Any  # where the row is among the gathered ones
+    first_places: Any  # (experts + 1)
+    gathered: Inputs
+    inner: Inputs
+    out: Any
+
+
+class Scratch(NamedTuple):
+    """What flows between the stages."""
+
+    hidden: Any
+    normed: Inputs
+    qkv: Any
+    attended: Inputs
+    inner: Inputs
+    delta: Any
+    queries: Any  # (threads, queries that attend together, dimensions of a head)
+    scores: Any  # (threads, the same, tokens)
+    sums: Any  # (threads, the same, dimensions of a head)
+    experts: ExpertScratch
+    tiles: Any  # (threads, floats of the tiles that make one group of `inner`, and that group)

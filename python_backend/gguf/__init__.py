@@ -1,0 +1,1 @@
+"""GGUF files as both the engine and the launcher read them."""

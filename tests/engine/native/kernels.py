@@ -1,0 +1,107 @@
+"""The kernels' innermost functions behind wrappers that take arrays; compiled once for all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from python_backend.engine.native import attention
+from python_backend.engine.native.arithmetic import FAST, exponential, hyperbolic_tangent, quantize
+from python_backend.engine.native.microkernel import GROUP, LANES, Format
+from python_backend.engine.native.packing import Packed, whole
+from python_backend.engine.native.products import product
+from python_backend.engine.native.tables import Inputs, Matrix
+from python_backend.engine.native.threads import meet, take_number
+
+Floats = NDArray[np.float32]
+Function = TypeVar("Function", bound=Callable[..., None])
+_take_number: Any = take_number  # mypy takes it for a function of three
+_score, _weigh = attention._score, attention._weigh
+
+
+def compiled(function: Function) -> Function:
+    """As the step itself is."""
+    compile_later: Any = njit(nogil=True, error_model="numpy", fastmath=FAST)
+    compiling: Function = compile_later(function)
+    return compiling
+
+
+@compiled
+def curves(values: Any, exponentials: Any, tangents: Any) -> None:
+    for i in range(len(values)):
+        exponentials[i] = exponential(values[i])
+        tangents[i] = hyperbolic_tangent(values[i])
+
+
+@compiled
+def round_rows(rows: Any, levels: Any, worths: Any, totals: Any) -> None:
+    for row in range(rows.shape[0]):
+        for group in range(rows.shape[1] // GROUP):
+            quantize(rows, row, group, levels, worths, totals)
+
+
+@compiled
+def _multiply(kind: Any, matrix: Any, rows: Any, inputs: Any, adds: Any, out: Any, counters: Any) -> None:
+    product(kind, matrix, rows, inputs, adds, out, np.zeros(64, np.float32), counters, 1, 1)
+
+
+@compiled
+def _combine(adds: Any, shares: Any, rows: Any, count: Any, out: Any) -> None:
+    queries = shares.shape[0]
+    share, row, target = shares.ctypes.data, rows.ctypes.data, out.ctypes.data
+    if adds:
+        _weigh(queries, share, shares.strides[0], row, rows.strides[0], count, target, out.strides[0])
+    else:
+        _score(queries, share, shares.strides[0], row, rows.strides[0], count, target, out.strides[0])
+
+
+@compiled
+def meet_often(me: Any, threads: Any, times: Any, seen: Any, counters: Any) -> None:
+    """Each thread writes the round it is in, meets the others, and counts those that are not in it too."""
+    for round_ in range(times):
+        seen[me] = round_
+        meet(counters, threads)
+        for other in range(threads):
+            if seen[other] != round_:
+                seen[threads] += 1
+        meet(counters, threads)
+
+
+@compiled
+def take_all(me: Any, threads: Any, taken: Any, counters: Any) -> None:
+    """taken[number] counts how often a number was handed out."""
+    while True:
+        number = _take_number(counters, 1)
+        if number >= len(taken):
+            break
+        taken[number] += 1
+    meet(counters, threads)
+
+
+def rounded(rows: Floats) -> Inputs:
+    """Rows as a product takes them in, padded to whole groups."""
+    floats = np.zeros((len(rows), whole(rows.shape[1], GROUP)), np.float32)
+    floats[:, : rows.shape[1]] = rows
+    groups = floats.shape[1] // GROUP
+    worths = np.zeros((len(rows), groups), np.float32)
+    inputs = Inputs(floats, np.zeros(floats.shape, np.int8), worths, np.zeros_like(worths))
+    round_rows(floats, inputs.levels, inputs.worths, inputs.totals)
+    return inputs
+
+
+def multiply(
+    packed: Packed, kind: Format, rows: Floats, out: Floats, bias: Floats | None = None, adds: bool = False
+) -> Floats:
+    matrix = Matrix(packed.weights, packed.scales, np.zeros(0, np.float32) if bias is None else bias)
+    _multiply(int(kind), matrix, len(rows), rounded(rows), adds, out, np.zeros(2, np.int64))
+    return out
+
+
+def combine(shares: Floats, rows: Floats, out: Floats, adds: bool) -> Floats:
+    assert rows.shape[1] == out.shape[1] == LANES
+    _combine(adds, shares, rows, shares.shape[1], out)
+    return out

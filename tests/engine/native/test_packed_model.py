@@ -1,0 +1,111 @@
+"""Packed weights are found again while their checkpoint stays the same, and replaced when it does not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from python_backend.engine.native.packed_model import FORMATS, load_packed, packed_dir
+from python_backend.engine.native.tables import Arrays
+from tests.engine.native.test_weights import SmallWeights
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    directory = tmp_path / "checkpoint"
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    (directory / "model.safetensors").write_bytes(b"weights")
+    return directory
+
+
+class Loads:
+    """Loads packed weights and counts how often a checkpoint had to be read for them."""
+
+    def __init__(self, packed_cache: Path) -> None:
+        self.packed_cache = packed_cache
+        self.layers_read = 0
+
+    def __call__(self, checkpoint: Path, precision: str = "int8") -> Arrays:
+        weights = SmallWeights(before_layer=self._count)
+        return load_packed(weights, checkpoint, precision, self.packed_cache)
+
+    def _count(self, index: int) -> None:
+        self.layers_read += 1
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Loads:
+    return Loads(tmp_path / "packed")
+
+
+def test_the_second_load_reads_no_checkpoint(load: Loads, checkpoint: Path) -> None:
+    first = load(checkpoint)
+    assert load.layers_read == 3
+    np.testing.assert_array_equal(load(checkpoint).qkv, first.qkv)
+    assert load.layers_read == 3
+
+
+def test_the_name_says_where_the_checkpoint_is_and_what_it_was(tmp_path: Path, checkpoint: Path) -> None:
+    def name(precision: str = "int8") -> str:
+        return packed_dir(checkpoint, precision, tmp_path).name
+
+    before = name()
+    assert name() == before
+    assert len({name(precision) for precision in FORMATS}) == 3
+    (checkpoint / "notes.txt").write_text("of no weight")
+    assert name() == before
+    (checkpoint / "model.safetensors").write_bytes(b"other weights")
+    longer = name()
+    assert longer != before
+    os.utime(checkpoint / "model.safetensors", ns=(1, 1))
+    older = name()
+    assert older not in (before, longer)
+    (checkpoint / "config.json").write_text('{"hidden_size": 40}')
+    assert name() != older
+    copied = shutil.copytree(checkpoint, tmp_path / "copied")
+    place = packed_dir(copied, "int8", tmp_path).name.split("-")[0]
+    assert place != before.split("-")[0]
+
+
+def test_a_path_with_a_link_in_it_is_the_same_place(tmp_path: Path, checkpoint: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(checkpoint)
+    assert packed_dir(link, "int8", tmp_path) == packed_dir(checkpoint, "int8", tmp_path)
+
+
+def test_a_single_file_is_a_checkpoint_too(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"weights")
+    before = packed_dir(file, "int8", tmp_path)
+    file.write_bytes(b"other weights")
+    assert packed_dir(file, "int8", tmp_path) != before
+
+
+def test_what_a_changed_checkpoint_replaces_is_dropped_and_nothing_else(
+    load: Loads, checkpoint: Path, tmp_path: Path
+) -> None:
+    load(checkpoint)
+    load(checkpoint, "int4")
+    load(shutil.copytree(checkpoint, tmp_path / "copied"))
+    before = set(os.listdir(load.packed_cache))
+    assert len(before) == 3
+    replaced = packed_dir(checkpoint, "int8", load.packed_cache).name
+    (checkpoint / "model.safetensors").write_bytes(b"other weights")
+    load(checkpoint)
+    now = packed_dir(checkpoint, "int8", load.packed_cache).name
+    assert set(os.listdir(load.packed_cache)) == before - {replaced} | {now}
+
+
+@pytest.mark.xfail(strict=True, reason="what a killed writer had written so far is never dropped")
+def test_what_a_killed_writer_left_behind_is_dropped(load: Loads, checkpoint: Path) -> None:
+    target = packed_dir(checkpoint, "int8", load.packed_cache)
+    left_behind = load.packed_cache / f".{target.name}.killed"
+    left_behind.mkdir(parents=True)
+    os.utime(left_behind, (1, 1))
+    load(checkpoint)
+    assert not left_behind.exists()

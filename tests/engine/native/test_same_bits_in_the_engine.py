@@ -1,0 +1,108 @@
+"""The engine's ways around computing a token twice, and its ways of doing so, change no bit of the logits."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from python_backend.engine.build import build_engine
+from python_backend.engine.checkpoint import Checkpoint
+from python_backend.engine.engine import Engine, EngineConfig
+from python_backend.engine.models import load_weights
+from python_backend.engine.native.packed_model import FORMATS, packed_dir
+from python_backend.engine.request import GenerationRequest, SamplingParams
+from tests.engine.checkpoints import VOCABULARY, random_model, save
+from tests.engine.draining import events_of
+from tests.engine.native.running import Runner, assert_same_bits
+
+NEW_TOKENS = 12
+DICE = random.Random(3)
+PROMPTS = [[DICE.randrange(VOCABULARY) for _ in range(length)] for length in (40, 5, 33, 1, 21, 16)]
+
+
+class Case:
+    """A checkpoint in one precision, and a runner that computes whole sequences alone as the judge."""
+
+    def __init__(self, precision: str, directory: Path) -> None:
+        checkpoint = save(random_model("Llama"), directory / "checkpoint")
+        packed_cache = directory / "packed"
+        self.config = EngineConfig(
+            str(checkpoint),
+            max_tokens_in_kv_cache=1024,
+            max_sequence_tokens=64,
+            threads=1,
+            precision=precision,
+            packed_cache_dir=str(packed_cache),
+            check_blocks=True,
+        )
+        weights = load_weights(Checkpoint(checkpoint))
+        packed = packed_dir(checkpoint, precision, packed_cache)
+        self._judge = Runner(weights, FORMATS[precision], packed)
+
+    def check(self, engine: Engine, requests: list[GenerationRequest]) -> None:
+        """Every token was chosen from the very logits that the whole answer gives when it is alone."""
+        for key, request in enumerate(requests):
+            engine.add(key, replace(request, returns_generation_logits=True))
+        ids: dict[tuple[int, int], list[int]] = {}
+        logits: dict[tuple[int, int], bytes] = {}
+        for event in events_of(engine):
+            name = (event.key, event.sequence_index)
+            assert event.error is None
+            ids[name] = ids.get(name, []) + event.token_ids
+            logits[name] = logits.get(name, b"") + (event.generation_logits or b"")
+        assert len(ids) == sum(request.num_return_sequences for request in requests)
+        for name, answer in ids.items():
+            prompt = requests[name[0]].prompt_ids
+            alone = self._judge.all_logits(prompt + answer[:-1])[len(prompt) - 1 :]
+            found = np.frombuffer(logits[name], np.float32).reshape(alone.shape)
+            assert_same_bits(found, alone)
+        assert engine.stats.used_blocks == 0
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(request.param, tmp_path_factory.mktemp("model"))
+
+
+def requests(prompts: list[list[int]]) -> list[GenerationRequest]:
+    return [GenerationRequest(prompt, NEW_TOKENS) for prompt in prompts]
+
+
+def test_in_flight_together_in_small_chunks(case: Case) -> None:
+    engine = build_engine(replace(case.config, max_batch_size=5, max_step_tokens=7))
+    case.check(engine, requests(PROMPTS))
+
+
+def test_after_finding_the_prompt_in_the_cache(case: Case) -> None:
+    engine = build_engine(case.config)
+    case.check(engine, requests(PROMPTS[:1]))
+    reused_blocks = engine.stats.reused_blocks
+    longer = [PROMPTS[0] + PROMPTS[1], PROMPTS[0], PROMPTS[0][:32] + PROMPTS[2][:9]]
+    case.check(engine, requests(longer))
+    assert engine.stats.reused_blocks >= reused_blocks + 6
+
+
+def test_preempted_and_computed_again(case: Case) -> None:
+    small = replace(
+        case.config,
+        max_tokens_in_kv_cache=72,
+        tokens_per_block=4,
+        guaranteed_no_evict=False,
+    )
+    engine = build_engine(small)
+    case.check(engine, requests(PROMPTS))
+    assert engine.stats.preemption_count > 0
+
+
+@pytest.mark.parametrize(
+    "prompt", [PROMPTS[0], PROMPTS[4]], ids=["within a block", "at another place of one"]
+)
+def test_forked_from_a_shared_prompt(case: Case, prompt: list[int]) -> None:
+    engine = build_engine(case.config)
+    sampling = SamplingParams(temperature=1.5, top_k=50, seed=7)
+    forks = GenerationRequest(prompt, NEW_TOKENS, sampling=sampling, num_return_sequences=4)
+    case.check(engine, [forks, *requests(PROMPTS)])

@@ -1,0 +1,57 @@
+"""Threads that meet inside compiled code: nobody runs ahead, and each piece of work is done once."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from python_backend.engine.native.threads import Team
+from tests.engine.native.kernels import meet_often, take_all
+
+TEAMS = range(1, 5)
+
+
+@pytest.fixture(params=TEAMS)
+def team(request: pytest.FixtureRequest) -> Team:
+    return Team(request.param)
+
+
+def test_nobody_leaves_a_meeting_before_all_have_come(team: Team) -> None:
+    seen, counters = np.zeros(team.threads + 1, np.int64), np.zeros(2, np.int64)
+    for _ in range(3):  # the counter of meetings is never set back
+        team.run(meet_often, team.threads, 300, seen, counters)
+        assert seen[team.threads] == 0
+    team.close()
+
+
+def test_every_number_is_handed_out_once(team: Team) -> None:
+    taken, counters = np.zeros(20_000, np.int64), np.zeros(2, np.int64)
+    team.run(take_all, team.threads, taken, counters)
+    assert (taken == 1).all()
+    team.close()
+
+
+def test_work_is_called_with_every_threads_number() -> None:
+    team, arrived = Team(3), threading.Barrier(3, timeout=10)
+    numbers: list[tuple[int, str]] = []
+
+    def work(number: int, word: str) -> None:
+        numbers.append((number, word))
+        arrived.wait()
+
+    team.run(work, "word")
+    assert sorted(numbers) == [(0, "word"), (1, "word"), (2, "word")]
+    team.close()
+
+
+def test_a_closed_team_has_no_threads_left() -> None:
+    before = set(threading.enumerate())
+    team = Team(3)
+    mine = set(threading.enumerate()) - before
+    assert len(mine) == 2
+    team.close()
+    for thread in mine:
+        thread.join(timeout=10)
+    assert not any(thread.is_alive() for thread in mine)

@@ -1,0 +1,210 @@
+"""Packed weights on disk: whole or not there, whoever else is writing or was killed doing so."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+
+import numpy as np
+import pytest
+
+from python_backend.engine.models.decoder import (
+    Activation,
+    DecoderShape,
+    ExpertShape,
+    ExpertWeights,
+    LayerWeights,
+    Rope,
+    Weights,
+)
+from python_backend.engine.native.microkernel import Format
+from python_backend.engine.native.packing import Packed, pack
+from python_backend.engine.native.tables import Arrays
+from python_backend.engine.native.weights import map_packed, packed_bytes, write_packed
+from tests.engine.native.unpacking import unpack
+
+SHAPE = DecoderShape(
+    layers=3,
+    hidden=40,
+    intermediate=36,
+    heads=3,
+    kv_heads=1,
+    head_dim=8,
+    vocabulary=50,
+    max_positions=64,
+    norm_epsilon=1e-6,
+    activation=Activation.SILU,
+    query_scale=1.0,
+    ropes=(Rope(np.zeros(4, np.float32)),),
+    rope_of_layer=(0, 0, 0),
+    windows=(None, 7, None),
+)
+
+
+def random_floats(*shape: int, seed: int) -> Weights:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+class SmallWeights:
+    """Random weights; `before_layer` is called before each is handed out."""
+
+    def __init__(
+        self, is_tied: bool = False, before_layer: Callable[[int], object] = lambda index: None
+    ) -> None:
+        self.shape = SHAPE
+        self._is_tied = is_tied
+        self._before_layer = before_layer
+
+    def layer(self, index: int) -> LayerWeights:
+        self._before_layer(index)
+        return LayerWeights(
+            attention_norm=random_floats(40, seed=index),
+            qkv=random_floats(40, 40, seed=index + 10),
+            attention_out=random_floats(40, 24, seed=index + 20),
+            mlp_norm=random_floats(40, seed=index + 30),
+            gate_up=random_floats(72, 40, seed=index + 40),
+            down=random_floats(40, 36, seed=index + 50),
+            qkv_bias=random_floats(40, seed=index + 60),
+        )
+
+    def embeddings(self) -> Weights:
+        return random_floats(50, 40, seed=1)
+
+    def head(self) -> Weights | None:
+        return None if self._is_tied else random_floats(50, 40, seed=2)
+
+    def final_norm(self) -> Weights:
+        return random_floats(40, seed=3)
+
+
+def assert_same(found: Arrays, expected: Arrays) -> None:
+    for name, one, other in zip(Arrays._fields, found, expected, strict=True):
+        assert np.array_equal(one, other), name
+
+
+@pytest.mark.parametrize("kind", Format)
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_what_was_written_is_mapped_again(kind: Format, is_tied: bool, tmp_path: Path) -> None:
+    weights, reports = SmallWeights(is_tied), list[tuple[int, int]]()
+    write_packed(weights, kind, tmp_path / "packed", lambda *report: reports.append(report))
+    arrays = map_packed(tmp_path / "packed", SHAPE, kind)
+    for index in range(SHAPE.layers):
+        layer = weights.layer(index)
+        np.testing.assert_array_equal(arrays.qkv[index], pack(layer.qkv, kind).weights)
+        assert layer.down is not None
+        assert layer.qkv_bias is not None
+        np.testing.assert_array_equal(arrays.down_scales[index], pack(layer.down, kind).scales)
+        np.testing.assert_array_equal(arrays.qkv_bias[index], layer.qkv_bias)
+        np.testing.assert_array_equal(arrays.mlp_norm[index], layer.mlp_norm)
+    head_kind = Format.INT8 if kind is Format.INT4 else kind
+    head = weights.embeddings() if is_tied else weights.head()
+    assert head is not None
+    np.testing.assert_array_equal(arrays.head, pack(head, head_kind).weights)
+    np.testing.assert_array_equal(arrays.embeddings, pack(weights.embeddings(), head_kind).weights)
+    np.testing.assert_array_equal(arrays.windows, [0, 7, 0])
+    assert arrays.down_bias.shape == arrays.query_norm.shape == (3, 0)
+    assert reports == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert packed_bytes(tmp_path / "packed") > arrays.qkv.nbytes
+    assert os.listdir(tmp_path) == ["packed"]
+
+
+def test_gates_and_ups_take_turns_by_eight(tmp_path: Path) -> None:
+    weights = SmallWeights()
+    write_packed(weights, Format.FP32, tmp_path / "packed")
+    arrays = map_packed(tmp_path / "packed", SHAPE, Format.FP32)
+    padded = unpack(
+        Packed(arrays.gate_up[1], np.zeros(0, np.uint16)), Format.FP32, 2 * 64, 40
+    ).matrix.reshape(8, 2, 8, 64)
+    gate_up = weights.layer(1).gate_up
+    assert gate_up is not None
+    for part in range(2):
+        rows = padded[:, part].reshape(64, 64)
+        np.testing.assert_array_equal(rows[:36, :40], gate_up[36 * part : 36 * (part + 1)])
+        assert not rows[36:].any()
+
+
+def test_writing_into_mapped_arrays_leaves_the_files_alone(tmp_path: Path) -> None:
+    write_packed(SmallWeights(), Format.INT8, tmp_path / "packed")
+    map_packed(tmp_path / "packed", SHAPE, Format.INT8).qkv[:] = 0
+    assert map_packed(tmp_path / "packed", SHAPE, Format.INT8).qkv.any()
+
+
+def test_layers_of_experts_and_dense_ones_take_turns(tmp_path: Path) -> None:
+    class Experts(SmallWeights):
+        """Of experts, dense, of experts."""
+
+        def layer(self, index: int) -> LayerWeights:
+            layer = super().layer(index)
+            return layer if index == 1 else replace(layer, gate_up=None, down=None, experts=experts(index))
+
+    def experts(seed: int) -> ExpertWeights:
+        return ExpertWeights(
+            random_floats(4, 40, seed=seed),
+            random_floats(4, 2 * 24, 40, seed=seed + 1),
+            random_floats(4, 40, 24, seed=seed + 2),
+        )
+
+    weights = Experts()
+    weights.shape = replace(SHAPE, experts=ExpertShape(4, 2, 24, False))
+    write_packed(weights, Format.INT8, tmp_path / "packed")
+    arrays = map_packed(tmp_path / "packed", weights.shape, Format.INT8)
+    np.testing.assert_array_equal(arrays.mlp_of_layer, [-1, 0, -2])
+    for number, index in enumerate((0, 2)):
+        router = pack(experts(index).router, Format.FP32)
+        np.testing.assert_array_equal(arrays.router[number], router.weights)
+        for expert in range(4):
+            down = pack(experts(index).down[expert], Format.INT8)
+            np.testing.assert_array_equal(arrays.expert_down[number, expert], down.weights)
+            np.testing.assert_array_equal(arrays.expert_down_scales[number, expert], down.scales)
+    dense_down = weights.layer(1).down
+    assert dense_down is not None
+    np.testing.assert_array_equal(arrays.down[0], pack(dense_down, Format.INT8).weights)
+
+
+def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fail(index: int) -> None:
+        if index == 2:
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        write_packed(SmallWeights(before_layer=fail), Format.INT8, tmp_path / "packed")
+    assert os.listdir(tmp_path) == []
+
+
+def _kill_myself(index: int) -> None:
+    if index == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _write_and_die(directory: Path) -> None:
+    write_packed(SmallWeights(before_layer=_kill_myself), Format.INT8, directory)
+
+
+def test_a_writer_that_is_killed_leaves_no_half_weights_and_is_no_hindrance(tmp_path: Path) -> None:
+    writer = multiprocessing.get_context("spawn").Process(target=_write_and_die, args=(tmp_path / "packed",))
+    writer.start()
+    writer.join(60)
+    assert writer.exitcode == -signal.SIGKILL
+    assert not (tmp_path / "packed").exists()
+    write_packed(SmallWeights(), Format.INT8, tmp_path / "packed")
+    write_packed(SmallWeights(), Format.INT8, tmp_path / "another")
+    assert_same(*(map_packed(tmp_path / name, SHAPE, Format.INT8) for name in ("packed", "another")))
+
+
+def test_two_writers_at_once_are_both_content(tmp_path: Path) -> None:
+    side_by_side = Barrier(2, timeout=30)
+
+    def write(_: int) -> Arrays:
+        weights = SmallWeights(before_layer=lambda index: side_by_side.wait())
+        write_packed(weights, Format.INT4, tmp_path / "packed")
+        return map_packed(tmp_path / "packed", SHAPE, Format.INT4)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert_same(*pool.map(write, range(2)))
+    assert os.listdir(tmp_path) == ["packed"]
