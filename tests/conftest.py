@@ -16,7 +16,7 @@ from launcher.settings import StackSettings, default_data_dir
 
 @pytest.fixture(scope="session", autouse=True)
 def packed_weights_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What tests pack is gone with them; kernels stay in the user's cache, or every run would compile anew."""
+    """What tests pack is gone with them; kernels stay in the user's cache, or each run would compile."""
     from python_backend.engine import build
 
     directory = tmp_path_factory.mktemp("cache")
