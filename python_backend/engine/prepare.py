@@ -10,9 +10,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import shutil
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _NATIVE = Path(__file__).with_name("native")
-# What a killed engine left half packed; a living one that packs for longer than this is hard to imagine.
-_ABANDONED_AFTER_S = 24 * 3600
 
 
 def prepare(told: Mapping[str, Any]) -> None:
@@ -39,7 +35,7 @@ def prepare(told: Mapping[str, Any]) -> None:
     packed_cache.mkdir(parents=True, exist_ok=True)
     with _alone(packed_cache):
         if not _is_prepared(receipt):
-            _remove_abandoned(packed_cache)
+            _remove_stale_receipts(packed_cache)
             receipt.write_text(json.dumps([str(path) for path in _make(parameters, packed_cache)]))
 
 
@@ -93,10 +89,7 @@ def _alone(packed_cache: Path) -> Iterator[None]:
         yield
 
 
-def _remove_abandoned(packed_cache: Path) -> None:
-    for partial in packed_cache.glob(".*"):
-        if partial.is_dir() and time.time() - partial.stat().st_mtime > _ABANDONED_AFTER_S:
-            shutil.rmtree(partial, ignore_errors=True)
+def _remove_stale_receipts(packed_cache: Path) -> None:
     for receipt in packed_cache.glob(".prepared-*"):
         if not _is_prepared(receipt):
             receipt.unlink(missing_ok=True)

@@ -55,39 +55,49 @@ def hyperbolic_tangent(x):
     return _ONE - _TWO / (_ONE + exponential(_TWO * x))
 
 
+# An index that may be negative is asked at every turn whether it is, and the loop does not become vector
+# code: places inside a row are therefore counted without a sign.
+place = np.uint64
+
+
 @njit(**OPTIONS)
-def activate_group(gates_ups, is_gelu, out, row, at):
-    """out[row, at : at + 32] = activation of 32 gates · the 32 ups that follow them."""
+def activate_group(gates_ups, at, is_gelu, out, row, group):
+    """A group of `out` = activation of the 32 gates from `at` on · the 32 ups that follow them."""
+    gates, ups, target = place(at), place(at + GROUP), place(group * GROUP)
     if is_gelu:
-        for i in range(GROUP):
-            x = gates_ups[i]
+        for k in range(GROUP):
+            i = place(k)
+            x = gates_ups[gates + i]
             curve = hyperbolic_tangent(_GELU_A * (x + _GELU_B * x * x * x))
-            out[row, at + i] = np.float32(0.5) * x * (_ONE + curve) * gates_ups[GROUP + i]
+            out[row, target + i] = np.float32(0.5) * x * (_ONE + curve) * gates_ups[ups + i]
     else:
-        for i in range(GROUP):
-            gate = gates_ups[i]
-            out[row, at + i] = gate / (_ONE + exponential(-gate)) * gates_ups[GROUP + i]
+        for k in range(GROUP):
+            i = place(k)
+            gate = gates_ups[gates + i]
+            out[row, target + i] = gate / (_ONE + exponential(-gate)) * gates_ups[ups + i]
 
 
 @njit(**OPTIONS)
-def quantize(rows, row, group, levels, worths, totals):
+def quantize(inputs, row, group):
     """Rounds 32 floats to bytes, and says what a byte is worth and what the bytes are worth together.
 
     Where a value is not a finite number, nor is the worth, so that it is not lost on the way to the logits.
     """
-    at = group * GROUP
+    first = place(group * GROUP)
     largest = _ZERO
     poison = _ZERO
-    for i in range(GROUP):
-        value = rows[row, at + i]
-        largest = max(largest, abs(value))
+    for k in range(GROUP):
+        value = inputs.floats[row, first + place(k)]
+        size = abs(value)
+        largest = size if size > largest else largest
         poison += value * _ZERO
     inverse = np.float32(127.0) / largest if largest > _SMALLEST and poison == _ZERO else _ZERO
     total = np.int32(0)
-    for i in range(GROUP):
-        level = np.int32(np.rint(rows[row, at + i] * inverse))
-        levels[row, at + i] = np.int8(level)
+    for k in range(GROUP):
+        i = first + place(k)
+        level = np.int32(np.rint(inputs.floats[row, i] * inverse))
+        inputs.levels[row, i] = np.int8(level)
         total += level
     worth = largest / np.float32(127.0) + poison
-    worths[row, group] = worth
-    totals[row, group] = worth * np.float32(total)
+    inputs.worths[row, group] = worth
+    inputs.totals[row, group] = worth * np.float32(total)

@@ -48,26 +48,29 @@ def turn_and_store(d, layer, rope, row, qkv, batch, cache):
 
 
 @njit(**OPTIONS)
-def _soften(scores, query, start, first, end, stop, softcap):
+def _soften(scores, first, end, softcap):
     """The scores from `first` to `end` as shares that sum up to 1, and none for the rest."""
-    for token in range(start, first):
-        scores[query, token] = np.float32(0.0)
-    for token in range(end, stop):
-        scores[query, token] = np.float32(0.0)
+    # Loops over slices become vector code; those over `first + i` have to ask whether the index is below 0.
+    before, seen, after = scores[:first], scores[first:end], scores[end:]
+    for i in range(before.shape[0]):
+        before[i] = np.float32(0.0)
+    for i in range(after.shape[0]):
+        after[i] = np.float32(0.0)
+    count = seen.shape[0]
     if softcap > 0:
-        for token in range(first, end):
-            scores[query, token] = softcap * hyperbolic_tangent(scores[query, token] / softcap)
+        for i in range(count):
+            seen[i] = softcap * hyperbolic_tangent(seen[i] / softcap)
     highest = _LEAST
-    for token in range(first, end):
-        highest = max(highest, scores[query, token])
+    for i in range(count):
+        highest = seen[i] if seen[i] > highest else highest
     total = np.float32(0.0)
-    for token in range(first, end):
-        share = exponential(scores[query, token] - highest)
-        scores[query, token] = share
+    for i in range(count):
+        share = exponential(seen[i] - highest)
+        seen[i] = share
         total += share
     inverse = np.float32(1.0) / total
-    for token in range(first, end):
-        scores[query, token] *= inverse
+    for i in range(count):
+        seen[i] *= inverse
 
 
 @njit(**OPTIONS)
@@ -130,10 +133,10 @@ def attend(d, window, layer, row, rows, kv_head, qkv, batch, cache, queries, sco
     sums_at, sums_stride = sums.ctypes.data, sums.strides[0]
     for query in range(count):
         at = (kv_head * group + query % group) * d.head_dim
+        source, target = qkv[row + query // group, at : at + d.head_dim], queries[query]
         for i in range(d.head_dim):
-            queries[query, i] = qkv[row + query // group, at + i] * d.query_scale
-        for i in range(value_lanes):
-            sums[query, i] = np.float32(0.0)
+            target[i] = source[i] * d.query_scale
+        sums[query] = np.float32(0.0)
     for block in range(first_block, last_block + 1):
         keys = head_keys + batch.tables[table + block] * cache.keys.strides[1]
         for part in range(0, key_lanes, LANES):
@@ -151,7 +154,7 @@ def attend(d, window, layer, row, rows, kv_head, qkv, batch, cache, queries, sco
     for query in range(count):
         end = position + query // group + 1
         first = 0 if window == 0 else max(0, end - window)
-        _soften(scores, query, 0, first - origin, end - origin, stop, d.attention_softcap)
+        _soften(scores[query, :stop], first - origin, end - origin, d.attention_softcap)
     for block in range(first_block, last_block + 1):
         tokens = min(d.slots, position + rows - block * d.slots)
         values = head_values + batch.tables[table + block] * cache.values.strides[1]
@@ -169,5 +172,4 @@ def attend(d, window, layer, row, rows, kv_head, qkv, batch, cache, queries, sco
             )
     for query in range(count):
         at = (kv_head * group + query % group) * d.head_dim
-        for i in range(d.head_dim):
-            attended[row + query // group, at + i] = sums[query, i]
+        attended[row + query // group, at : at + d.head_dim] = sums[query, : d.head_dim]

@@ -6,8 +6,8 @@ import numpy as np
 from numba import njit
 
 from python_backend.engine.native.arithmetic import OPTIONS, exponential
-from python_backend.engine.native.products import FP32, mlp_inner, product
-from python_backend.engine.native.tables import Inputs, Matrix
+from python_backend.engine.native.products import FP32, mlp_inner, part_of, product
+from python_backend.engine.native.tables import Matrix
 from python_backend.engine.native.threads import meet
 
 
@@ -65,13 +65,6 @@ def _copy_row(source, row, target, place):
 
 
 @njit(**OPTIONS)
-def _part(rows, first, end):
-    return Inputs(
-        rows.floats[first:end], rows.levels[first:end], rows.worths[first:end], rows.totals[first:end]
-    )
-
-
-@njit(**OPTIONS)
 def _gather(d, w, layer, rows, x, me, threads, counters, number):
     """Chooses each row's experts and puts the rows of each expert side by side."""
     e = x.experts
@@ -101,7 +94,7 @@ def think(d, w, layer, rows, x, me, threads, counters, number):
         first, end = e.first_places[expert], e.first_places[expert + 1]
         if first < end:
             matrix = Matrix(w.expert_gate_up[layer, expert], w.expert_gate_up_scales[layer, expert], no_bias)
-            gathered, inner = _part(e.gathered, first, end), _part(e.inner, first, end)
+            gathered, inner = part_of(e.gathered, first, end), part_of(e.inner, first, end)
             at = number + 1 + expert
             mlp_inner(d.format, d.is_gelu, matrix, end - first, gathered, inner, buffer, counters, at)
     meet(counters, threads)
@@ -109,7 +102,7 @@ def think(d, w, layer, rows, x, me, threads, counters, number):
         first, end = e.first_places[expert], e.first_places[expert + 1]
         if first < end:
             matrix = Matrix(w.expert_down[layer, expert], w.expert_down_scales[layer, expert], no_bias)
-            inner, out = _part(e.inner, first, end), e.out[first:end]
+            inner, out = part_of(e.inner, first, end), e.out[first:end]
             at = number + 1 + experts + expert
             product(d.format, matrix, end - first, inner, False, out, buffer, counters, at, threads)
     meet(counters, threads)

@@ -160,7 +160,7 @@ class _Tile:
         return sums
 
     def _group_of_bytes(self, weights: ir.Value, activations: list[ir.Value]) -> list[list[ir.Value]]:
-        """Sums of products, in integers; 4-bit weights count sixteenfold, which their scale takes back."""
+        """Sums of products, in integers; 4-bit weights count sixteenfold, which `_scaled` takes back."""
         builder = self._builder
         nothing = ir.Constant(_COUNTS, [0] * _COUNTS.count)
         counts = [[nothing for _ in range(2)] for _ in range(self._rows)]
@@ -207,7 +207,10 @@ class _Tile:
             for part in range(self._kind.scales_per_group // 4)
         ]
         for row in range(self._rows):
-            size = _broadcast(builder, builder.load(builder.gep(pointers["sizes"][row], [index])))
+            worth = builder.load(builder.gep(pointers["sizes"][row], [index]))
+            if self._kind is Format.INT4:
+                worth = builder.fmul(worth, ir.Constant(_FLOAT, 1 / 16))
+            size = _broadcast(builder, worth)
             for half in range(2):
                 scale = builder.fmul(loaded[half], size)
                 floats = builder.sitofp(counts[row][half], _FLOATS)
@@ -224,17 +227,33 @@ def _pointer(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Valu
 
 
 def make_tile(kind: Format, rows: int) -> Callable[..., None]:
-    """tile(weights, scales, activations, stride, sizes, totals, groups_stride, groups, out).
+    """tile(weights, scales, activations, stride, sizes, totals, groups_stride, groups, begin, ..., out, ...).
 
     All are integers. `weights` and `scales` are where the tile begins; `activations` the first row, of floats
     or of bytes, with `stride` bytes to the next; `sizes` and `totals` what one byte of each group is worth
-    and what its bytes sum up to, `groups_stride` bytes from row to row; `out` takes rows · 8 floats.
+    and what its bytes sum up to, `groups_stride` bytes from row to row. Sums start at the eight floats at
+    `begin` and end at those at `out`, each with the bytes from row to row after it.
     """
 
     @intrinsic
-    def tile(context, weights, scales, activations, stride, sizes, totals, groups_stride, groups, out):
+    def tile(
+        context,
+        weights,
+        scales,
+        activations,
+        stride,
+        sizes,
+        totals,
+        groups_stride,
+        groups,
+        begin,
+        begin_stride,
+        out,
+        out_stride,
+    ):
         def generate(target: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-            weights, scales, activations, stride, sizes, totals, groups_stride, groups, out = values
+            weights, scales, activations, stride, sizes, totals, groups_stride, groups = values[:8]
+            begin, begin_stride, out, out_stride = values[8:]
 
             def rows_of(address: ir.Value, step: ir.Value, element: ir.Type) -> list[ir.Value]:
                 steps = [builder.mul(step, ir.Constant(_I64, row)) for row in range(rows)]
@@ -247,13 +266,18 @@ def make_tile(kind: Format, rows: int) -> Callable[..., None]:
                 "sizes": rows_of(sizes, groups_stride, _FLOAT),
                 "totals": rows_of(totals, groups_stride, _FLOAT),
             }
-            sums = _loop(builder, _Tile(builder, kind, rows), pointers, groups, rows)
-            first = _pointer(builder, out, _FLOAT)
-            for number, vector in enumerate(vector for row in sums for vector in row):
-                _store(builder, vector, _at(builder, first, 4 * number))
+            begun = [
+                _load(builder, _at(builder, row, 4 * half), _FLOATS)
+                for row in rows_of(begin, begin_stride, _FLOAT)
+                for half in range(2)
+            ]
+            sums = _loop(builder, _Tile(builder, kind, rows), pointers, groups, begun)
+            for number, row in enumerate(rows_of(out, out_stride, _FLOAT)):
+                for half in range(2):
+                    _store(builder, sums[2 * number + half], _at(builder, row, 4 * half))
             return target.get_dummy_value()
 
-        return types.void(*[types.int64] * 9), generate
+        return types.void(*[types.int64] * 12), generate
 
     return tile
 
@@ -264,15 +288,13 @@ def _store(builder: ir.IRBuilder, vector: ir.Value, pointer: ir.Value) -> None:
 
 
 def _loop(
-    builder: ir.IRBuilder, tile: _Tile, pointers: dict[str, Any], groups: ir.Value, rows: int
-) -> list[list[ir.Value]]:
+    builder: ir.IRBuilder, tile: _Tile, pointers: dict[str, Any], groups: ir.Value, begun: list[ir.Value]
+) -> list[ir.Value]:
     def add_group(index: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-        paired = tile.group(pointers, index, [sums[2 * row : 2 * row + 2] for row in range(rows)])
-        return [vector for row in paired for vector in row]
+        rows = [sums[first : first + 2] for first in range(0, len(sums), 2)]
+        return [vector for row in tile.group(pointers, index, rows) for vector in row]
 
-    zeros = [ir.Constant(_FLOATS, [0.0] * 4) for _ in range(2 * rows)]
-    sums = _counted(builder, ir.Constant(_I64, 0), groups, 1, zeros, add_group)
-    return [sums[2 * row : 2 * row + 2] for row in range(rows)]
+    return _counted(builder, ir.Constant(_I64, 0), groups, 1, begun, add_group)
 
 
 # Attention sums over so many floats at once, for up to so many queries.

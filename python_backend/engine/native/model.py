@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from python_backend.engine.native.microkernel import GROUP, LANES, ROWS, Format
+from python_backend.engine.native.microkernel import CHANNELS, GROUP, LANES, ROWS, Format
 from python_backend.engine.native.packing import whole
 from python_backend.engine.native.step import counters_per_layer, run_step
 from python_backend.engine.native.tables import (
@@ -158,7 +158,7 @@ class NativeModel:
             scores=self._scores,
             sums=_floats(self._team.threads, self._scores.shape[1], whole(shape.head_dim, LANES)),
             experts=_expert_scratch(rows, shape),
-            tiles=_floats(self._team.threads, 2 * ROWS * GROUP + 2 * GROUP),
+            tiles=_floats(self._team.threads, CHANNELS + 2 * ROWS * GROUP),
         )
 
 

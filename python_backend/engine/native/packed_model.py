@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # Raised whenever the same checkpoint would be packed into something else.
-_LAYOUT = 2
+_LAYOUT = 3
+# A living engine that packs for longer than this is hard to imagine.
+_ABANDONED_AFTER_S = 24 * 3600
 FORMATS = {"fp32": Format.FP32, "int8": Format.INT8, "int4": Format.INT4}
 
 
@@ -50,9 +53,17 @@ def load_packed(
     """Maps the packed weights; packs them first if they are not there, and drops those they replace."""
     directory = packed_dir(checkpoint, precision, packed_cache)
     if not directory.is_dir():
+        remove_abandoned(packed_cache)
         _log.info("packing the weights of %s as %s", checkpoint, precision)
         write_packed(weights, FORMATS[precision], directory, progress)
         for older in packed_cache.glob(f"{_family(checkpoint, precision)}*"):
             if older != directory:
                 shutil.rmtree(older, ignore_errors=True)
     return map_packed(directory, weights.shape, FORMATS[precision])
+
+
+def remove_abandoned(packed_cache: Path) -> None:
+    """Drops what killed engines left half packed."""
+    for partial in packed_cache.glob(".*"):
+        if partial.is_dir() and time.time() - partial.stat().st_mtime > _ABANDONED_AFTER_S:
+            shutil.rmtree(partial, ignore_errors=True)

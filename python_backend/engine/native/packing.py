@@ -40,15 +40,15 @@ def pack(matrix: Floats, kind: Format) -> Packed:
     broken = ~np.isfinite(groups).all(axis=2)
     groups = np.where(broken[..., None], np.float32(0), groups)
     if kind is Format.INT8:
-        scales = _half(np.abs(groups).max(axis=2) / 127)
+        scales = _half_or_more(np.abs(groups).max(axis=2) / 127)
         levels = np.rint(groups / _divisor(scales)[..., None]).clip(-127, 127).astype(np.int8)
         return Packed(_tiles_of_bytes(levels), _tiles_of_scales([_marked(scales, broken)]))
     low, high = groups.min(axis=2), groups.max(axis=2)
-    steps = _half((high - low) / 15)
-    levels = np.rint((groups - low[..., None]) / _divisor(steps)[..., None]).clip(0, 15).astype(np.int8) - 8
-    # The kernel sees a level sixteenfold.
-    scales = _marked(steps / 16, broken)
-    return Packed(_tiles_of_nibbles(levels), _tiles_of_scales([scales, low + 8 * steps]))
+    steps = _half_or_more((high - low) / 15)
+    # Levels run from -8 to 7: the offset is what level 0 stands for, as the kernel will read it.
+    offsets = _half(low + 8 * steps)
+    levels = np.rint((groups - offsets[..., None]) / _divisor(steps)[..., None]).clip(-8, 7).astype(np.int8)
+    return Packed(_tiles_of_nibbles(levels), _tiles_of_scales([_marked(steps, broken), offsets]))
 
 
 def _marked(scales: Floats, broken: NDArray[np.bool_]) -> Floats:
@@ -58,9 +58,17 @@ def _marked(scales: Floats, broken: NDArray[np.bool_]) -> Floats:
 
 
 def _half(values: Floats) -> Floats:
-    """What is left of a scale in half precision, so that levels are counted in the steps really taken."""
+    """What is left of them in half precision, so that levels are counted in the steps really taken."""
     halved: Floats = values.astype(np.float16).astype(np.float32)
     return halved
+
+
+def _half_or_more(values: Floats) -> Floats:
+    """Rounded up, so that the largest weight of a group is still within reach of its steps."""
+    halved = values.astype(np.float16)
+    next_one = np.nextafter(halved, np.float16(np.inf))
+    raised: Floats = np.where(halved.astype(np.float32) < values, next_one, halved).astype(np.float32)
+    return raised
 
 
 def _divisor(scales: Floats) -> Floats:

@@ -7,6 +7,7 @@ from numba import njit
 
 from python_backend.engine.native.arithmetic import OPTIONS, activate_group, quantize
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
+from python_backend.engine.native.tables import Inputs
 from python_backend.engine.native.threads import take_number
 
 _fp32_one, _fp32_four = make_tile(Format.FP32, 1), make_tile(Format.FP32, ROWS)
@@ -20,152 +21,142 @@ _SHARES = 6
 
 
 @njit(**OPTIONS)
-def _tile(kind, weights, scales, rows, activations, stride, worths, totals, groups_stride, groups, out):
+def _tile(kind, rows, w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step):
     """One tile's product with 1 or 4 rows; addresses and strides as the microkernel wants them."""
     if kind == INT8:
         if rows == 1:
-            _int8_one(weights, scales, activations, stride, worths, totals, groups_stride, groups, out)
+            _int8_one(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
         else:
-            _int8_four(weights, scales, activations, stride, worths, totals, groups_stride, groups, out)
+            _int8_four(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
     elif kind == INT4:
         if rows == 1:
-            _int4_one(weights, scales, activations, stride, worths, totals, groups_stride, groups, out)
+            _int4_one(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
         else:
-            _int4_four(weights, scales, activations, stride, worths, totals, groups_stride, groups, out)
+            _int4_four(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
     elif rows == 1:
-        _fp32_one(weights, scales, activations, stride, worths, totals, groups_stride, groups, out)
+        _fp32_one(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
     else:
-        _fp32_four(weights, scales, activations, stride, worths, totals, groups_stride, groups, out)
+        _fp32_four(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
 
 
 @njit(**OPTIONS)
-def _put(buffer, row, tile, size, bias, adds, out):
-    """A tile's sums to their place; whole tiles in loops the compiler can unroll."""
-    column = tile * CHANNELS
-    has_bias = bias.shape[0] > 0
-    if column + CHANNELS <= out.shape[1] and not has_bias:
-        for r in range(size):
-            if adds:
-                for c in range(CHANNELS):
-                    out[row + r, column + c] += buffer[r * CHANNELS + c]
-            else:
-                for c in range(CHANNELS):
-                    out[row + r, column + c] = buffer[r * CHANNELS + c]
-        return
-    for r in range(size):
-        for c in range(min(CHANNELS, out.shape[1] - column)):
-            value = buffer[r * CHANNELS + c]
-            if has_bias:
-                value += bias[column + c]
-            if adds:
-                value += out[row + r, column + c]
-            out[row + r, column + c] = value
-
-
-@njit(**OPTIONS)
-def _rows_of(kind, inputs):
+def _times_tile(kind, matrix, tile, inputs, first_row, rows, begin, begin_step, out, out_step):
+    """`rows` rows from `first_row` on times one tile, four at a time while there are four."""
+    groups = inputs.floats.shape[1] // GROUP
+    w = matrix.weights.ctypes.data + tile * groups * TILE_BYTES[kind]
+    s = matrix.scales.ctypes.data + tile * groups * TILE_SCALES[kind] * 2
+    a, a_step = inputs.levels.ctypes.data, inputs.levels.strides[0]
     if kind == FP32:
-        return inputs.floats.ctypes.data, inputs.floats.strides[0]
-    return inputs.levels.ctypes.data, inputs.levels.strides[0]
+        a, a_step = inputs.floats.ctypes.data, inputs.floats.strides[0]
+    sizes, totals, g_step = inputs.worths.ctypes.data, inputs.totals.ctypes.data, inputs.worths.strides[0]
+    a, sizes, totals = a + first_row * a_step, sizes + first_row * g_step, totals + first_row * g_step
+    row = 0
+    while row < rows:
+        size = ROWS if row + ROWS <= rows else 1
+        _tile(
+            kind,
+            size,
+            w,
+            s,
+            a + row * a_step,
+            a_step,
+            sizes + row * g_step,
+            totals + row * g_step,
+            g_step,
+            groups,
+            begin + row * begin_step,
+            begin_step,
+            out + row * out_step,
+            out_step,
+        )
+        row += size
 
 
 @njit(**OPTIONS)
 def product(kind, matrix, rows, inputs, adds, out, buffer, counters, number, threads):
     """out = or += rows · weightsᵀ + bias; `number` is the counter by which the threads share the tiles."""
-    weights, scales, bias = matrix
     count = (out.shape[1] + CHANNELS - 1) // CHANNELS
     share = max(1, count // (threads * _SHARES))
-    address, stride = _rows_of(kind, inputs)
-    worths, totals, groups_stride = (
-        inputs.worths.ctypes.data,
-        inputs.totals.ctypes.data,
-        inputs.worths.strides[0],
-    )
-    groups = inputs.floats.shape[1] // GROUP
-    weights_at, weights_step = weights.ctypes.data, groups * TILE_BYTES[kind]
-    scales_at, scales_step = scales.ctypes.data, groups * TILE_SCALES[kind] * 2
-    target = buffer.ctypes.data
+    has_bias = matrix.bias.shape[0] > 0
+    out_at, out_step, buffer_at = out.ctypes.data, out.strides[0], buffer.ctypes.data
     while True:
         first = take_number(counters, number) * share
         if first >= count:
             return
         for tile in range(first, min(first + share, count)):
-            row = 0
-            while row < rows:
-                size = ROWS if row + ROWS <= rows else 1
-                _tile(
-                    kind,
-                    weights_at + tile * weights_step,
-                    scales_at + tile * scales_step,
-                    size,
-                    address + row * stride,
-                    stride,
-                    worths + row * groups_stride,
-                    totals + row * groups_stride,
-                    groups_stride,
-                    groups,
-                    target,
-                )
-                _put(buffer, row, tile, size, bias, adds, out)
-                row += size
+            column = tile * CHANNELS
+            target = out_at + column * 4
+            if column + CHANNELS > out.shape[1] or (has_bias and adds):
+                _by_way_of(kind, matrix, tile, inputs, rows, adds, out, buffer)
+            elif adds:
+                _times_tile(kind, matrix, tile, inputs, 0, rows, target, out_step, target, out_step)
+            else:
+                begin = matrix.bias.ctypes.data + column * 4 if has_bias else buffer_at
+                for i in range(CHANNELS):
+                    buffer[i] = np.float32(0.0)
+                _times_tile(kind, matrix, tile, inputs, 0, rows, begin, 0, target, out_step)
+
+
+@njit(**OPTIONS)
+def _by_way_of(kind, matrix, tile, inputs, rows, adds, out, buffer):
+    """A tile that is not whole, or has more than one thing to begin with: row by row through the buffer."""
+    column = tile * CHANNELS
+    columns = min(CHANNELS, out.shape[1] - column)
+    for row in range(rows):
+        for c in range(CHANNELS):
+            buffer[c] = np.float32(0.0)
+        for c in range(columns):
+            if matrix.bias.shape[0] > 0:
+                buffer[c] += matrix.bias[column + c]
+            if adds:
+                buffer[c] += out[row, column + c]
+        _times_tile(kind, matrix, tile, inputs, row, 1, buffer.ctypes.data, 0, buffer.ctypes.data, 0)
+        for c in range(columns):
+            out[row, column + c] = buffer[c]
 
 
 @njit(**OPTIONS)
 def mlp_inner(kind, is_gelu, matrix, rows, inputs, inner, buffer, counters, number):
     """activate(gate) · up, in groups of 32 channels; tiles of gates and of ups take turns in the matrix."""
-    weights, scales, bias = matrix
     count = inner.floats.shape[1] // GROUP
     tiles = 2 * GROUP // CHANNELS
-    address, stride = _rows_of(kind, inputs)
-    worths, totals, groups_stride = (
-        inputs.worths.ctypes.data,
-        inputs.totals.ctypes.data,
-        inputs.worths.strides[0],
-    )
-    groups = inputs.floats.shape[1] // GROUP
-    weights_step, scales_step = groups * TILE_BYTES[kind], groups * TILE_SCALES[kind] * 2
-    target = buffer.ctypes.data
-    gates_ups = buffer[-2 * GROUP :]
-    has_bias = bias.shape[0] > 0
+    has_bias = matrix.bias.shape[0] > 0
+    nothing = buffer.ctypes.data
+    gates_ups = nothing + CHANNELS * 4
+    for i in range(CHANNELS):
+        buffer[i] = np.float32(0.0)
     while True:
         group = take_number(counters, number)
         if group >= count:
             return
         row = 0
         while row < rows:
-            size = ROWS if row + ROWS <= rows else 1
+            # A few rows at a time, so that gates and ups are still at hand when they meet.
+            size = min(ROWS, rows - row)
             for tile in range(tiles):
-                _tile(
-                    kind,
-                    weights.ctypes.data + (group * tiles + tile) * weights_step,
-                    scales.ctypes.data + (group * tiles + tile) * scales_step,
-                    size,
-                    address + row * stride,
-                    stride,
-                    worths + row * groups_stride,
-                    totals + row * groups_stride,
-                    groups_stride,
-                    groups,
-                    target + tile * ROWS * CHANNELS * 4,
-                )
+                at = group * tiles + tile
+                begin = matrix.bias.ctypes.data + at * CHANNELS * 4 if has_bias else nothing
+                place = (tile % 2) * GROUP + (tile // 2) * CHANNELS
+                target = gates_ups + place * 4
+                _times_tile(kind, matrix, at, inputs, row, size, begin, 0, target, 2 * GROUP * 4)
             for r in range(size):
-                for tile in range(tiles):
-                    first = (tile % 2) * GROUP + (tile // 2) * CHANNELS
-                    for c in range(CHANNELS):
-                        value = buffer[(tile * ROWS + r) * CHANNELS + c]
-                        if has_bias:
-                            value += bias[(group * tiles + tile) * CHANNELS + c]
-                        gates_ups[first + c] = value
-                activate_group(gates_ups, is_gelu, inner.floats, row + r, group * GROUP)
+                activate_group(buffer, CHANNELS + r * 2 * GROUP, is_gelu, inner.floats, row + r, group)
                 if kind != FP32:
-                    quantize(inner.floats, row + r, group, inner.levels, inner.worths, inner.totals)
+                    quantize(inner, row + r, group)
             row += size
+
+
+@njit(**OPTIONS)
+def part_of(inputs, first, end):
+    return Inputs(
+        inputs.floats[first:end], inputs.levels[first:end], inputs.worths[first:end], inputs.totals[first:end]
+    )
 
 
 @njit(**OPTIONS)
 def quantize_row(inputs, row):
     for group in range(inputs.floats.shape[1] // GROUP):
-        quantize(inputs.floats, row, group, inputs.levels, inputs.worths, inputs.totals)
+        quantize(inputs, row, group)
 
 
 @njit(**OPTIONS)

@@ -137,4 +137,4 @@ class Scratch(NamedTuple):
     scores: Any  # (threads, the same, tokens)
     sums: Any  # (threads, the same, dimensions of a head)
     experts: ExpertScratch
-    tiles: Any  # (threads, floats of the tiles that make one group of `inner`, and that group)
+    tiles: Any  # (threads, a tile's worth, and the gates and ups of a few rows)

@@ -25,7 +25,8 @@ from tests.engine.checkpoints import (
 )
 from tests.engine.models.dense import dense_logits
 
-TOKENS = [random.Random(1).randrange(VOCABULARY) for _ in range(60)]
+_DICE = random.Random(1)
+TOKENS = [_DICE.randrange(VOCABULARY) for _ in range(60)]
 
 
 def check_logits(model: Any, directory: Path, token_ids: list[int] = TOKENS, **options: Any) -> None:

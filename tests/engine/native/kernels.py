@@ -38,10 +38,10 @@ def curves(values: Any, exponentials: Any, tangents: Any) -> None:
 
 
 @compiled
-def round_rows(rows: Any, levels: Any, worths: Any, totals: Any) -> None:
-    for row in range(rows.shape[0]):
-        for group in range(rows.shape[1] // GROUP):
-            quantize(rows, row, group, levels, worths, totals)
+def round_rows(inputs: Any) -> None:
+    for row in range(inputs.floats.shape[0]):
+        for group in range(inputs.floats.shape[1] // GROUP):
+            quantize(inputs, row, group)
 
 
 @compiled
@@ -89,7 +89,7 @@ def rounded(rows: Floats) -> Inputs:
     groups = floats.shape[1] // GROUP
     worths = np.zeros((len(rows), groups), np.float32)
     inputs = Inputs(floats, np.zeros(floats.shape, np.int8), worths, np.zeros_like(worths))
-    round_rows(floats, inputs.levels, inputs.worths, inputs.totals)
+    round_rows(inputs)
     return inputs
 
 

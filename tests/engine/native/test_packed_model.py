@@ -101,7 +101,6 @@ def test_what_a_changed_checkpoint_replaces_is_dropped_and_nothing_else(
     assert set(os.listdir(load.packed_cache)) == before - {replaced} | {now}
 
 
-@pytest.mark.xfail(strict=True, reason="what a killed writer had written so far is never dropped")
 def test_what_a_killed_writer_left_behind_is_dropped(load: Loads, checkpoint: Path) -> None:
     target = packed_dir(checkpoint, "int8", load.packed_cache)
     left_behind = load.packed_cache / f".{target.name}.killed"

@@ -48,7 +48,7 @@ def _unpack_group(weights: NDArray[np.uint8], scale: Floats, kind: Format) -> tu
     pairs = weights.reshape(GROUP // 8, 2, 16)
     quads = np.stack([pairs & 15, pairs >> 4], axis=1).astype(np.int8)
     levels = _in_channels(np.where(quads > 7, quads - 16, quads))
-    steps = scale[:CHANNELS] * 16
+    steps = scale[:CHANNELS]
     return levels * steps[:, None] + scale[CHANNELS:, None], steps
 
 
