@@ -35,7 +35,12 @@ LAST_LINES = 12
 Event = dict[str, Any]
 
 
-def run_engine_task(command: list[str], told: Mapping[str, Any], console: StackConsole) -> list[Event]:
+def run_engine_task(
+    command: list[str],
+    told: Mapping[str, Any],
+    console: StackConsole,
+    problem: str = "The model could not be prepared",
+) -> list[Event]:
     """`told` is its one argument; what it found are its lines that are not about a stage."""
     tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid())]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
@@ -56,7 +61,7 @@ def run_engine_task(command: list[str], told: Mapping[str, Any], console: StackC
         finally:
             end(process)
         if process.returncode != 0:
-            raise failure(process.returncode, complaints)
+            raise failure(process.returncode, complaints, problem)
     return found
 
 
@@ -88,15 +93,13 @@ def end(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def failure(status: int, complaints: IO[str]) -> CheckpointError | StackFailed:
+def failure(status: int, complaints: IO[str], problem: str) -> CheckpointError | StackFailed:
     complaints.seek(0)
     lines = [line for line in complaints.read().splitlines() if line.strip()]
     if not lines or status < 0:
         how = f"signal {-status}" if status < 0 else f"exit code {status}"
-        return StackFailed(
-            f"The model could not be prepared: the program that does it ended with {how}", lines
-        )
+        return StackFailed(f"{problem}: the program that does it ended with {how}", lines)
     error = InflightError.from_text(lines[-1])
     if error.kind.is_callers_fault:
         return CheckpointError(error.message)
-    return StackFailed(f"The model could not be prepared: {error.message}", lines[-1 - LAST_LINES : -1])
+    return StackFailed(f"{problem}: {error.message}", lines[-1 - LAST_LINES : -1])

@@ -33,16 +33,15 @@ def run_perplexity(
     console = console or StackConsole()
     signals = StopSignals()
     try:
-        settings = load_settings(config, flags)
-        wanted = parse_precisions(precisions)
         with signals.handled(), signals.interrupting():
-            rows = measure(settings, text, wanted, console)
+            settings = load_settings(config, flags)
+            rows = measure(settings, text, parse_precisions(precisions), console)
     except KeyboardInterrupt:
         return 128 + signals.received[0]
     except SettingsError as error:
         console.problem(str(error))
         return EXIT_USAGE
-    except CheckpointError as error:
+    except (CheckpointError, OSError) as error:
         console.problem(str(error))
         return EXIT_FAILED
     except StackFailed as error:
@@ -72,7 +71,7 @@ def measure(
         "precisions": precisions,
         "text": None if text is None else str(text.resolve()),
     }
-    return run_engine_task(PERPLEXITY, told, console)
+    return run_engine_task(PERPLEXITY, told, console, "The perplexity could not be measured")
 
 
 def report(rows: list[dict[str, Any]], console: StackConsole) -> None:

@@ -93,6 +93,8 @@ def read_file(file: Path | None) -> dict[str, Any]:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8, as TOML must be: {error}") from error
 
 
 def stack_settings(values: Mapping[str, Any]) -> StackSettings:
@@ -143,7 +145,9 @@ def engine_settings(values: Mapping[str, Any]) -> Mapping[str, str]:
 
 def packed_cache_dir(settings: Settings) -> str:
     """Packed weights belong to the models: they are kept with them unless the user wants them elsewhere."""
-    return settings.engine.get("inflight_packed_cache_dir") or str(settings.stack.data_dir / "packed")
+    chosen = settings.engine.get("inflight_packed_cache_dir") or str(settings.stack.data_dir / "packed")
+    # Triton runs in another directory, where a relative path would lead elsewhere.
+    return os.path.abspath(os.path.expanduser(chosen))
 
 
 def require_loopback(host: str) -> None:

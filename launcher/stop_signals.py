@@ -17,7 +17,7 @@ SAME_STOP_S = 0.5
 
 
 class StopSignals:
-    """Counts what came in; while `interrupting`, the first one also raises KeyboardInterrupt."""
+    """Counts what came in; for what is `interrupting`, the first one is a KeyboardInterrupt too."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.received: list[signal.Signals] = []
@@ -43,9 +43,11 @@ class StopSignals:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """For work that does not look at `stop_requested` by itself."""
+        """For work that does not look at `stop_requested` by itself; it does not begin after a stop."""
         self._interrupting = True
         try:
+            if self.stop_requested:
+                raise KeyboardInterrupt
             yield
         finally:
             self._interrupting = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from launcher.console import StackConsole
 from launcher.models.checkpoint import CheckpointError
-from launcher.ports import PortTaken
+from launcher.ports import PortUnusable
 from launcher.repository import RepositoryError
 from launcher.runtime import RuntimeMissing
 from launcher.settings import SettingsError, load_settings
@@ -37,13 +37,11 @@ def run_stack(
         settings = load_settings(config, flags)
         signals = StopSignals()
         return Stack(settings, project_root, console, signals, router_command, prepare_command).run()
-    except (SettingsError, PortTaken) as error:
+    except (SettingsError, PortUnusable) as error:
         console.problem(str(error))
         return EXIT_USAGE
-    except (CheckpointError, RepositoryError, RuntimeMissing) as error:
+    except (CheckpointError, RepositoryError, RuntimeMissing, OSError) as error:
         console.problem(str(error))
     except StackFailed as failure:
         console.problem(str(failure), failure.lines)
-    except OSError as error:
-        console.problem(f"{error.strerror}: {error.filename}")
     return EXIT_FAILED

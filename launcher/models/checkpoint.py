@@ -159,6 +159,10 @@ def write_tokenizer_of(
         write_tokenizer(gguf, into, progress, sampling)
     except TokenizerError as error:
         raise CheckpointError(f"{gguf.name} cannot be served: {error}") from error
+    except OSError:
+        raise  # of the disk, not of the file
+    except Exception as error:  # a wrong vocabulary can fail anywhere in it
+        raise CheckpointError(f"{gguf.name} cannot be served: its tokenizer is damaged: {error}") from error
 
 
 @contextmanager

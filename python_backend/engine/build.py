@@ -16,6 +16,7 @@ from python_backend.engine.executor import ModelExecutor, StepModel
 from python_backend.engine.guides import GuideCompiler, GuideLimits
 from python_backend.engine.kv_size import default_kv_tokens, kv_bytes_per_token
 from python_backend.engine.models import load_weights
+from python_backend.wire.errors import ErrorKind, InflightError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,8 +75,11 @@ def build_model(
 def _max_sequence_tokens(config: EngineConfig, shape: DecoderShape) -> int:
     wanted = config.max_sequence_tokens or shape.max_positions
     if wanted > shape.max_positions:
-        raise ValueError(
-            f"max_sequence_tokens is {wanted}; the model has positions for {shape.max_positions}"
+        raise InflightError(
+            ErrorKind.INVALID_REQUEST,
+            f"parameter inflight_max_sequence_tokens is {wanted}; allowed: 1 to {shape.max_positions}, "
+            "the model's positions",
+            "inflight_max_sequence_tokens",
         )
     return wanted
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 
@@ -17,6 +20,17 @@ def cache_dir() -> Path:
             return directory
     except OSError:
         pass
+    return temporary_cache_dir()
+
+
+@cache
+def temporary_cache_dir() -> Path:
+    """The one by our name if it is ours alone, else a new one: compiled kernels are run as they are found."""
     directory = Path(tempfile.gettempdir()) / f"inflight-{os.getuid()}"
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    found = directory.lstat()
+    others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not others_write:
+        return directory
+    return Path(tempfile.mkdtemp(prefix="inflight-"))

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
 
 from python_backend.engine.messages import (
     Broken,
@@ -31,9 +32,6 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
 
 _STOP_GRACE_S = 5.0
-# Idle threads of torch sleep instead of spinning: the cores are shared with Triton and the router, and a
-# spinning thread that holds a core another one needs makes a step three times as long.
-_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
 
 
 def _interpreter() -> str:
@@ -52,10 +50,13 @@ class EngineProcess:
                 [_interpreter(), "-m", "python_backend.engine.process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**_ENVIRONMENT, **os.environ},
             )
         self._connection = Connection(ours.detach())
-        self._sending = threading.Lock()
+        self._outgoing: SimpleQueue[Command | None] = SimpleQueue()
+        self._has_ended = False
+        # Whoever gives commands also hears reports: a full socket in both directions must not stop them.
+        self._writer = threading.Thread(target=self._write, name="to-engine", daemon=True)
+        self._writer.start()
         self._send(Start(parameters))
 
     @property
@@ -102,12 +103,13 @@ class EngineProcess:
             raise EOFError from error
 
     def stop(self) -> None:
-        # Not while someone sends: the file descriptor could be another's by the time it is used.
-        if self._sending.acquire(timeout=_STOP_GRACE_S):
-            self._connection.close()
-            self._sending.release()
-        else:
-            self._process.kill()  # it does not read; whoever sends gets an error and lets go
+        self._has_ended = True
+        self._outgoing.put(None)
+        self._writer.join(_STOP_GRACE_S)
+        if self._writer.is_alive():
+            self._process.kill()  # it does not read; the writer gets an error and lets go
+            self._writer.join()
+        self._connection.close()
         try:
             self._process.wait(_STOP_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -125,10 +127,16 @@ class EngineProcess:
         return f"exit code {code}"
 
     def _send(self, message: Command) -> None:
-        with self._sending:
-            try:
+        """Returns at once; a command to a process that ends meanwhile is lost, and `receive` tells."""
+        if self._has_ended:
+            raise InflightError(
+                ErrorKind.ENGINE_FAILED, "the engine process has ended; it is being started again"
+            )
+        self._outgoing.put(message)
+
+    def _write(self) -> None:
+        try:
+            while (message := self._outgoing.get()) is not None:
                 send(self._connection, message)
-            except OSError as error:
-                raise InflightError(
-                    ErrorKind.ENGINE_FAILED, "the engine process has ended; it is being started again"
-                ) from error
+        except OSError:
+            self._has_ended = True

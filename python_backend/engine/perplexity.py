@@ -21,7 +21,7 @@ from python_backend.engine.cache_dir import cache_dir
 from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.engine import EngineConfig
 from python_backend.engine.models import load_weights
-from python_backend.engine.native.packed_model import packed_dir
+from python_backend.engine.native.packed_model import PASSING_PREFIX, packed_dir, require_room
 from python_backend.engine.native.weights import packed_bytes
 from python_backend.engine.prepare import tell_if_compiling
 from python_backend.engine.request import GenerationRequest
@@ -99,9 +99,11 @@ def measure(told: Mapping[str, Any]) -> None:
     # fp32 comes first: it is what the others are measured against.
     for precision in dict.fromkeys(["fp32", *told["precisions"]]):
         # What serving has packed is used; what only this needs is not kept.
-        with tempfile.TemporaryDirectory(prefix=".perplexity-", dir=kept) as passing:
+        with tempfile.TemporaryDirectory(prefix=PASSING_PREFIX, dir=kept) as passing:
             is_kept = packed_dir(checkpoint.path, precision, kept).is_dir()
             packed_cache = kept if is_kept else Path(passing)
+            if not is_kept:
+                require_room(weights.shape, precision, kept)
             config = EngineConfig(
                 str(checkpoint.path), precision=precision, packed_cache_dir=str(packed_cache)
             )

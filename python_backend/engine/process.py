@@ -107,6 +107,10 @@ class StepLoop:
                 self._runtime.add(command.key, command.request, command.arrival_ns)
             except InflightError as error:
                 self._refuse(command, error)
+            except Exception as error:
+                _log.exception("a request could not be taken")
+                failure = InflightError(ErrorKind.ENGINE_FAILED, f"the engine could not take it: {error}")
+                self._refuse(command, failure)
         elif isinstance(command, Cancel):
             self._runtime.cancel(command.key)
         elif isinstance(command, Configure):

@@ -19,6 +19,8 @@ _HIGHEST_PRIORITY = 100
 
 def decode_generation(row: RowInputs, tier: Tier, cache_salt: str, max_sequences: int) -> GenerationRequest:
     prompt_ids = row.integers("input_ids")
+    if not prompt_ids:
+        raise invalid("input_ids", "input_ids is missing or empty; a prompt has at least one token")
     length = row.integer("input_lengths", len(prompt_ids))
     if not 0 < length <= len(prompt_ids):
         raise invalid(
@@ -108,7 +110,11 @@ def _retention_ranges(row: RowInputs) -> tuple[RetentionRange, ...]:
             )
     for start, end in zip(starts, ends, strict=True):
         if start < 0 or (end != _OPEN and end <= start):
-            raise invalid(names[0], f"the retention range {start} to {end} is empty or begins before 0")
+            raise invalid(
+                names[0],
+                f"the retention range {start} to {end} is empty or begins before 0; allowed: 0 or more to "
+                "something larger, or to -1 (the last token)",
+            )
     return tuple(
         RetentionRange(
             start,

@@ -6,6 +6,7 @@ when it has changed, and gaps between tokens are observed once a response, not o
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ _SECOND_BUCKETS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1, 2.5, 5, 10, 30, 60),
 )
+
+_log = logging.getLogger("inflight.tensorrt_llm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,10 @@ class EngineMetrics:
         self._families.clear()
 
     def _observe(self, name: str, number: float, value: str = "") -> None:
-        self._metrics[name, value].observe(number)
+        try:
+            self._metrics[name, value].observe(number)
+        except Exception:  # a figure is missing then, and nothing else
+            _log.exception("%s could not be observed", name)
 
     def _count(self, name: str, total: int) -> None:
         """`total` is over the engine's life; one that was started again begins at 0."""
@@ -203,7 +209,7 @@ def _gauge_values(capacity: Ready, now: Gauges) -> dict[str, dict[str, float]]:
             "max": now.max_batch_size or capacity.max_batch_size,
             "scheduled": now.scheduled,
             "context": now.context,
-            "waiting": now.waiting,
+            "waiting": max(0, now.active - now.scheduled),
         },
         "nv_trt_llm_runtime_memory_metrics": {"cpu": now.memory_bytes, "gpu": 0, "pinned": 0},
         "nv_trt_llm_kv_cache_block_metrics": {

@@ -50,6 +50,12 @@ def is_decoupled(args: Mapping[str, str]) -> bool:
     return bool(policy.get("decoupled", False))
 
 
+def max_queue_size(args: Mapping[str, str]) -> int:
+    """How many requests may wait, by the model's config; 0: any number."""
+    batching = json.loads(args["model_config"]).get("dynamic_batching") or {}
+    return int((batching.get("default_queue_policy") or {}).get("max_queue_size", 0))
+
+
 def request_parameters(request: PbRequest) -> dict[str, Any]:
     text = request.parameters()
     parameters: dict[str, Any] = json.loads(text) if text else {}

@@ -43,7 +43,7 @@ class TritonPythonModel:
         try:
             inputs = pb.arrays(request)
             for name in _NOT_HONOURED:
-                if name in inputs and inputs[name].size and inputs[name].reshape(-1)[0] != b"":
+                if name in inputs and any(value != b"" for value in inputs[name].reshape(-1)):
                     raise InflightError(ErrorKind.UNSUPPORTED, f"{name} is not supported by this model", name)
             prompts = [_text("QUERY", value) for value in inputs["QUERY"].reshape(-1)]
             flag = pb.request_parameters(request).get("add_special_tokens", self._add_special_tokens)
@@ -56,6 +56,9 @@ class TritonPythonModel:
             return _Job(inputs, prompts, flag, [])
         except InflightError as failure:
             return failure
+        except Exception as error:
+            _log.exception("the inputs of %r could not be read", request.request_id())
+            return InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
 
     def _tokenize(self, jobs: list[_Job]) -> None:
         for flag in (True, False):

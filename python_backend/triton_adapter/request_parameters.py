@@ -9,8 +9,10 @@ from typing import Any
 
 from python_backend.engine.request import Tier
 from python_backend.triton_adapter.inputs import invalid
+from python_backend.wire.errors import ErrorKind, InflightError
 
 CONFIGURE = "inflight_configure"
+WHOLE = "context_and_generation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,17 @@ def decode_tier(parameters: Mapping[str, Any]) -> Tier:
             f"the request parameter inflight_tier is {name!r}; allowed: {', '.join(names)}",
         )
     return Tier[name.upper()]
+
+
+def refuse_other_phases(parameters: Mapping[str, Any]) -> None:
+    """The contract's disaggregated serving computes prompts in one place and answers in another."""
+    kind = _text(parameters, "request_type", WHOLE)
+    if kind != WHOLE:
+        raise InflightError(
+            ErrorKind.UNSUPPORTED,
+            f"the request parameter request_type is {kind!r}; this engine does {WHOLE} alone",
+            "request_type",
+        )
 
 
 def decode_cache_salt(parameters: Mapping[str, Any], isolate_tenants: bool) -> str:

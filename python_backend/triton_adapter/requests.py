@@ -10,7 +10,11 @@ from python_backend.engine.request import GenerationRequest
 from python_backend.triton_adapter.generation import decode_generation
 from python_backend.triton_adapter.inputs import RowInputs, invalid
 from python_backend.triton_adapter.pb import Array
-from python_backend.triton_adapter.request_parameters import decode_cache_salt, decode_tier
+from python_backend.triton_adapter.request_parameters import (
+    decode_cache_salt,
+    decode_tier,
+    refuse_other_phases,
+)
 from python_backend.wire.errors import ErrorKind, InflightError
 
 
@@ -107,6 +111,7 @@ def decode_call(
             raise invalid("stop", "Trying to stop a request but request ID is not provided")
         return StopCall(request_id)
     _refuse_what_is_not_honoured(inputs, rows)
+    refuse_other_phases(parameters)
     tier, salt = decode_tier(parameters), decode_cache_salt(parameters, rules.isolate_tenants)
     call = GenerateCall(
         request_id=request_id,

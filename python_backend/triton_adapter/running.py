@@ -27,6 +27,7 @@ class RunningRequest:
     def __init__(self, request_id: str, sender: pb.ResponseSender, open_sequences: int) -> None:
         self.request_id = request_id
         self.since_s = time.monotonic()
+        self.is_unheard = False  # an ensemble has dropped it after an error
         self._sender = sender
         self._open_sequences = open_sequences
         # Triton frees what `is_cancelled` looks at when the final response goes out, and asking after that
@@ -108,6 +109,10 @@ def as_failure(error: Exception) -> InflightError:
 
 def error_response(failure: InflightError) -> Any:
     return pb.utils().InferenceResponse(output_tensors=[], error=pb.error(failure))
+
+
+def empty_response() -> Any:
+    return pb.utils().InferenceResponse(output_tensors=[])
 
 
 def send_final(sender: pb.ResponseSender, response: Any = None) -> None:

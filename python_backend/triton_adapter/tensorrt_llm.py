@@ -29,6 +29,7 @@ from python_backend.triton_adapter.running import (
     RunningRequest,
     RunningRow,
     as_failure,
+    empty_response,
     error_response,
     send_final,
 )
@@ -48,6 +49,7 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s tensorrt_llm %(levelname)s %(message)s")
         self._parameters = parse_engine_parameters(pb.model_parameters(args))
+        self._max_queue_size = pb.max_queue_size(args)
         self._keys = itertools.count(1)
         self._running: dict[int, RunningRow] = {}
         self._closing = threading.Event()
@@ -93,14 +95,18 @@ class TritonPythonModel:
         parameters = pb.request_parameters(request)
         if CONFIGURE in parameters:
             self._configure(decode_limits(parameters, self._limits, self._most_limits))
-            send_final(sender)
+            self._acknowledge(sender)
             return
         call = decode_call(request.request_id(), pb.arrays(request), parameters, self._rules)
         if isinstance(call, GenerateCall):
             self._accept(call, sender, set(request.requested_output_names()), arrival_ns)
         else:
             self._cancel_id(call.request_id)
-            send_final(sender)
+            self._acknowledge(sender)
+
+    def _acknowledge(self, sender: pb.ResponseSender) -> None:
+        """An empty end; a model that answers once may not end without a response."""
+        send_final(sender, None if self._rules.decoupled else empty_response())
 
     def _configure(self, limits: Limits) -> None:
         _apply(limits, self._engine)
@@ -110,6 +116,7 @@ class TritonPythonModel:
         self, call: GenerateCall, sender: pb.ResponseSender, requested_outputs: set[str], arrival_ns: int
     ) -> None:
         sequences = [row.generation.num_return_sequences for row in call.rows]
+        self._refuse_beyond_queue(sum(sequences))
         request = RunningRequest(call.request_id, sender, sum(sequences))
         rows = []
         for index, count in enumerate(sequences):
@@ -125,8 +132,20 @@ class TritonPythonModel:
         for row in rows:
             try:
                 self._engine.submit(row.key, row.call.generation, arrival_ns)
+                if request.is_unheard:  # an earlier row has failed meanwhile
+                    self._cancel_row(row)
             except Exception as error:
                 self._fail(row, as_failure(error))
+
+    def _refuse_beyond_queue(self, wanted: int) -> None:
+        """The contract's queue limit counts here too: `execute` never waits, so Triton's queue is empty."""
+        most = self._max_queue_size
+        there = sum(len(row.open_sequences) for row in list(self._running.values()))
+        if most and there + wanted > self._limits.max_batch_size + most:
+            raise InflightError(
+                ErrorKind.OVERLOADED,
+                f"Maximum queue size of {most} has been reached, please try again later",
+            )
 
     def _fail(self, row: RunningRow, failure: InflightError) -> None:
         """Ends what is left of a row with an error; whoever comes first does, the other finds it gone."""
@@ -192,6 +211,9 @@ class TritonPythonModel:
                 report = self._engine.receive()
                 if isinstance(report, Progress):
                     self._hear(report)
+                # While answers grow that nobody streams, reports may come without a pause.
+                if self._closing.is_set() or self._watch.is_due(time.monotonic()):
+                    break
         except EOFError:
             return False
         if pending := self._coalescer.take():
@@ -248,12 +270,15 @@ class TritonPythonModel:
             self._close(row, pending)
             row.request.end(1, error_response(failure))
         else:
+            if row.sequences > 1:
+                self._cancel_row(row)  # the others may still be under way
             self._fail(row, failure)
         self._cancel_unheard(row)
 
     def _cancel_unheard(self, failed: RunningRow) -> None:
         """After an error an ensemble passes nothing on, so nobody hears the other rows."""
         if failed.feeds_postprocessing:
+            failed.request.is_unheard = True
             self._cancel_request(failed.request)
 
     def _replace_engine(self) -> None:
@@ -281,10 +306,15 @@ class TritonPythonModel:
         _log.info("the engine process was started again")
 
     def _ask_who_has_gone(self) -> None:
-        """Between sends, never beside one."""
+        """Between sends, never beside one, and not about callers of an ensemble.
+
+        Triton does not pass a cancellation on to an ensemble's steps, so that the answer would always be no;
+        and every question is a risk to the stop of this Triton release.
+        """
         now_s = time.monotonic()
         if self._watch.is_due(now_s):
-            requests = dict.fromkeys(row.request for row in list(self._running.values()))
+            rows = [row for row in list(self._running.values()) if not row.feeds_postprocessing]
+            requests = dict.fromkeys(row.request for row in rows)
             for request in self._watch.who_has_gone(requests, now_s):
                 self._cancel_request(request)
 

@@ -199,7 +199,16 @@ def parse_engine_parameters(raw: Mapping[str, str]) -> EngineParameters:
         if key not in given:
             raise _refuse(key, raw.get(key, ""), "it must be set")
     values = {key: parse(key, given[key]) for key, parse in _PARSERS.items() if key in given}
-    return EngineParameters(**values)
+    parameters = EngineParameters(**values)
+    _require_room_for_the_batch(parameters)
+    return parameters
+
+
+def _require_room_for_the_batch(parameters: EngineParameters) -> None:
+    """Every sequence of the batch gets at least a token of a step."""
+    step, batch = parameters.inflight_max_step_tokens, parameters.inflight_max_batch_size
+    if step < batch:
+        raise _refuse("inflight_max_step_tokens", str(step), f"inflight_max_batch_size ({batch}) or more")
 
 
 assert {field.name for field in fields(EngineParameters)} == set(_PARSERS)

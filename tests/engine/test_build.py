@@ -11,6 +11,7 @@ from python_backend.engine.engine import Engine, EngineConfig
 from python_backend.engine.kv_size import GIB, default_kv_tokens
 from python_backend.engine.request import GenerationRequest, SamplingParams
 from python_backend.engine.sequence import FinishReason
+from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.checkpoints import VOCABULARY, random_llama, save
 
 
@@ -51,8 +52,11 @@ def test_a_cache_smaller_than_the_context_limits_sequences_and_says_so(
 
 
 def test_more_positions_than_the_model_has_are_refused(config: EngineConfig) -> None:
-    with pytest.raises(ValueError, match="max_sequence_tokens is 257; the model has positions for 256"):
+    with pytest.raises(
+        InflightError, match="inflight_max_sequence_tokens is 257; allowed: 1 to 256"
+    ) as refused:
         build_engine(replace(config, max_sequence_tokens=257))
+    assert refused.value.kind is ErrorKind.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(

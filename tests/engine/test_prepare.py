@@ -170,4 +170,17 @@ def test_a_damaged_checkpoint_is_refused_and_leaves_nothing(tmp_path: Path) -> N
 def test_more_positions_than_the_model_has_are_said_here_already(model: Path, tmp_path: Path) -> None:
     result = prepare(model, tmp_path, inflight_max_sequence_tokens="257")
     assert result.status == 1
-    assert "max_sequence_tokens is 257; the model has positions for 256" in result.complaint.splitlines()[-1]
+    assert "inflight_max_sequence_tokens is 257; allowed: 1 to 256" in result.complaint
+    assert "Traceback" not in result.complaint
+
+
+def test_what_a_killed_preparation_left_is_removed_and_what_perplexity_works_on_is_not(
+    model: Path, tmp_path: Path
+) -> None:
+    left = tmp_path / ".0123456789ab-int8-0123456789abcdef.killed"
+    working = tmp_path / ".perplexity-works"
+    left.mkdir()
+    working.mkdir()
+    assert prepare(model, tmp_path).status == 0
+    assert not left.exists()
+    assert working.exists()

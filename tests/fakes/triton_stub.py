@@ -105,12 +105,16 @@ class Sender:
     is_caller_gone: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
     attempts: int = 0
+    questions: int = 0
+    needs_response: bool = False  # as of a model that is not decoupled
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
         self.attempts += 1
         if self.attempts == self.fail_at:
             raise RuntimeError("no shared memory left")
         assert self.finals == 0, "a response after the final one"
+        if self.needs_response and flags == FINAL and response is None and not self.responses:
+            raise RuntimeError("Non-decoupled model cannot send complete final before sending a response")
         if response is not None:
             self.responses.append(response)
         if flags == FINAL:
@@ -119,6 +123,7 @@ class Sender:
 
     def is_cancelled(self) -> bool:
         assert self.finals == 0, "Triton has freed what this question is about"
+        self.questions += 1
         return self.is_caller_gone
 
     @property
@@ -155,10 +160,13 @@ class Request:
         return self.sender
 
 
-def arguments(model: str, parameters: Mapping[str, str], decoupled: bool = True) -> dict[str, str]:
+def arguments(
+    model: str, parameters: Mapping[str, str], decoupled: bool = True, max_queue_size: int = 0
+) -> dict[str, str]:
     """What Triton hands to `initialize`."""
     config = {
         "parameters": {key: {"string_value": value} for key, value in parameters.items()},
         "model_transaction_policy": {"decoupled": decoupled},
+        "dynamic_batching": {"default_queue_policy": {"max_queue_size": max_queue_size}},
     }
     return {"model_config": json.dumps(config), "model_name": model, "model_version": "1"}

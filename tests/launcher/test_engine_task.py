@@ -66,6 +66,13 @@ def test_a_defect_is_told_with_the_last_lines_it_wrote() -> None:
     assert failed.value.lines == ["Traceback", "KeyError"]
 
 
+def test_the_failure_is_called_what_the_caller_says() -> None:
+    program = "import sys; sys.exit('engine_failed: it broke')"
+    console, _ = recorded()
+    with pytest.raises(StackFailed, match=r"^The poem could not be read: it broke$"):
+        run_engine_task([sys.executable, "-c", program], {}, console, "The poem could not be read")
+
+
 def test_a_stop_signal_ends_the_program_too() -> None:
     console, output = recorded()
     began_s = time.monotonic()

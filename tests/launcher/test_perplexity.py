@@ -76,3 +76,12 @@ def test_what_cannot_be_measured_is_said(
     console, output = recorded()
     assert run_perplexity({"model": model, "data_dir": tmp_path}, None, None, precision, console) == status
     assert words in output.getvalue().replace("\n", " ")
+
+
+def test_a_data_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf")
+    (tmp_path / "data").write_text("a file")
+    console, output = recorded()
+    flags = {"model": str(tmp_path / "tiny.gguf"), "data_dir": tmp_path / "data"}
+    assert run_perplexity(flags, None, None, "int8", console) == 1
+    assert "Not a directory" in output.getvalue().replace("\n", " ")

@@ -81,6 +81,10 @@ def test_router_values_pass_through(tmp_path: Path) -> None:
         ("[engine]\ngpt_model_path = 'x'\n", "engine.gpt_model_path is set by the launcher itself"),
         ("[engine]\nbatch_scheduler_policy = 'fifo'\n", "batch_scheduler_policy is 'fifo'; allowed"),
         ("[engine]\nspeed = 9\n", "unknown parameter speed"),
+        (
+            "[engine]\ninflight_max_step_tokens = 8\n",
+            "inflight_max_step_tokens is '8'; allowed: inflight_max_batch_size (64) or more",
+        ),
         ("[engine]\nmax_beam_width = [1]\n", "engine.max_beam_width is [1]; allowed"),
         ("[stack\n", "is not valid TOML"),
     ],
@@ -111,3 +115,20 @@ def test_packed_weights_are_kept_with_the_models_unless_the_user_says_where() ->
     stack = StackSettings(data_dir=Path("/data"))
     assert packed_cache_dir(Settings(stack)) == "/data/packed"
     assert packed_cache_dir(Settings(stack, engine={"inflight_packed_cache_dir": "/fast"})) == "/fast"
+
+
+@pytest.mark.parametrize(("given", "meant"), [("packed", "here/packed"), ("~/packed", "home/packed")])
+def test_packed_weights_have_an_absolute_path_because_triton_runs_elsewhere(
+    given: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    settings = Settings(engine={"inflight_packed_cache_dir": given})
+    assert packed_cache_dir(settings) == str(tmp_path / meant)
+
+
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "inflight.toml").write_bytes("[stack]\nmodel = 'é'\n".encode("latin-1"))
+    with pytest.raises(SettingsError, match=r"inflight\.toml is not UTF-8"):
+        load_settings(tmp_path / "inflight.toml", {})

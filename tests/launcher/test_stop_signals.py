@@ -33,3 +33,14 @@ def test_only_the_first_signal_interrupts() -> None:
             signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
     assert signals.received == [signal.SIGINT, signal.SIGINT]
+
+
+def test_what_came_before_keeps_interruptible_work_from_beginning() -> None:
+    signals = StopSignals()
+    began = False
+    with signals.handled():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt), signals.interrupting():
+            began = True
+        signal.raise_signal(signal.SIGINT)
+    assert not began

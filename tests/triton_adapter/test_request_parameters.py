@@ -12,6 +12,7 @@ from python_backend.triton_adapter.request_parameters import (
     decode_cache_salt,
     decode_limits,
     decode_tier,
+    refuse_other_phases,
 )
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -82,3 +83,10 @@ def test_limits_out_of_range_are_refused_with_what_is_allowed(value: Any, allowe
     with pytest.raises(InflightError, match=allowed) as failure:
         decode_limits({"inflight_configure": value}, NOW, MOST)
     assert failure.value.kind is ErrorKind.INVALID_REQUEST
+
+
+def test_a_part_of_a_request_is_refused_by_name() -> None:
+    refuse_other_phases({})
+    refuse_other_phases({"request_type": "context_and_generation"})
+    with pytest.raises(InflightError, match="request_type is 'context_only'; this engine does context_and"):
+        refuse_other_phases({"request_type": "context_only"})

@@ -110,6 +110,66 @@ def test_a_caller_who_has_gone_is_noticed(model: TritonPythonModel) -> None:
     wait_for(left)
 
 
+def test_a_caller_who_has_gone_is_noticed_while_an_answer_grows_that_is_not_streamed(
+    model: TritonPythonModel,
+) -> None:
+    left = request(100_000, streaming=[False])
+    model.execute([left])
+    left.sender.is_caller_gone = True
+    wait_for(left)
+
+
+def test_a_full_queue_refuses_with_the_contracts_sentence() -> None:
+    parameters = {
+        "gpt_model_type": "inflight_fused_batching",
+        "gpt_model_path": "-",
+        "inflight_runtime": "synthetic",
+        "inflight_max_batch_size": "2",
+    }
+    model = TritonPythonModel()
+    model.initialize(arguments("tensorrt_llm", parameters, max_queue_size=1))
+    try:
+        taken = [request(100_000, name) for name in ("one", "two", "three")]
+        refused = request(5)
+        model.execute([*taken, refused])
+        wait_for(refused)
+        assert refused.sender.error is not None
+        assert "overloaded: Maximum queue size of 1 has been reached" in refused.sender.error
+        model.execute([request(1, name, stop=[True]) for name in ("one", "two", "three")])
+        wait_for(*taken)
+        run(model, request(5))
+    finally:
+        model.finalize()
+
+
+def test_a_model_that_answers_once_acknowledges_a_stop_with_a_response() -> None:
+    parameters = {
+        "gpt_model_type": "inflight_fused_batching",
+        "gpt_model_path": "-",
+        "inflight_runtime": "synthetic",
+    }
+    model = TritonPythonModel()
+    model.initialize(arguments("tensorrt_llm", parameters, decoupled=False))
+    try:
+        stop = request(1, "one", Sender(needs_response=True), stop=[True], streaming=[False])
+        run(model, stop)
+        assert stop.sender.error is None
+    finally:
+        model.finalize()
+
+
+def test_callers_of_an_ensemble_are_not_asked_about(model: TritonPythonModel) -> None:
+    left_alone = request(100_000, "one", decoder_input_ids=np.zeros((1, 1), np.int32))
+    asked_about = request(100_000)
+    model.execute([left_alone, asked_about])
+    while not asked_about.sender.questions:
+        time.sleep(0.01)
+    assert left_alone.sender.questions == 0
+    model.execute([request(1, "one", stop=[True])])
+    asked_about.sender.is_caller_gone = True
+    wait_for(left_alone, asked_about)
+
+
 @pytest.mark.parametrize("fail_at", [1, 2])
 def test_a_response_that_cannot_be_sent_ends_its_request_with_an_error(
     model: TritonPythonModel, fail_at: int

@@ -77,6 +77,15 @@ def test_what_the_engine_does_not_do_is_refused_by_name(key: str, value: str) ->
     assert failure.value.kind is ErrorKind.UNSUPPORTED
 
 
+def test_a_step_has_a_token_for_every_sequence_of_the_batch() -> None:
+    assert parse(inflight_max_step_tokens="64").inflight_max_step_tokens == 64
+    with pytest.raises(
+        InflightError, match=r"max_step_tokens is '63'; allowed: inflight_max_batch_size \(64\)"
+    ):
+        parse(inflight_max_step_tokens="63")
+    assert parse(inflight_max_step_tokens="3", inflight_max_batch_size="3").inflight_max_batch_size == 3
+
+
 def test_an_unknown_key_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InflightError, match=r"unknown parameter max_tokenz; known: .*gpt_model_path"):
         parse(max_tokenz="1")

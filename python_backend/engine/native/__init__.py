@@ -23,5 +23,5 @@ def _fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
-if "NUMBA_CACHE_DIR" not in os.environ:
-    numba.config.CACHE_DIR = str(cache_dir() / "kernels" / _fingerprint())  # type: ignore[attr-defined]
+_kept_in = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_dir() / "kernels")
+numba.config.CACHE_DIR = str(_kept_in / _fingerprint())  # type: ignore[attr-defined]

@@ -40,7 +40,7 @@ def _choose(scores, row, renormalizes, chosen, shares):
 
 
 @njit(**OPTIONS)
-def _line_up(chosen, rows, first_places, places):
+def _line_up(chosen, rows, first_places, filled, places):
     """Where each row stands for each of its experts, when the rows of an expert stand together."""
     first_places[:] = 0
     for row in range(rows):
@@ -48,12 +48,12 @@ def _line_up(chosen, rows, first_places, places):
             first_places[chosen[row, rank] + 1] += 1
     for expert in range(first_places.shape[0] - 1):
         first_places[expert + 1] += first_places[expert]
-    taken = np.zeros(first_places.shape[0], np.int64)
+    filled[:] = 0
     for row in range(rows):
         for rank in range(chosen.shape[1]):
             expert = chosen[row, rank]
-            places[row, rank] = first_places[expert] + taken[expert]
-            taken[expert] += 1
+            places[row, rank] = first_places[expert] + filled[expert]
+            filled[expert] += 1
 
 
 @njit(**OPTIONS)
@@ -75,7 +75,7 @@ def _gather(d, w, layer, rows, x, me, threads, counters, number):
         _choose(e.scores, row, d.experts_renormalize, e.chosen, e.shares)
     meet(counters, threads)
     if me == 0:
-        _line_up(e.chosen, rows, e.first_places, e.places)
+        _line_up(e.chosen, rows, e.first_places, e.filled, e.places)
     meet(counters, threads)
     for row in range(me, rows, threads):
         for rank in range(d.experts_per_row):

@@ -183,6 +183,7 @@ def _expert_scratch(rows: int, shape: DecoderShape) -> ExpertScratch:
         shares=_floats(rows, each),
         places=np.zeros((rows, each), np.int64),
         first_places=np.zeros(count + 1, np.int64),
+        filled=np.zeros(count, np.int64),
         gathered=_inputs(rows * each, hidden),
         inner=_inputs(rows * each, inner),
         out=_floats(rows * each, hidden),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from python_backend.engine.native.microkernel import Format
-from python_backend.engine.native.weights import Progress, map_packed, write_packed
+from python_backend.engine.native.weights import Progress, expected_bytes, map_packed, write_packed
+from python_backend.wire.errors import ErrorKind, InflightError
 
 if TYPE_CHECKING:
-    from python_backend.engine.models.decoder import DecoderWeights
+    from python_backend.engine.models.decoder import DecoderShape, DecoderWeights
     from python_backend.engine.native.tables import Arrays
 
 _log = logging.getLogger(__name__)
@@ -23,6 +25,10 @@ _log = logging.getLogger(__name__)
 _LAYOUT = 3
 # A living engine that packs for longer than this is hard to imagine.
 _ABANDONED_AFTER_S = 24 * 3600
+# Beside the matrices: norms, biases, and what files take to be there.
+_SPARE_BYTES = 1_000_000
+# What `inflight perplexity` packs for itself lies in folders of this name, which are not half done.
+PASSING_PREFIX = ".perplexity-"
 FORMATS = {"fp32": Format.FP32, "int8": Format.INT8, "int4": Format.INT4}
 
 
@@ -54,16 +60,47 @@ def load_packed(
     directory = packed_dir(checkpoint, precision, packed_cache)
     if not directory.is_dir():
         remove_abandoned(packed_cache)
+        require_room(weights.shape, precision, packed_cache)
         _log.info("packing the weights of %s as %s", checkpoint, precision)
-        write_packed(weights, FORMATS[precision], directory, progress)
+        try:
+            write_packed(weights, FORMATS[precision], directory, progress)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _no_room(weights.shape, precision, packed_cache) from error
+            raise
         for older in packed_cache.glob(f"{_family(checkpoint, precision)}*"):
             if older != directory:
                 shutil.rmtree(older, ignore_errors=True)
     return map_packed(directory, weights.shape, FORMATS[precision])
 
 
-def remove_abandoned(packed_cache: Path) -> None:
-    """Drops what killed engines left half packed."""
+def require_room(shape: DecoderShape, precision: str, packed_cache: Path) -> None:
+    """Refuses before the work what would fail at its end."""
+    packed_cache.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(packed_cache).free < _needed_bytes(shape, precision):
+        raise _no_room(shape, precision, packed_cache)
+
+
+def _needed_bytes(shape: DecoderShape, precision: str) -> int:
+    return expected_bytes(shape, FORMATS[precision]) + _SPARE_BYTES
+
+
+def _no_room(shape: DecoderShape, precision: str, packed_cache: Path) -> InflightError:
+    free_bytes = shutil.disk_usage(packed_cache).free
+    return InflightError(
+        ErrorKind.ENGINE_FAILED,
+        f"{packed_cache} has {free_bytes / 1e6:,.0f} MB free; packing the weights as {precision} needs at "
+        f"least {_needed_bytes(shape, precision) / 1e6:,.0f} MB (choose another place with "
+        "inflight_packed_cache_dir)",
+        "inflight_packed_cache_dir",
+    )
+
+
+def remove_abandoned(packed_cache: Path, nobody_packs: bool = False) -> None:
+    """Drops what killed engines left half packed: what is old, or all of it where nobody packs now."""
     for partial in packed_cache.glob(".*"):
-        if partial.is_dir() and time.time() - partial.stat().st_mtime > _ABANDONED_AFTER_S:
+        if not partial.is_dir():
+            continue
+        is_half_packed = nobody_packs and not partial.name.startswith(PASSING_PREFIX)
+        if is_half_packed or time.time() - partial.stat().st_mtime > _ABANDONED_AFTER_S:
             shutil.rmtree(partial, ignore_errors=True)

@@ -119,6 +119,7 @@ class ExpertScratch(NamedTuple):
     shares: Any
     places: Any  # where the row is among the gathered ones
     first_places: Any  # (experts + 1)
+    filled: Any  # (experts) places given out so far
     gathered: Inputs
     inner: Inputs
     out: Any

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -10,6 +12,8 @@ from typing import Any
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
+
+_log = logging.getLogger("inflight.engine")
 
 # While others work, a waiting thread looks this often before it offers its core to the rest of the machine.
 _LOOKS_BEFORE_YIELDING = 2000
@@ -70,7 +74,10 @@ class Team:
     def run(self, work: Callable[..., Any], *arguments: Any) -> None:
         for queue in self._queues:
             queue.put((work, arguments))
-        work(0, *arguments)
+        if self._queues:
+            _work_or_die(work, 0, arguments)
+        else:
+            work(0, *arguments)
 
     def close(self) -> None:
         for queue in self._queues:
@@ -80,4 +87,13 @@ class Team:
     def _serve(queue: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]] | None], number: int) -> None:
         while (task := queue.get()) is not None:
             work, arguments = task
-            work(number, *arguments)
+            _work_or_die(work, number, arguments)
+
+
+def _work_or_die(work: Callable[..., Any], number: int, arguments: tuple[Any, ...]) -> None:
+    """The others wait in compiled code for whoever does not come: nothing but the process's end frees them."""
+    try:
+        work(number, *arguments)
+    except Exception:
+        _log.exception("thread %d of the kernels failed; the process ends", number)
+        os._exit(1)

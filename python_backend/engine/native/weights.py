@@ -102,6 +102,23 @@ def _packed(name: str, matrix: Weights, kind: Format) -> dict[str, AnyArray]:
     return {name: packed.weights, f"{name}_scales": packed.scales}
 
 
+def expected_bytes(shape: DecoderShape, kind: Format) -> int:
+    """Of the matrices, when packed; at the least, since only reading it shows that a head is not tied."""
+
+    def matrix(outputs: int, inputs: int, kind: Format = kind) -> int:
+        groups = whole(outputs, CHANNELS) // CHANNELS * (whole(inputs, GROUP) // GROUP)
+        return groups * (kind.bytes_per_group + 2 * kind.scales_per_group)
+
+    def mlp(intermediate: int) -> int:
+        return matrix(2 * whole(intermediate, GROUP), shape.hidden) + matrix(shape.hidden, intermediate)
+
+    queries, pairs = shape.heads * shape.head_dim, 2 * shape.kv_heads * shape.head_dim
+    attention = matrix(queries + pairs, shape.hidden) + matrix(shape.hidden, queries)
+    experts = shape.experts
+    mlps = mlp(shape.intermediate) if experts is None else experts.count * mlp(experts.intermediate)
+    return shape.layers * (attention + mlps) + matrix(shape.vocabulary, shape.hidden, head_format(kind))
+
+
 def write_packed(
     weights: DecoderWeights, kind: Format, directory: Path, progress: Progress | None = None
 ) -> None:
@@ -115,8 +132,9 @@ def write_packed(
         matrices = {"head": embeddings} if head is None else {"head": head, "embeddings": embeddings}
         for matrix_name, matrix in matrices.items():
             for name, array in _packed(matrix_name, matrix, head_format(kind)).items():
-                np.save(partial / f"{name}.npy", array)
-        np.save(partial / "final_norm.npy", weights.final_norm())
+                _write(partial / f"{name}.npy", array.shape, 0, array)
+        final_norm = weights.final_norm()
+        _write(partial / "final_norm.npy", final_norm.shape, 0, final_norm)
         if progress:
             progress(shape.layers + 1, shape.layers + 1)
         _put_in_place(partial, directory)
@@ -145,19 +163,22 @@ def _write_layers(weights: DecoderWeights, kind: Format, partial: Path, progress
             _row(partial / f"{name}.npy", shape.layers, number, array)
         if progress:
             progress(index + 1, shape.layers + 1)
-    np.save(partial / "mlp_of_layer.npy", np.array(mlp_of_layer, np.int64))
+    _write(partial / "mlp_of_layer.npy", (shape.layers,), 0, np.array(mlp_of_layer, np.int64))
 
 
 def _row(path: Path, rows: int, row: int, array: AnyArray) -> None:
     """One layer's part of a file that has room for each; what is never written takes none on disk."""
-    is_new = not path.exists()
-    shape = (rows, *array.shape)
-    file = (
+    _write(path, (rows, *array.shape), row * array.nbytes, array)
+
+
+def _write(path: Path, shape: tuple[int, ...], at_bytes: int, array: AnyArray) -> None:
+    """Not through a mapping: where the disk is full, that ends the process, and this raises an OSError."""
+    if not path.exists():
         np.lib.format.open_memmap(path, mode="w+", dtype=array.dtype, shape=shape)
-        if is_new
-        else np.lib.format.open_memmap(path, mode="r+")
-    )
-    file[row] = array
+    header_bytes = np.lib.format.open_memmap(path, mode="r").offset
+    with path.open("r+b") as file:
+        file.seek(header_bytes + at_bytes)
+        file.write(np.ascontiguousarray(array).data)
 
 
 def _put_in_place(partial: Path, directory: Path) -> None:

@@ -118,10 +118,13 @@ class Scheduler:
     def _continue_decoding(self, plan: StepPlan) -> None:
         """One token for each sequence that lacks just one, best rank first."""
         position = 0
+        size = self._pool.tokens_per_block
         while position < len(self.running):
             sequence = self.running[position]
-            if sequence.pending_tokens == 1:
-                if not self._make_room(sequence, plan):
+            tokens = len(sequence.tokens)
+            if tokens - sequence.computed_tokens == 1:
+                # Nearly always there is room in the last block: this is the loop every running one goes through.
+                if len(sequence.table.blocks) * size < tokens and not self._make_room(sequence, plan):
                     break
                 plan.add(sequence, 1)
             position += 1

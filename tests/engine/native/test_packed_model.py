@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from python_backend.engine.native.packed_model import FORMATS, load_packed, packed_dir
+from python_backend.engine.native.packed_model import FORMATS, load_packed, packed_dir, remove_abandoned
 from python_backend.engine.native.tables import Arrays
+from python_backend.wire.errors import InflightError
 from tests.engine.native.test_weights import SmallWeights
 
 
@@ -108,3 +110,38 @@ def test_what_a_killed_writer_left_behind_is_dropped(load: Loads, checkpoint: Pa
     os.utime(left_behind, (1, 1))
     load(checkpoint)
     assert not left_behind.exists()
+
+
+def test_what_is_half_packed_is_dropped_at_once_where_nobody_packs(tmp_path: Path) -> None:
+    for name in (".half-packed", ".perplexity-works", "packed"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".lock").write_text("")
+    remove_abandoned(tmp_path)
+    assert len(os.listdir(tmp_path)) == 4
+    remove_abandoned(tmp_path, nobody_packs=True)
+    assert set(os.listdir(tmp_path)) == {".perplexity-works", "packed", ".lock"}
+
+
+def test_too_little_room_is_told_before_packing(
+    load: Loads, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("python_backend.engine.native.packed_model.expected_bytes", lambda *_: 10**18)
+    with pytest.raises(InflightError) as refused:
+        load(checkpoint)
+    message = refused.value.message
+    assert message.startswith(f"{load.packed_cache} has ")
+    assert "MB free; packing the weights as int8 needs at least 1,000,000,000,001 MB" in message
+    assert "inflight_packed_cache_dir" in message
+    assert load.layers_read == 0
+
+
+def test_room_that_runs_out_while_packing_is_told_too(
+    load: Loads, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_the_disk(index: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(load, "_count", fill_the_disk)
+    with pytest.raises(InflightError, match="MB free; packing the weights as int8 needs at least 1 MB"):
+        load(checkpoint)
+    assert os.listdir(load.packed_cache) == []

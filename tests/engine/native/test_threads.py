@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -55,3 +57,30 @@ def test_a_closed_team_has_no_threads_left() -> None:
     for thread in mine:
         thread.join(timeout=10)
     assert not any(thread.is_alive() for thread in mine)
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_a_thread_that_fails_ends_the_process_for_the_others_would_wait_for_ever(culprit: int) -> None:
+    script = (
+        "import time\n"
+        "from python_backend.engine.native.threads import Team\n"
+        "def work(number):\n"
+        f"    if number == {culprit}:\n"
+        "        raise RuntimeError('no luck')\n"
+        "    time.sleep(100)\n"
+        "Team(2).run(work)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert f"thread {culprit} of the kernels failed" in ended.stderr
+    assert "no luck" in ended.stderr
+
+
+def test_a_team_of_one_may_fail_for_nobody_waits_for_it() -> None:
+    def work(number: int) -> None:
+        raise RuntimeError("no luck")
+
+    with pytest.raises(RuntimeError, match="no luck"):
+        Team(1).run(work)

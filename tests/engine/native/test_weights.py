@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,7 +28,7 @@ from python_backend.engine.models.decoder import (
 from python_backend.engine.native.microkernel import Format
 from python_backend.engine.native.packing import Packed, pack
 from python_backend.engine.native.tables import Arrays
-from python_backend.engine.native.weights import map_packed, packed_bytes, write_packed
+from python_backend.engine.native.weights import expected_bytes, map_packed, packed_bytes, write_packed
 from tests.engine.native.unpacking import unpack
 
 SHAPE = DecoderShape(
@@ -135,23 +137,42 @@ def test_writing_into_mapped_arrays_leaves_the_files_alone(tmp_path: Path) -> No
     assert map_packed(tmp_path / "packed", SHAPE, Format.INT8).qkv.any()
 
 
+def experts(seed: int) -> ExpertWeights:
+    return ExpertWeights(
+        random_floats(4, 40, seed=seed),
+        random_floats(4, 2 * 24, 40, seed=seed + 1),
+        random_floats(4, 40, 24, seed=seed + 2),
+    )
+
+
+class WithExperts(SmallWeights):
+    """Layers of experts, but for those of the given numbers."""
+
+    def __init__(self, *dense: int) -> None:
+        super().__init__(is_tied=True)
+        self.shape = replace(SHAPE, experts=ExpertShape(4, 2, 24, False))
+        self._dense = dense
+
+    def layer(self, index: int) -> LayerWeights:
+        layer = super().layer(index)
+        is_dense = index in self._dense
+        return layer if is_dense else replace(layer, gate_up=None, down=None, experts=experts(index))
+
+
+@pytest.mark.parametrize("kind", Format)
+@pytest.mark.parametrize("weights", [SmallWeights(is_tied=True), WithExperts()])
+def test_what_matrices_will_take_is_known_beforehand(
+    weights: SmallWeights, kind: Format, tmp_path: Path
+) -> None:
+    write_packed(weights, kind, tmp_path / "packed")
+    arrays = map_packed(tmp_path / "packed", weights.shape, kind)._asdict()
+    matrices = ("qkv", "attention_out", "gate_up", "down", "expert_gate_up", "expert_down", "head")
+    found = sum(arrays[name].nbytes + arrays[f"{name}_scales"].nbytes for name in matrices)
+    assert expected_bytes(weights.shape, kind) == found
+
+
 def test_layers_of_experts_and_dense_ones_take_turns(tmp_path: Path) -> None:
-    class Experts(SmallWeights):
-        """Of experts, dense, of experts."""
-
-        def layer(self, index: int) -> LayerWeights:
-            layer = super().layer(index)
-            return layer if index == 1 else replace(layer, gate_up=None, down=None, experts=experts(index))
-
-    def experts(seed: int) -> ExpertWeights:
-        return ExpertWeights(
-            random_floats(4, 40, seed=seed),
-            random_floats(4, 2 * 24, 40, seed=seed + 1),
-            random_floats(4, 40, 24, seed=seed + 2),
-        )
-
-    weights = Experts()
-    weights.shape = replace(SHAPE, experts=ExpertShape(4, 2, 24, False))
+    weights = WithExperts(1)
     write_packed(weights, Format.INT8, tmp_path / "packed")
     arrays = map_packed(tmp_path / "packed", weights.shape, Format.INT8)
     np.testing.assert_array_equal(arrays.mlp_of_layer, [-1, 0, -2])
@@ -165,6 +186,27 @@ def test_layers_of_experts_and_dense_ones_take_turns(tmp_path: Path) -> None:
     dense_down = weights.layer(1).down
     assert dense_down is not None
     np.testing.assert_array_equal(arrays.down[0], pack(dense_down, Format.INT8).weights)
+
+
+def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(tmp_path: Path) -> None:
+    """The limit on a file's size stands for the disk's end: both fail a write, and spoil a mapping."""
+    program = f"""
+import errno, resource, signal
+from pathlib import Path
+from python_backend.engine.native.microkernel import Format
+from python_backend.engine.native.weights import write_packed
+from tests.engine.native.test_weights import SmallWeights
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, 16_000))
+try:
+    write_packed(SmallWeights(), Format.FP32, Path({str(tmp_path / "packed")!r}))
+except OSError as error:
+    assert error.errno == errno.EFBIG, error
+else:
+    raise AssertionError("there was room")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:

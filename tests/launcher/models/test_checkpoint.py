@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -155,6 +157,27 @@ def test_a_gguf_file_whose_tokenizer_is_unknown_is_refused(
     (tmp_path / "poem.gguf").write_text("a poem about llamas")
     with pytest.raises(CheckpointError, match=r"poem\.gguf cannot be served: .* does not begin with GGUF"):
         resolve_checkpoint(str(tmp_path / "poem.gguf"), tmp_path, progress)
+
+
+def test_a_gguf_file_with_a_damaged_vocabulary_is_refused(
+    tmp_path: Path, progress: RecordedProgress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.launcher.stand_ins.tiny_model.MERGES", ["he"])
+    write_gguf(tmp_path / "tiny.gguf")
+    with pytest.raises(CheckpointError, match=r"tiny\.gguf cannot be served: its tokenizer is damaged: "):
+        resolve_checkpoint(str(tmp_path / "tiny.gguf"), tmp_path, progress)
+
+
+def test_a_full_disk_is_not_called_damage(
+    tmp_path: Path, progress: RecordedProgress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, content: dict[str, Any]) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("launcher.models.gguf_tokenizer.write_json", fail)
+    write_gguf(tmp_path / "tiny.gguf")
+    with pytest.raises(OSError, match="No space left on device"):
+        resolve_checkpoint(str(tmp_path / "tiny.gguf"), tmp_path, progress)
 
 
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
