@@ -46,7 +46,7 @@ def busy_engine() -> Engine:
 
 
 def scheduler_times_ms(engine: Engine) -> list[float]:
-    """What the scheduler takes of a step: the plan, and the blocks that became full; tokens come from here."""
+    """What the scheduler takes of a step: the plan, and the blocks that became full."""
     scheduler = engine._scheduler
     took_ms = []
     for _ in range(STEPS):
@@ -100,9 +100,9 @@ def report(console: Console, plots: Plots) -> bool:
     means = {}
     for label, values in times.items():
         means[label] = sum(values) / len(values)
-        cells = (means[label], values[len(values) // 2], values[-len(values) // 100])
+        figures = (means[label], values[len(values) // 2], values[-len(values) // 100])
         goal = f"under {STEP_GOAL_MS:g} ms" if label == "the scheduler" else ""
-        timing.add_row(label, *(f"{value:.2f} ms" for value in cells), goal)
+        timing.add_row(label, *(f"{value:.2f} ms" for value in figures), goal)
     console.print(timing)
     met = means["the scheduler"] < STEP_GOAL_MS
     table = Table("precision", "resident", "weights", "KV blocks", "the rest", f"goal: {MEMORY_GOAL_MB} MB")

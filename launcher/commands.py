@@ -32,7 +32,8 @@ def up(
     model: Annotated[
         str | None,
         typer.Option(
-            help=f"A known model, or a Hugging Face checkpoint directory. [default: {DEFAULTS.model}]"
+            help="A known model, a Hugging Face checkpoint directory, or a .gguf file. "
+            f"[default: {DEFAULTS.model}]"
         ),
     ] = None,
     data_dir: Annotated[

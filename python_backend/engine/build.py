@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from python_backend.engine.blocks import BlockPool
 from python_backend.engine.cache_dir import cache_dir
 from python_backend.engine.checkpoint import Checkpoint
+from python_backend.engine.cores import available_cores
 from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
 from python_backend.engine.executor import ModelExecutor, StepModel
 from python_backend.engine.guides import GuideCompiler, GuideLimits
@@ -31,7 +31,7 @@ def build_engine(config: EngineConfig, progress: Callable[[int, int], None] | No
     weights = load_weights(Checkpoint(config.checkpoint_dir), config.max_sequence_tokens)
     max_sequence_tokens = _max_sequence_tokens(config, weights.shape)
     kv_tokens = config.max_tokens_in_kv_cache or default_kv_tokens(
-        kv_bytes_per_token(weights.shape), max_sequence_tokens
+        kv_bytes_per_token(weights.shape, config.tokens_per_block), max_sequence_tokens
     )
     pool = BlockPool(max(1, kv_tokens // config.tokens_per_block), config.tokens_per_block)
     if pool.capacity_tokens < max_sequence_tokens:
@@ -66,7 +66,7 @@ def build_model(
         pool.total_blocks,
         pool.tokens_per_block,
         max_sequence_tokens,
-        config.threads or len(os.sched_getaffinity(0)),
+        config.threads or available_cores(),
     )
     model.warm_up()
     return model

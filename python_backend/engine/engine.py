@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -11,7 +12,7 @@ from python_backend.engine.blocks import BlockPool
 from python_backend.engine.events import end_event, gather_context_logits, token_event
 from python_backend.engine.execution import ChunkResult, Executor
 from python_backend.engine.faults import GuardedExecution
-from python_backend.engine.guiding import GuideCompiler, PreparedGuide
+from python_backend.engine.guiding import GuideCompiler, PreparedGuide, await_guides, is_held_up
 from python_backend.engine.messages import SequenceEvent
 from python_backend.engine.refusals import refuse_impossible
 from python_backend.engine.request import GenerationRequest
@@ -19,7 +20,10 @@ from python_backend.engine.scheduling.admission import admission_rule
 from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.scheduling.scheduler import Scheduler
 from python_backend.engine.sequence import FinishReason, Sequence
+from python_backend.engine.stats import EngineStats
 from python_backend.wire.errors import ErrorKind, InflightError
+
+_log = logging.getLogger("inflight.engine")
 
 NOT_A_NUMBER = InflightError(ErrorKind.ENGINE_FAILED, "the model's scores for the next token are not numbers")
 
@@ -42,7 +46,7 @@ class EngineConfig:
     precision: str = "int8"
     packed_cache_dir: str | None = None
     tokenizer_dir: str | None = None
-    guide_compile_limit_s: float = 2.0
+    guide_compile_limit_s: float = 5.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -57,29 +61,6 @@ class EngineLimits:
 
     vocabulary: int
     max_sequence_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """The engine after its latest step."""
-
-    step_count: int
-    active: int
-    running: int
-    scheduled: int
-    context: int
-    context_tokens: int
-    waiting: int
-    paused: int
-    preemption_count: int
-    free_blocks: int
-    used_blocks: int
-    cached_blocks: int
-    new_blocks: int
-    reused_blocks: int
-    total_blocks: int
-    max_batch_size: int
-    max_step_tokens: int
 
 
 class Engine:
@@ -134,7 +115,8 @@ class Engine:
     @property
     def can_step(self) -> bool:
         """Whether a step would do something; False while all that is here waits for its guides."""
-        return bool(self._scheduler.running or self._scheduler.waiting or self._cancelled)
+        runnable, now_ns = self._scheduler.running or self._scheduler.waiting, self._now_ns()
+        return bool(self._cancelled) or any(not is_held_up(sequence, now_ns) for sequence in runnable)
 
     def add(self, key: int, request: GenerationRequest, arrival_ns: int | None = None) -> None:
         """Takes a request in; raises InflightError if it could never run."""
@@ -172,6 +154,7 @@ class Engine:
     def step(self) -> list[SequenceEvent]:
         self._end_cancelled()
         self._take_in_prepared()
+        await_guides(self._scheduler.running, self._now_ns)
         plan = self._schedule()
         execution = GuardedExecution(self._executor, self.pool.tokens_per_block)
         self._commit(plan, execution.run(plan.chunks, plan.copies))
@@ -181,9 +164,12 @@ class Engine:
 
     def abort(self, reason: str) -> list[SequenceEvent]:
         """Ends every sequence with an error, after a step that raised; the engine can go on, empty."""
-        for sequence in itertools.chain(*self._sequences.values()):
-            self._end(sequence, FinishReason.ERROR, reason)
-        self._leave(list(itertools.chain(*self._sequences.values())))
+        sequences = list(itertools.chain(*self._sequences.values()))
+        for sequence in sequences:
+            sequence.is_suspect = True
+            if sequence.finish_reason is None:
+                self._end(sequence, FinishReason.ERROR, reason)
+        self._leave(sequences)
         return self._take_events()
 
     @property
@@ -246,7 +232,7 @@ class Engine:
             except Exception as error:
                 failure = error if isinstance(error, InflightError) else _not_compiled(error)
                 for sequence in sequences:
-                    self._end(sequence, FinishReason.ERROR, failure.to_text())
+                    self._fail(sequence, failure)
                 self._leave(sequences)
                 continue
             for sequence in sequences:
@@ -267,21 +253,29 @@ class Engine:
         now_ns = self._now_ns()
         ended = []
         for chunk, result in zip(plan.chunks, results, strict=True):
-            if result.error is not None:
-                self._end(chunk.sequence, FinishReason.ERROR, result.error.to_text())
-            elif not chunk.yields_token:
-                self._take_computed(chunk, result)
-            elif result.token_id is None and not result.ends_guide:
-                self._end(chunk.sequence, FinishReason.ERROR, NOT_A_NUMBER.to_text())
-            else:
-                self._take_computed(chunk, result)
-                self._take_token(chunk.sequence, result, now_ns)
+            try:
+                self._take(chunk, result, now_ns)
+            except Exception as error:
+                _log.exception("what sequence %d was given could not be taken", chunk.sequence.key)
+                self._fail(chunk.sequence, _not_taken(error))
             if chunk.sequence.finish_reason:
                 ended.append(chunk.sequence)
         self._leave(ended)
         self._latest_plan = plan
         self._step_count += bool(plan.chunks)
         self._preemption_count += len(plan.preempted)
+
+    def _take(self, chunk: Chunk, result: ChunkResult, now_ns: int) -> None:
+        """Telling is the last thing that is done, so that what raises before is not told as well."""
+        if result.error is not None:
+            self._fail(chunk.sequence, result.error)
+        elif not chunk.yields_token:
+            self._take_computed(chunk, result)
+        elif result.token_id is None and not result.ends_guide:
+            self._fail(chunk.sequence, NOT_A_NUMBER)
+        else:
+            self._take_computed(chunk, result)
+            self._take_token(chunk.sequence, result, now_ns)
 
     def _take_computed(self, chunk: Chunk, result: ChunkResult) -> None:
         self._scheduler.commit(chunk)
@@ -297,14 +291,19 @@ class Engine:
             sequence.finish_reason = FinishReason.STOP_WORDS
         self._events.append(token_event(sequence, token_ids, result, is_first))
 
+    def _fail(self, sequence: Sequence, error: InflightError) -> None:
+        """What is the request's own fault says nothing about what was computed for it."""
+        sequence.is_suspect = not error.kind.is_callers_fault
+        self._end(sequence, FinishReason.ERROR, error.to_text())
+
     def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
         sequence.finish_reason = reason
         self._events.append(end_event(sequence, error))
 
     def _leave(self, ended: list[Sequence]) -> None:
-        """What a sequence that failed has computed is not to be trusted: nobody finds it again."""
-        self._scheduler.remove([each for each in ended if each.finish_reason is not FinishReason.ERROR])
-        self._scheduler.remove([each for each in ended if each.finish_reason is FinishReason.ERROR], True)
+        """Nobody finds again what a suspect sequence has computed."""
+        self._scheduler.remove([sequence for sequence in ended if not sequence.is_suspect])
+        self._scheduler.remove([sequence for sequence in ended if sequence.is_suspect], True)
         for sequence in ended:
             others = self._sequences[sequence.key]
             others.remove(sequence)
@@ -320,3 +319,8 @@ class Engine:
 
 def _not_compiled(error: Exception) -> InflightError:
     return InflightError(ErrorKind.ENGINE_FAILED, f"the guide could not be compiled: {error}")
+
+
+def _not_taken(error: Exception) -> InflightError:
+    cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return InflightError(ErrorKind.ENGINE_FAILED, f"the answer could not go on: {cause}")

@@ -8,10 +8,20 @@ if TYPE_CHECKING:
     from python_backend.engine.models.decoder import DecoderShape
 
 GIB = 1 << 30
+# Kernels read whole vectors of so many numbers: a block's keys run along its slots, values along dimensions.
+_LANES = 16
 
 
-def kv_bytes_per_token(shape: DecoderShape) -> int:
-    return shape.layers * 2 * shape.kv_heads * shape.head_dim * 4
+def kv_bytes_per_token(shape: DecoderShape, tokens_per_block: int) -> int:
+    """One token's part of a block, with the padding that goes with it, rounded up."""
+    keys = shape.head_dim * _padded(tokens_per_block)
+    values = tokens_per_block * _padded(shape.head_dim)
+    block_bytes = shape.layers * shape.kv_heads * (keys + values) * 4
+    return -(-block_bytes // tokens_per_block)
+
+
+def _padded(count: int) -> int:
+    return -(-count // _LANES) * _LANES
 
 
 def default_kv_tokens(bytes_per_token: int, max_sequence_tokens: int) -> int:

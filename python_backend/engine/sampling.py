@@ -89,9 +89,13 @@ def _choose(scores: NDArray[np.float32], sequence: Sequence, likeliest: int, pea
 
 
 def _nothing_left(sequence: Sequence) -> Choice:
-    if sequence.guide is not None:
+    """Where the guide lets the answer end, that is its end; elsewhere it is the request's fault."""
+    if sequence.guide is not None and sequence.guide.may_end:
         return Choice(ends_guide=True)
-    text = "bad words, embedding_bias and min_tokens together leave no token to choose"
+    names = ["bad_words_list", "embedding_bias", "min_tokens"]
+    if sequence.guide is not None:
+        names.append("guided_decoding_guide")
+    text = f"{', '.join(names[:-1])} and {names[-1]} together leave no token to choose"
     return Choice(error=InflightError(ErrorKind.INVALID_REQUEST, text))
 
 

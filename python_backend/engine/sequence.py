@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from python_backend.engine.blocks import BlockTable
 from python_backend.engine.prefix_cache import root_hash
 from python_backend.engine.request import GenerationRequest
+from python_backend.engine.token_rules import WordIndex
 
 if TYPE_CHECKING:
     from python_backend.engine.guiding import AnswerGuide
+    from python_backend.engine.token_rules import Scoring
 
 
 class FinishReason(str, Enum):
@@ -31,7 +33,8 @@ class Sequence:
 
     Of the sequences of one request the first is the `leader` of the others: it computes the prompt for all.
     `rank` is the order in which sequences are served: tier, arrival, and place within the request. `hashes`
-    stands for the full blocks, behind the root they begin at.
+    stands for the full blocks, behind the root they begin at. What a sequence that `is_suspect` has computed
+    is not to be trusted. `scoring` belongs to whoever chooses tokens.
     """
 
     __slots__ = (
@@ -45,6 +48,7 @@ class Sequence:
         "hashes",
         "index",
         "is_cancelled",
+        "is_suspect",
         "key",
         "last_token_ns",
         "leader",
@@ -53,6 +57,8 @@ class Sequence:
         "prompt_tokens",
         "rank",
         "request",
+        "scoring",
+        "stop_words",
         "table",
         "tokens",
     )
@@ -78,9 +84,12 @@ class Sequence:
         self.computed_tokens = 0
         self.table = BlockTable()
         self.hashes = [root_hash(request.cache_salt)]
+        self.stop_words: WordIndex = leader.stop_words if leader else WordIndex(request.stop_sequences)
+        self.scoring: Scoring | None = None
         self.guide: AnswerGuide | None = None
         self.context_logits: list[bytes] = []
         self.is_cancelled = False
+        self.is_suspect = False
         self.finish_reason: FinishReason | None = None
         self.preemptions = 0
         self.arrival_ns = arrival_ns
@@ -119,6 +128,11 @@ class Sequence:
         return not self.request.returns_context_logits or self.generated_tokens > 0
 
     @property
+    def awaits_guide(self) -> bool:
+        """Which tokens may come next is not known yet."""
+        return self.guide is not None and not self.guide.is_ready
+
+    @property
     def awaits_leader(self) -> bool:
         """The leader is computing the prompt for this one too."""
         return self._has_running_leader and not self._leader_has_prompt
@@ -142,19 +156,13 @@ class Sequence:
             self.finish_reason = FinishReason.END_ID
             return []
         self.tokens.append(token_id)
-        if self.request.stop_sequences and self.may_end and self._ends_with_stop():
+        if self.may_end and self.stop_words.at_end_of(self.tokens, self.generated_tokens):
             self.finish_reason = FinishReason.STOP_WORDS
         elif self.generated_tokens >= self.max_new_tokens:
             self.finish_reason = FinishReason.LENGTH
         elif self.guide is not None:
             self.guide.advance(token_id)
         return [token_id]
-
-    def _ends_with_stop(self) -> bool:
-        return any(
-            0 < len(stop) <= self.generated_tokens and self.tokens[-len(stop) :] == list(stop)
-            for stop in self.request.stop_sequences
-        )
 
     def __repr__(self) -> str:
         return f"Sequence({self.key}.{self.index}, {self.computed_tokens} of {len(self.tokens)} computed)"

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from python_backend.engine import engine as engine_module
 from python_backend.engine.blocks import BlockPool
 from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
+from python_backend.engine.events import token_event
+from python_backend.engine.messages import SequenceEvent
+from python_backend.engine.refusals import refuse_impossible
 from python_backend.engine.request import (
     GenerationRequest,
     Guide,
@@ -12,9 +19,9 @@ from python_backend.engine.request import (
     RetentionRange,
     SamplingParams,
 )
-from python_backend.engine.sequence import FinishReason
+from python_backend.engine.sequence import FinishReason, Sequence
 from python_backend.wire.errors import ErrorKind, InflightError
-from tests.engine.draining import drain
+from tests.engine.draining import drain, events_of
 from tests.fakes.executor import VOCABULARY, FakeExecutor, continuation, fake_engine
 
 
@@ -198,8 +205,8 @@ def test_a_prompt_token_outside_the_vocabulary_is_refused_by_name(stray: int) ->
     ("request_", "sentence"),
     [
         (GenerationRequest([], 1), "the prompt has no tokens"),
-        (GenerationRequest([1], 0), "max_new_tokens is 0; it must be at least 1"),
-        (GenerationRequest([1], -5), "max_new_tokens is -5; it must be at least 1"),
+        (GenerationRequest([1], 0), "request_output_len is 0; it must be at least 1"),
+        (GenerationRequest([1], -5), "request_output_len is -5; it must be at least 1"),
         (GenerationRequest([1], 1, end_id=-2), "end_id is -2; allowed: -1 (none) to 97"),
         (GenerationRequest([1], 1, end_id=98), "end_id is 98; allowed: -1 (none) to 97"),
         (
@@ -210,8 +217,14 @@ def test_a_prompt_token_outside_the_vocabulary_is_refused_by_name(stray: int) ->
             GenerationRequest([1], 1, sampling=SamplingParams(temperature=float("nan"))),
             "temperature is nan; it must be 0 or above",
         ),
-        (GenerationRequest([1], 1, sampling=SamplingParams(top_k=-1)), "top_k is -1; it must be 0 or above"),
-        (GenerationRequest([1], 1, sampling=SamplingParams(top_p=1.5)), "top_p is 1.5; it must be at most 1"),
+        (
+            GenerationRequest([1], 1, sampling=SamplingParams(top_k=-1)),
+            "runtime_top_k is -1; it must be 0 or above",
+        ),
+        (
+            GenerationRequest([1], 1, sampling=SamplingParams(top_p=1.5)),
+            "runtime_top_p is 1.5; it must be at most 1",
+        ),
         (
             GenerationRequest([1], 1, sampling=SamplingParams(repetition_penalty=0.0)),
             "repetition_penalty is 0.0; it must be above 0",
@@ -226,15 +239,15 @@ def test_a_prompt_token_outside_the_vocabulary_is_refused_by_name(stray: int) ->
         ),
         (
             GenerationRequest([1], 1, sampling=SamplingParams(top_p_min=1.5)),
-            "top_p_min is 1.5; it must be from 0 to 1",
+            "runtime_top_p_min is 1.5; it must be from 0 to 1",
         ),
         (
             GenerationRequest([1], 1, sampling=SamplingParams(top_p_decay=0.0)),
-            "top_p_decay is 0.0; it must be above 0 and at most 1",
+            "runtime_top_p_decay is 0.0; it must be above 0 and at most 1",
         ),
         (
             GenerationRequest([1], 1, sampling=SamplingParams(top_p_reset_id=97)),
-            "top_p_reset_id is 97; it must be from -1 (none) to 96",
+            "runtime_top_p_reset_ids is 97; it must be from -1 (none) to 96",
         ),
         (
             GenerationRequest([1], 1, num_return_sequences=0),
@@ -246,15 +259,27 @@ def test_a_prompt_token_outside_the_vocabulary_is_refused_by_name(stray: int) ->
         ),
         (
             GenerationRequest([1], 1, token_bias={97: 1.0}),
-            "token_bias holds token id 97; allowed: 0 to 96",
+            "embedding_bias holds token id 97; allowed: 0 to 96",
         ),
         (
             GenerationRequest([1], 1, token_bias={5: float("inf")}),
-            "the bias of token id 5 is inf; it must be a number",
+            "embedding_bias of token id 5 is inf; it must be a number",
         ),
         (
             GenerationRequest([1], 1, bad_sequences=((1,), (2, -3))),
-            "bad_sequences holds token id -3; allowed: 0 to 96",
+            "bad_words_list holds token id -3; allowed: 0 to 96",
+        ),
+        (
+            GenerationRequest([1], 1, bad_sequences=((1, 2),) * 1025),
+            "bad_words_list has 1025 words; allowed: at most 1024",
+        ),
+        (
+            GenerationRequest([1], 1, stop_sequences=((1, 2),) * 1025),
+            "stop_words_list has 1025 words; allowed: at most 1024",
+        ),
+        (
+            GenerationRequest([1], 1, retention=Retention((RetentionRange(0, None, 50),) * 257)),
+            "retention_token_range_starts has 257 ranges; allowed: at most 256",
         ),
         (
             GenerationRequest([1], 1, retention=Retention((RetentionRange(-1, None, 50),))),
@@ -290,6 +315,80 @@ def test_a_value_that_is_not_allowed_is_refused_by_name(request_: GenerationRequ
     engine, _ = fake_engine()
     error = refusal(engine, request_)
     assert (error.kind, error.message) == (ErrorKind.INVALID_REQUEST, sentence)
+
+
+@pytest.mark.parametrize(
+    ("request_", "names", "tokens"),
+    [
+        (GenerationRequest([1] * 600, 1, returns_context_logits=True), "return_context_logits", 600),
+        (GenerationRequest([1], 9000, returns_generation_logits=True), "return_generation_logits", 999),
+        (
+            GenerationRequest([1] * 300, 300, returns_context_logits=True, returns_generation_logits=True),
+            "return_context_logits and return_generation_logits",
+            600,
+        ),
+    ],
+)
+def test_more_logits_than_can_be_gathered_are_refused_with_their_size(
+    request_: GenerationRequest, names: str, tokens: int
+) -> None:
+    with pytest.raises(InflightError) as raised:
+        refuse_impossible(request_, 150_000, 1000, 8)
+    assert raised.value.kind is ErrorKind.INVALID_REQUEST
+    assert raised.value.message == (
+        f"{names} for 1 sequence(s) would give the logits of {tokens} tokens, {tokens * 600_000} bytes; "
+        "allowed: at most 268435456 bytes (447 tokens)"
+    )
+
+
+def test_logits_count_once_for_each_sequence_and_only_where_asked_for() -> None:
+    refuse_impossible(GenerationRequest([1] * 600, 300), 150_000, 1000, 8)
+    fits = GenerationRequest([1] * 100, 47, returns_context_logits=True, num_return_sequences=4)
+    refuse_impossible(fits, 150_000, 1000, 8)
+    with pytest.raises(InflightError, match="for 5 sequence"):
+        refuse_impossible(replace(fits, num_return_sequences=5), 150_000, 1000, 8)
+
+
+def test_what_cannot_be_told_ends_its_own_sequence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def telling(sequence: Sequence, *rest: Any) -> SequenceEvent:
+        if sequence.key == 1 and sequence.generated_tokens == 2:
+            raise MemoryError
+        return token_event(sequence, *rest)
+
+    monkeypatch.setattr(engine_module, "token_event", telling)
+    engine, _ = fake_engine()
+    for key in range(3):
+        engine.add(key, GenerationRequest([key, 5], 3))
+    events = events_of(engine)
+    assert [event.error for event in events if event.error] == [
+        "engine_failed: the answer could not go on: MemoryError"
+    ]
+    ends = {event.key: event.finish_reason for event in events if event.is_last}
+    assert ends == {0: FinishReason.LENGTH, 1: FinishReason.ERROR, 2: FinishReason.LENGTH}
+
+
+def test_abort_does_not_end_again_what_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = fake_engine()
+    engine.add(1, GenerationRequest([1], 1))
+    engine.add(2, GenerationRequest([2], 9))
+
+    def failing(ended: list[Sequence]) -> None:
+        if ended:
+            raise RuntimeError("no luck")
+
+    monkeypatch.setattr(engine, "_leave", failing)
+    with pytest.raises(RuntimeError, match="no luck"):
+        engine.step()
+    monkeypatch.undo()
+    events = engine.abort("engine_failed: gone")
+    ends = [(event.key, event.finish_reason, event.error) for event in events if event.is_last]
+    assert ends == [
+        (1, FinishReason.LENGTH, None),
+        (2, FinishReason.ERROR, "engine_failed: gone"),
+    ]
+    assert not engine.has_work
+    engine.add(1, GenerationRequest([1], 1))
+    assert drain(engine) == {1: (continuation([1], 1), FinishReason.LENGTH)}
 
 
 def test_a_setting_below_one_is_refused_by_name() -> None:

@@ -101,3 +101,20 @@ def test_what_a_failed_sequence_has_computed_is_not_found_again() -> None:
         assert drain(engine) == {key: ([], FinishReason.ERROR)}
         assert executor.computed_tokens - before == 17
     assert engine.pool.cached_blocks == 0
+
+
+def test_a_request_at_fault_itself_takes_no_prefix_away_from_others() -> None:
+    engine, executor = fake_engine()
+    prompt = list(range(12))
+    engine.add(0, GenerationRequest([*prompt, 50], 2))
+    drain(engine)
+    cached = engine.pool.cached_blocks
+    assert cached > 0
+    executor.refusals[1] = InflightError(ErrorKind.INVALID_REQUEST, "its guide costs too much")
+    engine.add(1, GenerationRequest([*prompt, 51], 2))
+    assert drain(engine) == {1: ([], FinishReason.ERROR)}
+    assert engine.pool.cached_blocks == cached
+    executor.refusals[2] = InflightError(ErrorKind.ENGINE_FAILED, "the engine broke")
+    engine.add(2, GenerationRequest([*prompt, 52], 2))
+    assert drain(engine) == {2: ([], FinishReason.ERROR)}
+    assert engine.pool.cached_blocks < cached

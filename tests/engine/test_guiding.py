@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from python_backend.engine.request import GenerationRequest, Guide, GuideKind
+from python_backend.engine.engine import Engine
+from python_backend.engine.request import GenerationRequest, Guide, GuideKind, Tier
 from python_backend.engine.sequence import FinishReason
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.draining import answers_of, drain
-from tests.fakes.executor import continuation, fake_engine
+from tests.fakes.executor import FakeClock, continuation, fake_engine
 from tests.fakes.guides import FakeCompiler, only
 
 
@@ -92,3 +93,65 @@ def test_without_a_compiler_a_guide_is_refused_by_name() -> None:
         engine.add(1, GenerationRequest([1], 9, guide=Guide(GuideKind.JSON_SCHEMA, "{}")))
     assert raised.value.kind is ErrorKind.UNSUPPORTED
     assert not engine.has_work
+
+
+def may_step(engine: Engine) -> bool:
+    return engine.can_step
+
+
+def test_a_slow_guide_holds_up_its_own_sequence_and_no_other() -> None:
+    compiler, clock = FakeCompiler(), FakeClock()
+    engine, executor = fake_engine(compiler=compiler, now_ns=clock)
+    engine.add(1, GenerationRequest([1], 9, guide=only(5, 6, 7)))
+    engine.add(2, GenerationRequest([2], 6))
+    compiler.finish()
+    assert {event.key: event.token_ids for event in engine.step()}[1] == [5]
+    compiler.pace.is_ready = False
+    clock.now_ns += 10**9
+    for _ in range(3):
+        assert [event.key for event in engine.step()] == [2]
+    assert may_step(engine)
+    assert (engine.stats.running, compiler.pace.waits) == (2, 0)
+    compiler.pace.is_ready = True
+    answers = drain(engine)
+    assert answers[1] == ([6, 7], FinishReason.STOP_WORDS)
+    assert answers[2] == (continuation([2], 6)[4:], FinishReason.LENGTH)
+    assert all(len(chunks) <= 2 for chunks in executor.steps)
+
+
+def test_a_step_waits_a_moment_for_a_guide_and_no_longer() -> None:
+    compiler, clock = FakeCompiler(), FakeClock()
+    engine, _ = fake_engine(compiler=compiler, now_ns=clock)
+    engine.add(1, GenerationRequest([1], 9, guide=only(5, 6)))
+    compiler.finish()
+    engine.step()
+    compiler.pace.is_ready = False
+    assert may_step(engine)
+    assert engine.step() == []
+    assert compiler.pace.waits == 1
+    clock.now_ns += 10**7
+    assert not may_step(engine)
+    assert engine.step() == []
+    assert compiler.pace.waits == 1
+    engine.add(2, GenerationRequest([2], 1))
+    assert [event.key for event in engine.step()] == [2]
+    engine.cancel(1)
+    assert may_step(engine)
+    assert drain(engine) == {1: ([], FinishReason.CANCELLED)}
+
+
+def test_a_preempted_sequence_does_not_come_back_before_its_guide_is_ready() -> None:
+    compiler, clock = FakeCompiler(), FakeClock()
+    engine, _ = fake_engine(compiler=compiler, max_batch_size=1, now_ns=clock)
+    engine.add(1, GenerationRequest([1], 9, guide=only(5, 6), tier=Tier.BATCH))
+    compiler.finish()
+    engine.step()
+    compiler.pace.is_ready = False
+    clock.now_ns += 10**7
+    engine.add(2, GenerationRequest([2], 2, tier=Tier.INTERACTIVE))
+    engine.add(3, GenerationRequest([3], 1, tier=Tier.BATCH))
+    assert [event.key for _ in range(4) for event in engine.step()] == [2, 2, 3]
+    assert not may_step(engine)
+    compiler.pace.is_ready = True
+    assert may_step(engine)
+    assert drain(engine) == {1: ([6], FinishReason.STOP_WORDS)}

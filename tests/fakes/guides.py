@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,30 @@ def only(*token_ids: int) -> Guide:
     return Guide(GuideKind.REGEX, " ".join(map(str, token_ids)))
 
 
+@dataclass
+class Pace:
+    """Whether guides know what may come next, and how often somebody has waited for that."""
+
+    is_ready: bool = True
+    waits: int = 0
+
+
 class FakeGuide:
-    def __init__(self, answer: list[int], taken: int = 0) -> None:
+    def __init__(self, answer: list[int], pace: Pace, taken: int = 0) -> None:
         self._answer = answer
+        self._pace = pace
         self._taken = taken
+
+    @property
+    def is_ready(self) -> bool:
+        return self._pace.is_ready
+
+    @property
+    def may_end(self) -> bool:
+        return self._taken == len(self._answer)
+
+    def wait(self, limit_s: float) -> None:
+        self._pace.waits += 1
 
     def next_token(self) -> int | None:
         return self._answer[self._taken] if self._taken < len(self._answer) else None
@@ -32,12 +53,13 @@ class FakeGuide:
         raise NotImplementedError
 
     def fork(self) -> FakeGuide:
-        return FakeGuide(self._answer, self._taken)
+        return FakeGuide(self._answer, self._pace, self._taken)
 
 
 class FakeCompiler:
     def __init__(self) -> None:
         self.asked: list[tuple[Guide, Future[FakeGuide]]] = []
+        self.pace = Pace()
 
     def compile(self, guide: Guide) -> Future[FakeGuide]:
         future: Future[FakeGuide] = Future()
@@ -47,7 +69,8 @@ class FakeCompiler:
     def finish(self) -> None:
         for guide, future in self.asked:
             if future.set_running_or_notify_cancel():
-                future.set_result(FakeGuide([int(token_id) for token_id in guide.text.split()]))
+                answer = [int(token_id) for token_id in guide.text.split()]
+                future.set_result(FakeGuide(answer, self.pace))
         self.asked.clear()
 
     def refuse(self, error: InflightError) -> None:

@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from benchmarks.stack import RunningStack, running_stack
+from loadtest.mixed_lengths import all_at_once
+from loadtest.open_loop import run_plan
 from tests.stack.triton_calls import TritonCalls
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -89,6 +91,16 @@ async def test_a_stop_leaves_nothing_behind_however_busy_it_was(data_dir: Path) 
         assert stack.stop() == 0
         assert not [member for member in members if member.is_running()]
         assert shared_memory() <= before
+
+
+async def test_a_stop_after_streamed_answers_takes_seconds(data_dir: Path) -> None:
+    with running_stack({"inflight_runtime": "synthetic"}, data_dir=data_dir) as stack:
+        load = await run_plan(stack.url, stack.model, all_at_once(2, 19, 300, 300))
+        assert not load.errors
+        began_s = time.monotonic()
+        assert stack.stop() == 0
+        # The launcher ends a Triton that does not stop by itself after 20 s.
+        assert time.monotonic() - began_s < 15
 
 
 def test_killed_parts_leave_nothing_behind_either(data_dir: Path) -> None:

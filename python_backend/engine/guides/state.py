@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as WaitedTooLong
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,7 +33,8 @@ class GuideState:
     """One answer's place in its guide.
 
     The matcher belongs to whichever job is the latest: `advance` hands it to a thread, job after job in their
-    order, and `mask` waits for the last of them. One thread calls these methods.
+    order, and `mask` waits for the last of them, `step_s` at most from the moment it was handed over. One
+    thread calls these methods.
     """
 
     def __init__(
@@ -48,12 +49,25 @@ class GuideState:
         self._table = table
         self._pool = pool
         self._limits = limits
-        self._started_s = 0.0
+        self._asked_s = time.monotonic()
         self._allowed = pool.submit(self._find_allowed) if allowed is None else allowed
 
     def advance(self, token_id: int) -> None:
         """Takes the next token of the answer; returns at once, and what it leads to is found in a thread."""
+        self._asked_s = time.monotonic()
         self._allowed = self._pool.submit(self._consume, token_id, self._allowed)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `mask` would not wait: the tokens are found, or were not found in time."""
+        return self._allowed.done() or self._left_s <= 0
+
+    @property
+    def may_end(self) -> bool:
+        return self._wait().may_end
+
+    def wait(self, limit_s: float) -> None:
+        wait([self._allowed], limit_s)
 
     def mask(self, end_id: int | None) -> NDArray[np.bool_]:
         """The tokens that may come next, `end_id` among them where the answer may end.
@@ -72,25 +86,24 @@ class GuideState:
         self._wait()
         return GuideState(self._matcher.deep_copy(), self._table, self._pool, self._limits, self._allowed)
 
+    @property
+    def _left_s(self) -> float:
+        return self._asked_s + self._limits.step_s - time.monotonic()
+
     def _wait(self) -> Allowed:
-        limit_s = self._limits.step_s
-        while True:
-            try:
-                return self._allowed.result(limit_s)
-            except WaitedTooLong:
-                # Time spent behind others' jobs is not this guide's fault.
-                if self._allowed.running() and time.monotonic() - self._started_s >= limit_s:
-                    raise refusal(f"costs too much to follow; limit for one token {limit_s:g} s") from None
+        try:
+            return self._allowed.result(max(0.0, self._left_s))
+        except WaitedTooLong:
+            limit_s = self._limits.step_s
+            raise refusal(f"costs too much to follow; limit for one token {limit_s:g} s") from None
 
     def _consume(self, token_id: int, before: Future[Allowed]) -> Allowed:
         # Never waits long: jobs start in the order of their submission, so the one before has started.
         before.result()
-        self._started_s = time.monotonic()
         self._matcher.consume_token(token_id)
         return self._find_allowed()
 
     def _find_allowed(self) -> Allowed:
-        self._started_s = time.monotonic()
         bits = self._matcher.compute_bitmask()
         may_end = self._matcher.is_accepting()
         if self._matcher.is_error():

@@ -91,7 +91,7 @@ class Team:
 
 
 def _work_or_die(work: Callable[..., Any], number: int, arguments: tuple[Any, ...]) -> None:
-    """The others wait in compiled code for whoever does not come: nothing but the process's end frees them."""
+    """The others wait in compiled code for whoever does not come: only the process's end frees them."""
     try:
         work(number, *arguments)
     except Exception:

@@ -16,6 +16,9 @@ beginning already. While one before it in rank is just computing its next block,
 could not have computed that block any sooner itself. The sequences of one request wait in the same way until
 the first has computed the prompt, and then share all of it but the last token, which tells each its own
 first token.
+
+A sequence whose guide does not know yet which tokens may come next gets none: it stays where it is, and the
+others go on.
 """
 
 from __future__ import annotations
@@ -122,8 +125,8 @@ class Scheduler:
         while position < len(self.running):
             sequence = self.running[position]
             tokens = len(sequence.tokens)
-            if tokens - sequence.computed_tokens == 1:
-                # Nearly always there is room in the last block: this is the loop every running one goes through.
+            if tokens - sequence.computed_tokens == 1 and not sequence.awaits_guide:
+                # Nearly always there is room in the last block: every running one comes through here.
                 if len(sequence.table.blocks) * size < tokens and not self._make_room(sequence, plan):
                     break
                 plan.add(sequence, 1)
@@ -155,7 +158,8 @@ class Scheduler:
     def _admit(self, plan: StepPlan, better_than: int) -> None:
         """Moves waiting sequences into the batch, best rank first, while rule, batch size and blocks allow.
 
-        One that waits for another's computing is passed by; one that lacks a place or blocks is not.
+        One that waits for another's computing or for its guide is passed by; one that lacks a place or blocks
+        is not.
         """
         if not self.waiting or self.waiting[0].tier >= better_than or not self._has_place(self.waiting[0]):
             return
@@ -169,7 +173,7 @@ class Scheduler:
                 and self._has_place(sequence)
             ):
                 return
-            if self._comes_soon(sequence, underway):
+            if sequence.awaits_guide or self._comes_soon(sequence, underway):
                 position += 1
                 continue
             if not self._join(plan, sequence):

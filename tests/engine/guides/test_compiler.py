@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 from llguidance import LLMatcher
@@ -107,3 +108,28 @@ def test_an_answer_whose_guide_has_grown_too_costly_is_given_up_in_time(tmp_path
             slow.mask(END_ID)
         assert time.monotonic() - start_s < 1
         assert quick.mask(END_ID).any()
+
+
+def is_ready(state: GuideState) -> bool:
+    return state.is_ready
+
+
+def test_an_answer_that_waits_too_long_behind_others_is_given_up_as_well(tmp_path: Path) -> None:
+    BACKEND.save(str(tmp_path / "tokenizer.json"))
+    table = TokenTable(tmp_path / "tokenizer.json", VOCABULARY, [END_ID])
+    with ThreadPoolExecutor(1) as pool:
+        free = Event()
+        pool.submit(free.wait, WAIT_S)
+        matcher = LLMatcher(table.tokenizer, LLMatcher.grammar_from_regex("ab"))
+        state = GuideState(matcher, table, pool, GuideLimits(step_s=0.2))
+        assert not is_ready(state)
+        state.wait(0.01)
+        assert not is_ready(state)
+        time.sleep(0.2)
+        assert is_ready(state)
+        with pytest.raises(InflightError, match=r"limit for one token 0\.2 s"):
+            state.mask(END_ID)
+        free.set()
+        state.wait(WAIT_S)
+        assert is_ready(state)
+        assert state.mask(END_ID).any()

@@ -249,9 +249,26 @@ def test_a_guide_that_allows_nothing_more_ends_the_answer(compiler: GuideCompile
     assert choose(empty, compiler, GenerationRequest([5], 50, END_ID)) == Choice(ends_guide=True)
 
 
-def test_a_guide_and_bad_words_that_leave_nothing_end_the_answer(compiler: GuideCompiler) -> None:
+def test_a_guide_and_bad_words_that_leave_nothing_are_an_error_before_the_answers_end(
+    compiler: GuideCompiler,
+) -> None:
     request = GenerationRequest([5], 50, END_ID, bad_sequences=((id_of("q"),),))
-    assert choose((GuideKind.REGEX, "q"), compiler, request) == Choice(ends_guide=True)
+    choice = choose((GuideKind.REGEX, "q"), compiler, request)
+    assert (choice.token_id, choice.ends_guide) == (None, False)
+    assert choice.error is not None
+    assert choice.error.to_text() == (
+        "invalid_request: bad_words_list, embedding_bias, min_tokens and guided_decoding_guide together "
+        "leave no token to choose"
+    )
+    # Where the answer may end, it does.
+    assert choose((GuideKind.REGEX, "q?"), compiler, request) == Choice(ends_guide=True)
+
+
+def test_whether_the_answer_may_end_is_told(compiler: GuideCompiler) -> None:
+    state = state_of(compiler, GuideKind.REGEX, "ab?")
+    assert not state.may_end
+    feed(state, "a")
+    assert state.may_end
 
 
 def test_a_broken_guide_is_an_error_of_its_own_row(compiler: GuideCompiler) -> None:

@@ -1,0 +1,37 @@
+"""How many cores this process may use: those it may run on, or fewer where its container has a quota."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def available_cores() -> int:
+    return min(len(os.sched_getaffinity(0)), _quota_cores() or os.cpu_count() or 1)
+
+
+def _quota_cores() -> int | None:
+    """What the container may use, by version 2 of cgroups or by version 1; None: all there is."""
+    texts = [
+        _text("cpu.max"),
+        f"{_text('cpu/cpu.cfs_quota_us')} {_text('cpu/cpu.cfs_period_us')}",
+    ]
+    return min((cores for cores in map(cores_in_quota, texts) if cores is not None), default=None)
+
+
+def cores_in_quota(text: str) -> int | None:
+    """Cores in "QUOTA PERIOD" (both in µs), rounded up; None for "max" and for what is no quota."""
+    try:
+        quota_us, period_us = map(int, text.split())
+    except ValueError:
+        return None
+    return -(-quota_us // period_us) if quota_us > 0 and period_us > 0 else None
+
+
+def _text(name: str) -> str:
+    try:
+        return (_CGROUPS / name).read_text()
+    except OSError:
+        return ""
