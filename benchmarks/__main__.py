@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import batching, coalescing, costs, kernels, prefix
+from benchmarks import batching, coalescing, costs, cpu_kernels, prefix
 from benchmarks.peers import report as peers
 from benchmarks.plots import Plots
 
@@ -18,7 +18,7 @@ MEASUREMENTS = {
     "peers": peers.report,
     "prefix": prefix.report,
     "costs": costs.report,
-    "kernels": kernels.report,
+    "kernels": cpu_kernels.report,
 }
 
 

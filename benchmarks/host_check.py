@@ -16,7 +16,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-import torch
+import numba
 
 from benchmarks.stack import RunningStack, running_stack
 from loadtest.open_loop import PlannedRequest, run_plan
@@ -35,7 +35,7 @@ def complete(stack: RunningStack, prompt: str) -> str:
 
 
 def main(tokenizer_dir: str, reference_python: str = sys.executable) -> None:
-    print(f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}")
+    print(f"{platform.machine()}, Python {platform.python_version()}, numba {numba.__version__}")
     regions_before = set(Path("/dev/shm").glob("triton_python_backend_*"))
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder, "tiny-random-llama")
@@ -44,7 +44,9 @@ def main(tokenizer_dir: str, reference_python: str = sys.executable) -> None:
         subprocess.run([reference_python, reference, tokenizer_dir, directory], check=True)
         wanted: dict[str, str] = json.loads((directory / "greedy.json").read_text())
         start_s = time.perf_counter()
-        with running_stack(model=str(directory), data_dir=Path(folder, "data")) as stack:
+        # In fp32, for the texts are to be equal.
+        engine = {"inflight_precision": "fp32"}
+        with running_stack(engine, str(directory), Path(folder, "data")) as stack:
             print(f"ready after {time.perf_counter() - start_s:.1f} s")
             answers = {prompt: complete(stack, prompt) for prompt in wanted}
             plan = [PlannedRequest(0.0, next(iter(wanted)), 200, "load") for _ in range(64)]

@@ -1,4 +1,4 @@
-"""The engine's CPU kernels against torch, on random weights: python -m benchmarks.kernels.
+"""The engine's CPU kernels against torch, on random weights: python -m benchmarks.cpu_kernels.
 
 Needs no checkpoint and no network, so that it can be run on any machine before anything is served there. It
 also tells whether the kernels are right: fp32 logits are held against torch's, and the other formats against
