@@ -52,6 +52,7 @@ def _fingerprint(parameters: EngineParameters) -> str:
     files = sorted(model.iterdir()) if model.is_dir() else [model]
     facts: list[object] = [
         str(model.resolve()),
+        str(_NATIVE),  # compiled kernels are kept for the checkout they came from
         [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()],
         parameters.inflight_precision,
         parameters.inflight_max_sequence_tokens,
