@@ -19,15 +19,12 @@ from python_backend.engine.models import load_weights
 from python_backend.wire.errors import ErrorKind, InflightError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from python_backend.engine.models.decoder import DecoderShape, DecoderWeights
 
 _log = logging.getLogger(__name__)
 
 
-def build_engine(config: EngineConfig, progress: Callable[[int, int], None] | None = None) -> Engine:
-    """`progress` is told how much of the weights is packed, in parts of a whole, where they must be."""
+def build_engine(config: EngineConfig) -> Engine:
     weights = load_weights(Checkpoint(config.checkpoint_dir), config.max_sequence_tokens)
     max_sequence_tokens = _max_sequence_tokens(config, weights.shape)
     kv_tokens = config.max_tokens_in_kv_cache or default_kv_tokens(
@@ -42,7 +39,7 @@ def build_engine(config: EngineConfig, progress: Callable[[int, int], None] | No
         )
         max_sequence_tokens = pool.capacity_tokens
     limits = EngineLimits(weights.shape.vocabulary, max_sequence_tokens)
-    model = build_model(config, weights, pool, max_sequence_tokens, progress)
+    model = build_model(config, weights, pool, max_sequence_tokens)
     return Engine(config, limits, pool, ModelExecutor(model), _guide_compiler(config, weights.shape))
 
 
@@ -51,14 +48,13 @@ def build_model(
     weights: DecoderWeights,
     pool: BlockPool,
     max_sequence_tokens: int,
-    progress: Callable[[int, int], None] | None = None,
 ) -> StepModel:
     # Imported here: they take a second, and whoever only reads this module's types need not wait.
     from python_backend.engine.native.model import NativeModel
     from python_backend.engine.native.packed_model import FORMATS, load_packed
 
     packed_cache = Path(config.packed_cache_dir) if config.packed_cache_dir else cache_dir() / "packed"
-    arrays = load_packed(weights, Path(config.checkpoint_dir), config.precision, packed_cache, progress)
+    arrays = load_packed(weights, Path(config.checkpoint_dir), config.precision, packed_cache)
     model = NativeModel(
         weights.shape,
         arrays,

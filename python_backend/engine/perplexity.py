@@ -21,7 +21,7 @@ from python_backend.engine.cache_dir import cache_dir
 from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.engine import EngineConfig
 from python_backend.engine.models import load_weights
-from python_backend.engine.native.packed_model import PASSING_PREFIX, packed_dir, require_room
+from python_backend.engine.native.packed_model import PASSING_PREFIX, load_packed, packed_dir, require_room
 from python_backend.engine.native.weights import packed_bytes
 from python_backend.engine.prepare import tell_if_compiling
 from python_backend.engine.request import GenerationRequest
@@ -107,8 +107,9 @@ def measure(told: Mapping[str, Any]) -> None:
             config = EngineConfig(
                 str(checkpoint.path), precision=precision, packed_cache_dir=str(packed_cache)
             )
-            model = build_model(config, weights, pool, WINDOW_TOKENS, _teller("packing", precision))
+            load_packed(weights, checkpoint.path, precision, packed_cache, _teller("packing", precision))
             tell_if_compiling()
+            model = build_model(config, weights, pool, WINDOW_TOKENS)
             found = _score(model, pool, windows, precision)
             size_bytes = packed_bytes(packed_dir(checkpoint.path, precision, packed_cache))
         exact = found.perplexity if precision == "fp32" else exact

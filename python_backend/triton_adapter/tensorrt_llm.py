@@ -320,7 +320,7 @@ class TritonPythonModel:
 
 
 def _limits_at_start(capacity: Ready, parameters: EngineParameters) -> Limits:
-    return Limits(capacity.max_batch_size, max(capacity.max_batch_size, parameters.inflight_max_step_tokens))
+    return Limits(capacity.max_batch_size, parameters.inflight_max_step_tokens)
 
 
 def _apply(limits: Limits, engine: EngineProcess) -> None:
