@@ -14,6 +14,33 @@ from launcher.models.checkpoint import resolve_checkpoint
 from launcher.settings import StackSettings, default_data_dir
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where engines of tests compute; with cpu the GPU's kernels run too, interpreted",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Read when a kernel is defined, so before anything imports one.
+    if config.getoption("--device") == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> str:
+    """Where engines of this run compute: cpu or cuda."""
+    chosen: str = request.config.getoption("--device")
+    if chosen == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("--device cuda: this machine has no NVIDIA GPU that torch can use")
+    return chosen
+
+
 @pytest.fixture(scope="session", autouse=True)
 def packed_weights_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What tests pack is gone with them; kernels stay in the user's cache, or each run would compile."""
