@@ -2,6 +2,8 @@
 PYTHON ?= python3
 # Passed on by serve, test and bench, for instance: make serve ARGS="--port 9000"
 ARGS ?=
+# The Python of the GPU host that a bundle is for.
+PYTHON_VERSION ?= 3.12
 
 SHELL := bash -o pipefail
 QUIETER := sed -u -E '/^(Requirement already satisfied|Looking in)/d'
@@ -12,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev same-python serve test check bench lock clean
+.PHONY: help install install-dev same-python serve test check bench bundle lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +56,10 @@ check: install-dev ## Lint, formatting and types
 
 bench: install-dev ## Measurements side by side, against peers and goals: python -m benchmarks $(ARGS)
 	@$(RUN) benchmarks $(ARGS)
+
+bundle: install ## One file for x86_64 GPU hosts that reach no registry (PYTHON_VERSION=3.11, ARGS=--with-default-model)
+	@$(RUN) pip install --disable-pip-version-check --quiet --constraint requirements.lock packaging
+	@$(RUN) deploy.bundle --python-version $(PYTHON_VERSION) $(ARGS)
 
 lock: install-dev ## Bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade renews every pin)
 	@cp requirements.lock requirements.lock.new

@@ -16,10 +16,11 @@ from benchmarks.default_model import default_model_path
 from benchmarks.plots import Plots
 from python_backend.engine.blocks import BlockPool
 from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
-from python_backend.engine.execution import ChunkResult
+from python_backend.engine.execution import ChunkResult, Finished
 from python_backend.engine.memory import resident_bytes
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import BlockCopy, Chunk
+from python_backend.engine.sequence import Sequence
 
 RUNNING, STEPS, PROMPT_TOKENS = 256, 400, 100
 STEP_GOAL_MS, MEMORY_GOAL_MB = 1.0, 300
@@ -29,8 +30,13 @@ KV_TOKENS = 8192
 class NoModel:
     """Answers at once, always the same."""
 
-    def execute(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> list[ChunkResult]:
-        return [ChunkResult(token_id=7) for _ in chunks]
+    depth = 1
+
+    def launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> Finished:
+        return Finished([ChunkResult(token_id=7) for _ in chunks])
+
+    def release(self, sequence: Sequence) -> None:
+        pass
 
 
 def busy_engine() -> Engine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -117,7 +118,8 @@ app.command()(ask)
 
 @app.command()
 def version() -> None:
-    """Say which versions of inflight, Triton's package and Python are in use."""
-    for package in ("inflight", "nvidia-pytriton", "numba"):
-        typer.echo(f"{package} {importlib.metadata.version(package)}")
+    """Say which versions of inflight, Triton's package, what engines compute with, and Python are in use."""
+    for package in ("inflight", "nvidia-pytriton", "numba", "torch"):
+        with suppress(importlib.metadata.PackageNotFoundError):  # one for the CPU, one for the GPU
+            typer.echo(f"{package} {importlib.metadata.version(package)}")
     typer.echo(f"Python {platform.python_version()} on {platform.machine()}")

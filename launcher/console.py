@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     SpinnerColumn,
     TaskID,
@@ -124,4 +125,6 @@ def progress_bar(console: Console, total_bytes: int | None, total_steps: int | N
         columns += [BarColumn(), TaskProgressColumn()]
     if total_bytes:
         columns += [DownloadColumn()]
+    if total_steps:
+        columns += [MofNCompleteColumn()]
     return Progress(*columns, TimeElapsedColumn(), console=console, transient=True)

@@ -28,7 +28,6 @@ LABELS = {
     "compiling": "Compiling the kernels, once for this machine",
     "measuring": "Measuring perplexity ({precision})",
 }
-STEPS = 100
 END_TIMEOUT_S = 5.0
 LAST_LINES = 12
 
@@ -77,10 +76,10 @@ def show(lines: Iterable[str], console: StackConsole) -> list[Event]:
             label = LABELS[event["stage"]].format_map(event)
             if label != shown:
                 current.close()
-                stage = current.enter_context(console.stage(label, total_steps=STEPS if total else None))
+                stage = current.enter_context(console.stage(label, total_steps=total))
                 shown = label
             if total:
-                stage.advance_to(STEPS * event["done"] // total)
+                stage.advance_to(event["done"])
     return found
 
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.engine_task import PREPARE, run_engine_task
+from launcher.loading import LoadingView
 from launcher.models.checkpoint import Checkpoint, resolve_checkpoint
 from launcher.ports import claim_port
 from launcher.processes import STACK_ID_VARIABLE, ChildProcess, become_subreaper, descendants, end_all
@@ -90,7 +91,9 @@ class Stack:
         grpc_port = claim_port(ADDRESS, stack.triton_grpc_port, "--triton-grpc-port", taken)
         metrics_port = claim_port(ADDRESS, stack.triton_metrics_port, "--triton-metrics-port", taken)
         runtime = build_runtime(self._project_root, run.directory)
-        checkpoint = resolve_checkpoint(stack.model, stack.data_dir, self._console)
+        needs_weights = self._settings.engine.get("inflight_weights") != "random"
+        shipped = self._project_root / "models"
+        checkpoint = resolve_checkpoint(stack.model, stack.data_dir, self._console, needs_weights, shipped)
         repositories = self._write_repositories(run, checkpoint)
         self._prepare_engine(run)
         triton = TritonServer(runtime, repositories, run.shared_memory_prefix, grpc_port, metrics_port)
@@ -155,11 +158,13 @@ class Stack:
 
     def _come_up(self, service: Service, label: str) -> bool:
         """False when a stop was requested on the way."""
-        with self._console.stage(label):
+        with LoadingView(self._console, label) as view:
             self._supervisor.start(service)
             deadline_s = time.monotonic() + service.start_timeout_s
             while not self._signals.stop_requested:
-                if self._supervisor.has_come_up(service):
+                has_come_up = self._supervisor.has_come_up(service)
+                view.read(service.child)
+                if has_come_up:
                     return True
                 if time.monotonic() > deadline_s:
                     raise service.failure(

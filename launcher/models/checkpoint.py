@@ -44,15 +44,25 @@ class Checkpoint:
     model_path: Path
 
 
-def resolve_checkpoint(model: str, data_dir: Path, progress: Progress) -> Checkpoint:
+def resolve_checkpoint(
+    model: str,
+    data_dir: Path,
+    progress: Progress,
+    needs_weights: bool = True,
+    shipped: Path | None = None,
+) -> Checkpoint:
+    """`shipped` is where known models lie that came along with the program."""
     known = KNOWN_MODELS.get(model)
     if known is not None:
-        directory = prepare_known_model(known, data_dir / "models", progress)
+        if shipped is not None and (shipped / known.name).is_dir():
+            directory = shipped / known.name
+        else:
+            directory = prepare_known_model(known, data_dir / "models", progress)
         return Checkpoint(known.name, directory, directory / MODEL_FILE)
     path = Path(model).expanduser().resolve()
     if path.suffix == ".gguf" and path.is_file():
         return gguf_checkpoint(path, data_dir / "models", progress)
-    return local_checkpoint(model)
+    return local_checkpoint(model, needs_weights)
 
 
 def gguf_checkpoint(gguf: Path, models_dir: Path, progress: Progress) -> Checkpoint:
@@ -69,7 +79,7 @@ def gguf_checkpoint(gguf: Path, models_dir: Path, progress: Progress) -> Checkpo
     return Checkpoint(name, target, gguf)
 
 
-def local_checkpoint(model: str) -> Checkpoint:
+def local_checkpoint(model: str, needs_weights: bool = True) -> Checkpoint:
     directory = Path(model).expanduser().resolve()
     if not directory.is_dir():
         known = ", ".join(sorted(KNOWN_MODELS))
@@ -77,7 +87,7 @@ def local_checkpoint(model: str) -> Checkpoint:
             f"{model!r} is neither a known model ({known}) nor a directory nor a .gguf file"
         )
     missing = [name for name in ("config.json", "tokenizer.json") if not (directory / name).is_file()]
-    missing += missing_weights(directory)
+    missing += missing_weights(directory) if needs_weights else []
     if missing:
         raise CheckpointError(
             f"{directory} is not a Hugging Face checkpoint: it has no {', no '.join(missing)}"

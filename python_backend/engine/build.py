@@ -15,32 +15,54 @@ from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
 from python_backend.engine.executor import ModelExecutor, StepModel
 from python_backend.engine.guides import GuideCompiler, GuideLimits
 from python_backend.engine.kv_size import default_kv_tokens, kv_bytes_per_token
+from python_backend.engine.messages import LoadingProgress, ignore_progress
 from python_backend.engine.models import load_weights
 from python_backend.wire.errors import ErrorKind, InflightError
 
 if TYPE_CHECKING:
+    from python_backend.engine.execution import Executor
     from python_backend.engine.models.decoder import DecoderShape, DecoderWeights
 
 _log = logging.getLogger(__name__)
 
 
-def build_engine(config: EngineConfig) -> Engine:
-    weights = load_weights(Checkpoint(config.checkpoint_dir), config.max_sequence_tokens)
-    max_sequence_tokens = _max_sequence_tokens(config, weights.shape)
+def build_engine(config: EngineConfig, progress: LoadingProgress = ignore_progress) -> Engine:
+    weights = _open_weights(config)
+    wanted_tokens = _max_sequence_tokens(config, weights.shape)
+    pool, executor = _place(config, weights, wanted_tokens, progress)
+    max_sequence_tokens = min(wanted_tokens, pool.capacity_tokens)
+    if max_sequence_tokens < wanted_tokens:
+        _log.warning(
+            "the KV cache holds %d tokens; sequences are limited to that, not to %d",
+            max_sequence_tokens,
+            wanted_tokens,
+        )
+    limits = EngineLimits(weights.shape.vocabulary, max_sequence_tokens)
+    return Engine(config, limits, pool, executor, _guide_compiler(config, weights.shape))
+
+
+def _open_weights(config: EngineConfig) -> DecoderWeights:
+    if config.random_weights:
+        from python_backend.engine.cuda.random_weights import RepeatedLayers, ShapesOnly
+
+        return RepeatedLayers(load_weights(ShapesOnly(config.checkpoint_dir), config.max_sequence_tokens))
+    return load_weights(Checkpoint(config.checkpoint_dir), config.max_sequence_tokens)
+
+
+def _place(
+    config: EngineConfig, weights: DecoderWeights, max_sequence_tokens: int, progress: LoadingProgress
+) -> tuple[BlockPool, Executor]:
+    if config.device == "cuda":
+        # Imported here: torch takes seconds, and on a machine without a GPU need not be there.
+        from python_backend.engine.cuda.build import build_on_gpu
+
+        return build_on_gpu(config, weights, max_sequence_tokens, progress)
     kv_tokens = config.max_tokens_in_kv_cache or default_kv_tokens(
         kv_bytes_per_token(weights.shape, config.tokens_per_block), max_sequence_tokens
     )
     pool = BlockPool(max(1, kv_tokens // config.tokens_per_block), config.tokens_per_block)
-    if pool.capacity_tokens < max_sequence_tokens:
-        _log.warning(
-            "the KV cache holds %d tokens; sequences are limited to that, not to %d",
-            pool.capacity_tokens,
-            max_sequence_tokens,
-        )
-        max_sequence_tokens = pool.capacity_tokens
-    limits = EngineLimits(weights.shape.vocabulary, max_sequence_tokens)
-    model = build_model(config, weights, pool, max_sequence_tokens)
-    return Engine(config, limits, pool, ModelExecutor(model), _guide_compiler(config, weights.shape))
+    model = build_model(config, weights, pool, min(max_sequence_tokens, pool.capacity_tokens))
+    return pool, ModelExecutor(model)
 
 
 def build_model(

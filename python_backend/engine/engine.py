@@ -1,4 +1,4 @@
-"""The step loop's body: schedule, execute, commit."""
+"""The step loop's body: schedule, launch, commit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields
 from python_backend.engine.blocks import BlockPool
 from python_backend.engine.events import end_event, gather_context_logits, token_event
 from python_backend.engine.execution import ChunkResult, Executor
-from python_backend.engine.faults import GuardedExecution
 from python_backend.engine.guiding import GuideCompiler, PreparedGuide, await_guides, is_held_up
 from python_backend.engine.messages import SequenceEvent
+from python_backend.engine.pipeline import Pipeline
 from python_backend.engine.refusals import refuse_impossible
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.admission import admission_rule
@@ -47,11 +47,16 @@ class EngineConfig:
     packed_cache_dir: str | None = None
     tokenizer_dir: str | None = None
     guide_compile_limit_s: float = 5.0
+    device: str = "cpu"
+    gpu: int = 0
+    free_memory_fraction: float = 0.9
+    random_weights: bool = False
+    cuda_graphs: bool = True
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if type(value) is int and value < 1:
+            if type(value) is int and value < (field.name != "gpu"):
                 raise ValueError(f"{field.name} is {value}; it must be at least 1")
 
 
@@ -89,6 +94,7 @@ class Engine:
         self._checks_blocks = config.check_blocks
         self._max_return_sequences = config.max_batch_size
         self._executor = executor
+        self._pipeline = Pipeline(executor, pool.tokens_per_block, self._commit)
         self._compiler = compiler
         self._now_ns = now_ns
         self._scheduler = Scheduler(
@@ -110,13 +116,15 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._sequences)
+        return bool(self._sequences or self._pipeline)
 
     @property
     def can_step(self) -> bool:
         """Whether a step would do something; False while all that is here waits for its guides."""
         runnable, now_ns = self._scheduler.running or self._scheduler.waiting, self._now_ns()
-        return bool(self._cancelled) or any(not is_held_up(sequence, now_ns) for sequence in runnable)
+        return bool(self._cancelled or self._pipeline) or any(
+            not is_held_up(sequence, now_ns) for sequence in runnable
+        )
 
     def add(self, key: int, request: GenerationRequest, arrival_ns: int | None = None) -> None:
         """Takes a request in; raises InflightError if it could never run."""
@@ -152,18 +160,25 @@ class Engine:
             raise InflightError(ErrorKind.INVALID_REQUEST, str(error)) from None
 
     def step(self) -> list[SequenceEvent]:
+        """Launches the next step, and tells what those gave that are to be over by then.
+
+        Raises EngineBroken where the engine cannot go on, not even empty.
+        """
         self._end_cancelled()
         self._take_in_prepared()
+        if self._pipeline.hides_history:
+            self._pipeline.collect(leave=0)
         await_guides(self._scheduler.running, self._now_ns)
         plan = self._schedule()
-        execution = GuardedExecution(self._executor, self.pool.tokens_per_block)
-        self._commit(plan, execution.run(plan.chunks, plan.copies))
+        self._pipeline.launch(plan)
+        self._pipeline.collect(leave=self._executor.depth - 1 if plan.chunks else 0)
         if self._checks_blocks:
             self.pool.check()
         return self._take_events()
 
     def abort(self, reason: str) -> list[SequenceEvent]:
         """Ends every sequence with an error, after a step that raised; the engine can go on, empty."""
+        self._pipeline.clear()
         sequences = list(itertools.chain(*self._sequences.values()))
         for sequence in sequences:
             sequence.is_suspect = True
@@ -243,49 +258,56 @@ class Engine:
         now_ns = self._now_ns()
         self.pool.advance_to(now_ns)
         plan = self._scheduler.schedule()
+        for sequence in plan.preempted:
+            self._executor.release(sequence)
         for chunk in plan.chunks:
             if chunk.sequence.first_scheduled_ns == 0:
                 chunk.sequence.first_scheduled_ns = now_ns
-        return plan
-
-    def _commit(self, plan: StepPlan, results: list[ChunkResult]) -> None:
-        """Counts what was computed, hands out what was found, and lets those leave that ended by it."""
-        now_ns = self._now_ns()
-        ended = []
-        for chunk, result in zip(plan.chunks, results, strict=True):
-            try:
-                self._take(chunk, result, now_ns)
-            except Exception as error:
-                _log.exception("what sequence %d was given could not be taken", chunk.sequence.key)
-                self._fail(chunk.sequence, _not_taken(error))
-            if chunk.sequence.finish_reason:
-                ended.append(chunk.sequence)
-        self._leave(ended)
         self._latest_plan = plan
         self._step_count += bool(plan.chunks)
         self._preemption_count += len(plan.preempted)
+        return plan
+
+    def _commit(self, plan: StepPlan, results: list[ChunkResult]) -> None:
+        """Counts what was computed, hands out what was found, and lets those leave that ended by it.
+
+        Nobody asks any more for what was found for a sequence that ended while the step ran.
+        """
+        now_ns = self._now_ns()
+        ended = []
+        for chunk, result in zip(plan.chunks, results, strict=True):
+            if chunk.sequence.finish_reason is not None:
+                continue
+            sequence = chunk.sequence
+            try:
+                self._take(chunk, result, now_ns)
+            except Exception as error:
+                _log.exception("what sequence %d was given could not be taken", sequence.key)
+                self._fail(sequence, _not_taken(error))
+            if sequence.finish_reason is not None:
+                ended.append(sequence)
+        self._leave(ended)
 
     def _take(self, chunk: Chunk, result: ChunkResult, now_ns: int) -> None:
         """Telling is the last thing that is done, so that what raises before is not told as well."""
+        sequence = chunk.sequence
         if result.error is not None:
-            self._fail(chunk.sequence, result.error)
-        elif not chunk.yields_token:
-            self._take_computed(chunk, result)
-        elif result.token_id is None and not result.ends_guide:
-            self._fail(chunk.sequence, NOT_A_NUMBER)
-        else:
-            self._take_computed(chunk, result)
-            self._take_token(chunk.sequence, result, now_ns)
-
-    def _take_computed(self, chunk: Chunk, result: ChunkResult) -> None:
+            self._fail(sequence, result.error)
+            return
+        if chunk.yields_token and result.token_id is None and not result.ends_guide:
+            self._fail(sequence, NOT_A_NUMBER)
+            return
         self._scheduler.commit(chunk)
-        if chunk.sequence.request.returns_context_logits and chunk.sequence.generated_tokens == 0:
+        if sequence.request.returns_context_logits and sequence.generated_tokens == 0:
             gather_context_logits(chunk, result)
+        if chunk.yields_token:
+            self._take_token(sequence, result, now_ns)
 
     def _take_token(self, sequence: Sequence, result: ChunkResult, now_ns: int) -> None:
-        sequence.first_token_ns = sequence.first_token_ns or now_ns
+        is_first = sequence.first_token_ns == 0
+        if is_first:
+            sequence.first_token_ns = now_ns
         sequence.last_token_ns = now_ns
-        is_first = sequence.generated_tokens == 0
         token_ids = [] if result.token_id is None else sequence.accept(result.token_id)
         if result.ends_guide and sequence.finish_reason is None:
             sequence.finish_reason = FinishReason.STOP_WORDS
@@ -302,6 +324,9 @@ class Engine:
 
     def _leave(self, ended: list[Sequence]) -> None:
         """Nobody finds again what a suspect sequence has computed."""
+        for sequence in ended:
+            if sequence.table.blocks:  # it was in the batch
+                self._executor.release(sequence)
         self._scheduler.remove([sequence for sequence in ended if not sequence.is_suspect])
         self._scheduler.remove([sequence for sequence in ended if sequence.is_suspect], True)
         for sequence in ended:

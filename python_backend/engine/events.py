@@ -23,6 +23,9 @@ def token_event(
     sequence: Sequence, token_ids: list[int], result: ChunkResult, is_first: bool
 ) -> SequenceEvent:
     request = sequence.request
+    is_plain = result.log_prob is None and result.generation_logits is None
+    if is_plain and sequence.finish_reason is None and not request.returns_context_logits:
+        return SequenceEvent(sequence.key, token_ids, None, None, sequence.index)  # nearly always
     wants_context = is_first and request.returns_context_logits
     event = SequenceEvent(
         sequence.key,

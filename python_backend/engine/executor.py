@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Row
 from typing import TYPE_CHECKING, Protocol
 
-from python_backend.engine.execution import ChunkResult
+from python_backend.engine.execution import ChunkResult, Finished
 from python_backend.engine.sampling import choose_tokens
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from python_backend.engine.scheduling.plan import BlockCopy, Chunk
+    from python_backend.engine.sequence import Sequence
 
 
 class StepModel(Protocol):
@@ -28,10 +29,17 @@ class StepModel(Protocol):
 
 
 class ModelExecutor:
+    """Computes a step while it is being launched."""
+
+    depth = 1
+
     def __init__(self, model: StepModel) -> None:
         self._model = model
 
-    def execute(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> list[ChunkResult]:
+    def release(self, sequence: Sequence) -> None:
+        """Nothing is kept for a sequence but its blocks."""
+
+    def launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> Finished:
         wanted = [_wanted_positions(chunk) for chunk in chunks]
         logits = self._model.forward(chunks, copies, _rows_of(chunks, wanted))
         results = []
@@ -47,7 +55,7 @@ class ModelExecutor:
             if chunk.yields_token:
                 last_rows.append(row - 1)
         self._choose(chunks, logits, last_rows, results)
-        return results
+        return Finished(results)
 
     def _choose(
         self,

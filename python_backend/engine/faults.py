@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence as Row
 
-from python_backend.engine.execution import ChunkResult, Executor
+from python_backend.engine.execution import ChunkResult, Executor, Launched
 from python_backend.engine.scheduling.plan import BlockCopy, Chunk
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -13,6 +13,13 @@ _log = logging.getLogger("inflight.engine")
 
 # So many sequences failing one after the other, and none succeeding: it is not the sequences.
 _HOPELESS = 8
+
+
+class EngineBroken(Exception):
+    """A step failed after others had been launched behind it: nobody knows what is in the cache now.
+
+    Every sequence has to end, and whoever runs the engine has to start another.
+    """
 
 
 class GuardedExecution:
@@ -32,11 +39,12 @@ class GuardedExecution:
         if not chunks:
             return []
         try:
-            results = self._executor.execute(chunks, copies)
-            if len(results) != len(chunks):
-                raise RuntimeError(f"{len(chunks)} chunks were given and {len(results)} results came back")
+            launched = self._executor.launch(chunks, copies)
+            results = results_of(launched, chunks, self._executor.depth)
             self._succeeded += len(results)
             return results
+        except EngineBroken:
+            raise
         except Exception as error:
             if len(chunks) == 1 or self._is_hopeless:
                 self._failed += len(chunks)
@@ -59,8 +67,26 @@ class GuardedExecution:
         return [copy for copy in copies if copy.target in entered]
 
 
+def results_of(launched: Launched, chunks: Row[Chunk], depth: int) -> list[ChunkResult]:
+    """Raises EngineBroken where a step that others may have been launched behind does not come to its end."""
+    try:
+        results = launched.results()
+        if len(results) != len(chunks):
+            raise RuntimeError(f"{len(chunks)} chunks were given and {len(results)} results came back")
+        return results
+    except Exception as error:
+        if depth > 1:
+            raise EngineBroken(f"a step did not come to its end: {_cause(error)}") from error
+        raise
+
+
 def _failure(error: Exception) -> InflightError:
     if isinstance(error, InflightError):
         return error
-    cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return InflightError(ErrorKind.ENGINE_FAILED, f"the engine could not compute this sequence: {cause}")
+    return InflightError(
+        ErrorKind.ENGINE_FAILED, f"the engine could not compute this sequence: {_cause(error)}"
+    )
+
+
+def _cause(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

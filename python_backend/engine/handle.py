@@ -20,10 +20,13 @@ from python_backend.engine.messages import (
     Cancel,
     Command,
     Configure,
+    Loading,
+    LoadingProgress,
     Ready,
     Report,
     Start,
     Submit,
+    ignore_progress,
     receive_report,
     send,
 )
@@ -63,10 +66,11 @@ class EngineProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def wait_until_ready(self) -> Ready:
-        """Blocks while the model loads; raises what the engine gave as the reason if it cannot."""
+    def wait_until_ready(self, progress: LoadingProgress = ignore_progress) -> Ready:
+        """Blocks while the model loads, passing on how far it is; raises the engine's reason if it cannot."""
         try:
-            report = receive_report(self._connection)
+            while isinstance(report := receive_report(self._connection), Loading):
+                progress(report.stage, report.done, report.total)
         except (EOFError, OSError):
             self.stop()
             raise InflightError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -9,6 +10,13 @@ import msgspec
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.sequence import FinishReason
 from python_backend.wire.parameters import EngineParameters
+
+# Told how far a start is: the stage, and how much of its total is done. A total of 0: nobody knows.
+LoadingProgress = Callable[[str, int, int], None]
+
+
+def ignore_progress(stage: str, done: int, total: int) -> None:
+    """For whoever does not watch."""
 
 
 class Start(msgspec.Struct, tag=True, frozen=True):
@@ -43,6 +51,15 @@ class Ready(msgspec.Struct, tag=True, frozen=True):
     total_blocks: int
     tokens_per_block: int
     max_batch_size: int
+    max_step_tokens: int
+
+
+class Loading(msgspec.Struct, tag=True, frozen=True):
+    """How far the start is; any number of them before Ready. A total of 0: nobody knows."""
+
+    stage: str
+    done: int
+    total: int
 
 
 class Broken(msgspec.Struct, tag=True, frozen=True):
@@ -119,7 +136,7 @@ class Progress(msgspec.Struct, tag=True, frozen=True):
 
 
 Command = Start | Submit | Cancel | Configure
-Report = Ready | Broken | Progress
+Report = Loading | Ready | Broken | Progress
 
 _encoder = msgspec.msgpack.Encoder()
 _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

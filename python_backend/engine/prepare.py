@@ -1,6 +1,8 @@
 """`python -m python_backend.engine.prepare`: packs a model's weights and compiles the kernels, if need be.
 
-A receipt beside the packed weights names what was made; while all of it is there, nothing heavy is imported.
+That is for the CPU; a GPU loads the checkpoint as it is, and only the question whether it can is answered. A
+receipt beside the packed weights names what was made; while all of it is there, nothing heavy is
+imported.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from python_backend.engine.cache_dir import cache_dir
+from python_backend.engine.device import choose_device
 from python_backend.engine.task import run_task, tell
-from python_backend.wire.parameters import EngineParameters, parse_engine_parameters
+from python_backend.wire.parameters import DeviceSettings, EngineParameters, parse_engine_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,15 +31,20 @@ _NATIVE = Path(__file__).with_name("native")
 def prepare(told: Mapping[str, Any]) -> None:
     """`told` are the engine's parameters."""
     parameters = parse_engine_parameters({"gpt_model_type": "inflight_fused_batching", **told})
+    device = choose_device(parameters.inflight_device, parameters.gpu_device_ids)
+    settings = parameters.on(device)
+    if device == "cuda":
+        _refuse_unknown_model(parameters)
+        return
     packed_cache = Path(parameters.inflight_packed_cache_dir or cache_dir() / "packed")
-    receipt = packed_cache / f".prepared-{_fingerprint(parameters)}"
+    receipt = packed_cache / f".prepared-{_fingerprint(parameters, settings)}"
     if _is_prepared(receipt):
         return
     packed_cache.mkdir(parents=True, exist_ok=True)
     with _alone(packed_cache):
         if not _is_prepared(receipt):
             _remove_stale_receipts(packed_cache)
-            receipt.write_text(json.dumps([str(path) for path in _make(parameters, packed_cache)]))
+            receipt.write_text(json.dumps([str(path) for path in _make(parameters, settings, packed_cache)]))
 
 
 def _is_prepared(receipt: Path) -> bool:
@@ -46,7 +54,16 @@ def _is_prepared(receipt: Path) -> bool:
         return False
 
 
-def _fingerprint(parameters: EngineParameters) -> str:
+def _refuse_unknown_model(parameters: EngineParameters) -> None:
+    if parameters.inflight_weights == "random":
+        return
+    from python_backend.engine.checkpoint import Checkpoint
+    from python_backend.engine.models import load_weights
+
+    load_weights(Checkpoint(parameters.gpt_model_path), parameters.inflight_max_sequence_tokens)
+
+
+def _fingerprint(parameters: EngineParameters, settings: DeviceSettings) -> str:
     """Everything that packed weights, compiled kernels, or the refusal of a model depend on."""
     model = Path(parameters.gpt_model_path)
     files = sorted(model.iterdir()) if model.is_dir() else [model]
@@ -54,7 +71,7 @@ def _fingerprint(parameters: EngineParameters) -> str:
         str(model.resolve()),
         str(_NATIVE),  # compiled kernels are kept for the checkout they came from
         [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()],
-        parameters.inflight_precision,
+        settings.precision,
         parameters.inflight_max_sequence_tokens,
         importlib.metadata.version("numba"),
         sys.implementation.cache_tag,
@@ -96,7 +113,7 @@ def _remove_stale_receipts(packed_cache: Path) -> None:
             receipt.unlink(missing_ok=True)
 
 
-def _make(parameters: EngineParameters, packed_cache: Path) -> list[Path]:
+def _make(parameters: EngineParameters, settings: DeviceSettings, packed_cache: Path) -> list[Path]:
     """Packs, then builds an engine with next to no cache, which compiles; returns what that left on disk."""
     from python_backend.engine.build import build_engine
     from python_backend.engine.checkpoint import Checkpoint
@@ -106,7 +123,7 @@ def _make(parameters: EngineParameters, packed_cache: Path) -> list[Path]:
     from python_backend.engine.native.step import run_step
 
     checkpoint = Path(parameters.gpt_model_path)
-    precision, block = parameters.inflight_precision, parameters.inflight_tokens_per_block
+    precision, block = settings.precision, settings.tokens_per_block
 
     def report(done: int, total: int) -> None:
         tell(stage="packing", precision=precision, done=done, total=total)

@@ -9,6 +9,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Protocol
 
+from python_backend.engine.faults import EngineBroken
 from python_backend.engine.messages import (
     Broken,
     Cancel,
@@ -56,7 +57,8 @@ class Runtime(Protocol):
     def configure(self, max_step_tokens: int | None, max_batch_size: int | None) -> None:
         """Sets new limits; raises InflightError when they make no sense."""
 
-    def step(self) -> list[SequenceEvent]: ...
+    def step(self) -> list[SequenceEvent]:
+        """Raises EngineBroken when there can be no further one."""
 
     def abort(self, reason: str) -> list[SequenceEvent]:
         """Ends every sequence with an error, after a step that broke."""
@@ -81,9 +83,11 @@ class StepLoop:
         self._gauge_period_s = gauge_period_s
         self._next_gauges_s = 0.0
         self._refused: list[SequenceEvent] = []
+        self._is_broken = False
 
     def run(self) -> None:
-        while True:
+        """Returns when the runtime broke for good, after everybody was told."""
+        while not self._is_broken:
             self._take_commands()
             events = self._refused + self._step()
             self._refused = []
@@ -131,6 +135,7 @@ class StepLoop:
             return self._runtime.step()
         except Exception as error:
             _log.exception("a step failed")
+            self._is_broken = isinstance(error, EngineBroken)
             failure = InflightError(ErrorKind.ENGINE_FAILED, f"a step of the engine failed: {error}")
             return self._runtime.abort(failure.to_text())
 
@@ -145,7 +150,8 @@ class StepLoop:
             send(self._connection, Progress(events, gauges))
 
 
-def main(connection: Connection) -> None:
+def main(connection: Connection) -> int:
+    """The exit code: 0 where the owner knows why, by a message; 1 where it is to start another engine."""
     start = receive_command(connection)
     if not isinstance(start, Start):
         raise TypeError(f"the first command must be Start, not {type(start).__name__}")
@@ -153,21 +159,25 @@ def main(connection: Connection) -> None:
         runtime = load_runtime(start.parameters)
     except InflightError as error:
         send(connection, Broken(error.to_text()))
-        return
+        return 0
     except Exception as error:
         _log.exception("the model could not be loaded")
         send(connection, Broken(InflightError(ErrorKind.ENGINE_FAILED, str(error)).to_text()))
-        return
+        return 0
     # What was loaded stays: a collector that looked through it would hold up a step for tens of milliseconds.
     gc.collect()
     gc.freeze()
+    # Nor is there anything to find among what a step makes and lets go of: several times in every step, else.
+    gc.set_threshold(50_000, 20, 100)
     send(connection, runtime.describe())
     StepLoop(connection, runtime, start.parameters.stats_check_period_ms / 1000).run()
+    connection.close()  # the owner need not wait for what the process does at its end
+    return 1
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
     try:
-        main(Connection(int(sys.argv[1])))
+        sys.exit(main(Connection(int(sys.argv[1]))))
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         sys.exit(0)

@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 from python_backend.engine.build import build_engine
+from python_backend.engine.device import choose_device
 from python_backend.engine.engine import EngineConfig
 from python_backend.engine.memory import resident_bytes
-from python_backend.engine.messages import Gauges, Ready, SequenceEvent
+from python_backend.engine.messages import Gauges, LoadingProgress, Ready, SequenceEvent, ignore_progress
 from python_backend.engine.request import GenerationRequest
 from python_backend.wire.parameters import EngineParameters
 
 
 class EngineRuntime:
-    def __init__(self, parameters: EngineParameters) -> None:
-        self._max_batch_size = parameters.inflight_max_batch_size
+    def __init__(self, parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> None:
+        device = choose_device(parameters.inflight_device, parameters.gpu_device_ids)
+        self._settings = parameters.on(device)
         self._engine = build_engine(
             EngineConfig(
                 checkpoint_dir=parameters.gpt_model_path,
+                device=device,
+                gpu=parameters.gpu_device_ids,
                 max_tokens_in_kv_cache=parameters.max_tokens_in_paged_kv_cache,
-                tokens_per_block=parameters.inflight_tokens_per_block,
-                max_batch_size=parameters.inflight_max_batch_size,
-                max_step_tokens=parameters.inflight_max_step_tokens,
+                free_memory_fraction=parameters.kv_cache_free_gpu_mem_fraction,
+                tokens_per_block=self._settings.tokens_per_block,
+                max_batch_size=self._settings.max_batch_size,
+                max_step_tokens=self._settings.max_step_tokens,
                 max_sequence_tokens=parameters.inflight_max_sequence_tokens,
                 static_batching=parameters.static_batching,
                 check_blocks=parameters.inflight_check_blocks,
                 guaranteed_no_evict=parameters.guaranteed_no_evict,
                 threads=parameters.inflight_threads,
                 enable_kv_cache_reuse=parameters.enable_kv_cache_reuse,
-                precision=parameters.inflight_precision,
+                precision=self._settings.precision,
+                random_weights=parameters.inflight_weights == "random",
+                cuda_graphs=parameters.cuda_graph_mode,
                 packed_cache_dir=parameters.inflight_packed_cache_dir,
                 tokenizer_dir=parameters.tokenizer_dir or None,
                 guide_compile_limit_s=parameters.inflight_guide_compile_limit_s,
-            )
+            ),
+            progress,
         )
 
     def describe(self) -> Ready:
@@ -38,7 +46,8 @@ class EngineRuntime:
             max_sequence_tokens=self._engine.limits.max_sequence_tokens,
             total_blocks=self._engine.pool.total_blocks,
             tokens_per_block=self._engine.pool.tokens_per_block,
-            max_batch_size=self._max_batch_size,
+            max_batch_size=self._settings.max_batch_size,
+            max_step_tokens=self._settings.max_step_tokens,
         )
 
     @property

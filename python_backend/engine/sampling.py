@@ -77,7 +77,7 @@ def _choose(scores: NDArray[np.float32], sequence: Sequence, likeliest: int, pea
         likeliest = int(scores.argmax())
         peak = float(scores[likeliest])
         if peak == -math.inf:
-            return _nothing_left(sequence)
+            return nothing_left(sequence)
         if not math.isfinite(peak):
             return Choice()
     sampling = sequence.request.sampling
@@ -88,7 +88,7 @@ def _choose(scores: NDArray[np.float32], sequence: Sequence, likeliest: int, pea
     return Choice(draw(scores, peak, sampling.temperature, sampling.top_k, top_p, point))
 
 
-def _nothing_left(sequence: Sequence) -> Choice:
+def nothing_left(sequence: Sequence) -> Choice:
     """Where the guide lets the answer end, that is its end; elsewhere it is the request's fault."""
     if sequence.guide is not None and sequence.guide.may_end:
         return Choice(ends_guide=True)

@@ -27,18 +27,22 @@ class Sequence:
     """A request inside the engine, or one of several that answer the same request.
 
     `tokens` holds prompt and answer; the first `computed_tokens` of them have their keys and values in the
-    cache. A step hands the sequence some of the rest; when none is left over, the step yields the next
-    token. Preemption sets `computed_tokens` back to 0 and touches nothing else, so that a sequence goes on
-    exactly where it was.
+    cache for certain, and the first `scheduled_tokens` were given to steps, some of which may still run. A
+    step hands the sequence some of the rest; when none is left over, the step yields the next token. So many
+    of these as running steps will tell are `coming_tokens`: the next step may have them computed before they
+    are known. Preemption sets both counts back to 0 and touches nothing else, so that a sequence goes on
+    exactly where it was; a token that is coming still comes.
 
     Of the sequences of one request the first is the `leader` of the others: it computes the prompt for all.
     `rank` is the order in which sequences are served: tier, arrival, and place within the request. `hashes`
     stands for the full blocks, behind the root they begin at. What a sequence that `is_suspect` has computed
-    is not to be trusted. `scoring` belongs to whoever chooses tokens.
+    is not to be trusted. `scoring` belongs to whoever chooses tokens. One that `needs_history` has its next
+    token chosen by rules that look at the last ones on the host, so none of those may be still to come.
     """
 
     __slots__ = (
         "arrival_ns",
+        "coming_tokens",
         "computed_tokens",
         "context_logits",
         "finish_reason",
@@ -53,10 +57,13 @@ class Sequence:
         "last_token_ns",
         "leader",
         "max_new_tokens",
+        "most_tokens",
+        "needs_history",
         "preemptions",
         "prompt_tokens",
         "rank",
         "request",
+        "scheduled_tokens",
         "scoring",
         "stop_words",
         "table",
@@ -81,7 +88,11 @@ class Sequence:
         self.max_new_tokens = max_new_tokens
         self.tokens = list(request.prompt_ids)
         self.prompt_tokens = len(self.tokens)
+        self.most_tokens = self.prompt_tokens + max_new_tokens
         self.computed_tokens = 0
+        self.scheduled_tokens = 0
+        self.coming_tokens = 0
+        self.needs_history: bool = leader.needs_history if leader else _needs_history(request)
         self.table = BlockTable()
         self.hashes = [root_hash(request.cache_salt)]
         self.stop_words: WordIndex = leader.stop_words if leader else WordIndex(request.stop_sequences)
@@ -103,7 +114,18 @@ class Sequence:
 
     @property
     def pending_tokens(self) -> int:
+        """Tokens that are known, and not in the cache for certain."""
         return len(self.tokens) - self.computed_tokens
+
+    @property
+    def expected_tokens(self) -> int:
+        return len(self.tokens) + self.coming_tokens
+
+    @property
+    def unscheduled_tokens(self) -> int:
+        """Tokens that a step may be given; none where those to come are certain to be the last."""
+        expected = len(self.tokens) + self.coming_tokens
+        return expected - self.scheduled_tokens if expected < self.most_tokens else 0
 
     @property
     def generated_tokens(self) -> int:
@@ -116,7 +138,7 @@ class Sequence:
     @property
     def most_cached_tokens(self) -> int:
         """Keys and values this sequence can ever need: those of all its tokens but the last."""
-        return self.prompt_tokens + self.max_new_tokens - 1
+        return self.most_tokens - 1
 
     @property
     def may_end(self) -> bool:
@@ -150,15 +172,19 @@ class Sequence:
     def _leader_has_prompt(self) -> bool:
         return self.leader is not None and self.leader.computed_tokens >= self.prompt_tokens
 
+    @property
+    def _is_stopped(self) -> bool:
+        return self.stop_words.at_end_of(self.tokens, self.generated_tokens)
+
     def accept(self, token_id: int) -> list[int]:
         """Takes the next token, returns what of it belongs to the answer, sets `finish_reason` at its end."""
         if token_id == self.request.end_id and self.may_end:
             self.finish_reason = FinishReason.END_ID
             return []
         self.tokens.append(token_id)
-        if self.may_end and self.stop_words.at_end_of(self.tokens, self.generated_tokens):
+        if self.request.stop_sequences and self.may_end and self._is_stopped:
             self.finish_reason = FinishReason.STOP_WORDS
-        elif self.generated_tokens >= self.max_new_tokens:
+        elif len(self.tokens) >= self.most_tokens:
             self.finish_reason = FinishReason.LENGTH
         elif self.guide is not None:
             self.guide.advance(token_id)
@@ -166,3 +192,12 @@ class Sequence:
 
     def __repr__(self) -> str:
         return f"Sequence({self.key}.{self.index}, {self.computed_tokens} of {len(self.tokens)} computed)"
+
+
+def _needs_history(request: GenerationRequest) -> bool:
+    sampling = request.sampling
+    return (
+        request.guide is not None
+        or any(len(word) > 1 for word in request.bad_sequences)
+        or (sampling.top_p_decay < 1 and not sampling.is_greedy)
+    )

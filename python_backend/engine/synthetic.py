@@ -36,14 +36,16 @@ class SyntheticRuntime:
 
     def __init__(self, parameters: EngineParameters) -> None:
         self._tokens_per_s = parameters.inflight_synthetic_tokens_per_s
-        self._max_batch_size = parameters.inflight_max_batch_size
-        self._max_step_tokens = parameters.inflight_max_step_tokens
+        settings = parameters.on("cpu")  # as good as any: nothing is computed
+        self._max_batch_size = settings.max_batch_size
+        self._max_step_tokens = settings.max_step_tokens
         self._streams: list[_Stream] = []
         self._next_step_s = 0.0
         self._steps = 0
 
     def describe(self) -> Ready:
-        return Ready(_MAX_TOKENS, _MAX_TOKENS // _BLOCK_TOKENS, _BLOCK_TOKENS, self._max_batch_size)
+        blocks = _MAX_TOKENS // _BLOCK_TOKENS
+        return Ready(_MAX_TOKENS, blocks, _BLOCK_TOKENS, self._max_batch_size, self._max_step_tokens)
 
     @property
     def has_work(self) -> bool:

@@ -34,7 +34,8 @@ from python_backend.triton_adapter.running import (
     send_final,
 )
 from python_backend.wire.errors import ErrorKind, InflightError
-from python_backend.wire.parameters import EngineParameters, parse_engine_parameters
+from python_backend.wire.loading import loading_text
+from python_backend.wire.parameters import parse_engine_parameters
 from python_backend.wire.stream_mark import StreamMark
 
 _log = logging.getLogger("inflight.tensorrt_llm")
@@ -62,8 +63,8 @@ class TritonPythonModel:
             args["model_name"], args["model_version"], self._parameters.static_batching
         )
         self._engine = EngineProcess(self._parameters)
-        self._capacity = self._engine.wait_until_ready()
-        self._limits = self._most_limits = _limits_at_start(self._capacity, self._parameters)
+        self._capacity = self._engine.wait_until_ready(_log_loading)
+        self._limits = self._most_limits = _limits_at_start(self._capacity)
         self._rules = ModelRules(
             decoupled=pb.is_decoupled(args),
             exclude_input=self._parameters.exclude_input_in_output,
@@ -291,7 +292,7 @@ class TritonPythonModel:
             self._fail(row, failure)
         try:
             engine = EngineProcess(self._parameters)
-            self._capacity = engine.wait_until_ready()
+            self._capacity = engine.wait_until_ready(_log_loading)
             _apply(self._limits, engine)
         except Exception:
             self._failed_restarts += 1
@@ -319,8 +320,13 @@ class TritonPythonModel:
                 self._cancel_request(request)
 
 
-def _limits_at_start(capacity: Ready, parameters: EngineParameters) -> Limits:
-    return Limits(capacity.max_batch_size, parameters.inflight_max_step_tokens)
+def _limits_at_start(capacity: Ready) -> Limits:
+    return Limits(capacity.max_batch_size, capacity.max_step_tokens)
+
+
+def _log_loading(stage: str, done: int, total: int) -> None:
+    """The launcher reads it in the log and shows it."""
+    _log.info(loading_text(stage, done, total))
 
 
 def _apply(limits: Limits, engine: EngineProcess) -> None:

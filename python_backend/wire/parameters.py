@@ -18,30 +18,54 @@ INFLIGHT_BATCHING = ("inflight_fused_batching", "inflight_batching")
 STATIC_BATCHING = ("V1", "v1")
 SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization")
 RUNTIMES = ("engine", "synthetic")
-PRECISIONS = ("fp32", "int8", "int4")
+WEIGHTS = ("checkpoint", "random")
+# How weights can be kept, by the device that computes.
+PRECISIONS = {"cpu": ("fp32", "int8", "int4"), "cuda": ("fp32", "bf16", "fp8")}
+DEVICES = tuple(PRECISIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSettings:
+    """What a device suggests for the settings that depend on it, or what the config says instead."""
+
+    precision: str
+    max_batch_size: int
+    max_step_tokens: int
+    tokens_per_block: int
+
+
+def device_defaults(device: str) -> DeviceSettings:
+    if device == "cuda":
+        return DeviceSettings("bf16", max_batch_size=512, max_step_tokens=4096, tokens_per_block=64)
+    return DeviceSettings("int8", max_batch_size=64, max_step_tokens=512, tokens_per_block=16)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineParameters:
-    """What the engine is told by its config; each field is one key."""
+    """What the engine is told by its config; each field is one key. Some defaults are up to the device."""
 
     gpt_model_type: str
     gpt_model_path: str
     batch_scheduler_policy: str = "guaranteed_no_evict"
     max_tokens_in_paged_kv_cache: int | None = None
+    kv_cache_free_gpu_mem_fraction: float = 0.9
     enable_kv_cache_reuse: bool = True
     exclude_input_in_output: bool = False
     cancellation_check_period_ms: int = 100
     stats_check_period_ms: int = 100
+    gpu_device_ids: int = 0
+    cuda_graph_mode: bool = True
     inflight_runtime: str = "engine"
-    inflight_max_batch_size: int = 64
-    inflight_max_step_tokens: int = 512
+    inflight_device: str = "auto"
+    inflight_weights: str = "checkpoint"
+    inflight_max_batch_size: int | None = None
+    inflight_max_step_tokens: int | None = None
     inflight_max_sequence_tokens: int | None = None
-    inflight_tokens_per_block: int = 16
+    inflight_tokens_per_block: int | None = None
     inflight_threads: int | None = None
     inflight_check_blocks: bool = False
     tokenizer_dir: str = ""
-    inflight_precision: str = "int8"
+    inflight_precision: str = "auto"
     inflight_packed_cache_dir: str | None = None
     inflight_tenant_cache_isolation: bool = False
     inflight_guide_compile_limit_s: float = 5.0
@@ -55,6 +79,24 @@ class EngineParameters:
     def guaranteed_no_evict(self) -> bool:
         return self.batch_scheduler_policy == "guaranteed_no_evict"
 
+    def on(self, device: str) -> DeviceSettings:
+        """What holds on this device; refuses what it does not do."""
+        default = device_defaults(device)
+        if device == "cpu" and self.inflight_weights == "random":
+            raise _refuse("inflight_weights", "random", "checkpoint (inflight_device is cpu)")
+        precision = default.precision if self.inflight_precision == "auto" else self.inflight_precision
+        if precision not in PRECISIONS[device]:
+            allowed = ", ".join(("auto", *PRECISIONS[device]))
+            raise _refuse("inflight_precision", precision, f"{allowed} (inflight_device is {device})")
+        chosen = DeviceSettings(
+            precision,
+            self.inflight_max_batch_size or default.max_batch_size,
+            self.inflight_max_step_tokens or default.max_step_tokens,
+            self.inflight_tokens_per_block or default.tokens_per_block,
+        )
+        _require_room_for_the_batch(chosen)
+        return chosen
+
 
 # Tuning of NVIDIA's own runtime: nothing in this engine corresponds to them.
 FOREIGN_KEYS = frozenset(
@@ -62,14 +104,11 @@ FOREIGN_KEYS = frozenset(
         "FORCE_CPU_ONLY_INPUT_TENSORS",
         "cross_kv_cache_fraction",
         "cuda_graph_cache_size",
-        "cuda_graph_mode",
         "enable_chunked_context",
         "enable_context_fmha_fp32_acc",
         "executor_worker_path",
-        "gpu_device_ids",
         "gpu_weights_percent",
         "iter_stats_max_iterations",
-        "kv_cache_free_gpu_mem_fraction",
         "kv_cache_onboard_blocks",
         "lora_cache_gpu_memory_fraction",
         "lora_cache_host_memory_bytes",
@@ -130,6 +169,22 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str, str], Any]:
     return parse
 
 
+def _fraction(key: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 1:
+        raise _refuse(key, value, "a number above 0, up to 1")
+    return number
+
+
+def _one_gpu(key: str, value: str) -> int:
+    if not (value.isascii() and value.isdigit()):
+        raise _refuse(key, value, "the number of one GPU, which is all this engine computes on")
+    return int(value)
+
+
 def _one_of(*allowed: str) -> Callable[[str, str], str]:
     def parse(key: str, value: str) -> str:
         if value not in allowed:
@@ -148,11 +203,16 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "gpt_model_path": _text,
     "batch_scheduler_policy": _one_of(*SCHEDULER_POLICIES),
     "max_tokens_in_paged_kv_cache": _positive(int),
+    "kv_cache_free_gpu_mem_fraction": _fraction,
     "enable_kv_cache_reuse": parse_boolean,
     "exclude_input_in_output": parse_boolean,
     "cancellation_check_period_ms": _positive(int),
     "stats_check_period_ms": _positive(int),
+    "gpu_device_ids": _one_gpu,
+    "cuda_graph_mode": parse_boolean,
     "inflight_runtime": _one_of(*RUNTIMES),
+    "inflight_device": _one_of("auto", *DEVICES),
+    "inflight_weights": _one_of(*WEIGHTS),
     "inflight_max_batch_size": _positive(int),
     "inflight_max_step_tokens": _positive(int),
     "inflight_max_sequence_tokens": _positive(int),
@@ -160,7 +220,7 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "inflight_threads": _positive(int),
     "inflight_check_blocks": parse_boolean,
     "tokenizer_dir": _text,
-    "inflight_precision": _one_of(*PRECISIONS),
+    "inflight_precision": _one_of("auto", *dict.fromkeys(sum(PRECISIONS.values(), ()))),
     "inflight_packed_cache_dir": _text,
     "inflight_tenant_cache_isolation": parse_boolean,
     "inflight_guide_compile_limit_s": _positive(float),
@@ -200,13 +260,26 @@ def parse_engine_parameters(raw: Mapping[str, str]) -> EngineParameters:
             raise _refuse(key, raw.get(key, ""), "it must be set")
     values = {key: parse(key, given[key]) for key, parse in _PARSERS.items() if key in given}
     parameters = EngineParameters(**values)
-    _require_room_for_the_batch(parameters)
+    _refuse_what_no_device_does(parameters)
     return parameters
 
 
-def _require_room_for_the_batch(parameters: EngineParameters) -> None:
+def _refuse_what_no_device_does(parameters: EngineParameters) -> None:
+    """Where the engine is to choose the device, what one of them takes may pass: it is asked again then."""
+    possible = DEVICES if parameters.inflight_device == "auto" else (parameters.inflight_device,)
+    refusals = []
+    for device in possible:
+        try:
+            parameters.on(device)
+        except InflightError as error:
+            refusals.append(error)
+    if len(refusals) == len(possible):
+        raise refusals[0]
+
+
+def _require_room_for_the_batch(chosen: DeviceSettings) -> None:
     """Every sequence of the batch gets at least a token of a step."""
-    step, batch = parameters.inflight_max_step_tokens, parameters.inflight_max_batch_size
+    step, batch = chosen.max_step_tokens, chosen.max_batch_size
     if step < batch:
         raise _refuse("inflight_max_step_tokens", str(step), f"inflight_max_batch_size ({batch}) or more")
 

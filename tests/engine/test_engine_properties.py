@@ -52,7 +52,7 @@ class Watcher:
         must_end = {name for name in self.answers if name[0] in self.cancelled} - self.ends.keys()
         allowed = self.engine.stats.max_batch_size
         running_before = self.engine.stats.running
-        passes_before = len(self.executor.steps)
+        passes_before, collected_before = len(self.executor.steps), self.executor.collected_steps
         events = self.engine.step()
         for event in events:
             name = (event.key, event.sequence_index)
@@ -62,7 +62,8 @@ class Watcher:
             if event.finish_reason:
                 self.ends[name] = event.finish_reason
         assert must_end <= self.ends.keys(), "a cancel took more than one step"
-        assert len(self.executor.steps) > passes_before or events or not self.engine.has_work, "no progress"
+        moved = len(self.executor.steps) > passes_before or self.executor.collected_steps > collected_before
+        assert moved or events or not self.engine.has_work, "no progress"
         self.check_step(passes_before, max(allowed, running_before))
 
     def check_step(self, passes_before: int, most_running: int) -> None:
@@ -79,6 +80,7 @@ class Watcher:
             self.step()
         assert self.ends.keys() == self.answers.keys()
         assert self.engine.pool.used_blocks == 0
+        assert not self.executor.last_tokens, "a sequence was not released"
         for name in self.answers:
             self._check_answer(name)
 
@@ -86,19 +88,27 @@ class Watcher:
         request, answer, end = self.requests[name[0]], self.answers[name], self.ends[name]
         room = self.engine.limits.max_sequence_tokens - len(request.prompt_ids)
         most = min(request.max_new_tokens, room)
-        whole = continuation(request.prompt_ids, most, request.sampling.seed, name[1])
-        assert answer == whole[: len(answer)]
-        if end is FinishReason.LENGTH:
-            assert len(answer) == len(whole)
-        elif end is FinishReason.END_ID:
-            assert whole[len(answer)] == request.end_id
-            assert len(answer) >= request.sampling.min_tokens
-        elif end is FinishReason.STOP_WORDS:
-            assert any(tuple(answer[-len(stop) :]) == stop for stop in request.stop_sequences)
+        whole, its_end = alone(request, name[1], most)
+        if end is FinishReason.CANCELLED:
+            assert name[0] in self.cancelled
+            assert answer == whole[: len(answer)]
         elif end is FinishReason.ERROR:
             assert {BROKEN, DEADLY} & set(request.prompt_ids)
         else:
-            assert name[0] in self.cancelled
+            assert (answer, end) == (whole, its_end)
+
+
+def alone(request: GenerationRequest, index: int, most: int) -> tuple[list[int], FinishReason]:
+    """What the model answers to this request when there is no other."""
+    whole = continuation(request.prompt_ids, most, request.sampling.seed, index)
+    for count, token_id in enumerate(whole):
+        if token_id == request.end_id and count >= request.sampling.min_tokens:
+            return whole[:count], FinishReason.END_ID
+        answer = whole[: count + 1]
+        stops = (tuple(answer[-len(stop) :]) == stop for stop in request.stop_sequences)
+        if len(answer) >= request.sampling.min_tokens and any(stops):
+            return answer, FinishReason.STOP_WORDS
+    return whole, FinishReason.LENGTH
 
 
 token_ids = st.integers(0, VOCABULARY - 1)
@@ -129,13 +139,15 @@ def generation_requests(draw: st.DrawFn, max_prompt: int, max_sequences: int) ->
         cache_salt=draw(st.sampled_from(("", "salt"))),
         retention=draw(retentions),
         returns_context_logits=draw(st.booleans()),
+        bad_sequences=draw(st.sampled_from(((), (), (), ((1, 2),)))),
     )
 
 
+@pytest.mark.parametrize("depth", [1, 2])
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
-    data: st.DataObject,
+    depth: int, data: st.DataObject
 ) -> None:
     total_blocks, tokens_per_block = data.draw(st.integers(3, 20)), data.draw(st.integers(1, 5))
     capacity = total_blocks * tokens_per_block
@@ -150,6 +162,7 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
         enable_kv_cache_reuse=data.draw(st.booleans()),
         broken_token=BROKEN,
         deadly_token=DEADLY,
+        depth=depth,
     )
     watcher = Watcher(engine, executor)
     requests = generation_requests(min(capacity - 1, 20), max_batch_size)
@@ -168,7 +181,10 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
 
 @pytest.mark.parametrize("static_batching", [False, True])
 @pytest.mark.parametrize("guaranteed_no_evict", [False, True])
-def test_it_holds_over_thousands_of_steps(static_batching: bool, guaranteed_no_evict: bool) -> None:
+@pytest.mark.parametrize("depth", [1, 2])
+def test_it_holds_over_thousands_of_steps(
+    static_batching: bool, guaranteed_no_evict: bool, depth: int
+) -> None:
     dice = random.Random(f"{static_batching} {guaranteed_no_evict}")
     engine, executor = fake_engine(
         40,
@@ -179,6 +195,7 @@ def test_it_holds_over_thousands_of_steps(static_batching: bool, guaranteed_no_e
         static_batching=static_batching,
         broken_token=BROKEN,
         deadly_token=DEADLY,
+        depth=depth,
     )
     watcher = Watcher(engine, executor)
     while engine.stats.step_count < 1500:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from python_backend.engine.execution import ChunkResult
 from python_backend.engine.executor import ModelExecutor
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import BlockCopy, Chunk
@@ -47,7 +48,11 @@ def chunk(start: int, count: int, prompt: int = 10, generated: int = 0, **reques
     sequence = Sequence(0, 0, GenerationRequest(list(range(prompt)), 30, **request), 30)
     sequence.tokens += range(prompt, prompt + generated)
     sequence.computed_tokens = start
-    return Chunk(sequence, start, count)
+    return Chunk(sequence, start, count, yields_token=start + count == prompt + generated)
+
+
+def results_of(model: FakeModel, *chunks: Chunk, copies: Row[BlockCopy] = ()) -> list[ChunkResult]:
+    return ModelExecutor(model).launch(chunks, copies).results()
 
 
 def rows_of_logits(logits: bytes | None) -> list[int]:
@@ -60,8 +65,8 @@ def rows_of_logits(logits: bytes | None) -> list[int]:
 
 def test_only_the_last_row_of_chunks_that_yield_is_wanted() -> None:
     model = FakeModel()
-    results = ModelExecutor(model).execute(
-        [chunk(0, 4), chunk(6, 4), chunk(12, 1, generated=3), chunk(3, 2), chunk(0, 10)], []
+    results = results_of(
+        model, chunk(0, 4), chunk(6, 4), chunk(12, 1, generated=3), chunk(3, 2), chunk(0, 10)
     )
     assert model.wanted_rows == [7, 8, 20]
     assert [result.token_id for result in results] == [None, 10, 13, None, 10]
@@ -70,27 +75,25 @@ def test_only_the_last_row_of_chunks_that_yield_is_wanted() -> None:
 
 def test_a_step_that_yields_nothing_wants_nothing() -> None:
     model = FakeModel()
-    results = ModelExecutor(model).execute([chunk(0, 4), chunk(4, 3)], [])
+    results = results_of(model, chunk(0, 4), chunk(4, 3))
     assert model.wanted_rows == []
     assert [result.token_id for result in results] == [None, None]
 
 
 def test_copies_are_the_models_business() -> None:
     model, copies = FakeModel(), [BlockCopy(1, 2), BlockCopy(3, 4)]
-    ModelExecutor(model).execute([chunk(9, 1)], copies)
+    results_of(model, chunk(9, 1), copies=copies)
     assert model.copies == copies
 
 
 def test_context_logits_are_one_row_for_each_prompt_token_of_the_chunk() -> None:
     model = FakeModel()
-    results = ModelExecutor(model).execute(
-        [
-            chunk(0, 4, returns_context_logits=True),
-            chunk(4, 6, returns_context_logits=True),
-            chunk(9, 1),
-            chunk(10, 1, generated=1, returns_context_logits=True),
-        ],
-        [],
+    results = results_of(
+        model,
+        chunk(0, 4, returns_context_logits=True),
+        chunk(4, 6, returns_context_logits=True),
+        chunk(9, 1),
+        chunk(10, 1, generated=1, returns_context_logits=True),
     )
     assert model.wanted_rows == list(range(12))
     assert rows_of_logits(results[0].context_logits) == [0, 1, 2, 3]
@@ -102,16 +105,14 @@ def test_context_logits_are_one_row_for_each_prompt_token_of_the_chunk() -> None
 
 def test_of_a_chunk_that_reaches_into_the_answer_only_the_prompt_is_context() -> None:
     """After a preemption prompt and answer are computed again in one go."""
-    (result,) = ModelExecutor(FakeModel()).execute(
-        [chunk(7, 6, generated=3, returns_context_logits=True)], []
-    )
+    (result,) = results_of(FakeModel(), chunk(7, 6, generated=3, returns_context_logits=True))
     assert rows_of_logits(result.context_logits) == [7, 8, 9]
     assert result.token_id == 13
 
 
 def test_generation_logits_and_log_probs_are_those_of_the_chosen_row() -> None:
     asked = {"returns_generation_logits": True, "returns_log_probs": True}
-    one, other = ModelExecutor(FakeModel()).execute([chunk(0, 10, **asked), chunk(9, 1)], [])
+    one, other = results_of(FakeModel(), chunk(0, 10, **asked), chunk(9, 1))
     assert rows_of_logits(one.generation_logits) == [9]
     expected = 9 - np.log(np.exp(scores_after(9).astype(np.float64)).sum())
     assert one.log_prob is not None
@@ -123,15 +124,15 @@ def test_generation_logits_and_log_probs_are_those_of_the_chosen_row() -> None:
 def test_scores_that_are_no_numbers_give_no_token() -> None:
     broken = chunk(9, 1)
     broken.sequence.tokens[9] = -1
-    results = ModelExecutor(FakeModel()).execute([chunk(9, 1), broken, chunk(0, 10)], [])
+    results = results_of(FakeModel(), chunk(9, 1), broken, chunk(0, 10))
     assert [result.token_id for result in results] == [10, None, 10]
     assert [result.error for result in results] == [None] * 3
 
 
 def test_what_keeps_one_sequence_from_going_on_is_passed_on_for_it_alone() -> None:
     no_token_left = {token: -float("inf") for token in range(VOCABULARY)}
-    good, bad, other = ModelExecutor(FakeModel()).execute(
-        [chunk(9, 1), chunk(9, 1, token_bias=no_token_left), chunk(0, 10)], []
+    good, bad, other = results_of(
+        FakeModel(), chunk(9, 1), chunk(9, 1, token_bias=no_token_left), chunk(0, 10)
     )
     assert bad.error is not None
     assert bad.error.kind is ErrorKind.INVALID_REQUEST
@@ -156,7 +157,7 @@ def any_chunk(draw: st.DrawFn) -> Chunk:
 @given(st.lists(any_chunk(), min_size=1, max_size=6))
 def test_every_chunk_gets_what_is_its_own(chunks: list[Chunk]) -> None:
     model = FakeModel()
-    results = ModelExecutor(model).execute(chunks, [])
+    results = results_of(model, *chunks)
     assert list(model.wanted_rows) == sorted(set(model.wanted_rows))
     for each, result in zip(chunks, results, strict=True):
         request, prompt = each.sequence.request, each.sequence.prompt_tokens

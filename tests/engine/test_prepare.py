@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from python_backend.engine import prepare as preparation
+from python_backend.engine.device import visible_gpus
+from python_backend.wire.errors import InflightError
 from tests.engine.checkpoints import random_model, save
 
 PROGRAM = [sys.executable, "-m", "python_backend.engine.prepare"]
@@ -33,7 +36,8 @@ def result_of(process: subprocess.Popen[str]) -> Prepared:
 
 
 def start(model: Path, packed: Path, *python: str, **parameters: str) -> subprocess.Popen[str]:
-    told = {"gpt_model_path": str(model), "inflight_packed_cache_dir": str(packed), **parameters}
+    told = {"gpt_model_path": str(model), "inflight_packed_cache_dir": str(packed)}
+    told |= {"inflight_device": "cpu", **parameters}
     return subprocess.Popen(
         [PROGRAM[0], *python, *PROGRAM[1:], json.dumps(told)],
         stdout=subprocess.PIPE,
@@ -172,6 +176,44 @@ def test_more_positions_than_the_model_has_are_said_here_already(model: Path, tm
     assert result.status == 1
     assert "inflight_max_sequence_tokens is 257; allowed: 1 to 256" in result.complaint
     assert "Traceback" not in result.complaint
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "choose_device", lambda asked, gpu: "cuda")
+
+
+def told(model: Path, packed: Path, **parameters: str) -> dict[str, str]:
+    return {"gpt_model_path": str(model), "inflight_packed_cache_dir": str(packed), **parameters}
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_for_a_gpu_nothing_is_packed_or_compiled(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preparation.prepare(told(model, tmp_path / "packed"))
+    preparation.prepare(told(tmp_path / "no-weights", tmp_path / "packed", inflight_weights="random"))
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "packed").exists()
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_for_a_gpu_too_a_model_that_cannot_be_served_is_refused_here(tmp_path: Path) -> None:
+    model = save(random_model("Llama"), tmp_path / "model")
+    with pytest.raises(InflightError, match=r"inflight_precision is 'int8'.*inflight_device is cuda"):
+        preparation.prepare(told(model, tmp_path, inflight_precision="int8"))
+    changed_config(model, architectures=["PoemForCausalLM"])
+    with pytest.raises(InflightError, match="is a PoemForCausalLM"):
+        preparation.prepare(told(model, tmp_path))
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_made(model: Path, tmp_path: Path) -> None:
+    if visible_gpus():
+        pytest.skip("this machine has a GPU")
+    result = prepare(model, tmp_path / "packed", inflight_device="cuda")
+    assert result.status == 1
+    assert result.complaint.startswith("unsupported: inflight_device is 'cuda', and there is no NVIDIA GPU")
+    assert not (tmp_path / "packed").exists()
 
 
 def test_what_a_killed_preparation_left_is_removed_and_what_perplexity_works_on_is_not(

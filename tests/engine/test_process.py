@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+from python_backend.engine import process
+from python_backend.engine.faults import EngineBroken
 from python_backend.engine.handle import EngineProcess
 from python_backend.engine.messages import (
     Cancel,
@@ -23,6 +25,7 @@ from python_backend.engine.messages import (
     Progress,
     Ready,
     SequenceEvent,
+    Start,
     Submit,
     receive_report,
     send,
@@ -39,14 +42,14 @@ class NotingRuntime:
     """Work goes on until it is cancelled; while `is_preparing` there is some but no step can be made."""
 
     is_preparing: bool = False
-    breaks_at_next_step: bool = False
+    failure_at_next_step: Exception | None = None
     told: list[object] = field(default_factory=list)
     keys: set[int] = field(default_factory=set)
     ended: list[int] = field(default_factory=list)
     steps: int = 0
 
     def describe(self) -> Ready:
-        return Ready(100, 10, 10, 8)
+        return Ready(100, 10, 10, 8, 64)
 
     @property
     def has_work(self) -> bool:
@@ -73,9 +76,9 @@ class NotingRuntime:
 
     def step(self) -> list[SequenceEvent]:
         self.steps += 1
-        if self.breaks_at_next_step:
-            self.breaks_at_next_step = False
-            raise RuntimeError("a defect")
+        if self.failure_at_next_step is not None:
+            failure, self.failure_at_next_step = self.failure_at_next_step, None
+            raise failure
         ended, self.ended = self.ended, []
         return [SequenceEvent(key, [], FinishReason.CANCELLED) for key in ended]
 
@@ -85,6 +88,16 @@ class NotingRuntime:
 
     def gauges(self) -> Gauges:
         return Gauges(self.steps, len(self.keys), 0, 0, 0, 0, 0, 10, 0)
+
+
+class NoCollector:
+    """In a test the garbage collector is not the engine's own."""
+
+    def collect(self) -> None: ...
+
+    def freeze(self) -> None: ...
+
+    def set_threshold(self, *thresholds: int) -> None: ...
 
 
 @dataclass
@@ -169,12 +182,35 @@ def test_senseless_limits_are_logged_and_the_loop_goes_on(caplog: pytest.LogCapt
 
 def test_a_step_that_broke_ends_what_runs_and_the_loop_goes_on() -> None:
     with running_loop() as loop:
-        loop.runtime.breaks_at_next_step = True
+        loop.runtime.failure_at_next_step = RuntimeError("a defect")
         loop.tell(submission(1))
         assert loop.next_event().error == "engine_failed: a step of the engine failed: a defect"
         loop.tell(submission(2))
         loop.tell(Cancel(2))
         assert loop.next_event().key == 2
+
+
+def test_an_engine_that_broke_for_good_ends_everybody_and_then_its_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runtime = NotingRuntime(failure_at_next_step=EngineBroken("the device is lost"))
+    monkeypatch.setattr(process, "load_runtime", lambda parameters: runtime)
+    monkeypatch.setattr(process, "gc", NoCollector())
+    ours, theirs = Pipe()
+    with ours:
+        send(ours, Start(EngineParameters("inflight_fused_batching", "")))
+        send(ours, submission(1))
+        send(ours, submission(2, max_new_tokens=0))
+        assert process.main(theirs) == 1
+        assert isinstance(receive_report(ours), Ready)
+        report = receive_report(ours)
+        assert isinstance(report, Progress)
+        assert {event.key: event.error for event in report.events} == {
+            1: "engine_failed: a step of the engine failed: the device is lost",
+            2: "invalid_request: too little",
+        }
+        with pytest.raises(EOFError):
+            receive_report(ours)
 
 
 def test_the_loop_does_not_spin_while_all_work_is_being_prepared() -> None:

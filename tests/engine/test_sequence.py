@@ -82,3 +82,12 @@ def test_a_stop_sequence_at_the_last_token_is_told_as_a_stop() -> None:
 )
 def test_greedy_is_what_the_contract_calls_greedy(sampling: SamplingParams, is_greedy: bool) -> None:
     assert sampling.is_greedy is is_greedy
+
+
+def test_nothing_is_left_to_schedule_when_the_token_to_come_is_certain_to_be_the_last() -> None:
+    sequence = sequence_of([1, 2], max_new_tokens=2)
+    assert (sequence.expected_tokens, sequence.unscheduled_tokens) == (2, 2)
+    sequence.scheduled_tokens, sequence.coming_tokens = 2, 1
+    assert (sequence.expected_tokens, sequence.unscheduled_tokens) == (3, 1)
+    sequence.scheduled_tokens, sequence.coming_tokens = 3, 2
+    assert (sequence.expected_tokens, sequence.unscheduled_tokens) == (4, 0)

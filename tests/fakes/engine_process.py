@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from python_backend.engine.messages import Gauges, Progress, Ready, Report, SequenceEvent
+from python_backend.engine.messages import Gauges, LoadingProgress, Progress, Ready, Report, SequenceEvent
 from python_backend.engine.request import GenerationRequest
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
 
-CAPACITY = Ready(max_sequence_tokens=4096, total_blocks=100, tokens_per_block=16, max_batch_size=8)
+CAPACITY = Ready(
+    max_sequence_tokens=4096, total_blocks=100, tokens_per_block=16, max_batch_size=8, max_step_tokens=512
+)
 
 
 class ScriptedEngine:
@@ -23,7 +25,8 @@ class ScriptedEngine:
         self._reports: deque[Report] = deque()
         self._changed = threading.Condition()
 
-    def wait_until_ready(self) -> Ready:
+    def wait_until_ready(self, progress: LoadingProgress) -> Ready:
+        progress("loading weights", 1, 2)
         return CAPACITY
 
     def submit(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:

@@ -41,30 +41,43 @@ def logits_row(token_ids: Row[int]) -> bytes:
 class FakeExecutor:
     """Reads each sequence's context back through its block table, as attention would.
 
+    With `depth` 2 it stands for a device: what it is told at a launch is all it knows, a token that its
+    sequence does not have yet is the last that it chose itself, and what it chose is told with the results.
+
     Sequences whose prompt holds `broken_token` have no finite scores, and a pass with one whose prompt holds
     `deadly_token` raises, after it has written some of the cache. `fail_next` makes a pass raise once, and
-    passes of more than `most_tokens` run out of memory. `refusals` tells by key who alone cannot go on.
+    passes of more than `most_tokens` run out of memory. With `loses_results` nobody learns how a step ended.
+    `refusals` tells by key who alone cannot go on.
     """
 
     def __init__(
-        self, pool: BlockPool, broken_token: int | None = None, deadly_token: int | None = None
+        self,
+        pool: BlockPool,
+        broken_token: int | None = None,
+        deadly_token: int | None = None,
+        depth: int = 1,
     ) -> None:
-        self._slots: list[int | None] = [None] * pool.capacity_tokens
+        self._cells: list[int | None] = [None] * pool.capacity_tokens
         self._tokens_per_block = pool.tokens_per_block
         self._broken_token = broken_token
         self._deadly_token = deadly_token
+        self.depth = depth
         self.most_tokens: int | None = None
         self.refusals: dict[int, InflightError] = {}
         self.fail_next = False
+        self.loses_results = False
         self.passes = 0
         self.steps: list[list[Chunk]] = []
+        self.collected_steps = 0
         self.copies: list[BlockCopy] = []
+        self.last_tokens: dict[Sequence, int | None] = {}
+        self.released: list[Sequence] = []
 
     @property
     def computed_tokens(self) -> int:
         return sum(chunk.count for chunks in self.steps for chunk in chunks)
 
-    def execute(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> list[ChunkResult]:
+    def launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> FakeLaunched:
         self.passes += 1
         if self.fail_next:
             self.fail_next = False
@@ -75,18 +88,25 @@ class FakeExecutor:
             self._copy(copy)
         self._check_writers(chunks)
         for chunk in chunks:
-            for position, token_id in enumerate(chunk.token_ids, chunk.start):
-                self._slots[self._slot(chunk.sequence, position)] = token_id
+            self._write(chunk)
             if self._deadly_token in chunk.sequence.request.prompt_ids:
                 raise RuntimeError(f"token {self._deadly_token} is too much")
         self.steps.append(list(chunks))
         self.copies += copies
-        return [self._result(chunk) for chunk in chunks]
+        contexts = [self._context(chunk) for chunk in chunks]
+        token_ids = [self._choose(*pair) for pair in zip(chunks, contexts, strict=True)]
+        for chunk, token_id in zip(chunks, token_ids, strict=True):
+            self.last_tokens[chunk.sequence] = token_id
+        return FakeLaunched(self, chunks, contexts, token_ids)
+
+    def release(self, sequence: Sequence) -> None:
+        self.last_tokens.pop(sequence, None)
+        self.released.append(sequence)
 
     def _copy(self, copy: BlockCopy) -> None:
         size = self._tokens_per_block
         source, target = copy.source * size, copy.target * size
-        self._slots[target : target + size] = self._slots[source : source + size]
+        self._cells[target : target + size] = self._cells[source : source + size]
 
     def _check_writers(self, chunks: Row[Chunk]) -> None:
         size = self._tokens_per_block
@@ -97,33 +117,70 @@ class FakeExecutor:
         )
         assert all(count == 1 for count in writers.values()), "two sequences write into one block"
 
-    def _result(self, chunk: Chunk) -> ChunkResult:
-        sequence, request = chunk.sequence, chunk.sequence.request
-        context = [self._slots[self._slot(sequence, position)] for position in range(chunk.end)]
-        assert context == sequence.tokens[: chunk.end], "the cache does not hold this sequence's tokens"
-        result = ChunkResult(error=self.refusals.get(sequence.key))
-        if request.returns_context_logits:
-            ends = range(chunk.start, min(chunk.end, sequence.prompt_tokens))
-            result.context_logits = b"".join(logits_row(sequence.tokens[: end + 1]) for end in ends)
-        if chunk.yields_token and self._broken_token not in request.prompt_ids:
-            self._choose(sequence, result)
-        return result
+    def _write(self, chunk: Chunk) -> None:
+        token_ids: Row[int | None] = chunk.token_ids
+        if chunk.start == len(chunk.sequence.tokens):
+            assert self.depth > 1, "a token is not there"
+            token_ids = [self.last_tokens[chunk.sequence]]
+        assert len(token_ids) == chunk.count, "a token to come is not alone"
+        for position, token_id in enumerate(token_ids, chunk.start):
+            self._cells[self._cell(chunk.sequence, position)] = token_id
 
-    def _choose(self, sequence: Sequence, result: ChunkResult) -> None:
-        request = sequence.request
+    def _context(self, chunk: Chunk) -> list[int]:
+        cells = [self._cells[self._cell(chunk.sequence, position)] for position in range(chunk.end)]
+        return [-1 if token_id is None else token_id for token_id in cells]
+
+    def _choose(self, chunk: Chunk, context: list[int]) -> int | None:
+        sequence = chunk.sequence
+        if not chunk.yields_token or self._broken_token in sequence.request.prompt_ids:
+            return None
+        if sequence.needs_history:
+            assert len(sequence.tokens) == chunk.end, "a token is chosen without those before it"
         if isinstance(sequence.guide, FakeGuide):
-            result.token_id = sequence.guide.next_token()
-            result.ends_guide = result.token_id is None
-        else:
-            result.token_id = next_token(sequence.tokens, request.sampling.seed, sequence.index)
-        if request.returns_log_probs:
-            result.log_prob = -float(sequence.generated_tokens + 1)
-        if request.returns_generation_logits:
-            result.generation_logits = logits_row(sequence.tokens)
+            return sequence.guide.next_token()
+        return next_token(context, sequence.request.sampling.seed, sequence.index)
 
-    def _slot(self, sequence: Sequence, position: int) -> int:
+    def _cell(self, sequence: Sequence, position: int) -> int:
         block = sequence.table.blocks[position // self._tokens_per_block]
         return block * self._tokens_per_block + position % self._tokens_per_block
+
+
+class FakeLaunched:
+    def __init__(
+        self,
+        executor: FakeExecutor,
+        chunks: Row[Chunk],
+        contexts: list[list[int]],
+        token_ids: Row[int | None],
+    ) -> None:
+        self._executor = executor
+        self._chunks = list(chunks)
+        self._contexts = contexts
+        self._token_ids = token_ids
+
+    def results(self) -> list[ChunkResult]:
+        if self._executor.loses_results:
+            raise RuntimeError("the device is lost")
+        self._executor.collected_steps += 1
+        return [
+            self._result(*each) for each in zip(self._chunks, self._contexts, self._token_ids, strict=True)
+        ]
+
+    def _result(self, chunk: Chunk, context: list[int], token_id: int | None) -> ChunkResult:
+        sequence, request = chunk.sequence, chunk.sequence.request
+        if sequence.finish_reason is None:
+            assert context == sequence.tokens[: chunk.end], "the cache does not hold this sequence's tokens"
+        result = ChunkResult(token_id, error=self._executor.refusals.get(sequence.key))
+        if chunk.yields_token:
+            result.ends_guide = token_id is None and isinstance(sequence.guide, FakeGuide)
+        if request.returns_context_logits:
+            ends = range(chunk.start, min(chunk.end, sequence.prompt_tokens))
+            result.context_logits = b"".join(logits_row(context[: end + 1]) for end in ends)
+        if token_id is not None and request.returns_log_probs:
+            result.log_prob = -float(chunk.end - sequence.prompt_tokens + 1)
+        if token_id is not None and request.returns_generation_logits:
+            result.generation_logits = logits_row(context)
+        return result
 
 
 class FakeClock:
@@ -148,6 +205,7 @@ def fake_engine(
     enable_kv_cache_reuse: bool = True,
     broken_token: int | None = None,
     deadly_token: int | None = None,
+    depth: int = 1,
     compiler: GuideCompiler | None = None,
     now_ns: Callable[[], int] | None = None,
 ) -> tuple[Engine, FakeExecutor]:
@@ -162,6 +220,6 @@ def fake_engine(
         check_blocks=True,
         enable_kv_cache_reuse=enable_kv_cache_reuse,
     )
-    executor = FakeExecutor(pool, broken_token, deadly_token)
+    executor = FakeExecutor(pool, broken_token, deadly_token, depth)
     limits = EngineLimits(VOCABULARY, max_sequence_tokens or pool.capacity_tokens)
     return Engine(config, limits, pool, executor, compiler, now_ns or FakeClock()), executor

@@ -73,6 +73,7 @@ def test_a_stack_comes_up_serves_and_stops_without_a_trace(
     assert facts["inflight_max_batch_size"] == "3"
     assert facts["inflight_packed_cache_dir"] == str(tmp_path / "data" / "packed")
     assert "Packing the weights (int8)" in stack.output
+    assert "Reading poems ..." in stack.output, "what the engine says in Triton's log is shown"
     assert facts["prefix"] == sys.prefix, "models must see this virtual environment"
 
     settings = tomllib.loads((stack.run_directory / "router.toml").read_text())

@@ -18,7 +18,7 @@ from python_backend.triton_adapter.running import RunningRequest, RunningRow
 from python_backend.wire.stream_mark import StreamMark
 from tests.fakes.triton_stub import MetricFamily, Sender, metric
 
-CAPACITY = Ready(4096, 100, 16, 8)
+CAPACITY = Ready(4096, 100, 16, 8, 512)
 GAUGES = Gauges(7, 5, 4, 1, 1, 2, 40, 100, 33, 12, 9, 3, 6, 256, 1_000_000)
 
 

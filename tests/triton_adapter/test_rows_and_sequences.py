@@ -41,6 +41,18 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[TritonPythonModel]:
     model.finalize()
 
 
+def test_how_far_the_engines_start_is_goes_to_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tensorrt_llm, "EngineProcess", ScriptedEngine)
+    parameters = {"gpt_model_type": "inflight_fused_batching", "gpt_model_path": "-"}
+    model = TritonPythonModel()
+    with caplog.at_level("INFO"):
+        model.initialize(arguments("tensorrt_llm", parameters))
+    model.finalize()
+    assert "loading: loading weights: 1 of 2" in caplog.messages
+
+
 def engine_of(model: TritonPythonModel) -> ScriptedEngine:
     engine: Any = model._engine
     assert isinstance(engine, ScriptedEngine)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from python_backend.engine.handle import EngineProcess
+from python_backend.engine.messages import LoadingProgress
 from python_backend.triton_adapter.tensorrt_llm import TritonPythonModel
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.fakes.triton_stub import Request, Sender, arguments
@@ -213,11 +214,11 @@ def test_an_engine_that_cannot_be_started_again_at_first_is_tried_again(
     failures = iter([OSError("no memory"), InflightError(ErrorKind.ENGINE_FAILED, "not yet")])
     started = EngineProcess.wait_until_ready
 
-    def stumble(engine: EngineProcess) -> Any:
+    def stumble(engine: EngineProcess, progress: LoadingProgress) -> Any:
         for failure in failures:
             engine.stop()
             raise failure
-        return started(engine)
+        return started(engine, progress)
 
     monkeypatch.setattr(EngineProcess, "wait_until_ready", stumble)
     os.kill(model._engine.pid, signal.SIGKILL)

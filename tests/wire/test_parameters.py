@@ -1,9 +1,18 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from python_backend.wire.parameters import EngineParameters, parse_engine_parameters
+from python_backend.wire.parameters import (
+    DEVICES,
+    PRECISIONS,
+    DeviceSettings,
+    EngineParameters,
+    device_defaults,
+    parse_engine_parameters,
+)
 
 MINIMUM = {"gpt_model_type": "inflight_fused_batching", "gpt_model_path": "/checkpoint"}
 
@@ -53,7 +62,15 @@ def test_v1_is_static_batching(value: str) -> None:
         ("exclude_input_in_output", "yes", "true or false"),
         ("enable_kv_cache_reuse", "maybe", "true or false"),
         ("guided_decoding_backend", "outlines", "xgrammar or llguidance"),
-        ("inflight_precision", "fp8", "fp32, int8, int4"),
+        ("inflight_precision", "fp16", "auto, fp32, int8, int4, bf16, fp8"),
+        ("inflight_device", "tpu", "auto, cpu, cuda"),
+        ("inflight_weights", "none", "checkpoint, random"),
+        ("kv_cache_free_gpu_mem_fraction", "0", "above 0, up to 1"),
+        ("kv_cache_free_gpu_mem_fraction", "1.1", "above 0, up to 1"),
+        ("kv_cache_free_gpu_mem_fraction", "most", "above 0, up to 1"),
+        ("gpu_device_ids", "0,1", "one GPU"),
+        ("gpu_device_ids", "-1", "one GPU"),
+        ("cuda_graph_mode", "often", "true or false"),
         ("inflight_guide_compile_limit_s", "0", "above 0"),
     ],
 )
@@ -84,6 +101,52 @@ def test_a_step_has_a_token_for_every_sequence_of_the_batch() -> None:
     ):
         parse(inflight_max_step_tokens="63")
     assert parse(inflight_max_step_tokens="3", inflight_max_batch_size="3").inflight_max_batch_size == 3
+
+
+def test_each_device_has_defaults_of_its_own() -> None:
+    assert parse().on("cpu") == DeviceSettings("int8", 64, 512, 16)
+    assert parse().on("cuda").precision == "bf16"
+    assert parse(inflight_max_batch_size="7").on("cuda").max_batch_size == 7
+    for device in DEVICES:
+        assert parse(inflight_device=device).on(device) == device_defaults(device)
+
+
+@given(some.sampled_from(DEVICES), some.sampled_from(sorted({*PRECISIONS["cpu"], *PRECISIONS["cuda"]})))
+def test_a_precision_is_taken_or_refused_by_name_on_each_device(device: str, precision: str) -> None:
+    """Where the engine is to choose the device, the question is asked when it has."""
+    undecided = parse(inflight_precision=precision)
+    if precision in PRECISIONS[device]:
+        assert undecided.on(device).precision == precision
+        assert parse(inflight_precision=precision, inflight_device=device).inflight_precision == precision
+        return
+    for ask in (
+        lambda: undecided.on(device),
+        lambda: parse(inflight_precision=precision, inflight_device=device),
+    ):
+        with pytest.raises(InflightError) as failure:
+            ask()
+        allowed = ", ".join(("auto", *PRECISIONS[device]))
+        assert failure.value.message == (
+            f"parameter inflight_precision is {precision!r}; allowed: {allowed} (inflight_device is {device})"
+        )
+
+
+def test_random_weights_are_made_on_a_gpu_only() -> None:
+    assert parse(inflight_weights="random").on("cuda").precision == "bf16"
+    with pytest.raises(InflightError, match=r"inflight_weights is 'random'; allowed: checkpoint"):
+        parse(inflight_weights="random", inflight_device="cpu")
+
+
+def test_what_the_contract_says_about_the_gpu_is_honoured() -> None:
+    parameters = parse(kv_cache_free_gpu_mem_fraction="0.5", gpu_device_ids="2", cuda_graph_mode="false")
+    assert parameters.kv_cache_free_gpu_mem_fraction == 0.5
+    assert parameters.gpu_device_ids == 2
+    assert not parameters.cuda_graph_mode
+    assert (parse().kv_cache_free_gpu_mem_fraction, parse().gpu_device_ids, parse().cuda_graph_mode) == (
+        0.9,
+        0,
+        True,
+    )
 
 
 def test_an_unknown_key_is_refused_with_the_known_ones() -> None:

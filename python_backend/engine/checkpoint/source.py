@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,3 +33,21 @@ class TensorSource(Protocol):
 
     def read(self, name: str) -> Weights:
         """The tensor in fp32; it may be a view of the mapped file."""
+
+
+class TensorStore(Protocol):
+    """One model: what `Checkpoint` is, whatever else may stand for it."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def config(self) -> dict[str, Any]: ...
+
+    @property
+    def architectures(self) -> list[str]: ...
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def tensor(self, name: str, *shape: int) -> Weights:
+        """The tensor in fp32, of exactly this shape."""

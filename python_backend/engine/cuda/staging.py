@@ -35,17 +35,24 @@ class Staging:
         self._used_bytes = 0
 
     def upload(self, array: NDArray[Any]) -> torch.Tensor:
-        """The array on the device; what does not fit any more is copied from memory of its own."""
+        """The array on the device."""
+        source = self._staged(array)
+        # A clone on the CPU: there is no copy between machines that would make one.
+        return source.to(self._device, non_blocking=True) if self._is_pinned else source.clone()
+
+    def upload_into(self, target: torch.Tensor, array: NDArray[Any]) -> None:
+        target.copy_(self._staged(array), non_blocking=True)
+
+    def _staged(self, array: NDArray[Any]) -> torch.Tensor:
+        """A pinned copy; what does not fit any more gets memory of its own, which takes longer."""
         array = np.ascontiguousarray(array)
         start = self._used_bytes
         end = start + array.nbytes
         if end > len(self._views[self._step]):
-            return torch.from_numpy(array.copy()).to(self._device)
+            return torch.from_numpy(array.copy())
         self._used_bytes = -(-end // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         self._views[self._step][start:end] = array.reshape(-1).view(np.uint8)
-        source = self._memory[self._step][start:end].view(_dtype_of(array)).view(array.shape)
-        # A clone on the CPU: there is no copy between machines that would make one.
-        return source.to(self._device, non_blocking=True) if self._is_pinned else source.clone()
+        return self._memory[self._step][start:end].view(_dtype_of(array)).view(array.shape)
 
 
 def _dtype_of(array: NDArray[Any]) -> torch.dtype:

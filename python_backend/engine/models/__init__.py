@@ -9,13 +9,13 @@ from python_backend.engine.models.families import FAMILIES
 from python_backend.engine.models.reader import CheckpointWeights
 
 if TYPE_CHECKING:
-    from python_backend.engine.checkpoint import Checkpoint
+    from python_backend.engine.checkpoint import TensorStore
     from python_backend.engine.models.decoder import DecoderWeights
 
 __all__ = ["FAMILIES", "load_weights"]
 
 
-def load_weights(checkpoint: Checkpoint, max_sequence_tokens: int | None = None) -> DecoderWeights:
+def load_weights(checkpoint: TensorStore, max_sequence_tokens: int | None = None) -> DecoderWeights:
     """Reads the configuration alone; tensors are read when the weights are asked for them.
 
     `max_sequence_tokens` is how long sequences are meant to become; it matters to models that turn

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from python_backend.engine.checkpoint import Checkpoint
+from python_backend.engine.checkpoint import TensorStore
 from python_backend.engine.models.decoder import (
     DecoderShape,
     ExpertWeights,
@@ -49,7 +49,7 @@ class Layout:
 class CheckpointWeights:
     """A `DecoderWeights` that reads from the checkpoint each time it is asked."""
 
-    def __init__(self, checkpoint: Checkpoint, shape: DecoderShape, layout: Layout) -> None:
+    def __init__(self, checkpoint: TensorStore, shape: DecoderShape, layout: Layout) -> None:
         self.shape = shape
         self._checkpoint = checkpoint
         self._tensor = checkpoint.tensor

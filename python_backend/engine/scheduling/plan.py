@@ -9,13 +9,20 @@ if TYPE_CHECKING:
     from python_backend.engine.sequence import Sequence
 
 
-@dataclass(slots=True)  # not frozen: hundreds are made in a step, and that takes three times as long
+@dataclass(slots=True, eq=False)  # not frozen: hundreds are made in a step, which would take thrice as long
 class Chunk:
-    """The next `count` tokens of one sequence, from position `start` on."""
+    """The next `count` tokens of one sequence, from position `start` on.
+
+    With `yields_token` nothing of the sequence is left to compute after it, so the step finds its next token.
+    A token that is still to come when the chunk is planned is the only one of its chunk. `preemptions` is the
+    sequence's count at that time: where there were more since, the chunk's blocks are the sequence's no more.
+    """
 
     sequence: Sequence
     start: int
     count: int
+    yields_token: bool = False
+    preemptions: int = 0
 
     @property
     def end(self) -> int:
@@ -30,11 +37,6 @@ class Chunk:
         """Part of a prompt, or of tokens to compute once more after a preemption."""
         return self.count > 1 or self.start < self.sequence.prompt_tokens
 
-    @property
-    def yields_token(self) -> bool:
-        """Nothing of the sequence is left to compute after this chunk, so the step finds its next token."""
-        return self.end == len(self.sequence.tokens)
-
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
@@ -46,21 +48,42 @@ class BlockCopy:
 
 @dataclass(slots=True)
 class StepPlan:
-    """Every copy is for the block that one of the chunks begins in."""
+    """Every copy is for the block that one of the chunks begins in.
+
+    With `yields_history` it will tell a token without which the one after it cannot be chosen.
+    """
 
     chunks: list[Chunk] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     tokens: int = 0
+    yields_history: bool = False
 
     def add(self, sequence: Sequence, count: int) -> None:
-        self.chunks.append(Chunk(sequence, sequence.computed_tokens, count))
+        """Hands out the sequence's next tokens."""
+        start = sequence.scheduled_tokens
+        if start + count == sequence.expected_tokens:
+            self.add_last(sequence, count)
+            return
+        self.chunks.append(Chunk(sequence, start, count, False, sequence.preemptions))
         self.tokens += count
+        sequence.scheduled_tokens = start + count
+
+    def add_last(self, sequence: Sequence, count: int) -> None:
+        """The same where nothing is left over."""
+        start = sequence.scheduled_tokens
+        self.chunks.append(Chunk(sequence, start, count, True, sequence.preemptions))
+        self.tokens += count
+        sequence.scheduled_tokens = start + count
+        sequence.coming_tokens += 1
+        if sequence.needs_history:
+            self.yields_history = True
 
     def drop(self, sequence: Sequence) -> None:
-        """Takes back what was planned for a sequence, if anything was."""
+        """Takes back what was planned for a sequence that has to begin anew, if anything was."""
         for chunk in self.chunks:
             if chunk.sequence is sequence:
                 self.chunks.remove(chunk)
                 self.tokens -= chunk.count
+                sequence.coming_tokens -= chunk.yields_token
                 return

@@ -19,6 +19,11 @@ first token.
 
 A sequence whose guide does not know yet which tokens may come next gets none: it stays where it is, and the
 others go on.
+
+Steps may be planned while earlier ones run. What was given to a step counts as scheduled from then on, and a
+token that a running step will yield as expected: the next step can compute it, for it runs after that one.
+Whatever depends on what a token is waits until it is known: blocks are found by their content only once they
+are computed, and a sequence that gave way comes back with all its tokens known.
 """
 
 from __future__ import annotations
@@ -98,8 +103,7 @@ class Scheduler:
 
     def schedule(self) -> StepPlan:
         plan = StepPlan()
-        self._continue_decoding(plan)
-        behind = [sequence for sequence in self.running if sequence.pending_tokens > 1]
+        behind = self._continue_decoding(plan)
         for tier, sequences in groupby(behind, attrgetter("tier")):
             self._admit(plan, better_than=tier)
             for sequence in sequences:
@@ -109,32 +113,47 @@ class Scheduler:
         return plan
 
     def commit(self, chunk: Chunk) -> None:
-        """The chunk is computed; blocks that it filled can be found from now on."""
+        """The chunk is computed; blocks that it filled can be found from now on.
+
+        Those of a sequence that gave way meanwhile are its own no more. Every token of the chunk is known by
+        now, for the steps before it were committed first.
+        """
         sequence, size = chunk.sequence, self._pool.tokens_per_block
-        sequence.computed_tokens = chunk.end
-        if self._reuses_blocks and chunk.start // size < chunk.end // size:
+        if chunk.yields_token:
+            sequence.coming_tokens -= 1
+        if chunk.preemptions != sequence.preemptions:
+            return
+        sequence.computed_tokens = end = chunk.start + chunk.count
+        if self._reuses_blocks and end % size < chunk.count:  # it filled a block
             extend_hashes(sequence.hashes, sequence.tokens, size)
-            for index in range(chunk.start // size, chunk.end // size):
+            for index in range(chunk.start // size, end // size):
                 self._pool.publish(sequence.table, index, sequence.hashes[index + 1])
                 self._keep(sequence, index)
 
-    def _continue_decoding(self, plan: StepPlan) -> None:
-        """One token for each sequence that lacks just one, best rank first."""
-        position = 0
+    def _continue_decoding(self, plan: StepPlan) -> list[Sequence]:
+        """One token for each sequence that lacks just one, best rank first; returns those that lack more."""
+        behind = []
         size = self._pool.tokens_per_block
-        while position < len(self.running):
-            sequence = self.running[position]
-            tokens = len(sequence.tokens)
-            if tokens - sequence.computed_tokens == 1 and not sequence.awaits_guide:
-                # Nearly always there is room in the last block: every running one comes through here.
+        for sequence in self.running:  # which loses none but its last ones meanwhile
+            # Every running one comes through here, so properties are written out; and nearly always there is
+            # room in the last block.
+            tokens = len(sequence.tokens) + sequence.coming_tokens
+            lacking = tokens - sequence.scheduled_tokens
+            if lacking > 1:
+                behind.append(sequence)
+            elif (
+                lacking
+                and tokens < sequence.most_tokens
+                and (sequence.guide is None or sequence.guide.is_ready)
+            ):
                 if len(sequence.table.blocks) * size < tokens and not self._make_room(sequence, plan):
                     break
-                plan.add(sequence, 1)
-            position += 1
+                plan.add_last(sequence, 1)
+        return behind
 
     def _make_room(self, sequence: Sequence, plan: StepPlan) -> bool:
         """Room for the sequence's last token; False when it was itself the last and had to give way."""
-        while not self._pool.grow(sequence.table, len(sequence.tokens)):
+        while not self._pool.grow(sequence.table, sequence.expected_tokens):
             if self._preempt_last(plan) is sequence:
                 return False
         return True
@@ -142,7 +161,7 @@ class Scheduler:
     def _preempt_last(self, plan: StepPlan) -> Sequence:
         last = self.running.pop()
         self._pool.release(last.table)
-        last.computed_tokens = 0
+        last.computed_tokens = last.scheduled_tokens = 0
         last.preemptions += 1
         self.add(last)
         plan.preempted.append(last)
@@ -151,15 +170,15 @@ class Scheduler:
 
     def _hand_out(self, plan: StepPlan, sequence: Sequence) -> None:
         """What the sequence still lacks, as far as the budget goes."""
-        count = min(sequence.pending_tokens, self.max_step_tokens - plan.tokens)
+        count = min(sequence.unscheduled_tokens, self.max_step_tokens - plan.tokens)
         if count > 0:
             plan.add(sequence, count)
 
     def _admit(self, plan: StepPlan, better_than: int) -> None:
         """Moves waiting sequences into the batch, best rank first, while rule, batch size and blocks allow.
 
-        One that waits for another's computing or for its guide is passed by; one that lacks a place or blocks
-        is not.
+        One that waits for another's computing, for its guide or for a token still to come is passed by; one
+        that lacks a place or blocks is not.
         """
         if not self.waiting or self.waiting[0].tier >= better_than or not self._has_place(self.waiting[0]):
             return
@@ -173,7 +192,7 @@ class Scheduler:
                 and self._has_place(sequence)
             ):
                 return
-            if sequence.awaits_guide or self._comes_soon(sequence, underway):
+            if sequence.coming_tokens or sequence.awaits_guide or self._comes_soon(sequence, underway):
                 position += 1
                 continue
             if not self._join(plan, sequence):
@@ -201,7 +220,7 @@ class Scheduler:
             plan.copies.append(self._pool.own(sequence.table, computed_tokens // size))
         for index in range(computed_tokens // size):
             self._keep(sequence, index)
-        sequence.computed_tokens = computed_tokens
+        sequence.computed_tokens = sequence.scheduled_tokens = computed_tokens
         return True
 
     def _make_way(self, plan: StepPlan, sequence: Sequence, shared: list[int], blocks: int) -> bool:
@@ -235,7 +254,10 @@ class Scheduler:
         return found, len(found) * size
 
     def _underway(self) -> _Underway:
-        """The block each running sequence is about to fill: all before it can be found already."""
+        """The block that each running sequence will fill next: all before it can be found already.
+
+        Steps that run have filled it perhaps, but only what they are known to have computed can be found.
+        """
         underway: _Underway = {}
         for sequence in self.running:
             self._note_underway(underway, sequence)

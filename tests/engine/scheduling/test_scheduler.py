@@ -51,9 +51,8 @@ class World:
 
     def commit(self, plan: StepPlan) -> None:
         for chunk in plan.chunks:
-            yields_token = chunk.yields_token
             self.scheduler.commit(chunk)
-            if yields_token:
+            if chunk.yields_token:
                 chunk.sequence.accept(0)
         self.scheduler.remove([chunk.sequence for chunk in plan.chunks if chunk.sequence.finish_reason])
         self.pool.check()
@@ -227,6 +226,50 @@ def test_scheduling_256_running_sequences_takes_well_under_a_millisecond() -> No
         for chunk in plan.chunks:
             chunk.sequence.accept(0)
     assert fastest_s < 0.001
+
+
+def test_a_step_can_be_planned_while_the_last_one_runs() -> None:
+    world = World(tokens_per_block=4)
+    sequence = world.add(4, max_new_tokens=3)
+    running = world.scheduler.schedule()
+    behind_it = world.scheduler.schedule()
+    (first,), (second,) = running.chunks, behind_it.chunks
+    assert (first.start, first.count, first.yields_token) == (0, 4, True)
+    assert (second.start, second.count, second.yields_token) == (4, 1, True)
+    assert (sequence.computed_tokens, sequence.scheduled_tokens, sequence.coming_tokens) == (0, 5, 2)
+    assert len(sequence.table) == 2
+    world.commit(running)
+    assert (sequence.computed_tokens, sequence.scheduled_tokens, sequence.coming_tokens) == (4, 5, 1)
+    world.commit(behind_it)
+    world.commit(world.scheduler.schedule())
+    assert not world.scheduler.running
+
+
+def test_whoever_gave_way_with_a_token_to_come_waits_for_it() -> None:
+    world = World(max_batch_size=1)
+    young = world.add(9, tier=Tier.BATCH)
+    running = world.scheduler.schedule()
+    urgent = world.add(1, max_new_tokens=1, tier=Tier.INTERACTIVE)
+    taking_its_place = world.scheduler.schedule()
+    assert taking_its_place.preempted == [young]
+    assert (young.computed_tokens, young.scheduled_tokens, young.coming_tokens) == (0, 0, 1)
+    world.scheduler.remove([urgent])
+    assert world.scheduler.schedule().chunks == []
+    world.commit(running)
+    assert (young.computed_tokens, young.coming_tokens, len(young.tokens)) == (0, 0, 10)
+    assert world.pool.cached_blocks == 0
+    assert world.step() == {0: 10}
+
+
+def test_a_plan_for_one_that_gives_way_in_the_same_step_is_taken_back() -> None:
+    world = World(total_blocks=4)
+    world.add(3, tier=Tier.BATCH)
+    young = world.add(5, tier=Tier.BATCH)
+    world.step()
+    world.add(9, tier=Tier.INTERACTIVE)
+    plan = world.scheduler.schedule()
+    assert young in plan.preempted
+    assert (young.scheduled_tokens, young.coming_tokens) == (0, 0)
 
 
 def test_a_better_tier_goes_first_and_within_a_tier_the_earlier() -> None:

@@ -44,6 +44,7 @@ class TritonPythonModel:
         self.facts["prefix"] = sys.prefix
         if self.facts.get("inflight_runtime") == "synthetic":
             raise ValueError("the weights are made of cheese")
+        print("10:00:00 tensorrt_llm INFO loading: reading poems: 1 of 2", file=sys.stderr, flush=True)
         self.child = subprocess.Popen(["sleep", "1000"])
 
     def execute(self, requests):

@@ -1,0 +1,257 @@
+"""`python -m benchmarks.gpu.attention`: paged attention of the 8B shape on the GPU, in several tilings."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from python_backend.engine.cuda.kernels.decode_attention import (
+    MAX_SPLITS,
+    DecodeTiling,
+    decode_attention,
+    decode_splits,
+    partials_size,
+)
+from python_backend.engine.cuda.kernels.prefill_attention import (
+    PrefillTiling,
+    prefill_attention,
+    prefill_tiles,
+)
+
+HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
+SCALE = 1 / math.sqrt(HEAD_DIM)
+DEVICE = "cuda"
+BANDWIDTH_TB_PER_S = 4.18
+# Two layers of the biggest shape; of smaller ones it holds more, so that the L2 cache keeps none of them.
+CACHED_TOKENS = 1_100_000
+MOST_LAYERS = 48
+
+DECODE_SHAPES = ((1, 768), (32, 768), (32, 4224), (128, 768), (128, 4224), (256, 768), (512, 768))
+# (tokens_per_block, tiling)
+DECODE_CONFIGURATIONS = (
+    (64, DecodeTiling(64, 4, 2)),
+    (64, DecodeTiling(64, 4, 3)),
+    (64, DecodeTiling(64, 4, 4)),
+    (64, DecodeTiling(64, 8, 3)),
+    (64, DecodeTiling(32, 2, 4)),
+    (64, DecodeTiling(32, 4, 4)),
+    (128, DecodeTiling(128, 4, 2)),
+    (128, DecodeTiling(128, 8, 3)),
+    (32, DecodeTiling(64, 4, 3)),
+    (16, DecodeTiling(64, 4, 3)),
+)
+SPLITS_FOR_FEW_ROWS = {1: (8, 16, 32), 32: (1, 2, 4)}
+
+PREFILL_SHAPES = ((16, 512), (4, 4096), (1, 8192))
+PREFILL_CONFIGURATIONS = (
+    (128, PrefillTiling(128, 128, 8, 2)),
+    (128, PrefillTiling(128, 64, 8, 3)),
+    (64, PrefillTiling(128, 64, 8, 3)),
+    (64, PrefillTiling(128, 64, 4, 2)),
+    (64, PrefillTiling(64, 64, 4, 3)),
+    (128, PrefillTiling(64, 128, 4, 2)),
+    (64, PrefillTiling(128, 64, 8, 3, copies_tiles=False)),
+    (16, PrefillTiling(128, 64, 8, 3)),
+)
+TORCH_BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Random keys and values of so many tokens; tables point into them in no order."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    @classmethod
+    def random(cls) -> Pool:
+        shape = (CACHED_TOKENS // 128 * 128 * KV_HEADS, HEAD_DIM)
+        return cls(*(torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) for _ in range(2)))
+
+    def blocks(self, tokens_per_block: int) -> tuple[torch.Tensor, torch.Tensor]:
+        shape = (-1, KV_HEADS, tokens_per_block, HEAD_DIM)
+        return self.keys.view(shape), self.values.view(shape)
+
+    def tables(self, layers: int, rows: int, tokens: int, tokens_per_block: int) -> torch.Tensor:
+        per_row = -(-tokens // tokens_per_block)
+        wanted = layers * rows * per_row
+        order = torch.randperm(CACHED_TOKENS // 128 * 128 // tokens_per_block, device=DEVICE)[:wanted]
+        return order.to(torch.int32).view(layers, rows, per_row)
+
+
+def dense(cache: torch.Tensor, table: torch.Tensor, tokens: int) -> torch.Tensor:
+    """(rows, kv_heads, tokens, head_dim) of the sequences in a table."""
+    return cache[table.long()].permute(0, 2, 1, 3, 4).flatten(2, 3)[:, :, :tokens]
+
+
+def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((got.float() - expected.float()).abs().max() / expected.float().abs().max()).item()
+
+
+def graph_s(work: Callable[[], None], repeats: int = 7) -> float:
+    """Median time of the work as a replayed graph: what is launched takes no time of the host."""
+    work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    event: Any = torch.cuda.Event  # torch declares no types for it
+    times: list[float] = []
+    for _ in range(repeats):
+        begin, end = (event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1000)
+    return sorted(times)[len(times) // 2]
+
+
+def measure_decode(
+    pool: Pool, rows: int, context: int, tokens_per_block: int, tiling: DecodeTiling, splits: int
+) -> str:
+    layers = min(MOST_LAYERS, CACHED_TOKENS // (rows * (context + tokens_per_block)))
+    keys, values = pool.blocks(tokens_per_block)
+    tables = pool.tables(layers, rows, context, tokens_per_block)
+    fused = torch.randn(rows, (HEADS + 2 * KV_HEADS) * HEAD_DIM, device=DEVICE, dtype=torch.bfloat16)
+    queries = fused[:, : HEADS * HEAD_DIM].view(rows, HEADS, HEAD_DIM)
+    out = torch.empty(rows, HEADS * HEAD_DIM, device=DEVICE, dtype=torch.bfloat16)
+    slots = torch.arange(rows, dtype=torch.int32, device=DEVICE)
+    positions = torch.full_like(slots, context - 1)
+    partials = torch.empty(partials_size(rows, HEADS, HEAD_DIM, splits), device=DEVICE)
+
+    def attend(table: torch.Tensor) -> None:
+        decode_attention(
+            out, queries, keys, values, table, slots, positions, SCALE, None, None, splits, partials, tiling
+        )
+
+    def attend_all() -> None:
+        for table in tables:
+            attend(table)
+
+    attend(tables[0])
+    checked = min(rows, 4)
+    expected = scaled_dot_product_attention(
+        queries[:checked, :, None].float(),
+        dense(keys, tables[0, :checked], context).float(),
+        dense(values, tables[0, :checked], context).float(),
+        scale=SCALE,
+        enable_gqa=True,
+    )
+    error = relative_error(out[:checked], expected.reshape(checked, -1))
+    seconds = graph_s(attend_all) / layers
+    gb_per_s = rows * context * KV_HEADS * HEAD_DIM * 4 / seconds / 1e9
+    share = gb_per_s / BANDWIDTH_TB_PER_S / 1000
+    return f"{seconds * 1e6:8.1f} us {gb_per_s:6.0f} GB/s {share:5.1%}  error {error:.1e}"
+
+
+def measure_prefill(
+    pool: Pool, sequences: int, tokens: int, tokens_per_block: int, tiling: PrefillTiling
+) -> str:
+    keys, values = pool.blocks(tokens_per_block)
+    table = pool.tables(1, sequences, tokens, tokens_per_block)[0]
+    rows = sequences * tokens
+    fused = torch.randn(rows, (HEADS + 2 * KV_HEADS) * HEAD_DIM, device=DEVICE, dtype=torch.bfloat16)
+    queries = fused[:, : HEADS * HEAD_DIM].view(rows, HEADS, HEAD_DIM)
+    out = torch.empty(rows, HEADS * HEAD_DIM, device=DEVICE, dtype=torch.bfloat16)
+    starts = np.zeros(sequences, np.int32)
+    tiles = prefill_tiles(starts, np.full(sequences, tokens, np.int32), HEADS // KV_HEADS, tiling)
+    arguments = (
+        torch.arange(sequences, dtype=torch.int32, device=DEVICE),
+        torch.arange(0, rows + 1, tokens, dtype=torch.int32, device=DEVICE),
+        torch.from_numpy(starts).to(DEVICE),
+        torch.from_numpy(tiles).to(DEVICE),
+    )
+
+    def attend() -> None:
+        prefill_attention(out, queries, keys, values, table, *arguments, SCALE, None, None, tiling)
+
+    attend()
+    expected = scaled_dot_product_attention(
+        queries[:tokens].transpose(0, 1)[None],
+        dense(keys, table[:1], tokens),
+        dense(values, table[:1], tokens),
+        is_causal=True,
+        scale=SCALE,
+        enable_gqa=True,
+    )
+    error = relative_error(out[:tokens], expected[0].transpose(0, 1).reshape(tokens, -1))
+    return f"{speed(attend, sequences, tokens)}  error {error:.1e}"
+
+
+def measure_torch(sequences: int, tokens: int, backend: SDPBackend) -> str:
+    query, key, value = (
+        torch.randn(sequences, heads, tokens, HEAD_DIM, device=DEVICE, dtype=torch.bfloat16)
+        for heads in (HEADS, KV_HEADS, KV_HEADS)
+    )
+
+    def attend() -> None:
+        scaled_dot_product_attention(query, key, value, is_causal=True, scale=SCALE, enable_gqa=True)
+
+    with sdpa_kernel(backend):
+        return speed(attend, sequences, tokens)
+
+
+def speed(attend: Callable[[], None], sequences: int, tokens: int) -> str:
+    milliseconds = triton.testing.do_bench(attend, warmup=10, rep=40, return_mode="median")
+    flops = 4 * HEAD_DIM * HEADS * sequences * tokens * (tokens + 1) / 2
+    return f"{milliseconds * 1000:8.1f} us {flops / milliseconds / 1e9:6.0f} TFLOP/s"
+
+
+def report(label: str, measure: Callable[[], str]) -> None:
+    """A configuration that fails is a line like the others."""
+    try:
+        found = measure()
+    except Exception as error:
+        found = f"failed: {type(error).__name__} {str(error)[:160]}"
+    print(f"{label:72} {found}", flush=True)
+
+
+def decode(pool: Pool) -> None:
+    for rows, context in DECODE_SHAPES:
+        splits_to_try: Iterable[int] = SPLITS_FOR_FEW_ROWS.get(rows, (decode_splits(rows, KV_HEADS),))
+        for splits in sorted({min(splits, MAX_SPLITS) for splits in splits_to_try}):
+            for size, tiling in DECODE_CONFIGURATIONS:
+                label = f"decode {rows}x{context} block {size} splits {splits} {tuple(tiling)}"
+
+                def measure() -> str:
+                    return measure_decode(pool, rows, context, size, tiling, splits)  # noqa: B023
+
+                report(label, measure)
+
+
+def prefill(pool: Pool) -> None:
+    for sequences, tokens in PREFILL_SHAPES:
+        for name, backend in TORCH_BACKENDS.items():
+            report(
+                f"prefill {sequences}x{tokens} torch {name}",
+                lambda: measure_torch(sequences, tokens, backend),  # noqa: B023
+            )
+        for size, tiling in PREFILL_CONFIGURATIONS:
+            report(
+                f"prefill {sequences}x{tokens} block {size} {tuple(tiling)}",
+                lambda: measure_prefill(pool, sequences, tokens, size, tiling),  # noqa: B023
+            )
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    pool = Pool.random()
+    for part in sys.argv[1:] or ("decode", "prefill"):
+        begin = time.perf_counter()
+        {"decode": decode, "prefill": prefill}[part](pool)
+        print(f"[{part} {time.perf_counter() - begin:.0f} s]", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""`python -m benchmarks.gpu.throughput`: output tokens a second of the engine alone, against vLLM and the limit."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gpu.llama_8b import write_checkpoint
+from python_backend.engine.build import build_engine
+from python_backend.engine.engine import Engine, EngineConfig
+from python_backend.engine.request import GenerationRequest
+
+
+@dataclass(frozen=True)
+class Point:
+    """So many requests at once; vLLM 0.26.0 on such a GPU, and what bandwidth and arithmetic allow."""
+
+    requests: int
+    prompt_tokens: int
+    vllm: int
+    limit: int
+    new_tokens: int = 256
+
+
+POINTS = (
+    Point(1, 512, 202, 274),
+    Point(32, 512, 4436, 5954),
+    Point(128, 512, 8811, 11935),
+    Point(256, 512, 10040, 13381),
+    Point(512, 512, 10457, 13381),
+    Point(32, 4096, 1494, 1821),
+    Point(128, 4096, 1789, 2151),
+)
+
+
+def run(engine: Engine, point: Point, seed: object) -> tuple[float, float, float]:
+    """Seconds in all, to the first token of the first answer, and the longest step."""
+    # Prompts of their own for every run: what an earlier one computed must not be found again.
+    dice = random.Random(f"{point.requests} {point.prompt_tokens} {seed}")
+    begin = time.perf_counter()
+    for key in range(point.requests):
+        prompt = [dice.randrange(128000) for _ in range(point.prompt_tokens)]
+        engine.add(key, GenerationRequest(prompt, point.new_tokens))
+    begin = time.perf_counter()
+    first = longest = 0.0
+    tokens = 0
+    last = begin
+    while engine.has_work:
+        for event in engine.step():
+            assert event.error is None, event.error
+            tokens += len(event.token_ids)
+            first = first or time.perf_counter() - begin
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    assert tokens == point.requests * point.new_tokens, tokens
+    return time.perf_counter() - begin, first, longest
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_engine_arguments(parser)
+    parser.add_argument(
+        "--points", default="1,32,128,256,512,32x4096,128x4096", help="requests[xprompt], comma-separated"
+    )
+    parser.add_argument("--repeats", type=int, default=1)
+    return parser.parse_args()
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--step-tokens", type=int, default=None)
+    parser.add_argument("--block", type=int, default=None, help="tokens of a block")
+    parser.add_argument("--precision", default="bf16", choices=("bf16", "fp8"))
+    parser.add_argument("--no-graphs", action="store_true")
+
+
+def build(arguments: argparse.Namespace, directory: Path) -> Engine:
+    begin = time.perf_counter()
+    stages: dict[str, float] = {}
+
+    def progress(stage: str, done: int, total: int) -> None:
+        stages[stage] = time.perf_counter() - begin
+
+    engine = build_engine(
+        EngineConfig(
+            str(write_checkpoint(directory)),
+            device="cuda",
+            precision=arguments.precision,
+            random_weights=True,
+            max_batch_size=512,
+            max_step_tokens=arguments.step_tokens or 8192,
+            tokens_per_block=arguments.block or 64,
+            max_sequence_tokens=8192,
+            cuda_graphs=not arguments.no_graphs,
+        ),
+        progress,
+    )
+    print(
+        f"engine ready after {time.perf_counter() - begin:.1f} s:",
+        ", ".join(f"{name} by {s:.1f}" for name, s in stages.items()),
+    )
+    print(f"keys and values: {engine.pool.capacity_tokens:,} tokens", flush=True)
+    return engine
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    wanted = {tuple(map(int, (name + "x512").split("x")[:2])) for name in arguments.points.split(",")}
+    with tempfile.TemporaryDirectory() as directory:
+        engine = build(arguments, Path(directory))
+        run(engine, Point(4, 300, 0, 0, 8), 99)
+        print("requests x prompt    tok/s   vLLM  ratio  limit  share  first token ms  longest step ms")
+        for point in POINTS:
+            if (point.requests, point.prompt_tokens) not in wanted:
+                continue
+            for repeat in range(arguments.repeats):
+                took, first, longest = run(engine, point, repeat)
+                rate = point.requests * point.new_tokens / took
+                print(
+                    f"{point.requests:8} x {point.prompt_tokens:<6} {rate:8,.0f} {point.vllm:6,} {rate / point.vllm:6.2f}"
+                    f" {point.limit:6,} {rate / point.limit:6.2f} {first * 1000:15.1f} {longest * 1000:16.1f}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Builds the bundle: wheels and project into one file under dist/, with its size and SHA-256."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import sys
+import tempfile
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+from deploy.bundle.archive import write_archive
+from deploy.bundle.contents import contents
+from deploy.bundle.wheels import BundleError, Target, Wheelhouse
+from launcher.console import StackConsole
+from launcher.models.checkpoint import resolve_checkpoint
+from launcher.python_version import SUPPORTED
+from launcher.settings import StackSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_BYTES = 60_000_000
+PYTHONS = [f"{major}.{minor}" for major, minor in SUPPORTED]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bundle", description=__doc__)
+    parser.add_argument("--python-version", choices=PYTHONS, default=PYTHONS[-1], help="the GPU host's")
+    parser.add_argument("--with-default-model", action="store_true", help="about 90 MB more")
+    options = parser.parse_args()
+    console = Console(highlight=False)
+    try:
+        build(options.python_version, options.with_default_model, console)
+    except BundleError as error:
+        sys.exit(str(error))
+
+
+def build(python: str, with_model: bool, console: Console) -> None:
+    version = importlib.metadata.version("inflight")
+    needs = [Requirement(text) for text in importlib.metadata.requires("inflight") or []]
+    target = Target(python)
+    model = None
+    if with_model:
+        settings = StackSettings()
+        model = resolve_checkpoint(settings.model, settings.data_dir, StackConsole(console)).directory
+    with tempfile.TemporaryDirectory(prefix="inflight-bundle-") as folder:
+        house = Wheelhouse(target, ROOT / "requirements.lock", Path(folder), say=console.print)
+        wheels = house.gather(need for need in needs if target.applies(need))
+        members = contents(ROOT, wheels, version, python, model)
+        total_bytes = sum(len(member.read()) for member in members.values())
+        file = ROOT / "dist" / f"inflight-{version}-x86_64.tar.xz"
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task(f"Packing {len(members)} files", total=total_bytes)
+            checksum = write_archive(file, members, lambda size: progress.advance(task, size))
+    size_bytes = file.stat().st_size
+    console.print(f"{file.relative_to(ROOT)}: {size_bytes / 1e6:.1f} MB, for Python {python} on x86_64")
+    console.print(f"sha256 {checksum}", soft_wrap=True)
+    if size_bytes > LIMIT_BYTES and not with_model:
+        raise BundleError(f"that is more than {LIMIT_BYTES / 1e6:.0f} MB: something came in that should not")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Everything a bundle holds, by its path in it."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from deploy.bundle.archive import Member
+from deploy.bundle.selection import (
+    PROJECT_FILES,
+    PROJECT_FOLDERS,
+    is_package_file_wanted,
+    is_project_file_wanted,
+)
+from deploy.bundle.wheels import files_of
+
+_SCRIPTS = {"install": "install.py", "bin/inflight": "inflight.sh"}
+
+
+def contents(
+    project: Path, wheels: Iterable[Path], version: str, python: str, model: Path | None = None
+) -> dict[PurePosixPath, Member]:
+    root = PurePosixPath(f"inflight-{version}")
+    members: dict[PurePosixPath, Member] = {}
+    for wheel in wheels:
+        members.update({root / "lib" / path: member for path, member in package_files(wheel, python)})
+    for path in project_files(project):
+        members[root / path] = of_file(project / path)
+    if model is not None:
+        for file in sorted(model.iterdir()):
+            members[root / "models" / model.name / file.name] = of_file(file)
+    here = Path(__file__).parent
+    for name, script in _SCRIPTS.items():
+        members[root / name] = Member((here / script).read_bytes, is_executable=True)
+    # So that the version can be asked for as in any environment.
+    metadata = f"Metadata-Version: 2.1\nName: inflight\nVersion: {version}\n".encode()
+    members[root / "lib" / f"inflight-{version}.dist-info" / "METADATA"] = Member(lambda: metadata)
+    members[root / "python-version"] = Member(f"{python}\n".encode)
+    return members
+
+
+def package_files(wheel: Path, python: str) -> Iterator[tuple[PurePosixPath, Member]]:
+    for path, member in files_of(wheel):
+        if is_package_file_wanted(path, python):
+            is_executable = bool(member.external_attr >> 16 & 0o100)
+            yield path, Member(partial(read_member, wheel, member.filename), is_executable)
+
+
+def read_member(wheel: Path, name: str) -> bytes:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(name)
+
+
+def project_files(project: Path) -> Iterator[PurePosixPath]:
+    for name in PROJECT_FILES:
+        yield PurePosixPath(name)
+    for folder in PROJECT_FOLDERS:
+        for file in sorted((project / folder).rglob("*")):
+            path = PurePosixPath(file.relative_to(project).as_posix())
+            if file.is_file() and is_project_file_wanted(path):
+                yield path
+
+
+def of_file(path: Path) -> Member:
+    return Member(path.read_bytes, is_executable=bool(path.stat().st_mode & 0o100))

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Makes the environment of an unpacked bundle beside it: the packages that came along, the host's torch."""
+
+import compileall
+import os
+import shutil
+import sys
+import venv
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+ENVIRONMENT = ROOT / ".venv"
+# Model repositories must stay as they are: Triton takes any other folder in one for a model.
+COMPILED = ("lib", "client", "launcher", "loadtest", "python_backend", "router")
+COMMAND = """#!/bin/sh
+# No folder that happens to be the working directory may stand in for one of ours.
+exec "$(dirname -- "$(readlink -f -- "$0")")/python" -c \\
+    'import sys; del sys.path[0]; from launcher.cli import main; main()' "$@"
+"""
+
+
+def refuse_this_python() -> None:
+    wanted, found = (ROOT / "python-version").read_text().strip(), "{}.{}".format(*sys.version_info[:2])
+    if found != wanted:
+        sys.exit(
+            f"this bundle is for Python {wanted}; python3 is {found} ({sys.executable}). Put a Python "
+            f"{wanted} that has torch first in PATH, or make another: make bundle PYTHON_VERSION={found}"
+        )
+
+
+def refuse_this_torch() -> None:
+    """A host without a GPU may be one that makes an image for hosts with one: `inflight up` will say so."""
+    sys.path.insert(0, str(ROOT))
+    from python_backend.engine.device import look, missing_for_cuda
+
+    missing = missing_for_cuda(look(pretend_gpu=True))
+    if missing:
+        sys.exit(
+            f"{missing} ({sys.executable}). Inflight computes with the torch of the python3 that is first in "
+            "PATH: install a build for CUDA there, or activate the environment that has one."
+        )
+
+
+def host_folders() -> "list[str]":
+    found = (find_spec(name) for name in ("torch", "triton"))
+    return sorted({str(Path(spec.origin).parent.parent) for spec in found if spec and spec.origin})
+
+
+def make_environment() -> None:
+    partial = ROOT / f".venv.{os.getpid()}"
+    try:
+        venv.EnvBuilder(system_site_packages=True, symlinks=True).create(partial)
+        version = "python{}.{}".format(*sys.version_info[:2])
+        packages = partial / "lib" / version / "site-packages"
+        # Ours come first: Triton's stub needs a numpy below 2, whatever the host has beside its torch.
+        ours = [os.path.relpath(ROOT / name, packages) for name in ("lib", ".")]
+        (packages / "inflight.pth").write_text("\n".join([*ours, *host_folders(), ""]))
+        command = partial / "bin" / "inflight"
+        command.write_text(COMMAND)
+        command.chmod(0o755)
+        shutil.rmtree(ENVIRONMENT, ignore_errors=True)
+        partial.rename(ENVIRONMENT)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def main() -> None:
+    refuse_this_python()
+    refuse_this_torch()
+    sys.stdout.write(f"Making an environment for {sys.executable} in {ENVIRONMENT} ...\n")
+    sys.stdout.flush()
+    # Now, for what runs inside Triton does not write such files and would compile at every start.
+    for name in COMPILED:
+        compileall.compile_dir(ROOT / name, quiet=2)
+    make_environment()
+    sys.stdout.write(f"Done. To serve: {ROOT / 'bin' / 'inflight'} up --model DIRECTORY_OR_GGUF_FILE\n")
+
+
+if __name__ == "__main__":
+    main()

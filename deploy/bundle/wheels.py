@@ -1,0 +1,143 @@
+"""The wheels of a target machine: resolved and downloaded with pip, whatever machine this is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from email.parser import BytesParser
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from deploy.bundle.selection import LEFT_OUT, WITHOUT_DEPENDENCIES
+
+# Triton's wheel is built against glibc 2.35.
+_NEWEST_GLIBC = 35
+_OLDER_TAGS = ("manylinux2014", "manylinux2010", "manylinux1")
+
+
+class BundleError(Exception):
+    """The bundle cannot be made; the message says why."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """An x86_64 Linux machine with this version of Python ("3.12")."""
+
+    python: str
+
+    @property
+    def markers(self) -> dict[str, str]:
+        return {
+            "implementation_name": "cpython",
+            "implementation_version": f"{self.python}.0",
+            "os_name": "posix",
+            "platform_machine": "x86_64",
+            "platform_python_implementation": "CPython",
+            "platform_release": "",
+            "platform_system": "Linux",
+            "platform_version": "",
+            "python_full_version": f"{self.python}.0",
+            "python_version": self.python,
+            "sys_platform": "linux",
+        }
+
+    def applies(self, requirement: Requirement, extras: Iterable[str] = ()) -> bool:
+        """pip would ask this machine's Python, not the target's."""
+        marker = requirement.marker
+        return marker is None or any(
+            marker.evaluate({**self.markers, "extra": extra}) for extra in ("", *extras)
+        )
+
+    @property
+    def pip_options(self) -> list[str]:
+        platforms = [f"manylinux_2_{minor}" for minor in range(_NEWEST_GLIBC, 4, -1)]
+        flags = [f"--platform={name}_x86_64" for name in (*platforms, *_OLDER_TAGS)]
+        return ["--only-binary=:all:", "--implementation=cp", f"--python-version={self.python}", *flags]
+
+
+class Wheelhouse:
+    """Downloads what is asked for and, in turn, what that needs; `pip_options` go to every call of pip."""
+
+    def __init__(
+        self,
+        target: Target,
+        lock: Path,
+        directory: Path,
+        pip_options: Sequence[str] = (),
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._target = target
+        self._directory = directory
+        self._pip_options = pip_options
+        self._say = say
+        self._constraints = directory / "constraints.txt"
+        pins = (Requirement(line) for line in lock.read_text().splitlines() if line and line[0] not in "#-")
+        self._constraints.write_text(
+            "".join(f"{pin.name}{pin.specifier}\n" for pin in pins if target.applies(pin))
+        )
+
+    def gather(self, requirements: Iterable[Requirement]) -> list[Path]:
+        """The wheels, in the order of their names."""
+        wheels: dict[str, Path] = {}
+        asked: set[tuple[str, str]] = set()
+        wanted = list(requirements)
+        while wanted := [item for item in wanted if self._is_new(item, asked)]:
+            missing = [item for item in wanted if canonicalize_name(item.name) not in wheels]
+            if missing:
+                self._download(missing)
+                wheels = {_name(path): path for path in sorted(self._directory.glob("*.whl"))}
+            wanted = [need for item in wanted for need in self._needs_of(item, wheels)]
+        return [wheels[name] for name in sorted(wheels)]
+
+    def _is_new(self, requirement: Requirement, asked: set[tuple[str, str]]) -> bool:
+        name = canonicalize_name(requirement.name)
+        keys = {(name, extra) for extra in ("", *requirement.extras)}
+        is_new = name not in LEFT_OUT and not keys <= asked
+        asked |= keys
+        return is_new
+
+    def _needs_of(self, requirement: Requirement, wheels: dict[str, Path]) -> list[Requirement]:
+        name = canonicalize_name(requirement.name)
+        if name in WITHOUT_DEPENDENCIES:
+            return []
+        needs = [Requirement(text) for text in required_by(wheels[name])]
+        return [need for need in needs if self._target.applies(need, requirement.extras)]
+
+    def _download(self, requirements: list[Requirement]) -> None:
+        plain = sorted({f"{item.name}{item.specifier}" for item in requirements})
+        self._say(f"Downloading {', '.join(sorted({item.name for item in requirements}))}")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input"]
+        command += ["--disable-pip-version-check", "--constraint", str(self._constraints)]
+        command += ["--dest", str(self._directory), *self._target.pip_options, *self._pip_options, *plain]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BundleError(f"pip could not download what the bundle needs:\n{done.stderr.strip()}")
+
+
+def _name(wheel: Path) -> str:
+    return parse_wheel_filename(wheel.name)[0]
+
+
+def required_by(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return BytesParser().parsebytes(archive.read(metadata)).get_all("Requires-Dist", [])
+
+
+def files_of(wheel: Path) -> Iterator[tuple[PurePosixPath, zipfile.ZipInfo]]:
+    """Each file with its place below site-packages; scripts and the like are left out."""
+    with zipfile.ZipFile(wheel) as archive:
+        for member in archive.infolist():
+            path = PurePosixPath(member.filename)
+            if member.is_dir():
+                continue
+            if path.parts[0].endswith(".data"):
+                if path.parts[1] not in ("purelib", "platlib"):
+                    continue
+                path = PurePosixPath(*path.parts[2:])
+            yield path, member

@@ -1,0 +1,151 @@
+"""Puts a model on the GPU: weights, a measured share of memory for keys and values, graphs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from python_backend.engine.blocks import BlockPool
+from python_backend.engine.cache_dir import cache_dir
+from python_backend.engine.cuda.decoder import CudaDecoder
+from python_backend.engine.cuda.executor import CudaExecutor
+from python_backend.engine.cuda.fp8 import make_fp8
+from python_backend.engine.cuda.graphs import DecodeGraphs
+from python_backend.engine.cuda.kv_cache import KvCache, kv_bytes_per_block
+from python_backend.engine.cuda.linear import Linear
+from python_backend.engine.cuda.memory import (
+    MemoryFound,
+    blocks_that_fit,
+    does_not_fit,
+    require_room_for_weights,
+)
+from python_backend.engine.cuda.profiling import blocks_for, largest_step, run
+from python_backend.engine.cuda.random_weights import RandomPlace
+from python_backend.engine.cuda.sampler import Sampler
+from python_backend.engine.cuda.slots import Slots
+from python_backend.engine.cuda.staging import Staging
+from python_backend.engine.cuda.weights import DeviceWeights, Place, place_weights
+
+if TYPE_CHECKING:
+    from python_backend.engine.engine import EngineConfig
+    from python_backend.engine.messages import LoadingProgress
+    from python_backend.engine.models.decoder import DecoderShape, DecoderWeights, Weights
+
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16}
+# Pinned memory for what one step tells the device: a few numbers a row, and now and then a mask.
+_STAGING_BYTES = 16 << 20
+_MARGIN_BYTES = 512 << 20
+
+
+def build_on_gpu(
+    config: EngineConfig, weights: DecoderWeights, max_sequence_tokens: int, progress: LoadingProgress
+) -> tuple[BlockPool, CudaExecutor]:
+    os.environ.setdefault("TRITON_CACHE_DIR", str(cache_dir() / "triton"))
+    device = torch.device("cuda", config.gpu)
+    torch.cuda.set_device(device)
+    torch.cuda.set_stream(torch.cuda.Stream(device))
+    try:
+        return _Builder(config, weights, max_sequence_tokens, device, progress).build()
+    except torch.OutOfMemoryError as error:
+        raise does_not_fit(str(error).split(". ")[0]) from None
+
+
+def assemble(
+    config: EngineConfig, blocks: int, max_sequence_tokens: int, decoder: CudaDecoder
+) -> tuple[CudaExecutor, DecodeGraphs]:
+    shape, device, batch = decoder.shape, decoder.device, config.max_batch_size
+    cache = KvCache(shape, blocks, config.tokens_per_block, decoder.dtype, device)
+    longest = min(max_sequence_tokens, blocks * config.tokens_per_block)
+    slots = Slots(batch, -(-longest // config.tokens_per_block), cache.scratch_block, device)
+    logits = torch.empty(batch, shape.vocabulary, dtype=torch.float32, device=device)
+    graphs = DecodeGraphs(decoder, cache, slots, logits, batch, config.cuda_graphs)
+    sampler = Sampler(shape.vocabulary, batch, device)
+    staging = Staging(device, _STAGING_BYTES)
+    sampler.warm_up(staging)
+    return CudaExecutor(decoder, cache, slots, graphs, sampler, staging), graphs
+
+
+class _Builder:
+    def __init__(
+        self,
+        config: EngineConfig,
+        weights: DecoderWeights,
+        max_sequence_tokens: int,
+        device: torch.device,
+        progress: LoadingProgress,
+    ) -> None:
+        self._config = config
+        self._weights = weights
+        self._shape = weights.shape
+        self._max_sequence_tokens = max_sequence_tokens
+        self._device = device
+        self._dtype = _DTYPES[config.precision]
+        self._progress = progress
+
+    @torch.inference_mode()
+    def build(self) -> tuple[BlockPool, CudaExecutor]:
+        config, shape = self._config, self._shape
+        decoder = CudaDecoder(shape, self._place(), config.max_batch_size, self._max_sequence_tokens)
+        self._progress("measuring memory", 0, 1)
+        found = self._measure(decoder)
+        block_bytes = kv_bytes_per_block(shape, config.tokens_per_block, self._dtype)
+        blocks = blocks_that_fit(
+            found,
+            block_bytes,
+            config.tokens_per_block,
+            config.free_memory_fraction,
+            config.max_tokens_in_kv_cache,
+        )
+        self._progress("measuring memory", 1, 1)
+        pool = BlockPool(blocks, config.tokens_per_block)
+        executor, graphs = assemble(self._config, blocks, self._max_sequence_tokens, decoder)
+        graphs.capture(lambda done, total: self._progress("capturing graphs", done, total))
+        return pool, executor
+
+    def _place(self) -> DeviceWeights:
+        free, total = torch.cuda.mem_get_info(self._device)
+        require_room_for_weights(_weight_bytes(self._shape, self._config.precision), free, total)
+        place: Place = (
+            RandomPlace(self._dtype, self._device) if self._config.random_weights else self._place_array
+        )
+        make = make_fp8 if self._config.precision == "fp8" else Linear
+        return place_weights(
+            self._weights, place, make, lambda done, total: self._progress("loading weights", done, total)
+        )
+
+    def _place_array(self, array: Weights) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device).to(self._dtype)
+
+    def _measure(self, decoder: CudaDecoder) -> MemoryFound:
+        """Runs the largest step there is, with a cache just big enough for it."""
+        config = self._config
+        lengths = largest_step(config.max_step_tokens, config.max_batch_size, self._max_sequence_tokens)
+        blocks = blocks_for(lengths, config.tokens_per_block)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        executor, _ = assemble(self._config, blocks, self._max_sequence_tokens, decoder)
+        run(executor, lengths, config.tokens_per_block)
+        torch.cuda.synchronize()
+        cache_bytes = (blocks + 1) * kv_bytes_per_block(self._shape, config.tokens_per_block, self._dtype)
+        step = torch.cuda.max_memory_allocated() - before - cache_bytes
+        del executor, _
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(self._device)
+        counts = config.max_batch_size * self._shape.vocabulary * 4  # tokens counted for penalties
+        return MemoryFound(total, free, step + counts + _MARGIN_BYTES)
+
+
+def _weight_bytes(shape: DecoderShape, precision: str) -> int:
+    """About what all weights take."""
+    attention = 2 * (shape.heads + shape.kv_heads) * shape.head_dim * shape.hidden
+    mlp = 3 * shape.hidden * shape.intermediate
+    if shape.experts is not None:
+        mlp = max(mlp, 3 * shape.hidden * shape.experts.intermediate * shape.experts.count)
+    layer_bytes = {"fp32": 4, "bf16": 2, "fp8": 1}[precision]
+    vocabulary_bytes = 4 if precision == "fp32" else 2
+    return layer_bytes * shape.layers * (attention + mlp) + vocabulary_bytes * shape.vocabulary * shape.hidden

@@ -1,0 +1,205 @@
+"""A decoder on the GPU: rows of a step in, logits out; everything is launched and nothing awaited."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from python_backend.engine.cuda.experts import run_experts
+from python_backend.engine.cuda.kernels.activation import activate_multiply
+from python_backend.engine.cuda.kernels.decode_attention import decode_attention, decode_splits, partials_size
+from python_backend.engine.cuda.kernels.matvec import matvec
+from python_backend.engine.cuda.kernels.normalization import add_rms_norm
+from python_backend.engine.cuda.kernels.prefill_attention import prefill_attention
+from python_backend.engine.cuda.kernels.rope import turn_and_store
+from python_backend.engine.cuda.weights import Mlp
+from python_backend.engine.models.decoder import Activation
+
+if TYPE_CHECKING:
+    from python_backend.engine.cuda.kv_cache import KvCache
+    from python_backend.engine.cuda.step import StepRows
+    from python_backend.engine.cuda.weights import DeviceWeights, Layer
+    from python_backend.engine.models.decoder import DecoderShape, Rope
+
+
+class CudaDecoder:
+    """`max_decode_rows` bounds the workspace of decoding attention, `max_positions` the tables of angles."""
+
+    def __init__(
+        self, shape: DecoderShape, weights: DeviceWeights, max_decode_rows: int, max_positions: int
+    ) -> None:
+        self.shape = shape
+        self._weights = weights
+        self.device = device = weights.embeddings.device
+        self.dtype = weights.embeddings.dtype
+        self._angles = [_angles(rope, max_positions, device) for rope in shape.ropes]
+        size = max(
+            partials_size(rows, shape.heads, shape.head_dim, decode_splits(rows, shape.kv_heads))
+            for rows in range(1, max_decode_rows + 1)
+        )
+        self._partials = torch.empty(size, dtype=torch.float32, device=device)
+        self._is_gelu = shape.activation is Activation.GELU_TANH
+        self._fuses_single_rows = all(_is_plain(layer) for layer in weights.layers)
+
+    def forward(
+        self, rows: StepRows, cache: KvCache, block_tables: torch.Tensor, logits: torch.Tensor
+    ) -> None:
+        """Writes the wanted rows' logits (fp32)."""
+        hidden = torch.embedding(self._weights.embeddings, rows.token_ids)
+        if self.shape.embedding_scale != 1.0:
+            hidden *= self.shape.embedding_scale
+        delta = None
+        if len(hidden) == 1 and self._fuses_single_rows:
+            for index in range(self.shape.layers):
+                self._run_single(index, hidden, rows, cache, block_tables)
+        else:
+            for index in range(self.shape.layers):
+                attended = self._look_back(index, hidden, delta, rows, cache, block_tables)
+                if rows.wanted_rows is not None and index == self.shape.layers - 1:
+                    # Nobody reads what the last layer would make of the others.
+                    hidden = hidden.index_select(0, rows.wanted_rows)
+                    attended = attended.index_select(0, rows.wanted_rows)
+                    if not len(hidden):
+                        return
+                delta = self._think(index, hidden, attended)
+        self._write_logits(hidden, delta, logits)
+
+    def _look_back(
+        self,
+        index: int,
+        hidden: torch.Tensor,
+        delta: torch.Tensor | None,
+        rows: StepRows,
+        cache: KvCache,
+        block_tables: torch.Tensor,
+    ) -> torch.Tensor:
+        """Adds `delta` to the hidden rows and returns what attention finds for each."""
+        layer, epsilon = self._weights.layers[index], self.shape.norm_epsilon
+        qkv = layer.qkv(add_rms_norm(hidden, delta, layer.attention_norm, epsilon))
+        return self._attend(index, qkv, rows, cache, block_tables)
+
+    def _think(self, index: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor | None:
+        """The rest of a layer; returns what is still to be added to the hidden rows."""
+        layer, epsilon = self._weights.layers[index], self.shape.norm_epsilon
+        if layer.attention_out_norm is None:
+            delta = layer.attention_out.onto(hidden, attended)
+        else:
+            delta = add_rms_norm(layer.attention_out(attended), None, layer.attention_out_norm, epsilon)
+        normed = add_rms_norm(hidden, delta, layer.mlp_norm, epsilon)
+        if isinstance(layer.mlp, Mlp):
+            gated = activate_multiply(layer.mlp.gate_up(normed), self._is_gelu)
+            if layer.mlp_out_norm is None:
+                return layer.mlp.down.onto(hidden, gated)
+            thought = layer.mlp.down(gated)
+        else:
+            assert self.shape.experts is not None
+            thought = run_experts(normed, layer.mlp, self.shape.experts, self._is_gelu)
+        if layer.mlp_out_norm is None:
+            return thought
+        return add_rms_norm(thought, None, layer.mlp_out_norm, epsilon)
+
+    def _run_single(
+        self, index: int, hidden: torch.Tensor, rows: StepRows, cache: KvCache, block_tables: torch.Tensor
+    ) -> None:
+        """A whole layer for one row, by products that also do what is around them."""
+        layer, epsilon, row = self._weights.layers[index], self.shape.norm_epsilon, hidden[0]
+        assert isinstance(layer.mlp, Mlp)
+        qkv = hidden.new_empty(1, len(layer.qkv.weight))
+        matvec(row, layer.qkv.weight, qkv[0], norm=(layer.attention_norm, epsilon), bias=layer.qkv.bias)
+        attended = self._attend(index, qkv, rows, cache, block_tables)
+        matvec(attended[0], layer.attention_out.weight, row, residual=row, bias=layer.attention_out.bias)
+        gated = hidden.new_empty(layer.mlp.down.weight.shape[1])
+        gate_up, down = layer.mlp.gate_up, layer.mlp.down
+        norm = (layer.mlp_norm, epsilon)
+        matvec(row, gate_up.weight, gated, norm=norm, bias=gate_up.bias, gated=True, is_gelu=self._is_gelu)
+        matvec(gated, down.weight, row, residual=row, bias=down.bias)
+
+    def _attend(
+        self, index: int, qkv: torch.Tensor, rows: StepRows, cache: KvCache, block_tables: torch.Tensor
+    ) -> torch.Tensor:
+        shape, layer = self.shape, self._weights.layers[index]
+        keys, values = cache.keys[index], cache.values[index]
+        cosines, sines = self._angles[shape.rope_of_layer[index]]
+        turn_and_store(
+            qkv,
+            keys,
+            values,
+            cosines,
+            sines,
+            layer.head_norms,
+            shape.norm_epsilon,
+            rows.slots,
+            rows.positions,
+            block_tables,
+        )
+        queries = qkv.view(len(qkv), -1, shape.head_dim)[:, : shape.heads]
+        out = qkv.new_empty(len(qkv), shape.heads * shape.head_dim)
+        window, softcap, scale = shape.windows[index], shape.attention_softcap, shape.query_scale
+        if count := rows.decode_rows:
+            decode_attention(
+                out[:count],
+                queries[:count],
+                keys,
+                values,
+                block_tables,
+                rows.slots,
+                rows.positions,
+                scale,
+                window,
+                softcap,
+                decode_splits(count, shape.kv_heads),
+                self._partials,
+            )
+        if (chunks := rows.chunks) is not None:
+            prefill_attention(
+                out[count:],
+                queries[count:],
+                keys,
+                values,
+                block_tables,
+                chunks.slots,
+                chunks.first_rows,
+                chunks.starts,
+                chunks.tiles,
+                scale,
+                window,
+                softcap,
+            )
+        return out
+
+    def _write_logits(self, hidden: torch.Tensor, delta: torch.Tensor | None, logits: torch.Tensor) -> None:
+        normed = add_rms_norm(hidden, delta, self._weights.final_norm, self.shape.norm_epsilon)
+        if len(normed) == 1 and normed.is_cuda:
+            matvec(normed[0], self._weights.head, logits[0])
+        else:
+            write_product(normed, self._weights.head, logits)
+        if (cap := self.shape.logits_softcap) is not None:
+            logits.div_(cap).tanh_().mul_(cap)
+
+
+def write_product(rows: torch.Tensor, matrix: torch.Tensor, out: torch.Tensor) -> None:
+    """rows · matrixᵀ into fp32, without rounding what was summed up in fp32 anyway."""
+    if rows.dtype == torch.float32:
+        torch.mm(rows, matrix.t(), out=out)
+    elif rows.is_cuda:
+        torch.mm(rows, matrix.t(), out_dtype=torch.float32, out=out)
+    else:
+        out.copy_(rows @ matrix.t())
+
+
+def _angles(rope: Rope, positions: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of every position, (positions, pairs) each."""
+    frequencies = torch.from_numpy(rope.inverse_frequencies).to(device)
+    angles = torch.arange(positions, dtype=torch.float32, device=device)[:, None] * frequencies
+    return angles.cos() * rope.magnitude, angles.sin() * rope.magnitude
+
+
+def _is_plain(layer: Layer) -> bool:
+    """Whether a single row can go through the fused products."""
+    return (
+        isinstance(layer.mlp, Mlp)
+        and layer.attention_out_norm is None
+        and layer.mlp_out_norm is None
+        and not layer.qkv.is_scaled
+    )

@@ -1,0 +1,36 @@
+"""Products of rows with fixed weights, in the precisions that the GPU knows."""
+
+from __future__ import annotations
+
+import torch
+
+from python_backend.engine.cuda.kernels.skinny_product import skinny_product, suits_skinny_product
+
+# So many rows keep a product busy with arithmetic, and what it adds them to is read in passing.
+_ROWS_TO_ADD_WITHIN = 512
+
+
+class Linear:
+    """y = x Wᵀ + b, in the weights' own precision; `is_scaled` where the weight alone is not the matrix."""
+
+    is_scaled = False
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.weight = weight
+        self.bias = bias
+        self._transposed = weight.t()
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.bias is None:
+            return torch.mm(rows, self._transposed)
+        return torch.addmm(self.bias, rows, self._transposed)
+
+    def onto(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
+        """hidden += y, in place; or returns y, whole or in parts, where whoever adds it later is faster."""
+        if self.bias is None and rows.is_cuda:
+            if suits_skinny_product(len(rows), self.weight):
+                return skinny_product(rows, self.weight)
+            if len(rows) >= _ROWS_TO_ADD_WITHIN:
+                torch.addmm(hidden, rows, self._transposed, out=hidden)
+                return None
+        return self(rows)

@@ -1,0 +1,61 @@
+"""How the GPU's memory is shared out: weights, what a step needs, and the rest for keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from python_backend.wire.errors import ErrorKind, InflightError
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFound:
+    """What was measured on the device, in bytes.
+
+    `free` is what is left beside the weights and everything that stays; `step` is the most that a step of
+    the largest size takes beyond that.
+    """
+
+    total: int
+    free: int
+    step: int
+
+
+def blocks_that_fit(
+    found: MemoryFound,
+    bytes_per_block: int,
+    tokens_per_block: int,
+    free_fraction: float,
+    max_tokens: int | None,
+) -> int:
+    """Blocks for keys and values: `free_fraction` of what is free, and no more than `max_tokens` need.
+
+    Refuses where not even one block is left. Fewer than one full sequence needs is the caller's to limit.
+    """
+    room_bytes = int((found.free - found.step) * free_fraction)
+    # One block more than is counted exists: rows that fill up a batch write there.
+    fitting = room_bytes // bytes_per_block - 1
+    wanted = fitting if max_tokens is None else max(1, max_tokens // tokens_per_block)
+    if fitting < 1:
+        raise does_not_fit(
+            f"after the weights {found.free / GIB:.2f} of {found.total / GIB:.1f} GiB are free and a step "
+            f"needs {found.step / GIB:.2f} GiB, which leaves no room for keys and values"
+        )
+    return min(fitting, wanted)
+
+
+def require_room_for_weights(weight_bytes: int, free_bytes: int, total_bytes: int) -> None:
+    if weight_bytes > free_bytes:
+        raise does_not_fit(
+            f"its weights take {weight_bytes / GIB:.1f} GiB, and {free_bytes / GIB:.1f} of "
+            f"{total_bytes / GIB:.1f} GiB are free"
+        )
+
+
+def does_not_fit(why: str) -> InflightError:
+    return InflightError(
+        ErrorKind.ENGINE_FAILED,
+        f"the model does not fit on this GPU: {why}; free memory on it, lower inflight_max_step_tokens or "
+        "inflight_max_batch_size, choose inflight_precision fp8, or a larger GPU",
+    )

@@ -1,0 +1,76 @@
+"""Weights of a model's shape made of random numbers on the device: for load tests, where speed is all."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from python_backend.engine.checkpoint import unusable
+
+if TYPE_CHECKING:
+    from python_backend.engine.models.decoder import DecoderWeights, LayerWeights, Weights
+
+
+class ShapesOnly:
+    """A checkpoint of a config.json alone: its matrices have shapes and no content."""
+
+    def __init__(self, directory: str) -> None:
+        self.path = Path(directory)
+        try:
+            self.config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
+        except (OSError, ValueError) as error:
+            raise unusable(f"{self.path / 'config.json'} cannot be read: {error}") from None
+
+    @property
+    def architectures(self) -> list[str]:
+        return list(self.config.get("architectures") or [])
+
+    def __contains__(self, name: str) -> bool:
+        return name.endswith((".experts.gate_up_proj", ".gate.weight"))
+
+    def tensor(self, name: str, *shape: int) -> Weights:
+        if len(shape) == 1:
+            return np.full(shape, 1.0 if "norm" in name else 0.0, np.float32)
+        return np.broadcast_to(np.float32(0), shape)
+
+
+class RandomPlace:
+    """Vectors as they are, matrices at random, the same ones at every start."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        self._device = device
+        self._dice = torch.Generator(device).manual_seed(0)
+
+    def __call__(self, array: Weights) -> torch.Tensor:
+        if array.ndim == 1:
+            return torch.from_numpy(array).to(self._device, self._dtype)
+        matrix = torch.empty(array.shape, dtype=self._dtype, device=self._device)
+        return matrix.normal_(0.0, array.shape[-1] ** -0.5, generator=self._dice)
+
+
+class RepeatedLayers:
+    """A `DecoderWeights` whose layers are all built like the first, which is asked for its shapes once."""
+
+    def __init__(self, weights: DecoderWeights) -> None:
+        self.shape = weights.shape
+        self._weights = weights
+        self._layer = cache(weights.layer)
+
+    def embeddings(self) -> Weights:
+        return self._weights.embeddings()
+
+    def layer(self, index: int) -> LayerWeights:
+        # Where some layers have experts and others not, each is asked for its own.
+        return self._layer(0 if self.shape.experts is None else index)
+
+    def final_norm(self) -> Weights:
+        return self._weights.final_norm()
+
+    def head(self) -> Weights | None:
+        return self._weights.head()

@@ -1,0 +1,86 @@
+"""What is kept on the device for each running sequence, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Row
+
+    from python_backend.engine.cuda.staging import Staging
+    from python_backend.engine.scheduling.plan import Chunk
+    from python_backend.engine.sequence import Sequence
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """`known_blocks` of the sequence's blocks are in the device's table.
+
+    `next_position` is that of the token which the device chose last and remembers; -1: none yet.
+    """
+
+    number: int
+    known_blocks: int = 0
+    next_position: int = -1
+
+
+class Slots:
+    """A place on the device for each sequence of the batch, and one more (`dummy`) for rows without any."""
+
+    def __init__(self, count: int, table_blocks: int, scratch_block: int, device: torch.device) -> None:
+        self.dummy = count
+        self.last_tokens = torch.zeros(count + 1, dtype=torch.int32, device=device)
+        self.block_tables = torch.full(
+            (count + 1, table_blocks), scratch_block, dtype=torch.int32, device=device
+        )
+        self._flat_tables = self.block_tables.view(-1)
+        self._table_blocks = table_blocks
+        self._free = list(range(count - 1, -1, -1))
+        self._of: dict[Sequence, Slot] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def of(self, sequence: Sequence) -> Slot:
+        return self._of[sequence]
+
+    def take(self, chunks: Row[Chunk]) -> list[tuple[Slot, Sequence]]:
+        """A slot for every sequence that has none; returns those, for what else has to be prepared."""
+        newcomers = []
+        for chunk in chunks:
+            if chunk.sequence not in self._of:
+                slot = self._of[chunk.sequence] = Slot(self._free.pop())
+                newcomers.append((slot, chunk.sequence))
+        return newcomers
+
+    def release(self, sequence: Sequence) -> None:
+        """Its rows may still be in a launched step; that one comes before whatever is launched from now on."""
+        slot = self._of.pop(sequence, None)
+        if slot is not None:
+            self._free.append(slot.number)
+
+    def update_tables(self, chunks: Row[Chunk], staging: Staging) -> None:
+        """Tells the device about blocks that sequences got since it was told last."""
+        places: list[int] = []
+        blocks: list[int] = []
+        for chunk in chunks:
+            held, slot = chunk.sequence.table.blocks, self._of[chunk.sequence]
+            if slot.known_blocks < len(held):
+                first = slot.number * self._table_blocks
+                places.extend(range(first + slot.known_blocks, first + len(held)))
+                blocks.extend(held[slot.known_blocks :])
+                slot.known_blocks = len(held)
+        if places:
+            told = staging.upload(np.array(places))
+            self._flat_tables.index_copy_(0, told, staging.upload(np.array(blocks, np.int32)))
+
+    def set_tokens(self, tokens: dict[int, int], staging: Staging) -> None:
+        """The last tokens of some slots, where the device did not choose them itself."""
+        if tokens:
+            numbers = staging.upload(np.array(list(tokens)))
+            values = staging.upload(np.array(list(tokens.values()), np.int32))
+            self.last_tokens.index_copy_(0, numbers, values)

@@ -1,0 +1,109 @@
+"""A decoder's weights on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from python_backend.engine.cuda.linear import Linear
+
+if TYPE_CHECKING:
+    from python_backend.engine.models.decoder import DecoderWeights, LayerWeights, Weights
+
+# How an array of the checkpoint becomes a tensor on the device.
+Place = Callable[["Weights"], torch.Tensor]
+# How a matrix becomes a product: this is where precisions differ.
+MakeLinear = Callable[[torch.Tensor, "torch.Tensor | None"], Linear]
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTensors:
+    """As `ExpertWeights`."""
+
+    router: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer; `head_norms` is the norm of query and key heads, one head after the other."""
+
+    attention_norm: torch.Tensor
+    qkv: Linear
+    head_norms: torch.Tensor | None
+    attention_out: Linear
+    attention_out_norm: torch.Tensor | None
+    mlp_norm: torch.Tensor
+    mlp: Mlp | ExpertTensors
+    mlp_out_norm: torch.Tensor | None
+
+
+def place_layer(weights: LayerWeights, heads: int, kv_heads: int, place: Place, make: MakeLinear) -> Layer:
+    def optional(array: Weights | None) -> torch.Tensor | None:
+        return None if array is None else place(array)
+
+    def linear(matrix: Weights, bias: Weights | None) -> Linear:
+        return make(place(matrix), optional(bias))
+
+    head_norms = None
+    if weights.query_norm is not None and weights.key_norm is not None:
+        head_norms = torch.cat(
+            [place(weights.query_norm).repeat(heads), place(weights.key_norm).repeat(kv_heads)]
+        )
+    return Layer(
+        attention_norm=place(weights.attention_norm),
+        qkv=linear(weights.qkv, weights.qkv_bias),
+        head_norms=head_norms,
+        attention_out=linear(weights.attention_out, weights.attention_out_bias),
+        attention_out_norm=optional(weights.attention_out_norm),
+        mlp_norm=place(weights.mlp_norm),
+        mlp=_place_mlp(weights, place, linear),
+        mlp_out_norm=optional(weights.mlp_out_norm),
+    )
+
+
+def _place_mlp(
+    weights: LayerWeights, place: Place, linear: Callable[[Weights, Weights | None], Linear]
+) -> Mlp | ExpertTensors:
+    experts = weights.experts
+    if experts is not None:
+        return ExpertTensors(place(experts.router), place(experts.gate_up), place(experts.down))
+    assert weights.gate_up is not None
+    assert weights.down is not None
+    return Mlp(linear(weights.gate_up, weights.gate_up_bias), linear(weights.down, weights.down_bias))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWeights:
+    embeddings: torch.Tensor
+    layers: list[Layer]
+    final_norm: torch.Tensor
+    head: torch.Tensor
+
+
+def place_weights(
+    weights: DecoderWeights, place: Place, make: MakeLinear, progress: Callable[[int, int], None]
+) -> DeviceWeights:
+    """Layer by layer, so that no more than one is in the host's memory."""
+    shape = weights.shape
+    layers = []
+    for index in range(shape.layers):
+        progress(index, shape.layers + 1)
+        layers.append(place_layer(weights.layer(index), shape.heads, shape.kv_heads, place, make))
+    progress(shape.layers, shape.layers + 1)
+    embeddings, head = place(weights.embeddings()), weights.head()
+    placed = DeviceWeights(
+        embeddings, layers, place(weights.final_norm()), embeddings if head is None else place(head)
+    )
+    progress(shape.layers + 1, shape.layers + 1)
+    return placed

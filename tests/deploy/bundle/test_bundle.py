@@ -1,0 +1,183 @@
+"""A bundle made of small wheels: resolved for its target, the same bytes each time, and it installs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from deploy.bundle.archive import write_archive
+from deploy.bundle.contents import contents
+from deploy.bundle.wheels import BundleError, Target, Wheelhouse
+
+HERE = "{}.{}".format(*sys.version_info[:2])
+OTHER = "3.12" if HERE != "3.12" else "3.11"
+
+
+def wheel(directory: Path, name: str, tag: str = "py3-none-any", *needs: str, **files: str) -> None:
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    metadata += "".join(f"Requires-Dist: {need}\n" for need in needs)
+    with zipfile.ZipFile(directory / f"{name}-1.0-{tag}.whl", "w") as archive:
+        archive.writestr(f"{name}-1.0.dist-info/METADATA", metadata)
+        archive.writestr(
+            f"{name}-1.0.dist-info/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n"
+        )
+        archive.writestr(f"{name}-1.0.dist-info/RECORD", "")
+        for path, text in {f"{name}/__init__.py": "", **files}.items():
+            archive.writestr(path, text)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Path:
+    directory = tmp_path / "registry"
+    directory.mkdir()
+    for minor in (10, 11, 12):
+        tag = f"cp3{minor}-cp3{minor}-manylinux_2_28_x86_64"
+        wheel(directory, "quick", tag, "plain[more]", 'old; python_version < "3.11"', "numba")
+    wheel(directory, "plain", "py3-none-any", 'extra-part; extra == "more"', 'unasked; extra == "less"')
+    wheel(directory, "extra_part")
+    wheel(directory, "old")
+    wheel(directory, "nvidia_pytriton", "py3-none-manylinux_2_35_x86_64", "pyzmq")
+    return directory
+
+
+def gather(registry: Path, into: Path, python: str, lock: str = "") -> list[Path]:
+    into.mkdir()
+    lock_file = into.with_suffix(".lock")
+    lock_file.write_text(lock)
+    options = ["--no-index", f"--find-links={registry}"]
+    house = Wheelhouse(Target(python), lock_file, into, options)
+    return house.gather([Requirement("quick>=1"), Requirement("nvidia-pytriton")])
+
+
+def test_wheels_are_those_of_the_target_with_what_they_need_there(registry: Path, tmp_path: Path) -> None:
+    wheels = gather(registry, tmp_path / "wheels", "3.12")
+    assert [path.name.partition("-1.0")[0] for path in wheels] == [
+        "extra_part",
+        "nvidia_pytriton",
+        "plain",
+        "quick",
+    ]
+    assert "cp312" in wheels[-1].name
+
+
+def test_what_only_another_python_needs_goes_by_the_target_not_by_this_one(
+    registry: Path, tmp_path: Path
+) -> None:
+    names = [path.name for path in gather(registry, tmp_path / "wheels", "3.10")]
+    assert "old-1.0-py3-none-any.whl" in names
+
+
+def test_versions_are_those_of_the_lock(registry: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="pip could not download"):
+        gather(registry, tmp_path / "wheels", "3.12", "# pins\nquick==2.0 ; python_version >= '3.11'\n")
+
+
+PROJECT = {
+    "LICENSE": "",
+    "README.md": "",
+    "launcher/cli.py": """
+def main():
+    import sys, quick
+    print('served', quick.__file__, *sys.argv[1:])
+""",
+}
+
+
+@pytest.fixture
+def bundle(registry: Path, tmp_path: Path) -> Path:
+    """Unpacked, for this Python."""
+    project = tmp_path / "project"
+    for name, text in PROJECT.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    device = Path(__file__).parents[3] / "python_backend"
+    for name in (
+        "__init__.py",
+        "engine/__init__.py",
+        "engine/device.py",
+        "wire/__init__.py",
+        "wire/errors.py",
+    ):
+        (project / "python_backend" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(device / name, project / "python_backend" / name)
+    wheels = gather(registry, tmp_path / "wheels", HERE)
+    sums = [
+        write_archive(tmp_path / name / "x.tar.xz", contents(project, wheels, "1.0", HERE))
+        for name in ("dist", "again")
+    ]
+    assert sums[0] == sums[1]
+    with tarfile.open(tmp_path / "dist" / "x.tar.xz") as archive:
+        archive.extractall(tmp_path / "unpacked", filter="tar")
+    return tmp_path / "unpacked" / "inflight-1.0"
+
+
+def host(tmp_path: Path, cuda: str | None = "13.0") -> dict[str, str]:
+    """An environment whose python3 has a torch."""
+    for name in ("torch", "triton"):
+        (tmp_path / "host" / name).mkdir(parents=True)
+        (tmp_path / "host" / name / "__init__.py").touch()
+    (tmp_path / "host" / "torch" / "version.py").write_text(f"cuda: Optional[str] = {cuda!r}\n")
+    # A newer one than ours, as hosts have.
+    (tmp_path / "host" / "quick").mkdir()
+    (tmp_path / "host" / "quick" / "__init__.py").touch()
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    (commands / "python3").symlink_to(os.path.realpath(sys.executable))
+    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "PYTHONPATH": str(tmp_path / "host")}
+
+
+def run(bundle: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(bundle / "bin" / "inflight"), *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=bundle.parent, timeout=120
+    )
+
+
+def test_one_command_makes_the_environment_and_serves_with_the_hosts_torch(
+    bundle: Path, tmp_path: Path
+) -> None:
+    environment = host(tmp_path)
+    first = run(bundle, environment, "up", "--port", "9000")
+    assert first.returncode == 0, first.stderr
+    ours = bundle / "lib" / "quick" / "__init__.py"
+    assert "Making an environment" in first.stdout
+    del environment["PYTHONPATH"]
+    moved = bundle.rename(bundle.with_name("elsewhere"))
+    (moved.parent / "launcher").mkdir()  # in the working directory, and not ours
+    again = run(moved, environment, "up", "--port", "9000")
+    assert again.stdout.split()[0] == "served"
+    assert Path(again.stdout.split()[1]).resolve() == moved / ours.relative_to(bundle)
+    assert again.stdout.split()[2:] == ["up", "--port", "9000"]
+    torch = subprocess.run(
+        [moved / ".venv" / "bin" / "python", "-c", "import torch; print(torch.__file__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert torch.stdout.strip() == str(tmp_path / "host" / "torch" / "__init__.py")
+    assert not list((moved / "lib").glob("pyzmq*"))
+
+
+def test_a_torch_without_cuda_is_refused_and_nothing_is_left(bundle: Path, tmp_path: Path) -> None:
+    refused = run(bundle, host(tmp_path, cuda=None), "up")
+    assert refused.returncode == 1
+    assert "is built without CUDA" in refused.stderr
+    assert "first in PATH" in refused.stderr
+    assert not (bundle / ".venv").exists()
+
+
+def test_another_python_is_refused_by_its_version(bundle: Path, tmp_path: Path) -> None:
+    (bundle / "python-version").write_text(OTHER)
+    refused = run(bundle, host(tmp_path), "up")
+    assert refused.returncode == 1
+    assert f"this bundle is for Python {OTHER}; python3 is {HERE}" in refused.stderr
+    assert f"make bundle PYTHON_VERSION={HERE}" in refused.stderr
