@@ -93,7 +93,13 @@ def perplexity(
         Path | None,
         typer.Option(help="A text in UTF-8. [default: a fixed one]", exists=True, dir_okay=False),
     ] = None,
-    precision: Annotated[str, typer.Option(help="Which to measure beside fp32.")] = "fp32,int8,int4",
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="Which to measure beside fp32, separated by commas: of int8, int4 on a CPU, of bf16, fp8 on "
+            "a GPU. [default: all of the device]"
+        ),
+    ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Where models and packed weights are kept. [default: ~/.local/share/inflight]"),
@@ -105,7 +111,8 @@ def perplexity(
     """Measure what each precision costs a model: its perplexity on a fixed text, against fp32.
 
     Perplexity says how surprised the model is by a text: lower is better. A precision that is more than 3 %
-    worse than fp32 is pointed out. Nothing needs to be running.
+    worse than fp32 is pointed out. Nothing needs to be running; on a GPU, nothing else should be, because
+    fp32 needs 4 bytes of its memory for each weight.
     """
     from launcher.perplexity import run_perplexity
 

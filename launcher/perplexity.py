@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -12,22 +13,22 @@ from launcher.models.checkpoint import CheckpointError, resolve_checkpoint
 from launcher.settings import Settings, SettingsError, load_settings, packed_cache_dir, refusal
 from launcher.stop_signals import StopSignals
 from launcher.supervisor import StackFailed
-from python_backend.wire.parameters import PRECISIONS
+from python_backend.wire.parameters import DEVICES, PRECISIONS, parse_engine_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 NOTABLE_PERCENT = 3.0
+SHIPPED_MODELS = Path(__file__).resolve().parent.parent / "models"
 
 
 def run_perplexity(
     flags: Mapping[str, object],
     config: Path | None,
     text: Path | None,
-    precisions: str,
+    precisions: str | None,
     console: StackConsole | None = None,
 ) -> int:
     console = console or StackConsole()
@@ -35,7 +36,7 @@ def run_perplexity(
     try:
         with signals.handled(), signals.interrupting():
             settings = load_settings(config, flags)
-            rows = measure(settings, text, parse_precisions(precisions), console)
+            rows = measure(settings, text, precisions, console)
     except KeyboardInterrupt:
         return 128 + signals.received[0]
     except SettingsError as error:
@@ -51,9 +52,11 @@ def run_perplexity(
     return 0
 
 
-def parse_precisions(text: str) -> list[str]:
+def parse_precisions(text: str, device: str) -> list[str]:
+    """What some device has may pass where the engine is to choose it: the engine refuses it then."""
     wanted = [name.strip() for name in text.split(",")]
-    allowed = PRECISIONS["cpu"]
+    possible = DEVICES if device == "auto" else (device,)
+    allowed = list(dict.fromkeys(name for device in possible for name in PRECISIONS[device]))
     for name in wanted:
         if name not in allowed:
             raise refusal("--precision", text, f"one or more of {', '.join(allowed)}, separated by commas")
@@ -61,15 +64,19 @@ def parse_precisions(text: str) -> list[str]:
 
 
 def measure(
-    settings: Settings, text: Path | None, precisions: list[str], console: StackConsole
+    settings: Settings, text: Path | None, precisions: str | None, console: StackConsole
 ) -> list[dict[str, Any]]:
     stack = settings.stack
-    checkpoint = resolve_checkpoint(stack.model, stack.data_dir, console)
+    engine = parse_engine_parameters({"gpt_model_type": "V1", "gpt_model_path": "-", **settings.engine})
+    wanted = None if precisions is None else parse_precisions(precisions, engine.inflight_device)
+    checkpoint = resolve_checkpoint(stack.model, stack.data_dir, console, shipped=SHIPPED_MODELS)
     told = {
         "gpt_model_path": str(checkpoint.model_path),
         "tokenizer_dir": str(checkpoint.directory),
         "inflight_packed_cache_dir": packed_cache_dir(settings),
-        "precisions": precisions,
+        "inflight_device": engine.inflight_device,
+        "gpu_device_ids": engine.gpu_device_ids,
+        "precisions": wanted,
         "text": None if text is None else str(text.resolve()),
     }
     return run_engine_task(PERPLEXITY, told, console, "The perplexity could not be measured")

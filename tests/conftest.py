@@ -6,12 +6,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from benchmarks.stack import RunningStack, running_stack
-from launcher.models.checkpoint import resolve_checkpoint
-from launcher.settings import StackSettings, default_data_dir
+# The launcher is imported where it is needed: a GPU host that only tests the engine may not have it.
+if TYPE_CHECKING:
+    from benchmarks.stack import RunningStack
+
+ABOUT_THE_CPU = "about the CPU's kernels"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,6 +32,20 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
 
 
+class LeftOut(pytest.Module):
+    """Tests of what is not used on a GPU; not even imported, for a host with one may lack numba."""
+
+    def collect(self) -> NoReturn:
+        pytest.skip(ABOUT_THE_CPU, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    is_native = module_path.is_relative_to(Path(__file__).parent / "engine" / "native")
+    if is_native and parent.config.getoption("--device") == "cuda":
+        return LeftOut.from_parent(parent, path=module_path)
+    return None
+
+
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> str:
     """Where engines of this run compute: cpu or cuda."""
@@ -39,6 +56,21 @@ def device(request: pytest.FixtureRequest) -> str:
         if not torch.cuda.is_available():
             pytest.skip("--device cuda: this machine has no NVIDIA GPU that torch can use")
     return chosen
+
+
+@pytest.fixture(scope="session")
+def cpu_kernels(request: pytest.FixtureRequest) -> None:
+    """For tests that are about the kernels of the CPU: packing, numba, the same bits always."""
+    if request.config.getoption("--device") == "cuda":
+        pytest.skip(ABOUT_THE_CPU)
+
+
+@pytest.fixture(scope="session")
+def on_device(device: str) -> dict[str, str]:
+    """Parameters of an engine that computes where this run's engines do; several fit on one GPU."""
+    if device == "cpu":
+        return {"inflight_device": "cpu"}
+    return {"inflight_device": "cuda", "kv_cache_free_gpu_mem_fraction": "0.2"}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -55,8 +87,11 @@ def packed_weights_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Where the default model is kept between runs."""
-    chosen = os.environ.get("INFLIGHT_TEST_DATA_DIR")
-    return Path(chosen) if chosen else default_data_dir()
+    if chosen := os.environ.get("INFLIGHT_TEST_DATA_DIR"):
+        return Path(chosen)
+    from launcher.settings import default_data_dir
+
+    return default_data_dir()
 
 
 class Unwatched:
@@ -73,11 +108,16 @@ class Unwatched:
 @pytest.fixture(scope="session")
 def default_checkpoint(data_dir: Path) -> Path:
     """The default model's checkpoint, fetched if it is not there."""
+    from launcher.models.checkpoint import resolve_checkpoint
+    from launcher.settings import StackSettings
+
     return resolve_checkpoint(StackSettings().model, data_dir, Unwatched()).directory
 
 
 @pytest.fixture(scope="session")
-def stack(data_dir: Path) -> Iterator[RunningStack]:
+def stack(data_dir: Path, on_device: dict[str, str]) -> Iterator[RunningStack]:
     """Triton, engine and router with the default model and default settings."""
-    with running_stack(data_dir=data_dir) as running:
+    from benchmarks.stack import running_stack
+
+    with running_stack(on_device, data_dir=data_dir) as running:
         yield running

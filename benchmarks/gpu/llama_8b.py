@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+_VOCABULARY = 128256
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -14,7 +15,7 @@ CONFIG = {
     "num_key_value_heads": 8,
     "num_hidden_layers": 32,
     "head_dim": 128,
-    "vocab_size": 128256,
+    "vocab_size": _VOCABULARY,
     "max_position_embeddings": 131072,
     "rms_norm_eps": 1e-5,
     "rope_theta": 500000.0,
@@ -29,7 +30,7 @@ def write_checkpoint(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(CONFIG))
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": 128001}))
-    vocabulary = {f"w{index}": index for index in range(CONFIG_VOCABULARY)}
+    vocabulary = {f"▁w{index}": index for index in range(_VOCABULARY)}
     tokenizer = {
         "version": "1.0",
         "truncation": None,
@@ -39,17 +40,10 @@ def write_checkpoint(directory: Path) -> Path:
         "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True},
         "post_processor": None,
         "decoder": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True},
-        "model": {
-            "type": "WordLevel",
-            "vocab": {f"▁{word}": index for word, index in vocabulary.items()},
-            "unk_token": "▁w0",
-        },
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "▁w0"},
     }
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
     (directory / "tokenizer_config.json").write_text(
         json.dumps({"chat_template": "{% for message in messages %}{{ message['content'] }}{% endfor %}"})
     )
     return directory
-
-
-CONFIG_VOCABULARY = 128256

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +69,9 @@ def parse_arguments() -> argparse.Namespace:
         "--points", default="1,32,128,256,512,32x4096,128x4096", help="requests[xprompt], comma-separated"
     )
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument(
+        "--json", help="also write every figure there; - is standard output, as its last line"
+    )
     return parser.parse_args()
 
 
@@ -106,24 +111,43 @@ def build(arguments: argparse.Namespace, directory: Path) -> Engine:
     return engine
 
 
+def report(engine: Engine, points: Iterable[Point], repeats: int) -> list[dict[str, float]]:
+    print("requests x prompt    tok/s   vLLM  ratio  limit  share  first token ms  longest step ms")
+    found = []
+    for point in points:
+        for repeat in range(repeats):
+            took_s, first_s, longest_s = run(engine, point, repeat)
+            rate = point.requests * point.new_tokens / took_s
+            print(
+                f"{point.requests:8} x {point.prompt_tokens:<6} {rate:8,.0f} {point.vllm:6,}"
+                f" {rate / point.vllm:6.2f} {point.limit:6,} {rate / point.limit:6.2f}"
+                f" {first_s * 1000:15.1f} {longest_s * 1000:16.1f}",
+                flush=True,
+            )
+            found.append(
+                {
+                    "requests": point.requests,
+                    "prompt_tokens": point.prompt_tokens,
+                    "tokens_per_s": rate,
+                    "first_token_ms": first_s * 1000,
+                    "longest_step_ms": longest_s * 1000,
+                }
+            )
+    return found
+
+
 def main() -> None:
     arguments = parse_arguments()
     wanted = {tuple(map(int, (name + "x512").split("x")[:2])) for name in arguments.points.split(",")}
+    points = [point for point in POINTS if (point.requests, point.prompt_tokens) in wanted]
     with tempfile.TemporaryDirectory() as directory:
         engine = build(arguments, Path(directory))
-        run(engine, Point(4, 300, 0, 0, 8), 99)
-        print("requests x prompt    tok/s   vLLM  ratio  limit  share  first token ms  longest step ms")
-        for point in POINTS:
-            if (point.requests, point.prompt_tokens) not in wanted:
-                continue
-            for repeat in range(arguments.repeats):
-                took, first, longest = run(engine, point, repeat)
-                rate = point.requests * point.new_tokens / took
-                print(
-                    f"{point.requests:8} x {point.prompt_tokens:<6} {rate:8,.0f} {point.vllm:6,} {rate / point.vllm:6.2f}"
-                    f" {point.limit:6,} {rate / point.limit:6.2f} {first * 1000:15.1f} {longest * 1000:16.1f}",
-                    flush=True,
-                )
+        run(engine, Point(4, 300, 0, 0, 8), "warm-up")
+        found = report(engine, points, arguments.repeats)
+    if arguments.json == "-":
+        print(json.dumps(found))
+    elif arguments.json:
+        Path(arguments.json).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import gc
 import logging
 import sys
 import time
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Protocol
 
@@ -16,11 +17,14 @@ from python_backend.engine.messages import (
     Command,
     Configure,
     Gauges,
+    Loading,
+    LoadingProgress,
     Progress,
     Ready,
     SequenceEvent,
     Start,
     Submit,
+    ignore_progress,
     receive_command,
     send,
 )
@@ -66,14 +70,14 @@ class Runtime(Protocol):
     def gauges(self) -> Gauges: ...
 
 
-def load_runtime(parameters: EngineParameters) -> Runtime:
+def load_runtime(parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> Runtime:
     if parameters.inflight_runtime == "synthetic":
         from python_backend.engine.synthetic import SyntheticRuntime
 
         return SyntheticRuntime(parameters)
     from python_backend.engine.runtime import EngineRuntime
 
-    return EngineRuntime(parameters)
+    return EngineRuntime(parameters, progress)
 
 
 class StepLoop:
@@ -150,13 +154,17 @@ class StepLoop:
             send(self._connection, Progress(events, gauges))
 
 
+def _tell_loading(connection: Connection, stage: str, done: int, total: int) -> None:
+    send(connection, Loading(stage, done, total))
+
+
 def main(connection: Connection) -> int:
     """The exit code: 0 where the owner knows why, by a message; 1 where it is to start another engine."""
     start = receive_command(connection)
     if not isinstance(start, Start):
         raise TypeError(f"the first command must be Start, not {type(start).__name__}")
     try:
-        runtime = load_runtime(start.parameters)
+        runtime = load_runtime(start.parameters, partial(_tell_loading, connection))
     except InflightError as error:
         send(connection, Broken(error.to_text()))
         return 0

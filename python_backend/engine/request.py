@@ -57,6 +57,15 @@ class SamplingParams:
         return self.temperature < _COLDEST or self.top_k == 1 or (self.top_k == 0 and self.top_p <= 0)
 
     @property
+    def decays_top_p(self) -> bool:
+        return self.top_p > 0 and 0 < self.top_p_decay < 1
+
+    @property
+    def resets_top_p(self) -> bool:
+        """Whether `top_p` depends on which tokens came, and not on their number alone."""
+        return self.decays_top_p and self.top_p_reset_id >= 0
+
+    @property
     def has_penalties(self) -> bool:
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 

@@ -199,5 +199,5 @@ def _needs_history(request: GenerationRequest) -> bool:
     return (
         request.guide is not None
         or any(len(word) > 1 for word in request.bad_sequences)
-        or (sampling.top_p_decay < 1 and not sampling.is_greedy)
+        or (sampling.resets_top_p and not sampling.is_greedy)
     )

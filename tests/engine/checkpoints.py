@@ -178,9 +178,9 @@ def random_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     return model
 
 
-def random_variant(name: str) -> PreTrainedModel:
-    family, changes = VARIANTS[name]
-    return random_model(family, **changes)
+def random_variant(name: str, **changes: Any) -> PreTrainedModel:
+    family, settings = VARIANTS[name]
+    return random_model(family, **settings | changes)
 
 
 def random_llama(seed: int = 0, **changes: Any) -> Any:

@@ -132,8 +132,15 @@ def test_a_guide_knows_the_last_token_before_the_next_is_chosen() -> None:
         (GenerationRequest([1], 4), False),
         (GenerationRequest([1], 4, bad_sequences=((1,), (2,))), False),
         (GenerationRequest([1], 4, bad_sequences=((1,), (2, 3))), True),
-        (GenerationRequest([1], 4, sampling=SamplingParams(top_p=0.9, top_p_decay=0.5)), True),
-        (GenerationRequest([1], 4, sampling=SamplingParams(top_k=1, top_p_decay=0.5)), False),
+        (GenerationRequest([1], 4, sampling=SamplingParams(top_p=0.9, top_p_decay=0.5)), False),
+        (
+            GenerationRequest([1], 4, sampling=SamplingParams(top_p=0.9, top_p_decay=0.5, top_p_reset_id=3)),
+            True,
+        ),
+        (
+            GenerationRequest([1], 4, sampling=SamplingParams(top_k=1, top_p_decay=0.5, top_p_reset_id=3)),
+            False,
+        ),
         (GenerationRequest([1], 4, sampling=SamplingParams(repetition_penalty=2, min_tokens=3)), False),
     ],
 )

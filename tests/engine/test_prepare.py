@@ -16,6 +16,9 @@ from python_backend.engine.device import visible_gpus
 from python_backend.wire.errors import InflightError
 from tests.engine.checkpoints import random_model, save
 
+# What is prepared for a GPU is little, and can be looked at without one.
+packs = pytest.mark.usefixtures("cpu_kernels")
+
 PROGRAM = [sys.executable, "-m", "python_backend.engine.prepare"]
 
 
@@ -69,6 +72,7 @@ def kernels() -> Path:
     return Path(numba.config.CACHE_DIR)  # type: ignore[attr-defined]  # numba makes them as it starts
 
 
+@packs
 def test_the_weights_are_packed_once_for_each_precision(model: Path, tmp_path: Path) -> None:
     first = prepare(model, tmp_path)
     assert first.status == 0, first.complaint
@@ -81,6 +85,7 @@ def test_the_weights_are_packed_once_for_each_precision(model: Path, tmp_path: P
     assert len(packed_folders(tmp_path)) == 2
 
 
+@packs
 def test_what_is_all_there_is_found_without_loading_anything_heavy(model: Path, tmp_path: Path) -> None:
     assert prepare(model, tmp_path).status == 0
     again = prepare(model, tmp_path, "-X", "importtime")
@@ -90,6 +95,7 @@ def test_what_is_all_there_is_found_without_loading_anything_heavy(model: Path, 
     assert "python_backend.wire.parameters" in again.complaint
 
 
+@packs
 def test_the_engine_finds_the_kernels_compiled(model: Path, tmp_path: Path, kernels: Path) -> None:
     """A step of serving's own kind, many rows on many threads, must not compile anything more."""
     assert prepare(model, tmp_path).status == 0
@@ -112,6 +118,7 @@ assert not run_step.stats.cache_misses, run_step.stats
     assert {path: path.stat().st_mtime_ns for path in kernels.rglob("*.nb[ci]")} == compiled
 
 
+@packs
 def test_what_was_deleted_is_made_again(model: Path, tmp_path: Path) -> None:
     assert prepare(model, tmp_path).status == 0
     (packed,) = packed_folders(tmp_path)
@@ -120,6 +127,7 @@ def test_what_was_deleted_is_made_again(model: Path, tmp_path: Path) -> None:
     assert packed.is_dir()
 
 
+@packs
 def test_a_changed_checkpoint_is_packed_again_and_replaces_the_old_one(tmp_path: Path) -> None:
     model = save(random_model("Llama"), tmp_path / "model")
     assert prepare(model, tmp_path / "packed").status == 0
@@ -128,12 +136,14 @@ def test_a_changed_checkpoint_is_packed_again_and_replaces_the_old_one(tmp_path:
     assert len(packed_folders(tmp_path / "packed")) == 1
 
 
+@packs
 def test_two_that_start_together_pack_once(model: Path, tmp_path: Path) -> None:
     results = [result_of(process) for process in [start(model, tmp_path), start(model, tmp_path)]]
     assert [result.status for result in results] == [0, 0], results
     assert sorted("packing" in result.stages for result in results) == [False, True]
 
 
+@packs
 def test_a_model_of_another_kind_needs_no_other_kernels(model: Path, tmp_path: Path, kernels: Path) -> None:
     assert prepare(model, tmp_path / "packed").status == 0
     compiled = sorted(kernels.rglob("*.nbc"))
@@ -149,6 +159,7 @@ def changed_config(model: Path, **changes: object) -> None:
     (model / "config.json").write_text(json.dumps(config | changes))
 
 
+@packs
 def test_an_unknown_architecture_is_refused_in_the_projects_words(tmp_path: Path) -> None:
     model = save(random_model("Llama"), tmp_path / "model")
     changed_config(model, architectures=["PoemForCausalLM"])
@@ -160,6 +171,7 @@ def test_an_unknown_architecture_is_refused_in_the_projects_words(tmp_path: Path
     assert packed_folders(tmp_path / "packed") == []
 
 
+@packs
 def test_a_damaged_checkpoint_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     model = save(random_model("Llama"), tmp_path / "model")
     weights = model / "model.safetensors"
@@ -171,6 +183,7 @@ def test_a_damaged_checkpoint_is_refused_and_leaves_nothing(tmp_path: Path) -> N
     assert packed_folders(tmp_path / "packed") == []
 
 
+@packs
 def test_more_positions_than_the_model_has_are_said_here_already(model: Path, tmp_path: Path) -> None:
     result = prepare(model, tmp_path, inflight_max_sequence_tokens="257")
     assert result.status == 1
@@ -207,6 +220,7 @@ def test_for_a_gpu_too_a_model_that_cannot_be_served_is_refused_here(tmp_path: P
         preparation.prepare(told(model, tmp_path))
 
 
+@packs
 def test_a_gpu_that_is_not_there_is_refused_before_anything_is_made(model: Path, tmp_path: Path) -> None:
     if visible_gpus():
         pytest.skip("this machine has a GPU")
@@ -216,6 +230,7 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_is_made(model: Path,
     assert not (tmp_path / "packed").exists()
 
 
+@packs
 def test_what_a_killed_preparation_left_is_removed_and_what_perplexity_works_on_is_not(
     model: Path, tmp_path: Path
 ) -> None:

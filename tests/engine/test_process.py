@@ -194,7 +194,7 @@ def test_an_engine_that_broke_for_good_ends_everybody_and_then_its_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runtime = NotingRuntime(failure_at_next_step=EngineBroken("the device is lost"))
-    monkeypatch.setattr(process, "load_runtime", lambda parameters: runtime)
+    monkeypatch.setattr(process, "load_runtime", lambda parameters, progress: runtime)
     monkeypatch.setattr(process, "gc", NoCollector())
     ours, theirs = Pipe()
     with ours:

@@ -47,7 +47,7 @@ def build_on_gpu(
     os.environ.setdefault("TRITON_CACHE_DIR", str(cache_dir() / "triton"))
     device = torch.device("cuda", config.gpu)
     torch.cuda.set_device(device)
-    torch.cuda.set_stream(torch.cuda.Stream(device))
+    torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]  # torch lacks it
     try:
         return _Builder(config, weights, max_sequence_tokens, device, progress).build()
     except torch.OutOfMemoryError as error:

@@ -60,10 +60,10 @@ class CudaDecoder:
                     # Nobody reads what the last layer would make of the others.
                     hidden = hidden.index_select(0, rows.wanted_rows)
                     attended = attended.index_select(0, rows.wanted_rows)
-                    if not len(hidden):
-                        return
-                delta = self._think(index, hidden, attended)
-        self._write_logits(hidden, delta, logits)
+                if len(hidden):
+                    delta = self._think(index, hidden, attended)
+        if len(logits):
+            self._write_logits(hidden, delta, logits)
 
     def _look_back(
         self,
@@ -106,14 +106,13 @@ class CudaDecoder:
         layer, epsilon, row = self._weights.layers[index], self.shape.norm_epsilon, hidden[0]
         assert isinstance(layer.mlp, Mlp)
         qkv = hidden.new_empty(1, len(layer.qkv.weight))
-        matvec(row, layer.qkv.weight, qkv[0], norm=(layer.attention_norm, epsilon), bias=layer.qkv.bias)
+        layer.qkv.times_row(row, qkv[0], norm=(layer.attention_norm, epsilon))
         attended = self._attend(index, qkv, rows, cache, block_tables)
-        matvec(attended[0], layer.attention_out.weight, row, residual=row, bias=layer.attention_out.bias)
-        gated = hidden.new_empty(layer.mlp.down.weight.shape[1])
+        layer.attention_out.times_row(attended[0], row, residual=row)
         gate_up, down = layer.mlp.gate_up, layer.mlp.down
-        norm = (layer.mlp_norm, epsilon)
-        matvec(row, gate_up.weight, gated, norm=norm, bias=gate_up.bias, gated=True, is_gelu=self._is_gelu)
-        matvec(gated, down.weight, row, residual=row, bias=down.bias)
+        gated = hidden.new_empty(down.weight.shape[1])
+        gate_up.times_row(row, gated, norm=(layer.mlp_norm, epsilon), gated=True, is_gelu=self._is_gelu)
+        down.times_row(gated, row, residual=row)
 
     def _attend(
         self, index: int, qkv: torch.Tensor, rows: StepRows, cache: KvCache, block_tables: torch.Tensor
@@ -197,9 +196,4 @@ def _angles(rope: Rope, positions: int, device: torch.device) -> tuple[torch.Ten
 
 def _is_plain(layer: Layer) -> bool:
     """Whether a single row can go through the fused products."""
-    return (
-        isinstance(layer.mlp, Mlp)
-        and layer.attention_out_norm is None
-        and layer.mlp_out_norm is None
-        and not layer.qkv.is_scaled
-    )
+    return isinstance(layer.mlp, Mlp) and layer.attention_out_norm is None and layer.mlp_out_norm is None

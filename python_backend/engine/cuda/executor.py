@@ -10,8 +10,10 @@ import torch
 
 from python_backend.engine.cuda.kernels.prefill_attention import prefill_tiles, prefill_tiling
 from python_backend.engine.cuda.sampler import NOTHING_LEFT, SampledRow
+from python_backend.engine.cuda.staging import Arrivals
 from python_backend.engine.cuda.step import PrefillChunks, StepRows
 from python_backend.engine.execution import ChunkResult
+from python_backend.engine.faults import EngineBroken
 from python_backend.engine.sampling import nothing_left
 
 if TYPE_CHECKING:
@@ -53,12 +55,22 @@ class CudaExecutor:
         self._graphs = graphs
         self._sampler = sampler
         self._staging = staging
+        rows, device = slots.dummy, decoder.device
+        self._tokens = Arrivals(device, rows, torch.int32)
+        self._log_probs = Arrivals(device, rows, torch.float32)
 
     def release(self, sequence: Sequence) -> None:
         self._slots.release(sequence)
 
-    @torch.inference_mode()
     def launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> LaunchedStep:
+        try:
+            return self._launch(chunks, copies)
+        except torch.AcceleratorError as error:
+            # An error of the device itself, unlike its memory running out, stays with the process for good.
+            raise EngineBroken(f"the GPU failed: {error}") from error
+
+    @torch.inference_mode()
+    def _launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> LaunchedStep:
         self._staging.begin_step()
         for slot, sequence in self._slots.take(chunks):
             self._sampler.begin(slot.number, sequence)
@@ -66,12 +78,17 @@ class CudaExecutor:
         self._cache.copy(copies, self._staging)
         ordered = _singles_first(chunks)
         wants_more = any(chunk.sequence.request.returns_context_logits for chunk in chunks)
+        context_logits: dict[int, torch.Tensor] = {}
         if ordered[-1].count == 1 and not wants_more:
-            logits, context_logits = self._decode(ordered), {}
+            logits = self._decode(ordered)
         else:
             logits, context_logits = self._run_mixed(ordered)
         yielding, chosen = self._choose(ordered, logits)
-        return LaunchedStep(chunks, yielding, chosen, context_logits)
+        tokens = log_probs = None
+        if chosen is not None:
+            tokens = self._tokens.take(chosen.tokens)
+            log_probs = None if chosen.log_probs is None else self._log_probs.take(chosen.log_probs)
+        return LaunchedStep(chunks, yielding, chosen, tokens, log_probs, context_logits)
 
     def _decode(self, chunks: Row[Chunk]) -> torch.Tensor:
         self._slots.set_tokens(self._tokens_to_set(chunks), self._staging)
@@ -155,26 +172,24 @@ class CudaExecutor:
 
 
 class LaunchedStep:
-    """A step under way; what it gave is copied to the host behind it."""
+    """A step under way; `tokens` and `log_probs` are on the host when it is over."""
 
     def __init__(
         self,
         chunks: Row[Chunk],
         yielding: Row[Chunk],
         chosen: Chosen | None,
+        tokens: torch.Tensor | None,
+        log_probs: torch.Tensor | None,
         context_logits: dict[int, torch.Tensor],
     ) -> None:
         self._chunks = chunks
         self._yielding = yielding
         self._chosen = chosen
         self._context_logits = context_logits
-        self._tokens = None if chosen is None else _copy_to_host(chosen.tokens)
-        has_log_probs = chosen is not None and chosen.log_probs is not None
-        self._log_probs = _copy_to_host(chosen.log_probs) if has_log_probs else None
-        # Blocking: the thread sleeps, and whoever prepares guides beside it has the processor.
-        self._is_over = torch.cuda.Event(blocking=True) if torch.cuda.is_initialized() else None
-        if self._is_over is not None:
-            self._is_over.record()
+        self._tokens = tokens
+        self._log_probs = log_probs
+        self._is_over = _event_behind_everything()
 
     def results(self) -> list[ChunkResult]:
         if self._is_over is not None:
@@ -204,11 +219,13 @@ class LaunchedStep:
                 result.ends_guide, result.error = choice.ends_guide, choice.error
 
 
-def _copy_to_host(tensor: torch.Tensor) -> torch.Tensor:
-    if not tensor.is_cuda:
-        return tensor.clone()
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return host.copy_(tensor, non_blocking=True)
+def _event_behind_everything() -> torch.cuda.Event | None:
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types for it
+        return None
+    # Blocking: the thread sleeps, and whoever prepares guides beside it has the processor.
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # as above
+    event.record()
+    return event
 
 
 def _singles_first(chunks: Row[Chunk]) -> list[Chunk]:

@@ -23,8 +23,6 @@ class Fp8Linear(Linear):
     then all that counts.
     """
 
-    is_scaled = True
-
     def __init__(self, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         super().__init__(weight, bias)
         self.scales = scales
@@ -35,7 +33,7 @@ class Fp8Linear(Linear):
             return self._multiply_dequantized(rows)
         if len(rows) == 1:
             out = rows.new_empty(1, len(self.weight))
-            scaled_matvec(rows[0], self.weight, out[0], scales=self.scales, bias=self.bias)
+            self.times_row(rows[0], out[0])
             return out
         quantized, row_scales = quantize_rows(rows)
         product = torch._scaled_mm(
@@ -47,6 +45,32 @@ class Fp8Linear(Linear):
             use_fast_accum=True,
         ).to(rows.dtype)
         return product if self.bias is None else product.add_(self.bias)
+
+    def onto(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Always y: the GPU's fp8 products overwrite, and whoever adds y reads it anyway."""
+        return self(rows)
+
+    def times_row(
+        self,
+        row: torch.Tensor,
+        out: torch.Tensor,
+        *,
+        norm: tuple[torch.Tensor, float] | None = None,
+        residual: torch.Tensor | None = None,
+        gated: bool = False,
+        is_gelu: bool = False,
+    ) -> None:
+        scaled_matvec(
+            row,
+            self.weight,
+            out,
+            scales=self.scales,
+            norm=norm,
+            residual=residual,
+            bias=self.bias,
+            gated=gated,
+            is_gelu=is_gelu,
+        )
 
     def dequantized(self) -> torch.Tensor:
         return self.weight.float() * self.scales[:, None]

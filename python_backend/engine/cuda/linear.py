@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from python_backend.engine.cuda.kernels.matvec import matvec
 from python_backend.engine.cuda.kernels.skinny_product import skinny_product, suits_skinny_product
 
 # So many rows keep a product busy with arithmetic, and what it adds them to is read in passing.
@@ -11,9 +12,7 @@ _ROWS_TO_ADD_WITHIN = 512
 
 
 class Linear:
-    """y = x Wᵀ + b, in the weights' own precision; `is_scaled` where the weight alone is not the matrix."""
-
-    is_scaled = False
+    """y = x Wᵀ + b, in the weights' own precision."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.weight = weight
@@ -34,3 +33,25 @@ class Linear:
                 torch.addmm(hidden, rows, self._transposed, out=hidden)
                 return None
         return self(rows)
+
+    def times_row(
+        self,
+        row: torch.Tensor,
+        out: torch.Tensor,
+        *,
+        norm: tuple[torch.Tensor, float] | None = None,
+        residual: torch.Tensor | None = None,
+        gated: bool = False,
+        is_gelu: bool = False,
+    ) -> None:
+        """One row alone, together with what comes before and after the product: as `matvec`."""
+        matvec(
+            row,
+            self.weight,
+            out,
+            norm=norm,
+            residual=residual,
+            bias=self.bias,
+            gated=gated,
+            is_gelu=is_gelu,
+        )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
+
+if TYPE_CHECKING:
+    from python_backend.engine.models.decoder import DecoderShape
 
 GIB = 1 << 30
 
@@ -43,6 +47,27 @@ def blocks_that_fit(
             f"needs {found.step / GIB:.2f} GiB, which leaves no room for keys and values"
         )
     return min(fitting, wanted)
+
+
+def weight_bytes(shape: DecoderShape, precision: str) -> int:
+    """About what all weights take; norms and biases are next to nothing.
+
+    The shape does not tell whether there is a head beside the embeddings, nor which layers have experts where
+    not all do: no such head is counted, and experts for every layer.
+    """
+    entry_bytes = 4 if precision == "fp32" else 2
+    attended = shape.heads * shape.head_dim
+    products = [(attended + 2 * shape.kv_heads * shape.head_dim, shape.hidden), (shape.hidden, attended)]
+    kept = shape.vocabulary * shape.hidden  # matrices that fp8 leaves as they are
+    if (experts := shape.experts) is None:
+        products += [(2 * shape.intermediate, shape.hidden), (shape.hidden, shape.intermediate)]
+    else:
+        kept += shape.layers * experts.count * shape.hidden * (3 * experts.intermediate + 1)
+    if precision == "fp8":
+        layer_bytes = sum(outputs * inputs + 4 * outputs for outputs, inputs in products)
+    else:
+        layer_bytes = sum(outputs * inputs for outputs, inputs in products) * entry_bytes
+    return shape.layers * layer_bytes + kept * entry_bytes
 
 
 def require_room_for_weights(weight_bytes: int, free_bytes: int, total_bytes: int) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from python_backend.engine.cuda.staging import Staging
     from python_backend.wire.errors import InflightError
 
-__all__ = ["NOTHING_LEFT", "NOT_NUMBERS", "Chosen", "SampledRow", "Sampler", "needs_history"]
+__all__ = ["NOTHING_LEFT", "NOT_NUMBERS", "Chosen", "SampledRow", "Sampler"]
 
 # What a row asks for beyond the likeliest token; plain ints, for every row of every step is asked.
 _DRAWS = 1
@@ -64,17 +64,6 @@ class Chosen:
     log_probs: torch.Tensor | None
     raw_logits: dict[int, torch.Tensor]
     errors: dict[int, InflightError]
-
-
-def needs_history(request: GenerationRequest) -> bool:
-    """Whether the host must know all earlier tokens of an answer before the next can be chosen."""
-    sampling = request.sampling
-    has_long_bad_words = any(len(word) > 1 for word in request.bad_sequences)
-    return (
-        request.guide is not None
-        or has_long_bad_words
-        or (_decays(sampling) and sampling.top_p_reset_id >= 0)
-    )
 
 
 class Sampler:
@@ -206,11 +195,7 @@ def _needs_of(request: GenerationRequest, vocabulary: int) -> int:
         | _PENALTIES * sampling.has_penalties
         | _RULES * bool(request.token_bias or request.bad_sequences)
         | _GUIDE * (request.guide is not None)
-        | _DECAY * (draws and _decays(sampling))
+        | _DECAY * (draws and sampling.decays_top_p)
         | _LOG_PROBS * request.returns_log_probs
         | _RAW_LOGITS * request.returns_generation_logits
     )
-
-
-def _decays(sampling: SamplingParams) -> bool:
-    return sampling.top_p > 0 and 0 < sampling.top_p_decay < 1

@@ -55,6 +55,24 @@ class Staging:
         return self._memory[self._step][start:end].view(_dtype_of(array)).view(array.shape)
 
 
+class Arrivals:
+    """The other way: pinned memory that the results of a step are copied into, used in turn.
+
+    It is there from the beginning, for to get some waits until the device has nothing to do.
+    """
+
+    def __init__(self, device: torch.device, count: int, dtype: torch.dtype, steps: int = 4) -> None:
+        self._is_pinned = device.type == "cuda"
+        self._memory = [torch.empty(count, dtype=dtype, pin_memory=self._is_pinned) for _ in range(steps)]
+        self._step = 0
+
+    def take(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Where the tensor will be on the host as soon as the device has come so far."""
+        self._step = (self._step + 1) % len(self._memory)
+        target = self._memory[self._step][: len(tensor)]
+        return target.copy_(tensor, non_blocking=self._is_pinned)
+
+
 def _dtype_of(array: NDArray[Any]) -> torch.dtype:
     dtype: torch.dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
     return dtype

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import torch
 
 from python_backend.engine.blocks import BlockPool
@@ -10,21 +12,27 @@ from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.cuda.build import assemble
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.linear import Linear
+from python_backend.engine.cuda.sampler import Sampler
 from python_backend.engine.cuda.weights import place_weights
 from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
+from python_backend.engine.guiding import GuideCompiler
 from python_backend.engine.models import load_weights
 
 
-def build_cuda_engine(config: EngineConfig, device: str) -> Engine:
+def build_cuda_engine(config: EngineConfig, device: str, compiler: GuideCompiler | None = None) -> Engine:
     """In fp32, so that its answers can be held against those of transformers."""
     if device == "cuda":
-        return build_engine(config)
+        engine = build_engine(config)
+        engine._compiler = compiler or engine._compiler
+        return engine
     weights = load_weights(Checkpoint(config.checkpoint_dir))
     placed = place_weights(weights, torch.from_numpy, Linear, lambda done, total: None)
-    longest = min(weights.shape.max_positions, config.max_tokens_in_kv_cache or 4096)
-    decoder = CudaDecoder(weights.shape, placed, config.max_batch_size, longest)
     pool = BlockPool(
         (config.max_tokens_in_kv_cache or 4096) // config.tokens_per_block, config.tokens_per_block
     )
-    executor, _ = assemble(config, pool.total_blocks, longest, decoder)
-    return Engine(config, EngineLimits(weights.shape.vocabulary, longest), pool, executor)
+    longest = min(weights.shape.max_positions, pool.capacity_tokens)
+    decoder = CudaDecoder(weights.shape, placed, config.max_batch_size, longest)
+    # Interpreted, there is nothing to compile.
+    with patch.object(Sampler, "warm_up", lambda self, staging: None):
+        executor, _ = assemble(config, pool.total_blocks, longest, decoder)
+    return Engine(config, EngineLimits(weights.shape.vocabulary, longest), pool, executor, compiler)

@@ -18,7 +18,6 @@ from python_backend.engine.cuda.sampler import (
     Chosen,
     SampledRow,
     Sampler,
-    needs_history,
 )
 from python_backend.engine.cuda.staging import Staging
 from python_backend.engine.request import GenerationRequest, Guide, GuideKind, SamplingParams
@@ -441,21 +440,3 @@ def test_warming_up_changes_nothing(device: str) -> None:
     machine.sampler.warm_up(Staging(torch.device(device), 1 << 16))
     logits = random_logits(1, 37)
     assert machine.step(logits, [sampled(SamplingParams())]).tokens.tolist() == [int(logits.argmax())]
-
-
-@pytest.mark.parametrize(
-    ("request_", "expected"),
-    [
-        (GenerationRequest([0], 9, 4, sampling=SamplingParams(top_p=0.9, presence_penalty=1.0)), False),
-        (GenerationRequest([0], 9, bad_sequences=((1,),), token_bias={3: 1.0}), False),
-        (GenerationRequest([0], 9, bad_sequences=((1,), (2, 3))), True),
-        (GenerationRequest([0], 9, guide=GUIDE), True),
-        (GenerationRequest([0], 9, sampling=SamplingParams(top_p=0.9, top_p_decay=0.5)), False),
-        (
-            GenerationRequest([0], 9, sampling=SamplingParams(top_p=0.9, top_p_decay=0.5, top_p_reset_id=3)),
-            True,
-        ),
-    ],
-)
-def test_history_is_needed_for_what_the_host_reads_in_it(request_: GenerationRequest, expected: bool) -> None:
-    assert needs_history(request_) == expected

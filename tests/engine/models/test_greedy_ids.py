@@ -42,10 +42,9 @@ THOROUGH = (
 class Case:
     """A checkpoint on disk, some prompts, and transformers to judge the answers."""
 
-    def __init__(self, variant: str, directory: Path) -> None:
+    def __init__(self, variant: str, directory: Path, device: str) -> None:
         self._model = random_variant(variant)
-        checkpoint_dir = str(save(self._model, directory))
-        self.config = EngineConfig(checkpoint_dir, max_tokens_in_kv_cache=4096, threads=1, precision="fp32")
+        self.config = exact(save(self._model, directory), device)
         dice = random.Random(variant)
         self.prompts = [[dice.randrange(VOCABULARY) for _ in range(length)] for length in PROMPT_LENGTHS]
 
@@ -54,6 +53,19 @@ class Case:
         for prompt, answer in zip(prompts, answers(engine, prompts), strict=True):
             assert len(answer) == NEW_TOKENS
             assert answer == greedy_choices(self._model, prompt, answer)
+
+
+def exact(checkpoint: Path, device: str) -> EngineConfig:
+    # On a GPU each batch size costs a graph.
+    most = 64 if device == "cpu" else 8
+    return EngineConfig(
+        str(checkpoint),
+        max_tokens_in_kv_cache=4096,
+        max_batch_size=most,
+        threads=1,
+        precision="fp32",
+        device=device,
+    )
 
 
 def answers(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
@@ -68,8 +80,8 @@ def answers(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module", params=THOROUGH)
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return Case(request.param, tmp_path_factory.mktemp("checkpoint"))
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, device: str) -> Case:
+    return Case(request.param, tmp_path_factory.mktemp("checkpoint"), device)
 
 
 def test_alone_the_ids_are_those_of_transformers(case: Case) -> None:
@@ -79,8 +91,10 @@ def test_alone_the_ids_are_those_of_transformers(case: Case) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_in_flight_together_the_ids_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
-    case = Case(variant, tmp_path)
+def test_in_flight_together_the_ids_are_those_of_transformers(
+    variant: str, tmp_path: Path, device: str
+) -> None:
+    case = Case(variant, tmp_path, device)
     case.check(build_engine(case.config), case.prompts)
 
 
@@ -107,16 +121,13 @@ def test_static_batches_give_the_ids_of_transformers(case: Case) -> None:
 )
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
 def test_a_gguf_file_gives_the_ids_of_its_safetensors_twin(
-    family: str, kind: GGMLQuantizationType, tmp_path: Path
+    family: str, kind: GGMLQuantizationType, tmp_path: Path, device: str
 ) -> None:
     model = random_model(family, **QUANTIZABLE)
     round_weights(model, kind)
     prompts = [[1, 2, 3], list(range(40))]
     found = [
-        answers(
-            build_engine(EngineConfig(str(path), max_tokens_in_kv_cache=4096, threads=1, precision="fp32")),
-            prompts,
-        )
+        answers(build_engine(exact(path, device)), prompts)
         for path in (save(model, tmp_path / "twin"), write_gguf(model, tmp_path / "model.gguf", kind))
     ]
     assert found[0] == found[1]

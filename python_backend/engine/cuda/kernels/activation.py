@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from python_backend.engine.cuda.kernels.overlap import overlap_options, wait_for_predecessor
+
 _BLOCK = 1024
 
 
@@ -20,7 +22,10 @@ def activated(gate, IS_GELU: tl.constexpr):
 
 
 @triton.jit
-def _activate_multiply(out, gate_up, width, IS_GELU: tl.constexpr, BLOCK: tl.constexpr):
+def _activate_multiply(
+    out, gate_up, width, IS_GELU: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr
+):
+    wait_for_predecessor(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
@@ -35,6 +40,6 @@ def activate_multiply(gate_up: torch.Tensor, is_gelu: bool) -> torch.Tensor:
     rows, width = len(gate_up), gate_up.shape[1] // 2
     out = gate_up.new_empty(rows, width)
     _activate_multiply[(rows, triton.cdiv(width, _BLOCK))](
-        out, gate_up, width, IS_GELU=is_gelu, BLOCK=_BLOCK, num_warps=4
+        out, gate_up, width, IS_GELU=is_gelu, BLOCK=_BLOCK, num_warps=4, **overlap_options(gate_up)
     )
     return out

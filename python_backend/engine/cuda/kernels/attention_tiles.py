@@ -11,6 +11,11 @@ LOG2_E = math.log2(math.e)
 LOWEST: Any = tl.constexpr(-1.0e30)
 
 
+def padded_dim(head_dim: int) -> int:
+    """A power of two, and no less than what the matrix units multiply at a time."""
+    return max(16, int(triton.next_power_of_2(head_dim)))
+
+
 def score_factors(scale: float, softcap: float | None) -> tuple[float, float]:
     """(inner, outer): scores to the base two are `outer * qk`, with a softcap `outer * tanh(inner * qk)`."""
     if softcap is None:

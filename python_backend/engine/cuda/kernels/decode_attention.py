@@ -10,12 +10,14 @@ import triton.language as tl
 
 from python_backend.engine.cuda.kernels.attention_tiles import (
     LOWEST,
+    padded_dim,
     score_factors,
     soft_capped,
     soften,
     tile_blocks,
     tile_offsets,
 )
+from python_backend.engine.cuda.kernels.overlap import overlap_options, wait_for_predecessor
 
 MAX_SPLITS = 32
 # So many programs keep the memory of 132 multiprocessors busy; more of them only cost a second pass.
@@ -85,7 +87,7 @@ def decode_attention(
         heads // kv_heads,
         max(16, triton.next_power_of_2(heads // kv_heads)),
         head_dim,
-        triton.next_power_of_2(head_dim),
+        padded_dim(head_dim),
         tokens_per_block,
         tile_tokens,
         splits > 1,
@@ -93,6 +95,7 @@ def decode_attention(
         softcap is not None,
         num_warps=num_warps,
         num_stages=num_stages,
+        **overlap_options(queries),
     )
     if splits > 1:
         _reduce[(heads, rows)](
@@ -102,11 +105,12 @@ def decode_attention(
             span,
             splits,
             head_dim,
-            triton.next_power_of_2(head_dim),
+            padded_dim(head_dim),
             tile_tokens,
             MAX_SPLITS,
             window is not None,
             num_warps=4,
+            **overlap_options(queries),
         )
 
 
@@ -147,7 +151,9 @@ def _decode(
     SPLIT: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_predecessor(OVERLAPS)
     # Heads are neighbours in a block, so programs that run together read one stretch of memory.
     kv_head = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
@@ -221,7 +227,9 @@ def _reduce(
     TILE: tl.constexpr,
     MOST: tl.constexpr,
     WINDOWED: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_predecessor(OVERLAPS)
     row = tl.program_id(1).to(tl.int64)
     begin, end, _ = _tile_range(tl.load(positions + row), window, TILE, WINDOWED)
     # Parts without a tile wrote nothing; they are the last ones.

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from python_backend.engine.cuda.kernels.activation import activated
+from python_backend.engine.cuda.kernels.overlap import overlap_options, wait_for_predecessor
 
 
 class MatvecTiling(NamedTuple):
@@ -54,7 +55,9 @@ def _matvec(
     IS_GELU: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_predecessor(OVERLAPS)
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = rows < N
     start_of_row = matrix + rows.to(tl.int64)[:, None] * K
@@ -134,5 +137,6 @@ def matvec(
         BLOCK_N=block_n,
         BLOCK_K=block_k,
         num_warps=warps,
+        **overlap_options(x_row),
     )
     return out

@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from python_backend.engine.cuda.kernels.overlap import overlap_options, wait_for_predecessor
+
 
 @triton.jit
 def _add_rms_norm(
@@ -21,7 +23,9 @@ def _add_rms_norm(
     part_stride,
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_predecessor(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -68,5 +72,6 @@ def add_rms_norm(
         PARTS=0 if delta is None else 1 if delta.dim() == 2 else len(delta),
         BLOCK=block,
         num_warps=min(16, max(1, block // 512)),
+        **overlap_options(hidden),
     )
     return out

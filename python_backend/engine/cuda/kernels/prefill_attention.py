@@ -12,6 +12,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from python_backend.engine.cuda.kernels.attention_tiles import (
     LOWEST,
+    padded_dim,
     score_factors,
     soft_capped,
     soften,
@@ -85,12 +86,12 @@ def prefill_attention(
     _, heads, head_dim = queries.shape
     blocks, kv_heads, tokens_per_block, _ = keys.shape
     tiling = tiling or prefill_tiling(head_dim, queries.dtype, tokens_per_block)
-    padded_dim = triton.next_power_of_2(head_dim)
+    padded = padded_dim(head_dim)
     copies = tiling.copies_tiles and tiling.tile_tokens <= tokens_per_block
     cached: tuple[Any, Any] = (keys, values)
     if copies:
         shape, strides = [blocks * kv_heads * tokens_per_block, head_dim], [head_dim, 1]
-        box = [tiling.tile_tokens, padded_dim]
+        box = [tiling.tile_tokens, padded]
         cached = TensorDescriptor(keys, shape, strides, box), TensorDescriptor(values, shape, strides, box)
     inner, outer = score_factors(scale, softcap)
     _prefill[(tiles.shape[0], kv_heads)](
@@ -110,7 +111,7 @@ def prefill_attention(
         kv_heads,
         heads // kv_heads,
         head_dim,
-        padded_dim,
+        padded,
         tokens_per_block,
         tiling.query_rows,
         tiling.tile_tokens,

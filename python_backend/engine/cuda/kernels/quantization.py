@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from python_backend.engine.cuda.kernels.activation import activated
+from python_backend.engine.cuda.kernels.overlap import overlap_options, wait_for_predecessor
 
 # The largest number of e4m3.
 FP8_MAX = 448.0
@@ -16,8 +17,16 @@ SMALLEST_MAX = 1e-12
 
 @triton.jit
 def _quantize_rows(
-    out, scales, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LARGEST: tl.constexpr, TINY: tl.constexpr
+    out,
+    scales,
+    rows,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    LARGEST: tl.constexpr,
+    TINY: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_predecessor(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < WIDTH
@@ -42,6 +51,7 @@ def quantize_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         LARGEST=FP8_MAX,
         TINY=SMALLEST_MAX,
         num_warps=4 if block <= 4096 else 16,
+        **overlap_options(rows),
     )
     return out, scales
 
@@ -75,21 +85,18 @@ def _scaled_matvec(
     IS_GELU: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr,
-    PDL: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     """As matvec's kernel, with one scale for each row of the matrix."""
+    wait_for_predecessor(OVERLAPS)
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = rows < N
     start_of_row = matrix + rows.to(tl.int64)[:, None] * K
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     if HAS_NORM:
         row_scale = _row_scale(x_row, epsilon, K, BLOCK_K)
     total = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
     total_up = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
-    for start in tl.range(0, K, BLOCK_K, num_stages=STAGES):
+    for start in range(0, K, BLOCK_K):
         columns = start + tl.arange(0, BLOCK_K)
         mask = inside[:, None] & (columns < K)[None, :]
         weights = tl.load(
@@ -138,13 +145,10 @@ def scaled_matvec(
     block_n: int = 4,
     block_k: int = 1024,
     warps: int = 4,
-    stages: int = 1,
-    pdl: bool = False,
 ) -> torch.Tensor:
     """As `matvec`, on a matrix in fp8 of which row i is to be multiplied by scales[i]; x stays as it is."""
     outputs, width = matrix.shape
     outputs = outputs // 2 if gated else outputs
-    options = {"launch_pdl": True} if pdl else {}
     _scaled_matvec[(triton.cdiv(outputs, block_n),)](
         out,
         x_row,
@@ -163,9 +167,7 @@ def scaled_matvec(
         IS_GELU=is_gelu,
         BLOCK_N=block_n,
         BLOCK_K=block_k,
-        STAGES=stages,
-        PDL=pdl,
         num_warps=warps,
-        **options,
+        **overlap_options(x_row),
     )
     return out

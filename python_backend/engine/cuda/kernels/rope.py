@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from python_backend.engine.cuda.kernels.overlap import overlap_options, wait_for_predecessor
+
 _HEADS_PER_PROGRAM = 8
 
 
@@ -30,7 +32,9 @@ def _turn_and_store(
     HAS_NORM: tl.constexpr,
     TILE_HEADS: tl.constexpr,
     TILE_DIM: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_predecessor(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * TILE_HEADS + tl.arange(0, TILE_HEADS)
     dims = tl.arange(0, TILE_DIM)
@@ -109,4 +113,5 @@ def turn_and_store(
         TILE_HEADS=_HEADS_PER_PROGRAM,
         TILE_DIM=tile_dim,
         num_warps=4,
+        **overlap_options(qkv),
     )
