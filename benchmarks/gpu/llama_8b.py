@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 _VOCABULARY = 128256
 CONFIG = {
@@ -31,7 +32,7 @@ def write_checkpoint(directory: Path) -> Path:
     (directory / "config.json").write_text(json.dumps(CONFIG))
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": 128001}))
     vocabulary = {f"▁w{index}": index for index in range(_VOCABULARY)}
-    tokenizer = {
+    tokenizer: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,

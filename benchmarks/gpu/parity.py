@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu.parity`: greedy ids of small random models on the GPU against transformers, in fp32."""
+"""`python -m benchmarks.gpu.parity`: greedy ids of small random models on the GPU, against transformers."""
 
 from __future__ import annotations
 

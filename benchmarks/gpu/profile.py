@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.throughput import add_engine_arguments, build
@@ -61,7 +62,7 @@ def measure(engine: Engine, title: str, steps: int) -> None:
     events: Any = profiler.events()
     spans = []
     for event in events:
-        if event.device_type == torch.autograd.DeviceType.CUDA:
+        if event.device_type == DeviceType.CUDA:
             counted = by_kind[kind_of(event.name)]
             counted[0] += 1
             counted[1] += event.device_time_total
@@ -69,7 +70,8 @@ def measure(engine: Engine, title: str, steps: int) -> None:
     busy_us = sum(us for _, us in by_kind.values()) / steps
     window_us = (max(end for _, end in spans) - min(start for start, _ in spans)) / steps
     print(
-        f"\n{title}: {plain_ms:.3f} ms a step; profiled {window_us / 1000:.3f} ms, of it kernels {busy_us / 1000:.3f} ms"
+        f"\n{title}: {plain_ms:.3f} ms a step; profiled {window_us / 1000:.3f} ms, "
+        f"of it kernels {busy_us / 1000:.3f} ms"
     )
     for kind, (count, us) in sorted(by_kind.items(), key=lambda item: -item[1][1])[:12]:
         print(f"  {us / steps:9.1f} us {us / steps / busy_us:6.1%} {count / steps:6.1f} launches  {kind}")

@@ -77,7 +77,8 @@ def report(stack: RunningStack, ready_s: float, alone: Alone | None, streams: in
     print(f"one stream: first token {first_ms:.1f} ms p50, {singles[-1].tokens_per_s:.0f} tok/s")
     print(
         f"{streams} streams: {many.tokens:,} tokens, {many.tokens_per_s:,.0f} tok/s, "
-        f"{many.tokens / many.chunks:.2f} tokens a chunk, first token p50 {percentile(firsts_ms, 0.5):.0f} ms, "
+        f"{many.tokens / many.chunks:.2f} tokens a chunk, "
+        f"first token p50 {percentile(firsts_ms, 0.5):.0f} ms, "
         f"longest silence p50 {percentile(silences_ms, 0.5):.0f}, p99 {percentile(silences_ms, 0.99):.0f}, "
         f"of all {silences_ms[-1]:.0f} ms (goal {GOAL_SILENCE_MS:.0f})"
     )

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu.throughput`: output tokens a second of the engine alone, against vLLM and the limit."""
+"""`python -m benchmarks.gpu.throughput`: output tokens/s of the engine alone, beside vLLM and the limit."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Slots:
         return newcomers
 
     def release(self, sequence: Sequence) -> None:
-        """Its rows may still be in a launched step; that one comes before whatever is launched from now on."""
+        """Its rows may still be in a launched step, which comes before whatever is launched from now on."""
         slot = self._of.pop(sequence, None)
         if slot is not None:
             self._free.append(slot.number)
