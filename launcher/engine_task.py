@@ -26,6 +26,7 @@ LABELS = {
     "waiting": "Waiting for another inflight that is preparing the model",
     "packing": "Packing the weights ({precision})",
     "compiling": "Compiling the kernels, once for this machine",
+    "loading": "Loading the weights ({precision})",
     "measuring": "Measuring perplexity ({precision})",
 }
 END_TIMEOUT_S = 5.0

@@ -30,6 +30,21 @@ ALLOWED = {
 # Folders that decide: values in, value out. Beside themselves they may import the standard library alone.
 DECISIONS = ("python_backend/engine/scheduling",)
 PURE = ("python_backend/wire", *DECISIONS)
+# NVIDIA's server and what talks to it; the compiler for GPUs that is called Triton too is something else.
+TRITON_SERVER = {
+    "c_python_backend_utils",
+    "pytriton",
+    "triton_python_backend_utils",
+    "tritonclient",
+    "tritonserver",
+}
+# What is heavy, or is not on every machine -> the only folders of the product that may import it.
+HEAVY = {
+    "torch": ("python_backend/engine/cuda", "python_backend/engine/torch_model"),
+    "triton": ("python_backend/engine/cuda",),
+    "numba": ("python_backend/engine/native",),
+}
+PRODUCT = ("client", "ensembles", "launcher", "loadtest", "model_repository", "python_backend", "router")
 NO_EFFECTS = {"time", "threading", "socket", "asyncio", "subprocess", "multiprocessing", "os", "random"}
 
 
@@ -37,17 +52,18 @@ def python_files(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
-def imports(path: Path) -> set[str]:
-    """Full dotted names of everything a file imports, relative imports resolved."""
+def imports(path: Path, at_once: bool = False) -> set[str]:
+    """Full dotted names of what a file imports, relative ones resolved: ever, or when it is imported."""
     package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    module = ast.parse(path.read_text(), str(path))
+    for node in module.body if at_once else ast.walk(module):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {f"{module}.{alias.name}" for alias in node.names} if module in OURS else {module}
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {f"{source}.{alias.name}" for alias in node.names} if source in OURS else {source}
     return found
 
 
@@ -89,6 +105,31 @@ def test_decisions_have_no_clock_thread_socket_or_chance(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["python_backend/engine", "python_backend/text", "python_backend/wire"])
-def test_only_the_adapter_knows_triton(folder: str) -> None:
+def test_only_the_adapter_knows_triton_the_server(folder: str) -> None:
+    adapter = {"python_backend.triton_adapter", *TRITON_SERVER}
     for path in python_files(folder):
-        assert not {name for name in imports(path) if "triton" in name.lower()}, path
+        assert not {name for name in imports(path) if is_within(name, adapter)}, path
+
+
+@pytest.mark.parametrize("package", HEAVY)
+def test_what_is_heavy_is_imported_where_it_is_used_alone(package: str) -> None:
+    users = [
+        path.relative_to(ROOT)
+        for folder in PRODUCT
+        for path in python_files(folder)
+        if any(is_within(name, {package}) for name in imports(path))
+    ]
+    assert users
+    strangers = [path for path in users if not any(path.is_relative_to(folder) for folder in HEAVY[package])]
+    assert not strangers, f"{package} is imported by {list(map(str, strangers))}"
+
+
+def test_the_gpus_part_of_the_engine_is_imported_only_when_it_is_chosen() -> None:
+    """On a machine without a GPU torch and triton need not be there."""
+    for path in python_files("python_backend"):
+        if path.is_relative_to(ROOT / "python_backend/engine/cuda"):
+            continue
+        at_once = {
+            name for name in imports(path, at_once=True) if is_within(name, {"python_backend.engine.cuda"})
+        }
+        assert not at_once, f"{path.relative_to(ROOT)} imports {sorted(at_once)}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.gpu.llama_8b import write_checkpoint
+from benchmarks.gpu.throughput import DEFAULTS
 from benchmarks.stack import RunningStack, start_stack, wait_until_ready
 from loadtest.open_loop import LoadResult, PlannedRequest, percentile, run_plan
 
@@ -99,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--clients", type=int, default=4, help="processes that hold the streams")
-    parser.add_argument("--step-tokens", type=int, default=4096)
+    parser.add_argument("--step-tokens", type=int, default=DEFAULTS.max_step_tokens)
     parser.add_argument("--without-alone", action="store_true", help="do not run the engine alone first")
     parser.add_argument(
         "--synthetic", type=int, help="tokens/s of an engine without a model, to try the path"

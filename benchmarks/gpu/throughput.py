@@ -15,6 +15,9 @@ from benchmarks.gpu.llama_8b import write_checkpoint
 from python_backend.engine.build import build_engine
 from python_backend.engine.engine import Engine, EngineConfig
 from python_backend.engine.request import GenerationRequest
+from python_backend.wire.parameters import device_defaults
+
+DEFAULTS = device_defaults("cuda")
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--step-tokens", type=int, default=None)
-    parser.add_argument("--block", type=int, default=None, help="tokens of a block")
+    parser.add_argument("--step-tokens", type=int, default=DEFAULTS.max_step_tokens, help="budget of a step")
+    parser.add_argument("--block", type=int, default=DEFAULTS.tokens_per_block, help="tokens of a block")
     parser.add_argument("--precision", default="bf16", choices=("bf16", "fp8"))
     parser.add_argument("--no-graphs", action="store_true")
 
@@ -95,9 +98,9 @@ def build(arguments: argparse.Namespace, directory: Path) -> Engine:
             device="cuda",
             precision=arguments.precision,
             random_weights=True,
-            max_batch_size=512,
-            max_step_tokens=arguments.step_tokens or 8192,
-            tokens_per_block=arguments.block or 64,
+            max_batch_size=DEFAULTS.max_batch_size,
+            max_step_tokens=arguments.step_tokens,
+            tokens_per_block=arguments.block,
             max_sequence_tokens=8192,
             cuda_graphs=not arguments.no_graphs,
         ),

@@ -126,6 +126,8 @@ class Gauges(msgspec.Struct, array_like=True, frozen=True):
     max_step_tokens: int = 0
     memory_bytes: int = 0
     new_blocks: int = 0  # handed out empty, over the engine's life
+    gpu_memory_bytes: int = 0
+    pinned_memory_bytes: int = 0
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):

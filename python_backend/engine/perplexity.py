@@ -7,7 +7,6 @@ engine's own executor, on the device that would serve.
 
 from __future__ import annotations
 
-import gc
 import math
 import sys
 import tempfile
@@ -187,20 +186,19 @@ def _tell_packed(precision: str, done: int, total: int) -> None:
 
 def _score_on_gpu(subject: Subject, precision: str) -> tuple[Score, int]:
     """The score, and what the weights take."""
-    import torch
-
     from python_backend.engine.cuda.build import build_on_gpu
+    from python_backend.engine.cuda.memory import allocated_bytes, free_unused
 
     subject.tell_measured(precision, 0)
     # What the precision before has left goes first: the next one may need its place.
-    gc.collect()
-    torch.cuda.empty_cache()
-    before_bytes = after_bytes = torch.cuda.memory_allocated(subject.gpu)
+    free_unused()
+    before_bytes = after_bytes = allocated_bytes(subject.gpu)
 
     def watch(stage: str, done: int, total: int) -> None:
         nonlocal after_bytes
         if stage == "loading weights":
-            after_bytes = torch.cuda.memory_allocated(subject.gpu)
+            after_bytes = allocated_bytes(subject.gpu)
+            tell(stage="loading", precision=precision, done=done, total=total)
 
     config = EngineConfig(
         str(subject.path),

@@ -14,6 +14,7 @@ from python_backend.wire.parameters import EngineParameters
 class EngineRuntime:
     def __init__(self, parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> None:
         device = choose_device(parameters.inflight_device, parameters.gpu_device_ids)
+        self._held_bytes = _held_on_gpu if device == "cuda" else _held_nowhere
         self._settings = parameters.on(device)
         self._engine = build_engine(
             EngineConfig(
@@ -75,6 +76,7 @@ class EngineRuntime:
 
     def gauges(self) -> Gauges:
         now = self._engine.stats
+        gpu_bytes, pinned_bytes = self._held_bytes()
         return Gauges(
             step_count=now.step_count,
             active=now.active,
@@ -92,4 +94,16 @@ class EngineRuntime:
             max_step_tokens=now.max_step_tokens,
             memory_bytes=resident_bytes(),
             new_blocks=now.new_blocks,
+            gpu_memory_bytes=gpu_bytes,
+            pinned_memory_bytes=pinned_bytes,
         )
+
+
+def _held_on_gpu() -> tuple[int, int]:
+    from python_backend.engine.cuda.memory import held_bytes
+
+    return held_bytes()
+
+
+def _held_nowhere() -> tuple[int, int]:
+    return 0, 0

@@ -211,7 +211,11 @@ def _gauge_values(capacity: Ready, now: Gauges) -> dict[str, dict[str, float]]:
             "context": now.context,
             "waiting": max(0, now.active - now.scheduled),
         },
-        "nv_trt_llm_runtime_memory_metrics": {"cpu": now.memory_bytes, "gpu": 0, "pinned": 0},
+        "nv_trt_llm_runtime_memory_metrics": {
+            "cpu": now.memory_bytes,
+            "gpu": now.gpu_memory_bytes,
+            "pinned": now.pinned_memory_bytes,
+        },
         "nv_trt_llm_kv_cache_block_metrics": {
             "max": now.total_blocks,
             "free": now.total_blocks - now.used_blocks,

@@ -49,21 +49,35 @@ def test_a_change_above_three_percent_is_pointed_out() -> None:
 
 
 def test_precisions_are_a_list_with_commas() -> None:
-    assert parse_precisions("fp32, int4") == ["fp32", "int4"]
+    assert parse_precisions("fp32, int4", "cpu") == ["fp32", "int4"]
     with pytest.raises(
-        SettingsError, match="--precision is 'int8,int3'; allowed: one or more of fp32, int8, int4"
+        SettingsError, match="--precision is 'int8,int3'; allowed: one or more of fp32, int8, int4,"
     ):
-        parse_precisions("int8,int3")
+        parse_precisions("int8,int3", "cpu")
 
 
-def test_a_whole_run_on_a_model_of_a_few_thousand_weights(tmp_path: Path) -> None:
+def test_the_settings_device_decides_which_precisions_there_are() -> None:
+    assert parse_precisions("bf16,fp8", "cuda") == ["bf16", "fp8"]
+    with pytest.raises(SettingsError, match="one or more of fp32, bf16, fp8,"):
+        parse_precisions("int8", "cuda")
+    assert parse_precisions("int8,fp8", "auto") == ["int8", "fp8"], "the engine knows what it computes on"
+    with pytest.raises(SettingsError, match="one or more of fp32, int8, int4, bf16, fp8,"):
+        parse_precisions("fp64", "auto")
+
+
+def test_a_whole_run_on_a_model_of_a_few_thousand_weights(device: str, tmp_path: Path) -> None:
+    smallest = {"cpu": "int4", "cuda": "fp8"}[device]
     write_gguf(tmp_path / "tiny.gguf")
     (tmp_path / "text.txt").write_text("hello the llama, " * 40)
+    config = tmp_path / "inflight.toml"
+    config.write_text(f'[engine]\ninflight_device = "{device}"\n')
     console, output = recorded()
     flags = {"model": str(tmp_path / "tiny.gguf"), "data_dir": tmp_path / "data"}
-    assert run_perplexity(flags, None, tmp_path / "text.txt", "int8", console) == 0, output.getvalue()
-    assert "Measuring perplexity (int8)" in output.getvalue()
-    assert [line.split()[0] for line in output.getvalue().splitlines()[-2:]] == ["fp32", "int8"]
+    text = tmp_path / "text.txt"
+    assert run_perplexity(flags, config, text, smallest, console) == 0, output.getvalue()
+    assert f"Measuring perplexity ({smallest})" in output.getvalue()
+    table = output.getvalue().partition("against fp32")[2].splitlines()[1:3]
+    assert [line.split()[0] for line in table] == ["fp32", smallest]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A second stack, for the tests that need exact weights or tenants kept apart."""
+"""Stacks beside the usual one, for exact weights, tenants kept apart, and text that does not vary."""
 
 from __future__ import annotations
 
@@ -13,8 +13,24 @@ EXACT = {"inflight_precision": "fp32"}
 
 
 @pytest.fixture(scope="session")
-def exact_stack(data_dir: Path) -> Iterator[RunningStack]:
+def exact_stack(data_dir: Path, on_device: dict[str, str]) -> Iterator[RunningStack]:
     """In fp32, and nothing cached is shared between tenants."""
-    engine = {**EXACT, "inflight_tenant_cache_isolation": "true"}
+    engine = {**on_device, **EXACT, "inflight_tenant_cache_isolation": "true"}
     with running_stack(engine, data_dir=data_dir) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def steady_stack(request: pytest.FixtureRequest, device: str) -> RunningStack:
+    """One that says the same in any company.
+
+    On the CPU any does. On a GPU the order of sums depends on the batch, which in bf16 decides near ties.
+    """
+    running: RunningStack = request.getfixturevalue("stack" if device == "cpu" else "exact_stack")
+    return running
+
+
+@pytest.fixture(scope="session")
+def long_answer_tokens(device: str) -> int:
+    """So many that an answer takes seconds."""
+    return {"cpu": 400, "cuda": 7000}[device]

@@ -128,25 +128,29 @@ def texts_by(name: str, answers: list[Response]) -> dict[int, str]:
     return dict(texts)
 
 
-def test_sequences_of_one_prompt_differ_and_repeat_with_the_seed(stack: RunningStack) -> None:
+def test_sequences_of_one_prompt_differ_and_repeat_with_the_seed(steady_stack: RunningStack) -> None:
     sampled = {"num_return_sequences": 3, "top_k": 50, "seed": 7, "exclude_input_in_output": True}
-    streamed = responses(stack, "ensemble", **text_inputs(b"Once upon a time", tokens=12, **sampled))
+    streamed = responses(steady_stack, "ensemble", **text_inputs(b"Once upon a time", tokens=12, **sampled))
     texts = texts_by("sequence_index", streamed)
     assert texts.keys() == {0, 1, 2}
     assert len(set(texts.values())) == 3
     assert [answer.is_final for answer in streamed].count(True) <= 1
     whole = responses(
-        stack, "ensemble", **{**text_inputs(b"Once upon a time", tokens=12, **sampled), "stream": [[False]]}
+        steady_stack,
+        "ensemble",
+        **{**text_inputs(b"Once upon a time", tokens=12, **sampled), "stream": [[False]]},
     )
     assert len(whole) == 3
     assert texts_by("sequence_index", whole) == texts
 
 
-def test_rows_of_one_request_are_answered_as_if_they_were_alone(stack: RunningStack) -> None:
+def test_rows_of_one_request_are_answered_as_if_they_were_alone(steady_stack: RunningStack) -> None:
     prompts = [PROMPT, b"Water boils at", b"One, two, three,"]
-    together = texts_by("batch_index", responses(stack, "ensemble", **text_inputs(*prompts)))
+    together = texts_by("batch_index", responses(steady_stack, "ensemble", **text_inputs(*prompts)))
     for index, prompt in enumerate(prompts):
-        (alone,) = ["".join(answer.text for answer in responses(stack, "ensemble", **text_inputs(prompt)))]
+        (alone,) = [
+            "".join(answer.text for answer in responses(steady_stack, "ensemble", **text_inputs(prompt)))
+        ]
         assert together[index] == alone
 
 
@@ -275,13 +279,13 @@ def test_a_row_that_fails_leaves_the_others_alone(stack: RunningStack) -> None:
     assert sorted(answered) == [0, 2]
 
 
-def test_limits_change_while_running(stack: RunningStack) -> None:
+def test_limits_change_while_running(steady_stack: RunningStack) -> None:
     def configure(**limits: int) -> list[Response | Exception]:
         parameters = {"inflight_configure": json.dumps(limits)}
-        return ask(stack, "tensorrt_llm", parameters, **id_inputs([0], tokens=1))
+        return ask(steady_stack, "tensorrt_llm", parameters, **id_inputs([0], tokens=1))
 
     def limit(name: str) -> float:
-        return stack.gauge("inflight_engine_limits", limit=name)
+        return steady_stack.gauge("inflight_engine_limits", limit=name)
 
     at_start = {name: int(limit(name)) for name in ("max_batch_size", "max_step_tokens")}
     (answer,) = configure(max_step_tokens=32, max_batch_size=4)
@@ -289,7 +293,7 @@ def test_limits_change_while_running(stack: RunningStack) -> None:
     assert not answer.outputs
     (refused,) = configure(max_step_tokens=2)
     assert "must not be the smaller" in str(refused)
-    answers = texts_by("batch_index", responses(stack, "ensemble", **text_inputs(*[PROMPT] * 6)))
+    answers = texts_by("batch_index", responses(steady_stack, "ensemble", **text_inputs(*[PROMPT] * 6)))
     assert len(set(answers.values())) == 1
     assert limit("max_batch_size") == 4
     configure(**at_start)

@@ -13,7 +13,7 @@ from tests.stack.triton_calls import TritonCalls, build_request
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
-SHORT_REQUESTS, SHORT_TOKENS, LONG_TOKENS = 31, 8, 400
+SHORT_REQUESTS, SHORT_TOKENS = 31, 8
 PROMPT = list(range(1000, 1012))
 
 
@@ -26,7 +26,7 @@ class Race:
     when_second_round_ended: tuple[int, ...] = ()
 
 
-async def run_race(stack: RunningStack) -> Race:
+async def run_race(stack: RunningStack, long_tokens: int) -> Race:
     """31 short requests together with one long; then, while the long one runs, one short one more."""
     race = Race()
     async with TritonCalls(stack.triton_grpc_url) as triton:
@@ -35,7 +35,7 @@ async def run_race(stack: RunningStack) -> Race:
             inputs = {
                 "input_ids": PROMPT,
                 "input_lengths": len(PROMPT),
-                "request_output_len": LONG_TOKENS,
+                "request_output_len": long_tokens,
                 "streaming": True,
             }
             async for response in triton.stream(build_request("tensorrt_llm", "long", inputs)):
@@ -51,18 +51,22 @@ async def run_race(stack: RunningStack) -> Race:
         )
         race.when_second_round_ended = (await run_short(SHORT_REQUESTS),)
         await long_request
-    assert race.long_tokens == LONG_TOKENS
+    assert race.long_tokens == long_tokens
     return race
 
 
-async def test_short_requests_end_before_the_long_one_is_a_quarter_done(stack: RunningStack) -> None:
-    race = await run_race(stack)
-    assert max(race.when_first_round_ended) < LONG_TOKENS / 4
-    assert max(race.when_second_round_ended) < LONG_TOKENS / 2
+async def test_short_requests_end_before_the_long_one_is_a_quarter_done(
+    stack: RunningStack, long_answer_tokens: int
+) -> None:
+    race = await run_race(stack, long_answer_tokens)
+    assert max(race.when_first_round_ended) < long_answer_tokens / 4
+    assert max(race.when_second_round_ended) < long_answer_tokens / 2
 
 
-async def test_static_batching_makes_late_short_requests_wait_for_the_straggler(data_dir: Path) -> None:
+async def test_static_batching_makes_late_short_requests_wait_for_the_straggler(
+    data_dir: Path, on_device: dict[str, str], long_answer_tokens: int
+) -> None:
     """One parameter changed: what arrives after the batch has formed waits until all of it has ended."""
-    with running_stack({"gpt_model_type": "V1"}, data_dir=data_dir) as static:
-        race = await run_race(static)
-    assert max(race.when_second_round_ended) == LONG_TOKENS
+    with running_stack({**on_device, "gpt_model_type": "V1"}, data_dir=data_dir) as static:
+        race = await run_race(static, long_answer_tokens)
+    assert max(race.when_second_round_ended) == long_answer_tokens

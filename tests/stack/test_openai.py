@@ -19,8 +19,8 @@ QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": ASKED}
 
 
 @pytest.fixture(scope="module")
-def openai(stack: RunningStack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as client:
+def openai(steady_stack: RunningStack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{steady_stack.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -38,9 +38,11 @@ def templated(question: str) -> str:
     )
 
 
-def test_the_capital_of_france_is_paris(openai: OpenAI, stack: RunningStack, tokenizer: Tokenizer) -> None:
+def test_the_capital_of_france_is_paris(
+    openai: OpenAI, steady_stack: RunningStack, tokenizer: Tokenizer
+) -> None:
     answer = openai.chat.completions.create(
-        model=stack.model, messages=QUESTION, temperature=0, max_tokens=64
+        model=steady_stack.model, messages=QUESTION, temperature=0, max_tokens=64
     )
     text = answer.choices[0].message.content
     assert text is not None
@@ -52,11 +54,13 @@ def test_the_capital_of_france_is_paris(openai: OpenAI, stack: RunningStack, tok
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
-def test_a_stream_says_the_same_as_the_whole_answer(openai: OpenAI, stack: RunningStack) -> None:
-    whole = openai.chat.completions.create(model=stack.model, messages=QUESTION, temperature=0, max_tokens=64)
+def test_a_stream_says_the_same_as_the_whole_answer(openai: OpenAI, steady_stack: RunningStack) -> None:
+    whole = openai.chat.completions.create(
+        model=steady_stack.model, messages=QUESTION, temperature=0, max_tokens=64
+    )
     chunks = list(
         openai.chat.completions.create(
-            model=stack.model,
+            model=steady_stack.model,
             messages=QUESTION,
             temperature=0,
             max_tokens=64,
@@ -73,31 +77,33 @@ def test_a_stream_says_the_same_as_the_whole_answer(openai: OpenAI, stack: Runni
     assert len(chunks) > 5
 
 
-def test_an_answer_that_is_cut_says_length(openai: OpenAI, stack: RunningStack) -> None:
+def test_an_answer_that_is_cut_says_length(openai: OpenAI, steady_stack: RunningStack) -> None:
     answer = openai.chat.completions.create(
-        model=stack.model, messages=QUESTION, temperature=0, max_completion_tokens=3
+        model=steady_stack.model, messages=QUESTION, temperature=0, max_completion_tokens=3
     )
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 3
 
 
-def test_completions_continue_a_text(openai: OpenAI, stack: RunningStack, tokenizer: Tokenizer) -> None:
+def test_completions_continue_a_text(
+    openai: OpenAI, steady_stack: RunningStack, tokenizer: Tokenizer
+) -> None:
     prompt = "The first five prime numbers are"
-    answer = openai.completions.create(model=stack.model, prompt=prompt, temperature=0, max_tokens=8)
+    answer = openai.completions.create(model=steady_stack.model, prompt=prompt, temperature=0, max_tokens=8)
     assert answer.choices[0].text.startswith(" ")
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == len(tokenizer.encode(prompt).ids)
     streamed = openai.completions.create(
-        model=stack.model, prompt=prompt, temperature=0, max_tokens=8, stream=True
+        model=steady_stack.model, prompt=prompt, temperature=0, max_tokens=8, stream=True
     )
     assert "".join(chunk.choices[0].text for chunk in streamed) == answer.choices[0].text
 
 
-def test_a_stop_string_ends_the_text_before_it(openai: OpenAI, stack: RunningStack) -> None:
+def test_a_stop_string_ends_the_text_before_it(openai: OpenAI, steady_stack: RunningStack) -> None:
     answer = openai.chat.completions.create(
-        model=stack.model, messages=QUESTION, temperature=0, max_tokens=64, stop=["Paris"]
+        model=steady_stack.model, messages=QUESTION, temperature=0, max_tokens=64, stop=["Paris"]
     )
     text = answer.choices[0].message.content
     assert text is not None
@@ -106,10 +112,10 @@ def test_a_stop_string_ends_the_text_before_it(openai: OpenAI, stack: RunningSta
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_a_seed_gives_the_same_text_again(openai: OpenAI, stack: RunningStack) -> None:
+def test_a_seed_gives_the_same_text_again(openai: OpenAI, steady_stack: RunningStack) -> None:
     def sample(seed: int) -> str | None:
         answer = openai.chat.completions.create(
-            model=stack.model, messages=QUESTION, temperature=1.5, seed=seed, max_tokens=24
+            model=steady_stack.model, messages=QUESTION, temperature=1.5, seed=seed, max_tokens=24
         )
         return answer.choices[0].message.content
 
@@ -117,6 +123,6 @@ def test_a_seed_gives_the_same_text_again(openai: OpenAI, stack: RunningStack) -
     assert len({sample(seed) for seed in range(4)}) > 1
 
 
-def test_models_are_listed(openai: OpenAI, stack: RunningStack) -> None:
-    assert [model.id for model in openai.models.list()] == [stack.model]
-    assert openai.models.retrieve(stack.model).id == stack.model
+def test_models_are_listed(openai: OpenAI, steady_stack: RunningStack) -> None:
+    assert [model.id for model in openai.models.list()] == [steady_stack.model]
+    assert openai.models.retrieve(steady_stack.model).id == steady_stack.model

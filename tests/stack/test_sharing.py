@@ -14,7 +14,9 @@ from tests.stack.triton_calls import TritonCalls
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
-BLOCK = 16
+
+def tokens_per_block(stack: RunningStack) -> int:
+    return int(stack.gauge("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="tokens_per"))
 
 
 def fresh_prompt(tokens: int) -> list[int]:
@@ -26,7 +28,7 @@ def fresh_prompt(tokens: int) -> list[int]:
 async def test_a_system_prompt_shared_by_a_hundred_requests_at_once_is_computed_once(
     stack: RunningStack,
 ) -> None:
-    system_prompt = fresh_prompt(20 * BLOCK)
+    system_prompt = fresh_prompt(20 * tokens_per_block(stack))
     async with TritonCalls(stack.triton_grpc_url) as triton:
         answers = await asyncio.gather(
             *(
@@ -40,7 +42,7 @@ async def test_a_system_prompt_shared_by_a_hundred_requests_at_once_is_computed_
 
 
 async def test_tenants_kept_apart_never_meet_in_the_cache(exact_stack: RunningStack) -> None:
-    prompt = fresh_prompt(6 * BLOCK)
+    prompt = fresh_prompt(6 * tokens_per_block(exact_stack))
     async with TritonCalls(exact_stack.triton_grpc_url) as triton:
 
         async def reused_blocks(**parameters: str) -> int:
@@ -98,10 +100,10 @@ def question(stack: RunningStack, text: str, **more: Any) -> dict[str, Any]:
     }
 
 
-async def test_a_seed_gives_the_same_text_alone_and_among_twenty_others(stack: RunningStack) -> None:
-    seeded = question(stack, "Tell me a story about a lighthouse.", seed=7)
-    others = [question(stack, f"What comes after {n}?", seed=n, max_tokens=8 + n) for n in range(20)]
-    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+async def test_a_seed_gives_the_same_text_alone_and_among_twenty_others(steady_stack: RunningStack) -> None:
+    seeded = question(steady_stack, "Tell me a story about a lighthouse.", seed=7)
+    others = [question(steady_stack, f"What comes after {n}?", seed=n, max_tokens=8 + n) for n in range(20)]
+    async with httpx.AsyncClient(base_url=steady_stack.url, timeout=60) as http:
 
         async def text(body: dict[str, Any]) -> str:
             response = await http.post("/v1/chat/completions", json=body)

@@ -56,12 +56,12 @@ async def test_every_token_of_200_texts_gives_exactly_the_text(
 
 
 async def test_a_stream_without_an_id_keeps_its_characters_whole(
-    stack: RunningStack, default_checkpoint: Path
+    steady_stack: RunningStack, default_checkpoint: Path
 ) -> None:
     """Clients may leave the request id empty; streams are still told apart."""
-    open_before = streams_open(stack)
+    open_before = streams_open(steady_stack)
     inputs = {"text_input": "🙂 🙃 🙂 🙃 🙂 🙃 🙂", "max_tokens": 24, "stream": True, "end_id": -1}
-    async with TritonCalls(stack.triton_grpc_url) as triton:
+    async with TritonCalls(steady_stack.triton_grpc_url) as triton:
 
         async def generate() -> tuple[str, int]:
             pieces = []
@@ -72,4 +72,4 @@ async def test_a_stream_without_an_id_keeps_its_characters_whole(
         answers = await asyncio.gather(*(generate() for _ in range(4)))
     assert len({text for text, _ in answers}) == 1
     assert "\ufffd" not in answers[0][0]
-    assert streams_open(stack) <= open_before
+    assert streams_open(steady_stack) <= open_before

@@ -64,13 +64,15 @@ def test_streaming_gives_the_text_in_pieces(stack: RunningStack) -> None:
     assert len(streamed) > 1
 
 
-def test_without_streaming_one_response_holds_prompt_and_answer(stack: RunningStack) -> None:
+def test_without_streaming_one_response_holds_prompt_and_answer(steady_stack: RunningStack) -> None:
     """The contract's default: the prompt is part of the output unless it is excluded."""
-    whole = [result for result in ask(stack, stream=False) if result.as_numpy("text_output") is not None]
+    whole = [
+        result for result in ask(steady_stack, stream=False) if result.as_numpy("text_output") is not None
+    ]
     assert len(whole) == 1
-    assert text(whole) == PROMPT + text(ask(stack, stream=True))
-    excluded = ask(stack, stream=False, exclude_input_in_output=("BOOL", [True]))
-    assert text(excluded) == text(ask(stack, stream=True))
+    assert text(whole) == PROMPT + text(ask(steady_stack, stream=True))
+    excluded = ask(steady_stack, stream=False, exclude_input_in_output=("BOOL", [True]))
+    assert text(excluded) == text(ask(steady_stack, stream=True))
 
 
 def test_an_input_that_is_not_honoured_is_refused_by_name(stack: RunningStack) -> None:

@@ -19,7 +19,7 @@ from python_backend.wire.stream_mark import StreamMark
 from tests.fakes.triton_stub import MetricFamily, Sender, metric
 
 CAPACITY = Ready(4096, 100, 16, 8, 512)
-GAUGES = Gauges(7, 5, 4, 1, 1, 2, 40, 100, 33, 12, 9, 3, 6, 256, 1_000_000)
+GAUGES = Gauges(7, 5, 4, 1, 1, 2, 40, 100, 33, 12, 9, 3, 6, 256, 1_000_000, 50, 2_000_000, 3_000)
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def test_the_contracts_gauges_show_the_engine(metrics: EngineMetrics) -> None:
     }
     assert values("nv_trt_llm_runtime_memory_metrics", "memory_type") == {
         "cpu": 1_000_000,
-        "gpu": 0,
-        "pinned": 0,
+        "gpu": 2_000_000,
+        "pinned": 3_000,
     }
     assert values("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type") == {
         "max": 100,

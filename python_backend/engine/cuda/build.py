@@ -21,6 +21,7 @@ from python_backend.engine.cuda.memory import (
     blocks_that_fit,
     does_not_fit,
     require_room_for_weights,
+    weight_bytes,
 )
 from python_backend.engine.cuda.profiling import blocks_for, largest_step, run
 from python_backend.engine.cuda.random_weights import RandomPlace
@@ -32,7 +33,7 @@ from python_backend.engine.cuda.weights import DeviceWeights, Place, place_weigh
 if TYPE_CHECKING:
     from python_backend.engine.engine import EngineConfig
     from python_backend.engine.messages import LoadingProgress
-    from python_backend.engine.models.decoder import DecoderShape, DecoderWeights, Weights
+    from python_backend.engine.models.decoder import DecoderWeights, Weights
 
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16}
@@ -108,7 +109,7 @@ class _Builder:
 
     def _place(self) -> DeviceWeights:
         free, total = torch.cuda.mem_get_info(self._device)
-        require_room_for_weights(_weight_bytes(self._shape, self._config.precision), free, total)
+        require_room_for_weights(weight_bytes(self._shape, self._config.precision), free, total)
         place: Place = (
             RandomPlace(self._dtype, self._device) if self._config.random_weights else self._place_array
         )
@@ -138,14 +139,3 @@ class _Builder:
         free, total = torch.cuda.mem_get_info(self._device)
         counts = config.max_batch_size * self._shape.vocabulary * 4  # tokens counted for penalties
         return MemoryFound(total, free, step + counts + _MARGIN_BYTES)
-
-
-def _weight_bytes(shape: DecoderShape, precision: str) -> int:
-    """About what all weights take."""
-    attention = 2 * (shape.heads + shape.kv_heads) * shape.head_dim * shape.hidden
-    mlp = 3 * shape.hidden * shape.intermediate
-    if shape.experts is not None:
-        mlp = max(mlp, 3 * shape.hidden * shape.experts.intermediate * shape.experts.count)
-    layer_bytes = {"fp32": 4, "bf16": 2, "fp8": 1}[precision]
-    vocabulary_bytes = 4 if precision == "fp32" else 2
-    return layer_bytes * shape.layers * (attention + mlp) + vocabulary_bytes * shape.vocabulary * shape.hidden

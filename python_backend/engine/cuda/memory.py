@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import torch
 
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -76,6 +79,23 @@ def require_room_for_weights(weight_bytes: int, free_bytes: int, total_bytes: in
             f"its weights take {weight_bytes / GIB:.1f} GiB, and {free_bytes / GIB:.1f} of "
             f"{total_bytes / GIB:.1f} GiB are free"
         )
+
+
+def allocated_bytes(gpu: int) -> int:
+    """What this process's tensors take there."""
+    return torch.cuda.memory_allocated(gpu)
+
+
+def held_bytes() -> tuple[int, int]:
+    """What this process holds on the GPU, and of the host's memory where the GPU can reach it."""
+    pinned = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
+    return torch.cuda.memory_reserved(), pinned
+
+
+def free_unused() -> None:
+    """Gives back what nobody refers to any more, to be taken by another."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def does_not_fit(why: str) -> InflightError:

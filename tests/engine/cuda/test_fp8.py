@@ -141,6 +141,34 @@ def test_a_product_in_fp8_is_near_the_one_in_full(rows: int, has_bias: bool, dev
     assert (found.float() - expected).norm() / expected.norm() < 0.06
 
 
+@pytest.mark.parametrize("rows", [1, 2, 33, 600])
+def test_a_product_in_fp8_is_handed_to_whoever_adds_it(rows: int, device: str) -> None:
+    torch.manual_seed(0)
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    matrix, x = (torch.randn(side, 256).to(device, dtype) for side in (64, rows))
+    hidden = torch.randn(rows, 64).to(device, dtype)
+    kept = hidden.clone()
+    linear = make_fp8(matrix, None)
+    delta = linear.onto(hidden, x)
+    assert delta is not None
+    assert torch.equal(delta, linear(x)), "whole, in one part"
+    assert torch.equal(hidden, kept)
+
+
+@pytest.mark.parametrize("has_norm", [False, True])
+def test_one_row_takes_the_same_way_in_every_precision(has_norm: bool, device: str) -> None:
+    torch.manual_seed(0)
+    quantized = make_fp8(torch.randn(32, 48).to(device), torch.randn(32).to(device))
+    assert isinstance(quantized, Fp8Linear)
+    in_full = Linear(quantized.dequantized(), quantized.bias)
+    x, residual = torch.randn(48).to(device), torch.randn(16).to(device)
+    norm = (torch.rand(48).to(device), 1e-5) if has_norm else None
+    found, expected = torch.empty(16).to(device), torch.empty(16).to(device)
+    quantized.times_row(x, found, norm=norm, residual=residual, gated=True, is_gelu=True)
+    in_full.times_row(x, expected, norm=norm, residual=residual, gated=True, is_gelu=True)
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("shape", [(24, 32), (32, 24)])
 def test_a_matrix_that_fp8_products_cannot_take_keeps_its_precision(shape: tuple[int, int]) -> None:
     matrix = torch.randn(shape)

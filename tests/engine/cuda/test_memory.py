@@ -16,7 +16,9 @@ from python_backend.engine.cuda.linear import Linear
 from python_backend.engine.cuda.memory import (
     GIB,
     MemoryFound,
+    allocated_bytes,
     blocks_that_fit,
+    free_unused,
     require_room_for_weights,
     weight_bytes,
 )
@@ -120,6 +122,19 @@ def test_it_is_what_placed_matrices_take(family: str, precision: str, tmp_path: 
         lambda done, total: None,
     )
     assert weight_bytes(weights.shape, precision) == matrix_bytes(placed)
+
+
+def test_what_nobody_refers_to_is_given_back(device: str) -> None:
+    if device == "cpu":
+        pytest.skip("a GPU's memory is meant: --device cuda")
+    free_unused()
+    before = allocated_bytes(0)
+    kept: list[object] = [torch.empty(1 << 20, device=device)]
+    kept.append(kept)  # as objects of an engine that know each other
+    assert allocated_bytes(0) == before + (4 << 20)
+    del kept
+    free_unused()
+    assert allocated_bytes(0) == before
 
 
 def matrix_bytes(placed: DeviceWeights) -> int:

@@ -12,8 +12,6 @@ import torch
 import triton
 import triton.language as tl
 
-from python_backend.engine.cuda.kernels.overlap import overlap_options, wait_for_predecessor
-
 
 class SkinnyTiling(NamedTuple):
     """What a program takes at a time, and into how many parts a row's length is cut."""
@@ -45,9 +43,7 @@ def _multiply(
     OUTPUTS: tl.constexpr,
     LENGTH: tl.constexpr,
     PARTS: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
-    wait_for_predecessor(OVERLAPS)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     part = tl.program_id(2)
@@ -96,6 +92,5 @@ def skinny_product(
         PARTS=tiling.parts,
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
-        **overlap_options(rows),
     )
     return parts

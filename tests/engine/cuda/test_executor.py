@@ -1,0 +1,181 @@
+"""The GPU's engine against transformers: whatever happens to a sequence, its answer is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from python_backend.engine.engine import Engine, EngineConfig
+from python_backend.engine.messages import SequenceEvent
+from python_backend.engine.request import GenerationRequest, Guide, SamplingParams, Tier
+from python_backend.engine.sequence import FinishReason
+from tests.engine.checkpoints import all_logits, greedy_choices, random_llama, save
+from tests.engine.cuda.building import build_cuda_engine
+from tests.engine.draining import answers_of, drain, events_of
+from tests.fakes.guides import FakeGuide, Pace, only
+
+VOCABULARY = 64
+PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9]
+
+Build = Callable[..., Engine]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """One layer: this is about what happens around the model."""
+    tiny = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 1}
+    return random_llama(num_attention_heads=2, num_key_value_heads=1, **tiny)
+
+
+@pytest.fixture(scope="module")
+def build(model: Any, device: str, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    config = EngineConfig(
+        str(save(model, tmp_path_factory.mktemp("tiny"))),
+        max_tokens_in_kv_cache=64,
+        tokens_per_block=4,
+        max_batch_size=3,
+        max_step_tokens=12,
+        check_blocks=True,
+        precision="fp32",
+        device=device,
+    )
+
+    def build(compiler: Any = None, **changes: Any) -> Engine:
+        return build_cuda_engine(replace(config, **changes), device, compiler)
+
+    return build
+
+
+def test_sequences_of_one_request_share_its_prompt_and_not_its_last_block(build: Build, model: Any) -> None:
+    """The prompt ends within a block, into which each of them then writes its own answer."""
+    engine = build()
+    greedy = GenerationRequest(PROMPT, 3, num_return_sequences=2)
+    drawn = SamplingParams(temperature=2.0, top_p=1.0, seed=5)
+    engine.add(0, greedy)
+    answers = answers_of(engine)
+    for index in range(2):
+        answer, end = answers[0, index]
+        assert answer == greedy_choices(model, PROMPT, answer)
+        assert end is FinishReason.LENGTH
+    engine.add(1, replace(greedy, sampling=drawn))
+    together = answers_of(engine)
+    assert together[1, 0] != together[1, 1]
+    engine.add(1, replace(greedy, sampling=drawn, num_return_sequences=1))
+    assert answers_of(engine)[1, 0] == together[1, 0]
+
+
+def test_whoever_gave_way_goes_on_where_it_was(build: Build, model: Any) -> None:
+    engine = build(max_tokens_in_kv_cache=20, guaranteed_no_evict=False)
+    prompts = [[7, 8, 9], [1, 2, 3], [40, 41, 42]]
+    for key, prompt in enumerate(prompts):
+        engine.add(key, GenerationRequest(prompt, 6))
+    for key, (answer, _) in drain(engine).items():
+        assert len(answer) == 6
+        assert answer == greedy_choices(model, prompts[key], answer)
+    assert engine.stats.preemption_count > 0
+
+
+def test_a_place_that_was_taken_away_is_given_back_with_its_settings(build: Build, model: Any) -> None:
+    """The urgent one takes the only place; whoever returns to it is penalized as before."""
+    engine = build(max_batch_size=1)
+    banned = greedy_choices(model, PROMPT, [0])[0]
+    penalized = SamplingParams(frequency_penalty=100.0)
+    engine.add(0, GenerationRequest(PROMPT, 5, sampling=penalized, token_bias={banned: -100.0}))
+    expected = drain(engine)[0][0]
+    assert len(set(expected)) == 5
+    engine.add(0, GenerationRequest(PROMPT, 5, sampling=penalized, token_bias={banned: -100.0}))
+    told = [event for _ in range(3) for event in engine.step()]
+    engine.add(1, GenerationRequest([1], 1, tier=Tier.INTERACTIVE))
+    told += events_of(engine)
+    assert [token for event in told if event.key == 0 for token in event.token_ids] == expected
+    assert engine.stats.preemption_count == 1
+
+
+def test_logits_and_log_probs_are_those_of_transformers(build: Build, model: Any) -> None:
+    """Asked by one of two, whose prompt takes two steps."""
+    engine = build(max_step_tokens=6)
+    engine.add(0, GenerationRequest([4, 5], 3))
+    engine.add(
+        1,
+        GenerationRequest(
+            PROMPT, 3, returns_log_probs=True, returns_context_logits=True, returns_generation_logits=True
+        ),
+    )
+    events = events_of(engine)
+    assert all(event.log_probs is None for event in events if event.key == 0)
+    mine = [event for event in events if event.key == 1 and event.token_ids]
+    answer = [token for event in mine for token in event.token_ids]
+    logits = all_logits(model, [*PROMPT, *answer[:-1]])
+    context = rows(mine[0].context_logits)
+    np.testing.assert_allclose(context, logits[: len(PROMPT)].numpy(), atol=1e-4)
+    generation = np.concatenate([rows(event.generation_logits) for event in mine])
+    np.testing.assert_allclose(generation, logits[len(PROMPT) - 1 :].numpy(), atol=1e-4)
+    log_probs = [number for event in mine for number in event.log_probs or []]
+    expected = logits[len(PROMPT) - 1 :].log_softmax(-1)[range(3), answer]
+    np.testing.assert_allclose(log_probs, expected.numpy(), atol=1e-4)
+
+
+def rows(logits: bytes | None) -> NDArray[np.float32]:
+    assert logits is not None
+    return np.frombuffer(logits, np.float32).reshape(-1, VOCABULARY)
+
+
+def test_a_prompt_found_in_the_cache_but_for_one_token_is_a_step_of_one_row(build: Build, model: Any) -> None:
+    """That row's token is in the request; the device did not choose it."""
+    engine = build()
+    for reused in (0, 2):
+        engine.add(0, GenerationRequest(PROMPT, 3))
+        events = events_of(engine)
+        answer = [token for event in events for token in event.token_ids]
+        assert answer == greedy_choices(model, PROMPT, answer)
+        perf = events[-1].perf
+        assert perf is not None
+        assert perf.reused_blocks == reused
+
+
+def test_a_cancel_while_a_step_runs_hurts_nobody_else(build: Build, model: Any) -> None:
+    engine = build(max_batch_size=2)
+    engine.add(0, GenerationRequest(PROMPT, 6))
+    engine.add(1, GenerationRequest([4, 5], 5))
+    told: list[SequenceEvent] = engine.step()
+    engine.cancel(0)
+    engine.add(2, GenerationRequest([6, 7, 8], 4))  # into the place that gets free
+    told += events_of(engine)
+    assert [event.finish_reason for event in told if event.key == 0] == [FinishReason.CANCELLED]
+    for key, prompt in {1: [4, 5], 2: [6, 7, 8]}.items():
+        answer = [token for event in told if event.key == key for token in event.token_ids]
+        assert answer == greedy_choices(model, prompt, answer)
+    assert engine.pool.used_blocks == 0
+
+
+class OneAnswer(FakeGuide):
+    def mask(self, end_id: int | None) -> NDArray[np.bool_]:
+        mask = np.zeros(VOCABULARY, np.bool_)
+        if (token_id := self.next_token()) is not None:
+            mask[token_id] = True
+        return mask
+
+    def fork(self) -> OneAnswer:
+        return OneAnswer(self._answer, self._pace, self._taken)
+
+
+class ReadyCompiler:
+    def compile(self, guide: Guide) -> Future[OneAnswer]:
+        future: Future[OneAnswer] = Future()
+        future.set_result(OneAnswer([int(token_id) for token_id in guide.text.split()], Pace()))
+        return future
+
+
+def test_a_guided_answer_is_the_guides_and_its_neighbours_are_their_own(build: Build, model: Any) -> None:
+    engine = build(ReadyCompiler())
+    engine.add(0, GenerationRequest(PROMPT, 9, guide=only(11, 50, 33)))
+    engine.add(1, GenerationRequest([4, 5], 4))
+    answers = drain(engine)
+    assert answers[0] == ([11, 50, 33], FinishReason.STOP_WORDS)
+    assert answers[1][0] == greedy_choices(model, [4, 5], answers[1][0])
