@@ -172,7 +172,7 @@ def test_one_precision_after_the_other_has_the_gpu_to_itself(
     FakeGpu(device, monkeypatch)
     measure(told_of(short_text))
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {event["stage"] for event in events if "stage" in event} == {"measuring"}
+    assert {event["stage"] for event in events if "stage" in event} == {"loading", "measuring"}
     rows = [event for event in events if "stage" not in event]
     assert [row["precision"] for row in rows] == ["fp32", "bf16", "fp8"]
     assert [row["weights_bytes"] for row in rows] == [4000, 2000, 1000]
