@@ -12,6 +12,7 @@ from python_backend.engine.blocks import BlockPool
 from python_backend.engine.cache_dir import cache_dir
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.executor import CudaExecutor
+from python_backend.engine.cuda.experts import rows_of_each_kind
 from python_backend.engine.cuda.fp8 import make_fp8
 from python_backend.engine.cuda.graphs import DecodeGraphs
 from python_backend.engine.cuda.kv_cache import KvCache, kv_bytes_per_block
@@ -23,7 +24,7 @@ from python_backend.engine.cuda.memory import (
     require_room_for_weights,
     weight_bytes,
 )
-from python_backend.engine.cuda.profiling import blocks_for, largest_step, run
+from python_backend.engine.cuda.profiling import blocks_for, largest_step, run, warm_up_lengths
 from python_backend.engine.cuda.random_weights import RandomPlace
 from python_backend.engine.cuda.sampler import Sampler
 from python_backend.engine.cuda.slots import Slots
@@ -66,7 +67,6 @@ def assemble(
     graphs = DecodeGraphs(decoder, cache, slots, logits, batch, config.cuda_graphs)
     sampler = Sampler(shape.vocabulary, batch, device)
     staging = Staging(device, _STAGING_BYTES)
-    sampler.warm_up(staging)
     return CudaExecutor(decoder, cache, slots, graphs, sampler, staging), graphs
 
 
@@ -104,8 +104,21 @@ class _Builder:
         self._progress("measuring memory", 1, 1)
         pool = BlockPool(blocks, config.tokens_per_block)
         executor, graphs = assemble(self._config, blocks, self._max_sequence_tokens, decoder)
+        self._warm_up(executor, pool.capacity_tokens)
         graphs.capture(lambda done, total: self._progress("capturing graphs", done, total))
         return pool, executor
+
+    def _warm_up(self, executor: CudaExecutor, capacity_tokens: int) -> None:
+        """Has everything compiled that no graph's recording would, so that no request has to wait for it."""
+        config, experts = self._config, self._shape.experts
+        executor.warm_up()
+        longest = min(config.max_step_tokens, self._max_sequence_tokens - 1, capacity_tokens)
+        kinds = [] if experts is None else rows_of_each_kind(experts, longest, self._dtype)
+        lengths = warm_up_lengths(longest, kinds)
+        for done, length in enumerate(lengths):
+            self._progress("compiling kernels", done, len(lengths))
+            run(executor, [length], config.tokens_per_block)
+        self._progress("compiling kernels", len(lengths), len(lengths))
 
     def _place(self) -> DeviceWeights:
         free, total = torch.cuda.mem_get_info(self._device)

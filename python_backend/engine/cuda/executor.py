@@ -59,6 +59,9 @@ class CudaExecutor:
         self._tokens = Arrivals(device, rows, torch.int32)
         self._log_probs = Arrivals(device, rows, torch.float32)
 
+    def warm_up(self) -> None:
+        self._sampler.warm_up(self._staging)
+
     def release(self, sequence: Sequence) -> None:
         self._slots.release(sequence)
 

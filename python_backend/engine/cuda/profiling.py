@@ -1,4 +1,4 @@
-"""The largest step that an engine's limits allow, to be run once before memory is shared out."""
+"""Steps that are run before the first request: the largest, to measure memory, and others, to be compiled."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from python_backend.engine.sequence import Sequence
 if TYPE_CHECKING:
     from python_backend.engine.execution import Executor
 
+# Up to 16, 32 and 64 rows are products of kernels of their own; a library has several for more than that.
+_LENGTHS = (2, 17, 33, 65, 129, 257, 513, 1025)
+
 
 def largest_step(max_step_tokens: int, max_batch_size: int, max_sequence_tokens: int) -> list[int]:
     """How long the chunks of the largest step are: as many as there may be, and all tokens there may be."""
@@ -18,6 +21,14 @@ def largest_step(max_step_tokens: int, max_batch_size: int, max_sequence_tokens:
     chunks = min(max_batch_size, max_step_tokens)
     even, rest = divmod(min(max_step_tokens, chunks * longest), chunks)
     return [even + (index < rest) for index in range(chunks)]
+
+
+def warm_up_lengths(longest: int, kinds: list[int]) -> list[int]:
+    """Prompts that between them need every kernel: products differ by the number of rows.
+
+    `kinds` are numbers of rows that matter to the model.
+    """
+    return sorted({length for length in (*_LENGTHS, *kinds) if length <= longest} | {longest})
 
 
 def blocks_for(lengths: list[int], tokens_per_block: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
-
 import torch
 
 from python_backend.engine.blocks import BlockPool
@@ -12,7 +10,6 @@ from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.cuda.build import assemble
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.linear import Linear
-from python_backend.engine.cuda.sampler import Sampler
 from python_backend.engine.cuda.weights import place_weights
 from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
 from python_backend.engine.guiding import GuideCompiler
@@ -32,7 +29,5 @@ def build_cuda_engine(config: EngineConfig, device: str, compiler: GuideCompiler
     )
     longest = min(weights.shape.max_positions, pool.capacity_tokens)
     decoder = CudaDecoder(weights.shape, placed, config.max_batch_size, longest)
-    # Interpreted, there is nothing to compile.
-    with patch.object(Sampler, "warm_up", lambda self, staging: None):
-        executor, _ = assemble(config, pool.total_blocks, longest, decoder)
+    executor, _ = assemble(config, pool.total_blocks, longest, decoder)
     return Engine(config, EngineLimits(weights.shape.vocabulary, longest), pool, executor, compiler)

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Row
 from hypothesis import given
 from hypothesis import strategies as st
 
-from python_backend.engine.cuda.profiling import blocks_for, largest_step, run
+from python_backend.engine.cuda.profiling import blocks_for, largest_step, run, warm_up_lengths
 from python_backend.engine.execution import ChunkResult, Finished
 from python_backend.engine.scheduling.plan import BlockCopy, Chunk
 from python_backend.engine.sequence import Sequence
@@ -33,6 +33,16 @@ def test_every_token_has_a_place_and_no_block_is_empty(lengths: list[int], token
     blocks = blocks_for(lengths, tokens_per_block)
     assert sum(lengths) <= blocks * tokens_per_block
     assert blocks * tokens_per_block < sum(lengths) + len(lengths) * tokens_per_block or not lengths
+
+
+@given(st.integers(1, 5000), st.lists(st.integers(1, 5000)))
+def test_prompts_to_compile_by_are_none_too_long_and_the_longest_is_among_them(
+    longest: int, kinds: list[int]
+) -> None:
+    lengths = warm_up_lengths(longest, kinds)
+    assert lengths[-1] == longest
+    assert lengths == sorted(set(lengths))
+    assert {kind for kind in kinds if kind <= longest} <= set(lengths)
 
 
 class NotingExecutor:

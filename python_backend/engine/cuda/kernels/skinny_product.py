@@ -31,7 +31,7 @@ def skinny_tiling(rows: int) -> SkinnyTiling | None:
     return None
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _multiply(
     parts,
     rows,
