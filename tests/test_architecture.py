@@ -40,7 +40,7 @@ TRITON_SERVER = {
 }
 # What is heavy, or is not on every machine -> the only folders of the product that may import it.
 HEAVY = {
-    "torch": ("python_backend/engine/cuda", "python_backend/engine/torch_model"),
+    "torch": ("python_backend/engine/cuda",),
     "triton": ("python_backend/engine/cuda",),
     "numba": ("python_backend/engine/native",),
 }

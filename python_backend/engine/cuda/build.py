@@ -53,7 +53,8 @@ def build_on_gpu(
     try:
         return _Builder(config, weights, max_sequence_tokens, device, progress).build()
     except torch.OutOfMemoryError as error:
-        raise does_not_fit(str(error).split(". ")[0]) from None
+        advice = "lower inflight_max_step_tokens or inflight_max_batch_size, or free memory on it"
+        raise does_not_fit(str(error).split(". ")[0], advice) from None
 
 
 def assemble(
@@ -91,7 +92,7 @@ class _Builder:
     def build(self) -> tuple[BlockPool, CudaExecutor]:
         config, shape = self._config, self._shape
         decoder = CudaDecoder(shape, self._place(), config.max_batch_size, self._max_sequence_tokens)
-        self._progress("measuring memory", 0, 1)
+        self._progress("compiling kernels and measuring memory", 0, 0)
         found = self._measure(decoder)
         block_bytes = kv_bytes_per_block(shape, config.tokens_per_block, self._dtype)
         blocks = blocks_that_fit(
@@ -101,7 +102,6 @@ class _Builder:
             config.free_memory_fraction,
             config.max_tokens_in_kv_cache,
         )
-        self._progress("measuring memory", 1, 1)
         pool = BlockPool(blocks, config.tokens_per_block)
         executor, graphs = assemble(self._config, blocks, self._max_sequence_tokens, decoder)
         self._warm_up(executor, pool.capacity_tokens)
@@ -116,9 +116,9 @@ class _Builder:
         kinds = [] if experts is None else rows_of_each_kind(experts, longest, self._dtype)
         lengths = warm_up_lengths(longest, kinds)
         for done, length in enumerate(lengths):
-            self._progress("compiling kernels", done, len(lengths))
+            self._progress("warming up", done, len(lengths))
             run(executor, [length], config.tokens_per_block)
-        self._progress("compiling kernels", len(lengths), len(lengths))
+        self._progress("warming up", len(lengths), len(lengths))
 
     def _place(self) -> DeviceWeights:
         free, total = torch.cuda.mem_get_info(self._device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from python_backend.wire.errors import ErrorKind, InflightError
 
 if TYPE_CHECKING:
     from python_backend.engine.models.decoder import DecoderShape
+
+_log = logging.getLogger("inflight.engine")
 
 GIB = 1 << 30
 
@@ -43,11 +46,19 @@ def blocks_that_fit(
     room_bytes = int((found.free - found.step) * free_fraction)
     # One block more than is counted exists: rows that fill up a batch write there.
     fitting = room_bytes // bytes_per_block - 1
-    wanted = fitting if max_tokens is None else max(1, max_tokens // tokens_per_block)
     if fitting < 1:
         raise does_not_fit(
             f"after the weights {found.free / GIB:.2f} of {found.total / GIB:.1f} GiB are free and a step "
-            f"needs {found.step / GIB:.2f} GiB, which leaves no room for keys and values"
+            f"needs {found.step / GIB:.2f} GiB; kv_cache_free_gpu_mem_fraction {free_fraction:g} of the rest "
+            "is less than one block of keys and values takes",
+            "raise that fraction, lower inflight_max_step_tokens or inflight_max_batch_size",
+        )
+    wanted = fitting if max_tokens is None else max(1, max_tokens // tokens_per_block)
+    if wanted > fitting:
+        _log.warning(
+            "max_tokens_in_paged_kv_cache is %d; %d tokens fit on this GPU",
+            max_tokens,
+            fitting * tokens_per_block,
         )
     return min(fitting, wanted)
 
@@ -77,7 +88,8 @@ def require_room_for_weights(weight_bytes: int, free_bytes: int, total_bytes: in
     if weight_bytes > free_bytes:
         raise does_not_fit(
             f"its weights take {weight_bytes / GIB:.1f} GiB, and {free_bytes / GIB:.1f} of "
-            f"{total_bytes / GIB:.1f} GiB are free"
+            f"{total_bytes / GIB:.1f} GiB are free",
+            "free memory on it",
         )
 
 
@@ -98,9 +110,9 @@ def free_unused() -> None:
     torch.cuda.empty_cache()
 
 
-def does_not_fit(why: str) -> InflightError:
+def does_not_fit(why: str, advice: str) -> InflightError:
     return InflightError(
         ErrorKind.ENGINE_FAILED,
-        f"the model does not fit on this GPU: {why}; free memory on it, lower inflight_max_step_tokens or "
-        "inflight_max_batch_size, choose inflight_precision fp8, or a larger GPU",
+        f"the model does not fit on this GPU: {why}; {advice}, choose a smaller inflight_precision (fp8) or "
+        "a larger GPU",
     )

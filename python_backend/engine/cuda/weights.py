@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from python_backend.engine.cuda.linear import Linear
 if TYPE_CHECKING:
     from python_backend.engine.models.decoder import DecoderWeights, LayerWeights, Weights
 
+_READERS = 4
 # How an array of the checkpoint becomes a tensor on the device.
 Place = Callable[["Weights"], torch.Tensor]
 # How a matrix becomes a product: this is where precisions differ.
@@ -83,6 +86,17 @@ def _place_mlp(
     return Mlp(linear(weights.gate_up, weights.gate_up_bias), linear(weights.down, weights.down_bias))
 
 
+def _read_ahead(read: Callable[[int], LayerWeights], layers: int) -> Iterator[LayerWeights]:
+    """Reading a layer is mostly converting numbers, which numpy does beside other threads."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        coming = deque(pool.submit(read, index) for index in range(min(_READERS, layers)))
+        for index in range(layers):
+            layer = coming.popleft().result()
+            if index + _READERS < layers:
+                coming.append(pool.submit(read, index + _READERS))
+            yield layer
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceWeights:
     embeddings: torch.Tensor
@@ -94,13 +108,13 @@ class DeviceWeights:
 def place_weights(
     weights: DecoderWeights, place: Place, make: MakeLinear, progress: Callable[[int, int], None]
 ) -> DeviceWeights:
-    """Layer by layer, so that no more than one is in the host's memory."""
+    """Layer by layer; a few are read at a time, so that no more than those are in the host's memory."""
     shape = weights.shape
     layers = []
-    for index in range(shape.layers):
-        progress(index, shape.layers + 1)
-        layers.append(place_layer(weights.layer(index), shape.heads, shape.kv_heads, place, make))
-    progress(shape.layers, shape.layers + 1)
+    progress(0, shape.layers + 1)
+    for layer in _read_ahead(weights.layer, shape.layers):
+        layers.append(place_layer(layer, shape.heads, shape.kv_heads, place, make))
+        progress(len(layers), shape.layers + 1)
     embeddings, head = place(weights.embeddings()), weights.head()
     placed = DeviceWeights(
         embeddings, layers, place(weights.final_norm()), embeddings if head is None else place(head)

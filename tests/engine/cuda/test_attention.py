@@ -181,7 +181,9 @@ def test_decode_caps_scores_softly(device: str) -> None:
     check_decode(Shape(softcap=0.5), [3, 40], device, splits=2)
 
 
-@pytest.mark.parametrize(("tokens_per_block", "tile_tokens"), [(16, 64), (32, 32), (64, 16), (128, 64)])
+@pytest.mark.parametrize(
+    ("tokens_per_block", "tile_tokens"), [(16, 64), (32, 32), (64, 16), (128, 64), (96, 64), (24, 16)]
+)
 def test_a_decode_tile_may_be_smaller_or_bigger_than_a_block(
     device: str, tokens_per_block: int, tile_tokens: int
 ) -> None:
@@ -241,7 +243,9 @@ def test_prefill_caps_scores_softly(device: str) -> None:
 
 
 @pytest.mark.parametrize("copies_tiles", [True, False])
-@pytest.mark.parametrize(("tokens_per_block", "tile_tokens"), [(16, 64), (32, 32), (64, 16), (128, 64)])
+@pytest.mark.parametrize(
+    ("tokens_per_block", "tile_tokens"), [(16, 64), (32, 32), (64, 16), (128, 64), (96, 64), (24, 16)]
+)
 def test_a_prefill_tile_may_be_smaller_or_bigger_than_a_block(
     device: str, tokens_per_block: int, tile_tokens: int, copies_tiles: bool
 ) -> None:

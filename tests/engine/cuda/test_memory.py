@@ -84,9 +84,16 @@ def test_without_room_for_keys_and_values_the_numbers_are_told() -> None:
     assert refusal.value.kind is ErrorKind.ENGINE_FAILED
     assert refusal.value.message == (
         "the model does not fit on this GPU: after the weights 1.00 of 24.0 GiB are free and a step needs "
-        "1.50 GiB, which leaves no room for keys and values; free memory on it, lower "
-        "inflight_max_step_tokens or inflight_max_batch_size, choose inflight_precision fp8, or a larger GPU"
+        "1.50 GiB; kv_cache_free_gpu_mem_fraction 0.9 of the rest is less than one block of keys and values "
+        "takes; raise that fraction, lower inflight_max_step_tokens or inflight_max_batch_size, choose a "
+        "smaller inflight_precision (fp8) or a larger GPU"
     )
+
+
+def test_a_cache_smaller_than_asked_for_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    found = MemoryFound(total=24 * GIB, free=2 * GIB, step=GIB)
+    assert blocks_that_fit(found, 1 << 20, 64, 1.0, 10**9) == 1023
+    assert "max_tokens_in_paged_kv_cache is 1000000000; 65472 tokens fit" in caplog.text
 
 
 def test_weights_that_do_not_fit_are_refused_before_they_are_loaded() -> None:

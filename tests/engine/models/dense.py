@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from benchmarks.torch_model.decoder import TorchDecoder
 from python_backend.engine.models.decoder import DecoderShape, DecoderWeights
-from python_backend.engine.torch_model.decoder import TorchDecoder
 
 
 class DenseAttention:

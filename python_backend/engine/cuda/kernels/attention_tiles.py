@@ -25,12 +25,12 @@ def score_factors(scale: float, softcap: float | None) -> tuple[float, float]:
 
 @triton.jit
 def tile_blocks(table, first_token, end_token, TOKENS_PER_BLOCK: tl.constexpr, TILE: tl.constexpr):
-    """The block a tile lies in, or the block of each of its tokens where a tile is longer than a block.
+    """The block a tile lies in, or the block of each of its tokens where a tile may lie in several.
 
     Loops fetch the next tile's blocks a round early: a load that waits for another load in the same round
     would take a stage of the pipeline away. Table entries past the sequence's end are old: they are not read.
     """
-    if TILE <= TOKENS_PER_BLOCK:
+    if TOKENS_PER_BLOCK % TILE == 0:
         blocks = tl.load(table + tl.minimum(first_token, end_token - 1) // TOKENS_PER_BLOCK)
     else:
         tokens = first_token + tl.arange(0, TILE)
@@ -53,7 +53,7 @@ def tile_offsets(
     in_tile = tl.arange(0, TILE)
     dims = tl.arange(0, PADDED_DIM)
     starts = (blocks.to(tl.int64) * KV_HEADS + head) * TOKENS_PER_BLOCK
-    if TILE <= TOKENS_PER_BLOCK:
+    if TOKENS_PER_BLOCK % TILE == 0:
         start = (starts + first_token % TOKENS_PER_BLOCK) * HEAD_DIM
         offsets = start + (in_tile[:, None] * HEAD_DIM + dims[None, :])
     else:

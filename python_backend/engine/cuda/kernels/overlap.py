@@ -6,6 +6,7 @@ two of them.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,6 +22,15 @@ def wait_for_predecessor(OVERLAPS: tl.constexpr):
         tl.extra.cuda.gdc_launch_dependents()
 
 
+_OVERLAPS: dict[str, Any] = {"OVERLAPS": True, "launch_pdl": True}
+_WAITS_OUTSIDE: dict[str, Any] = {"OVERLAPS": False}
+
+
 def overlap_options(tensor: torch.Tensor) -> dict[str, Any]:
-    """Options of a launch whose kernel begins by waiting."""
-    return {"OVERLAPS": True, "launch_pdl": True} if tensor.is_cuda else {"OVERLAPS": False}
+    """Options of a launch whose kernel begins by waiting; devices before Hopper cannot do it."""
+    return _OVERLAPS if tensor.is_cuda and _can_overlap(tensor.device) else _WAITS_OUTSIDE
+
+
+@cache
+def _can_overlap(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (9, 0)

@@ -87,7 +87,7 @@ def prefill_attention(
     blocks, kv_heads, tokens_per_block, _ = keys.shape
     tiling = tiling or prefill_tiling(head_dim, queries.dtype, tokens_per_block)
     padded = padded_dim(head_dim)
-    copies = tiling.copies_tiles and tiling.tile_tokens <= tokens_per_block
+    copies = tiling.copies_tiles and tokens_per_block % tiling.tile_tokens == 0
     cached: tuple[Any, Any] = (keys, values)
     if copies:
         shape, strides = [blocks * kv_heads * tokens_per_block, head_dim], [head_dim, 1]

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from python_backend.engine.torch_model.attention import StepAttention, segment_key
-from python_backend.engine.torch_model.decoder import TorchDecoder
-from python_backend.engine.torch_model.kv_cache import KvCache
+from benchmarks.torch_model.attention import StepAttention, segment_key
+from benchmarks.torch_model.decoder import TorchDecoder
+from benchmarks.torch_model.kv_cache import KvCache
 
 if TYPE_CHECKING:
     from python_backend.engine.models.decoder import DecoderWeights

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from python_backend.engine.torch_model.linear import Linear, packing_pays
+from benchmarks.torch_model.linear import Linear, packing_pays
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 33])

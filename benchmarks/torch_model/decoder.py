@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.nn.functional import embedding, gelu, silu, softmax
 
+from benchmarks.torch_model.linear import Linear, packing_pays
+from benchmarks.torch_model.norm import RmsNorm
 from python_backend.engine.models.decoder import Activation
-from python_backend.engine.torch_model.linear import Linear, packing_pays
-from python_backend.engine.torch_model.norm import RmsNorm
 
 if TYPE_CHECKING:
     from python_backend.engine.models.decoder import (

@@ -22,9 +22,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 if TYPE_CHECKING:
+    from benchmarks.torch_model.kv_cache import KvCache
     from python_backend.engine.models.decoder import DecoderShape
     from python_backend.engine.scheduling.plan import Chunk
-    from python_backend.engine.torch_model.kv_cache import KvCache
 
 
 def segment_key(chunk: Chunk, tokens_per_block: int) -> tuple[int, int]:

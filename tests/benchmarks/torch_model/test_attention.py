@@ -4,13 +4,13 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from benchmarks.torch_model.attention import StepAttention, segment_key
+from benchmarks.torch_model.kv_cache import KvCache
 from python_backend.engine.blocks import BlockPool
 from python_backend.engine.models.decoder import Activation, DecoderShape, Rope
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
-from python_backend.engine.torch_model.attention import StepAttention, segment_key
-from python_backend.engine.torch_model.kv_cache import KvCache
 
 KV_HEADS, GROUP, HEAD_DIM = 2, 3, 8
 ROW = 2 * KV_HEADS * HEAD_DIM
