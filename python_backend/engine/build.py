@@ -43,7 +43,8 @@ def build_engine(config: EngineConfig, progress: LoadingProgress = ignore_progre
 
 def _open_weights(config: EngineConfig) -> DecoderWeights:
     if config.random_weights:
-        from python_backend.engine.cuda.random_weights import RepeatedLayers, ShapesOnly
+        from python_backend.engine.checkpoint.shapes_only import ShapesOnly
+        from python_backend.engine.cuda.random_weights import RepeatedLayers
 
         return RepeatedLayers(load_weights(ShapesOnly(config.checkpoint_dir), config.max_sequence_tokens))
     return load_weights(Checkpoint(config.checkpoint_dir), config.max_sequence_tokens)

@@ -92,7 +92,8 @@ class Engine:
         self.limits = limits
         self.pool = pool
         self._checks_blocks = config.check_blocks
-        self._max_return_sequences = config.max_batch_size
+        self._max_batch_size = config.max_batch_size
+        self._max_step_tokens = config.max_step_tokens
         self._executor = executor
         self._pipeline = Pipeline(executor, pool.tokens_per_block, self._commit)
         self._compiler = compiler
@@ -131,7 +132,7 @@ class Engine:
         if key in self._sequences:
             raise ValueError(f"key {key} is already in use")
         refuse_impossible(
-            request, self.limits.vocabulary, self.limits.max_sequence_tokens, self._max_return_sequences
+            request, self.limits.vocabulary, self.limits.max_sequence_tokens, self._max_batch_size
         )
         preparing = self._compile(request)
         sequences = self._new_sequences(key, request, self._now_ns() if arrival_ns is None else arrival_ns)
@@ -150,7 +151,18 @@ class Engine:
                 self._cancelled.append(sequence)
 
     def configure(self, max_step_tokens: int | None = None, max_batch_size: int | None = None) -> None:
-        """New limits from the next step on; None leaves one as it is. Raises InflightError for nonsense."""
+        """New limits from the next step on; None leaves one as it is.
+
+        Raises InflightError for nonsense, and for more than the engine was started with: what it holds for a
+        batch, and the memory of a step, were made for that.
+        """
+        for name, wanted, most in (
+            ("max_batch_size", max_batch_size, self._max_batch_size),
+            ("max_step_tokens", max_step_tokens, self._max_step_tokens),
+        ):
+            if wanted is not None and wanted > most:
+                text = f"{name} is {wanted}; allowed: up to {most}, which the engine was started with"
+                raise InflightError(ErrorKind.INVALID_REQUEST, text)
         try:
             self._scheduler.configure(
                 self._scheduler.max_batch_size if max_batch_size is None else max_batch_size,
@@ -325,8 +337,7 @@ class Engine:
     def _leave(self, ended: list[Sequence]) -> None:
         """Nobody finds again what a suspect sequence has computed."""
         for sequence in ended:
-            if sequence.table.blocks:  # it was in the batch
-                self._executor.release(sequence)
+            self._executor.release(sequence)
         self._scheduler.remove([sequence for sequence in ended if not sequence.is_suspect])
         self._scheduler.remove([sequence for sequence in ended if sequence.is_suspect], True)
         for sequence in ended:

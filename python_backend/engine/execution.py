@@ -59,7 +59,10 @@ class Executor(Protocol):
         """
 
     def release(self, sequence: Sequence) -> None:
-        """The sequence left the batch, for good or until it is computed anew: what is kept for it may go."""
+        """The sequence left the batch, for good or until it is computed anew: what is kept for it may go.
+
+        Nothing need be kept for it.
+        """
 
 
 class Finished:

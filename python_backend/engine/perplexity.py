@@ -21,7 +21,7 @@ from python_backend.engine.blocks import BlockPool
 from python_backend.engine.build import build_model
 from python_backend.engine.cache_dir import cache_dir
 from python_backend.engine.checkpoint import Checkpoint
-from python_backend.engine.device import choose_device
+from python_backend.engine.device import Device, choose_device
 from python_backend.engine.engine import EngineConfig
 from python_backend.engine.executor import ModelExecutor
 from python_backend.engine.models import load_weights
@@ -31,7 +31,7 @@ from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.task import run_task, tell
 from python_backend.wire.errors import ErrorKind, InflightError
-from python_backend.wire.parameters import PRECISIONS, device_defaults
+from python_backend.wire.parameters import PRECISIONS, device_defaults, where_it_computes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -117,14 +117,17 @@ def measure(told: Mapping[str, Any]) -> None:
     `precisions` are those to measure beside fp32; None: all that the device has.
     """
     gpu = int(told.get("gpu_device_ids") or 0)
-    device = choose_device(told.get("inflight_device") or "auto", gpu)
-    precisions = _precisions(told.get("precisions"), device)
+    asked = told.get("inflight_device") or "auto"
+    device = choose_device(asked, gpu)
+    precisions = _precisions(told.get("precisions"), device, asked)
+    if device.notice:
+        tell(notice=device.notice)
     checkpoint = Checkpoint(told["gpt_model_path"])
     weights = load_weights(checkpoint, WINDOW_TOKENS)
     windows = _windows(told, min(WINDOW_TOKENS, weights.shape.max_positions))
     packed_cache = Path(told.get("inflight_packed_cache_dir") or cache_dir() / "packed")
     subject = Subject(checkpoint.path, weights, windows, gpu, packed_cache)
-    score_on = {"cpu": _score_on_cpu, "cuda": _score_on_gpu}[device]
+    score_on = {"cpu": _score_on_cpu, "cuda": _score_on_gpu}[device.kind]
     exact = math.nan
     for precision in precisions:
         found, weights_bytes = score_on(subject, precision)
@@ -138,17 +141,16 @@ def measure(told: Mapping[str, Any]) -> None:
         )
 
 
-def _precisions(asked: Row[str] | None, device: str) -> list[str]:
+def _precisions(wanted: Row[str] | None, device: Device, asked: str) -> list[str]:
     """fp32 comes first: it is what the others are measured against."""
-    allowed = PRECISIONS[device]
-    for precision in asked or ():
-        if precision not in allowed:
-            raise InflightError(
-                ErrorKind.INVALID_REQUEST,
-                f"precision {precision!r} cannot be measured where inflight_device is {device}; "
-                f"allowed: {', '.join(allowed)}",
-            )
-    return list(dict.fromkeys(["fp32", *(asked or allowed)]))
+    for precision in wanted or ():
+        if precision not in device.precisions:
+            is_fp8_missing = precision in PRECISIONS[device.kind]
+            why = device.why_no_fp8 if is_fp8_missing else where_it_computes(device.kind, asked)
+            allowed = f"{', '.join(device.precisions)} ({why})"
+            sentence = f"--precision is {precision!r}; allowed: {allowed}"
+            raise InflightError(ErrorKind.INVALID_REQUEST, sentence, "--precision")
+    return list(dict.fromkeys(["fp32", *(wanted or device.precisions)]))
 
 
 def _score_on_cpu(subject: Subject, precision: str) -> tuple[Score, int]:
@@ -186,10 +188,11 @@ def _tell_packed(precision: str, done: int, total: int) -> None:
 
 def _score_on_gpu(subject: Subject, precision: str) -> tuple[Score, int]:
     """The score, and what the weights take."""
+    # Importing torch takes seconds of it.
+    tell(stage="loading", precision=precision, done=0, total=subject.weights.shape.layers + 1)
     from python_backend.engine.cuda.build import build_on_gpu
     from python_backend.engine.cuda.memory import allocated_bytes, free_unused
 
-    subject.tell_measured(precision, 0)
     # What the precision before has left goes first: the next one may need its place.
     free_unused()
     before_bytes = after_bytes = allocated_bytes(subject.gpu)

@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING, Any
 from python_backend.engine.cache_dir import cache_dir
 from python_backend.engine.device import choose_device
 from python_backend.engine.task import run_task, tell
-from python_backend.wire.parameters import DeviceSettings, EngineParameters, parse_engine_parameters
+from python_backend.wire.parameters import (
+    DeviceSettings,
+    EngineParameters,
+    parse_engine_parameters,
+    refusal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,13 +34,20 @@ _NATIVE = Path(__file__).with_name("native")
 
 
 def prepare(told: Mapping[str, Any]) -> None:
-    """`told` are the engine's parameters."""
+    """`told` are the engine's parameters; tells on which device they compute, beside how far it is."""
     parameters = parse_engine_parameters({"gpt_model_type": "inflight_fused_batching", **told})
     device = choose_device(parameters.inflight_device, parameters.gpu_device_ids)
-    settings = parameters.on(device)
-    if device == "cuda":
-        _refuse_unknown_model(parameters)
-        return
+    settings = device.settings(parameters)
+    if device.notice:
+        tell(notice=device.notice)
+    if device.kind == "cuda":
+        _refuse_unfit_model(parameters)
+    else:
+        _prepare_for_cpu(parameters, settings)
+    tell(inflight_device=device.kind, computes_on=f"{device}, {settings.precision}")
+
+
+def _prepare_for_cpu(parameters: EngineParameters, settings: DeviceSettings) -> None:
     packed_cache = Path(parameters.inflight_packed_cache_dir or cache_dir() / "packed")
     receipt = packed_cache / f".prepared-{_fingerprint(parameters, settings)}"
     if _is_prepared(receipt):
@@ -54,13 +66,18 @@ def _is_prepared(receipt: Path) -> bool:
         return False
 
 
-def _refuse_unknown_model(parameters: EngineParameters) -> None:
-    if parameters.inflight_weights == "random":
-        return
+def _refuse_unfit_model(parameters: EngineParameters) -> None:
+    """What the engine would refuse after all around it has been started."""
     from python_backend.engine.checkpoint import Checkpoint
+    from python_backend.engine.checkpoint.shapes_only import ShapesOnly
     from python_backend.engine.models import load_weights
 
-    load_weights(Checkpoint(parameters.gpt_model_path), parameters.inflight_max_sequence_tokens)
+    wanted = parameters.inflight_max_sequence_tokens
+    is_random = parameters.inflight_weights == "random"
+    model = (ShapesOnly if is_random else Checkpoint)(parameters.gpt_model_path)
+    most = load_weights(model, wanted).shape.max_positions
+    if wanted is not None and wanted > most:
+        raise refusal("inflight_max_sequence_tokens", str(wanted), f"1 to {most}, the model's positions")
 
 
 def _fingerprint(parameters: EngineParameters, settings: DeviceSettings) -> str:

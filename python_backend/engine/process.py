@@ -91,6 +91,7 @@ class StepLoop:
 
     def run(self) -> None:
         """Returns when the runtime broke for good, after everybody was told."""
+        self._report([])  # what it holds is known before anybody asks it for something
         while not self._is_broken:
             self._take_commands()
             events = self._refused + self._step()

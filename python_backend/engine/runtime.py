@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from python_backend.engine.build import build_engine
 from python_backend.engine.device import choose_device
 from python_backend.engine.engine import EngineConfig
@@ -10,16 +12,19 @@ from python_backend.engine.messages import Gauges, LoadingProgress, Ready, Seque
 from python_backend.engine.request import GenerationRequest
 from python_backend.wire.parameters import EngineParameters
 
+_log = logging.getLogger("inflight.engine")
+
 
 class EngineRuntime:
     def __init__(self, parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> None:
         device = choose_device(parameters.inflight_device, parameters.gpu_device_ids)
-        self._held_bytes = _held_on_gpu if device == "cuda" else _held_nowhere
-        self._settings = parameters.on(device)
+        self._held_bytes = _held_on_gpu if device.kind == "cuda" else _held_nowhere
+        self._settings = device.settings(parameters)
+        _log.info("computing on %s, %s", device, self._settings.precision)
         self._engine = build_engine(
             EngineConfig(
                 checkpoint_dir=parameters.gpt_model_path,
-                device=device,
+                device=device.kind,
                 gpu=parameters.gpu_device_ids,
                 max_tokens_in_kv_cache=parameters.max_tokens_in_paged_kv_cache,
                 free_memory_fraction=parameters.kv_cache_free_gpu_mem_fraction,

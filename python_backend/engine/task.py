@@ -1,7 +1,8 @@
 """A program of the engine that someone starts for one piece of work: JSON in, JSON lines out.
 
 What it is told is its one argument. It tells how far it is and what it found on standard output, one object
-to a line; when it cannot go on, the last line of standard error says why ("kind: sentence").
+to a line; a `notice` is for the user to read. When it cannot go on, the last line of standard error says why
+("kind: sentence"), and the exit status whether a parameter is to blame (2) or something else (1).
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _log = logging.getLogger("inflight.engine")
+
+EXIT_FAILED = 1
+EXIT_PARAMETER = 2
 
 
 def tell(**event: Any) -> None:
@@ -42,4 +46,4 @@ def run_task(task: Callable[[dict[str, Any]], None]) -> int:
 
 def _give_up(error: InflightError) -> int:
     sys.stderr.write(error.to_text().replace("\n", " ") + "\n")
-    return 1
+    return EXIT_FAILED if error.param is None else EXIT_PARAMETER

@@ -25,6 +25,7 @@ from python_backend.engine.cuda.executor import CudaExecutor
 from python_backend.engine.cuda.fp8 import make_fp8
 from python_backend.engine.cuda.linear import Linear
 from python_backend.engine.cuda.weights import place_weights
+from python_backend.engine.device import Device, Gpu
 from python_backend.engine.engine import EngineConfig
 from python_backend.engine.messages import LoadingProgress
 from python_backend.engine.models import load_weights
@@ -34,6 +35,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import PRECISIONS
 from tests.engine.checkpoints import VOCABULARY, all_logits, random_model, save
 
+H200 = Gpu("NVIDIA H200", (9, 0))
 WORDS = [f"w{number}" for number in range(VOCABULARY)]
 
 
@@ -126,7 +128,7 @@ class FakeGpu:
     def __init__(self, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._device = device
         self._allocated_bytes = 77
-        monkeypatch.setattr(perplexity, "choose_device", lambda asked, gpu: "cuda")
+        monkeypatch.setattr(perplexity, "choose_device", lambda asked, gpu: Device(H200, gpu))
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda gpu: self._allocated_bytes)
         monkeypatch.setattr(torch.cuda, "empty_cache", self._free)
         monkeypatch.setattr("python_backend.engine.cuda.build.build_on_gpu", self._build)
@@ -172,7 +174,10 @@ def test_one_precision_after_the_other_has_the_gpu_to_itself(
     FakeGpu(device, monkeypatch)
     measure(told_of(short_text))
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {event["stage"] for event in events if "stage" in event} == {"loading", "measuring"}
+    stages = [(event["stage"], event["precision"]) for event in events if "stage" in event]
+    assert list(dict.fromkeys(stages)) == [
+        (stage, precision) for precision in ("fp32", "bf16", "fp8") for stage in ("loading", "measuring")
+    ]
     rows = [event for event in events if "stage" not in event]
     assert [row["precision"] for row in rows] == ["fp32", "bf16", "fp8"]
     assert [row["weights_bytes"] for row in rows] == [4000, 2000, 1000]
@@ -205,9 +210,17 @@ def test_a_gpu_is_measured_in_its_own_precisions(device: str, words: Path, tmp_p
 
 
 def test_what_another_device_has_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(perplexity, "choose_device", lambda asked, gpu: "cuda")
-    with pytest.raises(InflightError, match=r"'int8' .* inflight_device is cuda; allowed: fp32, bf16, fp8"):
+    monkeypatch.setattr(perplexity, "choose_device", lambda asked, gpu: Device(H200, gpu))
+    with pytest.raises(InflightError, match=r"--precision is 'int8'; allowed: fp32, bf16, fp8 \(this m"):
         measure({"gpt_model_path": str(tmp_path), "precisions": ["fp8", "int8"]})
+
+
+def test_an_older_gpu_is_measured_in_what_it_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    a100 = Device(Gpu("NVIDIA A100", (8, 0)))
+    monkeypatch.setattr(perplexity, "choose_device", lambda asked, gpu: a100)
+    with pytest.raises(InflightError, match=r"'fp8'; allowed: fp32, bf16 \(.* fp8 needs 8.9\)"):
+        measure({"gpt_model_path": str(tmp_path), "precisions": ["fp8"]})
+    assert perplexity._precisions(None, a100, "auto") == ["fp32", "bf16"]
 
 
 def test_a_gpu_needs_nothing_that_the_cpu_computes_with() -> None:

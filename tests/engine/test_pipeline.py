@@ -79,15 +79,15 @@ def test_growth_that_empties_the_pool_changes_no_answer() -> None:
     assert answers == {key: (continuation([key] * 3, 18), FinishReason.LENGTH) for key in range(3)}
 
 
-def test_a_sequence_is_released_once_for_each_stay_in_the_batch() -> None:
+def test_a_sequence_that_ends_is_released_once_even_if_it_never_ran() -> None:
     for depth in (1, 2):
         engine, executor = fake_engine(depth=depth, max_batch_size=2)
         for key in range(4):
             engine.add(key, GenerationRequest([key], 3))
         engine.step()
-        engine.cancel(3)  # which never ran
+        engine.cancel(3)  # which waits
         drain(engine)
-        assert sorted(sequence.key for sequence in executor.released) == [0, 1, 2]
+        assert sorted(sequence.key for sequence in executor.released) == [0, 1, 2, 3]
         assert not executor.last_tokens
 
 

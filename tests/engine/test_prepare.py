@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ from typing import Any
 import pytest
 
 from python_backend.engine import prepare as preparation
-from python_backend.engine.device import visible_gpus
+from python_backend.engine.device import Device, Gpu, visible_gpus
 from python_backend.wire.errors import InflightError
 from tests.engine.checkpoints import random_model, save
 
 # What is prepared for a GPU is little, and can be looked at without one.
 packs = pytest.mark.usefixtures("cpu_kernels")
 
+H200 = Gpu("NVIDIA H200", (9, 0))
 PROGRAM = [sys.executable, "-m", "python_backend.engine.prepare"]
 
 
@@ -30,7 +32,7 @@ class Prepared:
 
     @property
     def stages(self) -> list[str]:
-        return list(dict.fromkeys(event["stage"] for event in self.events))
+        return list(dict.fromkeys(event["stage"] for event in self.events if "stage" in event))
 
 
 def result_of(process: subprocess.Popen[str]) -> Prepared:
@@ -76,10 +78,10 @@ def kernels() -> Path:
 def test_the_weights_are_packed_once_for_each_precision(model: Path, tmp_path: Path) -> None:
     first = prepare(model, tmp_path)
     assert first.status == 0, first.complaint
-    packing = [event for event in first.events if event["stage"] == "packing"]
+    packing = [event for event in first.events if event.get("stage") == "packing"]
     assert [(event["done"], event["total"]) for event in packing] == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert {event["precision"] for event in packing} == {"int8"}
-    assert prepare(model, tmp_path).events == []
+    assert prepare(model, tmp_path).events == [{"inflight_device": "cpu", "computes_on": "the CPU, int8"}]
     other = prepare(model, tmp_path, inflight_precision="int4")
     assert other.stages == ["packing"], "the kernels are the same for every precision"
     assert len(packed_folders(tmp_path)) == 2
@@ -89,7 +91,7 @@ def test_the_weights_are_packed_once_for_each_precision(model: Path, tmp_path: P
 def test_what_is_all_there_is_found_without_loading_anything_heavy(model: Path, tmp_path: Path) -> None:
     assert prepare(model, tmp_path).status == 0
     again = prepare(model, tmp_path, "-X", "importtime")
-    assert again.events == []
+    assert again.stages == []
     assert "numba" not in again.complaint
     assert "numpy" not in again.complaint
     assert "python_backend.wire.parameters" in again.complaint
@@ -186,14 +188,14 @@ def test_a_damaged_checkpoint_is_refused_and_leaves_nothing(tmp_path: Path) -> N
 @packs
 def test_more_positions_than_the_model_has_are_said_here_already(model: Path, tmp_path: Path) -> None:
     result = prepare(model, tmp_path, inflight_max_sequence_tokens="257")
-    assert result.status == 1
+    assert result.status == 2
     assert "inflight_max_sequence_tokens is 257; allowed: 1 to 256" in result.complaint
     assert "Traceback" not in result.complaint
 
 
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "choose_device", lambda asked, gpu: "cuda")
+    monkeypatch.setattr(preparation, "choose_device", lambda asked, gpu: Device(H200, gpu))
 
 
 def told(model: Path, packed: Path, **parameters: str) -> dict[str, str]:
@@ -205,19 +207,55 @@ def test_for_a_gpu_nothing_is_packed_or_compiled(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     preparation.prepare(told(model, tmp_path / "packed"))
-    preparation.prepare(told(tmp_path / "no-weights", tmp_path / "packed", inflight_weights="random"))
-    assert capsys.readouterr().out == ""
+    (tmp_path / "shapes").mkdir()
+    shutil.copy(model / "config.json", tmp_path / "shapes")
+    without_weights = told(tmp_path / "shapes", tmp_path / "packed", inflight_weights="random")
+    preparation.prepare({**without_weights, "gpu_device_ids": "2", "inflight_precision": "fp8"})
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"inflight_device": "cuda", "computes_on": "GPU 0 (NVIDIA H200), bf16"},
+        {"inflight_device": "cuda", "computes_on": "GPU 2 (NVIDIA H200), fp8"},
+    ]
     assert not (tmp_path / "packed").exists()
 
 
 @pytest.mark.usefixtures("on_a_gpu")
 def test_for_a_gpu_too_a_model_that_cannot_be_served_is_refused_here(tmp_path: Path) -> None:
     model = save(random_model("Llama"), tmp_path / "model")
-    with pytest.raises(InflightError, match=r"inflight_precision is 'int8'.*inflight_device is cuda"):
+    with pytest.raises(InflightError, match=r"inflight_precision is 'int8'.*this machine computes on a GPU"):
         preparation.prepare(told(model, tmp_path, inflight_precision="int8"))
+    with pytest.raises(InflightError, match="inflight_max_sequence_tokens is '257'; allowed: 1 to 256"):
+        preparation.prepare(told(model, tmp_path, inflight_max_sequence_tokens="257"))
+    with pytest.raises(InflightError, match="inflight_weights is 'random'; allowed: checkpoint for a GGUF"):
+        preparation.prepare(told(model / "config.json", tmp_path, inflight_weights="random"))
     changed_config(model, architectures=["PoemForCausalLM"])
-    with pytest.raises(InflightError, match="is a PoemForCausalLM"):
-        preparation.prepare(told(model, tmp_path))
+    for weights in ("checkpoint", "random"):
+        with pytest.raises(InflightError, match="is a PoemForCausalLM"):
+            preparation.prepare(told(model, tmp_path, inflight_weights=weights))
+
+
+def test_random_weights_are_refused_without_loading_torch(model: Path) -> None:
+    program = f"""import sys
+sys.modules["torch"] = None
+from python_backend.engine.checkpoint.shapes_only import ShapesOnly
+from python_backend.engine.models import load_weights
+load_weights(ShapesOnly({str(model)!r}))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_gpu_that_is_not_used_is_told_first(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        preparation, "choose_device", lambda asked, gpu: Device(unused="torch is not installed in x")
+    )
+    monkeypatch.setattr(preparation, "_prepare_for_cpu", lambda parameters, settings: None)
+    preparation.prepare(told(model, tmp_path))
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert events == [
+        {"notice": "Computing on the CPU: there is a GPU, but torch is not installed in x"},
+        {"inflight_device": "cpu", "computes_on": "the CPU, int8"},
+    ]
 
 
 @packs
@@ -225,7 +263,7 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_is_made(model: Path,
     if visible_gpus():
         pytest.skip("this machine has a GPU")
     result = prepare(model, tmp_path / "packed", inflight_device="cuda")
-    assert result.status == 1
+    assert result.status == 2
     assert result.complaint.startswith("unsupported: inflight_device is 'cuda', and there is no NVIDIA GPU")
     assert not (tmp_path / "packed").exists()
 

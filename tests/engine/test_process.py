@@ -86,6 +86,10 @@ class NotingRuntime:
         keys, self.keys = self.keys, set()
         return [SequenceEvent(key, [], FinishReason.ERROR, reason) for key in keys]
 
+    @property
+    def gauges_at_start(self) -> Gauges:
+        return Gauges(0, 0, 0, 0, 0, 0, 0, 10, 0)
+
     def gauges(self) -> Gauges:
         return Gauges(self.steps, len(self.keys), 0, 0, 0, 0, 0, 10, 0)
 
@@ -166,6 +170,12 @@ def test_a_refusal_ends_each_sequence_that_was_asked_for(asked: int, told: int) 
     assert {(event.key, event.error) for event in events} == {(7, "invalid_request: too little")}
 
 
+def test_what_the_engine_holds_is_reported_before_it_is_asked_for_anything() -> None:
+    with running_loop() as loop:
+        assert loop.connection.poll(5)
+        assert receive_report(loop.connection) == Progress([], loop.runtime.gauges_at_start)
+
+
 def test_new_limits_reach_the_runtime() -> None:
     with running_loop() as loop:
         loop.tell(Configure(max_step_tokens=64))
@@ -203,6 +213,7 @@ def test_an_engine_that_broke_for_good_ends_everybody_and_then_its_process(
         send(ours, submission(2, max_new_tokens=0))
         assert process.main(theirs) == 1
         assert isinstance(receive_report(ours), Ready)
+        assert receive_report(ours) == Progress([], runtime.gauges_at_start)
         report = receive_report(ours)
         assert isinstance(report, Progress)
         assert {event.key: event.error for event in report.events} == {

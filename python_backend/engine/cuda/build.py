@@ -132,7 +132,8 @@ class _Builder:
         )
 
     def _place_array(self, array: Weights) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device).to(self._dtype)
+        # Converted on the host: half of it travels, and the device never holds both.
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._dtype).to(self._device)
 
     def _measure(self, decoder: CudaDecoder) -> MemoryFound:
         """Runs the largest step there is, with a cache just big enough for it."""

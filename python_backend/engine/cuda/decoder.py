@@ -42,10 +42,8 @@ class CudaDecoder:
         self._is_gelu = shape.activation is Activation.GELU_TANH
         self._fuses_single_rows = all(_is_plain(layer) for layer in weights.layers)
 
-    def forward(
-        self, rows: StepRows, cache: KvCache, block_tables: torch.Tensor, logits: torch.Tensor
-    ) -> None:
-        """Writes the wanted rows' logits (fp32)."""
+    def forward(self, rows: StepRows, cache: KvCache, block_tables: torch.Tensor) -> torch.Tensor:
+        """The wanted rows as they come out of the last layer and its norm."""
         hidden = torch.embedding(self._weights.embeddings, rows.token_ids)
         if self.shape.embedding_scale != 1.0:
             hidden *= self.shape.embedding_scale
@@ -53,6 +51,8 @@ class CudaDecoder:
         if len(hidden) == 1 and self._fuses_single_rows:
             for index in range(self.shape.layers):
                 self._run_single(index, hidden, rows, cache, block_tables)
+            if rows.wanted_rows is not None:
+                hidden = hidden.index_select(0, rows.wanted_rows)
         else:
             for index in range(self.shape.layers):
                 attended = self._look_back(index, hidden, delta, rows, cache, block_tables)
@@ -62,8 +62,9 @@ class CudaDecoder:
                     attended = attended.index_select(0, rows.wanted_rows)
                 if len(hidden):
                     delta = self._think(index, hidden, attended)
-        if len(logits):
-            self._write_logits(hidden, delta, logits)
+        if not len(hidden):
+            return hidden
+        return add_rms_norm(hidden, delta, self._weights.final_norm, self.shape.norm_epsilon)
 
     def _look_back(
         self,
@@ -167,12 +168,12 @@ class CudaDecoder:
             )
         return out
 
-    def _write_logits(self, hidden: torch.Tensor, delta: torch.Tensor | None, logits: torch.Tensor) -> None:
-        normed = add_rms_norm(hidden, delta, self._weights.final_norm, self.shape.norm_epsilon)
-        if len(normed) == 1 and normed.is_cuda:
-            matvec(normed[0], self._weights.head, logits[0])
+    def write_logits(self, rows: torch.Tensor, logits: torch.Tensor) -> None:
+        """The logits (fp32) of rows that `forward` gave."""
+        if len(rows) == 1 and rows.is_cuda:
+            matvec(rows[0], self._weights.head, logits[0])
         else:
-            write_product(normed, self._weights.head, logits)
+            write_product(rows, self._weights.head, logits)
         if (cap := self.shape.logits_softcap) is not None:
             logits.div_(cap).tanh_().mul_(cap)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Row
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from python_backend.engine.cuda.kernels.prefill_attention import prefill_tiles, prefill_tiling
 from python_backend.engine.cuda.sampler import NOTHING_LEFT, SampledRow
-from python_backend.engine.cuda.staging import Arrivals
+from python_backend.engine.cuda.staging import Arrivals, copy_to_host
 from python_backend.engine.cuda.step import PrefillChunks, StepRows
 from python_backend.engine.execution import ChunkResult
 from python_backend.engine.faults import EngineBroken
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
     from python_backend.engine.cuda.staging import Staging
     from python_backend.engine.scheduling.plan import BlockCopy, Chunk
     from python_backend.engine.sequence import Sequence
+    from python_backend.wire.errors import InflightError
 
     Numbers = NDArray[np.int32]
+
+_LOGITS_AT_A_TIME = 512
 
 
 class CudaExecutor:
@@ -71,6 +75,16 @@ class CudaExecutor:
         except torch.AcceleratorError as error:
             # An error of the device itself, unlike its memory running out, stays with the process for good.
             raise EngineBroken(f"the GPU failed: {error}") from error
+        except Exception:
+            self._forget(chunks)
+            raise
+
+    def _forget(self, chunks: Row[Chunk]) -> None:
+        """A launch stopped half-way: nothing of it is to be seen by the next try, which begins anew."""
+        if self._decoder.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        for chunk in chunks:
+            self._slots.release(chunk.sequence)
 
     @torch.inference_mode()
     def _launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> LaunchedStep:
@@ -80,18 +94,23 @@ class CudaExecutor:
         self._slots.update_tables(chunks, self._staging)
         self._cache.copy(copies, self._staging)
         ordered = _singles_first(chunks)
-        wants_more = any(chunk.sequence.request.returns_context_logits for chunk in chunks)
-        context_logits: dict[int, torch.Tensor] = {}
-        if ordered[-1].count == 1 and not wants_more:
+        context_logits: dict[int, list[torch.Tensor]] = {}
+        if all(chunk.count == 1 and chunk.yields_token and not _prompt_rows(chunk) for chunk in ordered):
             logits = self._decode(ordered)
         else:
             logits, context_logits = self._run_mixed(ordered)
         yielding, chosen = self._choose(ordered, logits)
-        tokens = log_probs = None
-        if chosen is not None:
-            tokens = self._tokens.take(chosen.tokens)
-            log_probs = None if chosen.log_probs is None else self._log_probs.take(chosen.log_probs)
-        return LaunchedStep(chunks, yielding, chosen, tokens, log_probs, context_logits)
+        return LaunchedStep(chunks, yielding, self._arriving(chosen), context_logits)
+
+    def _arriving(self, chosen: Chosen | None) -> Choices | None:
+        if chosen is None:
+            return None
+        return Choices(
+            self._tokens.take(chosen.tokens),
+            None if chosen.log_probs is None else self._log_probs.take(chosen.log_probs),
+            {row: copy_to_host(logits) for row, logits in chosen.raw_logits.items()},
+            chosen.errors,
+        )
 
     def _decode(self, chunks: Row[Chunk]) -> torch.Tensor:
         self._slots.set_tokens(self._tokens_to_set(chunks), self._staging)
@@ -110,18 +129,36 @@ class CudaExecutor:
                 found[slot.number] = chunk.sequence.tokens[chunk.start]
         return found
 
-    def _run_mixed(self, chunks: Row[Chunk]) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """Logits of the rows that yield a token, and those asked for of prompts, by the chunk's place."""
+    def _run_mixed(self, chunks: Row[Chunk]) -> tuple[torch.Tensor, dict[int, list[torch.Tensor]]]:
+        """Logits of the rows that yield a token, and those asked for of prompts, by the chunk's identity."""
         singles = sum(chunk.count == 1 for chunk in chunks)
         self._slots.set_tokens(self._tokens_to_set(chunks[:singles]), self._staging)
         wanted = [_wanted_rows(chunk) for chunk in chunks]
         rows = self._mixed_rows(chunks, singles, wanted)
-        count = sum(map(len, wanted))
-        logits = torch.empty(
-            count, self._decoder.shape.vocabulary, dtype=torch.float32, device=rows.slots.device
-        )
-        self._decoder.forward(rows, self._cache, self._slots.block_tables, logits)
-        return _split_logits(chunks, wanted, logits)
+        found = self._decoder.forward(rows, self._cache, self._slots.block_tables)
+        of_prompts: dict[int, list[torch.Tensor]] = {}
+        last_rows, first = [], 0
+        for chunk, part in zip(chunks, wanted, strict=True):
+            if count := _prompt_rows(chunk):
+                of_prompts[id(chunk)] = self._logits_on_host(found[first : first + count])
+            first += len(part)
+            if chunk.yields_token:
+                last_rows.append(first - 1)
+        if len(last_rows) < len(found):
+            found = found.index_select(0, self._staging.upload(np.array(last_rows, np.int32)))
+        return self._logits(found), of_prompts
+
+    def _logits(self, rows: torch.Tensor) -> torch.Tensor:
+        size = (len(rows), self._decoder.shape.vocabulary)
+        logits = torch.empty(size, dtype=torch.float32, device=rows.device)
+        if len(rows):
+            self._decoder.write_logits(rows, logits)
+        return logits
+
+    def _logits_on_host(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        """A few rows at a time: a prompt's logits may be more than the device has room for."""
+        starts = range(0, len(rows), _LOGITS_AT_A_TIME)
+        return [copy_to_host(self._logits(rows[at : at + _LOGITS_AT_A_TIME])) for at in starts]
 
     def _mixed_rows(self, chunks: Row[Chunk], singles: int, wanted: Row[range]) -> StepRows:
         counts = np.array([chunk.count for chunk in chunks], np.int32)
@@ -157,8 +194,9 @@ class CudaExecutor:
         upload = self._staging.upload
         first_rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         shape = self._decoder.shape
-        tiling = prefill_tiling(shape.head_dim, self._decoder.dtype)
-        tiles = prefill_tiles(starts, counts, shape.heads // shape.kv_heads, tiling)
+        group = shape.heads // shape.kv_heads
+        tiling = prefill_tiling(shape.head_dim, group, self._decoder.dtype)
+        tiles = prefill_tiles(starts, counts, group, tiling)
         return PrefillChunks(upload(slots), upload(first_rows), upload(starts), upload(tiles))
 
     def _choose(self, chunks: Row[Chunk], logits: torch.Tensor) -> tuple[list[Chunk], Chosen | None]:
@@ -174,49 +212,54 @@ class CudaExecutor:
         return yielding, self._sampler.choose(logits, rows, slots, self._slots.last_tokens, self._staging)
 
 
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """As `Chosen`, in memory of the host that is filled when the step is over."""
+
+    tokens: torch.Tensor
+    log_probs: torch.Tensor | None
+    raw_logits: dict[int, torch.Tensor]
+    errors: dict[int, InflightError]
+
+
 class LaunchedStep:
-    """A step under way; `tokens` and `log_probs` are on the host when it is over."""
+    """A step under way; what it gives is on the host when it is over."""
 
     def __init__(
         self,
         chunks: Row[Chunk],
         yielding: Row[Chunk],
-        chosen: Chosen | None,
-        tokens: torch.Tensor | None,
-        log_probs: torch.Tensor | None,
-        context_logits: dict[int, torch.Tensor],
+        choices: Choices | None,
+        context_logits: dict[int, list[torch.Tensor]],
     ) -> None:
         self._chunks = chunks
         self._yielding = yielding
-        self._chosen = chosen
+        self._choices = choices
         self._context_logits = context_logits
-        self._tokens = tokens
-        self._log_probs = log_probs
         self._is_over = _event_behind_everything()
 
     def results(self) -> list[ChunkResult]:
         if self._is_over is not None:
             self._is_over.synchronize()
         found = {id(chunk): ChunkResult() for chunk in self._chunks}
-        if self._chosen is not None and self._tokens is not None:
-            self._read_choices(found, self._chosen, self._tokens.tolist())
-        for chunk_id, logits in self._context_logits.items():
-            found[chunk_id].context_logits = logits.cpu().numpy().tobytes()
+        if self._choices is not None:
+            self._read_choices(found, self._choices)
+        for chunk_id, parts in self._context_logits.items():
+            found[chunk_id].context_logits = b"".join(part.numpy().tobytes() for part in parts)
         return list(found.values())
 
-    def _read_choices(self, found: dict[int, ChunkResult], chosen: Chosen, tokens: list[int]) -> None:
-        log_probs = None if self._log_probs is None else self._log_probs.tolist()
-        for row, (chunk, token_id) in enumerate(zip(self._yielding, tokens, strict=True)):
+    def _read_choices(self, found: dict[int, ChunkResult], choices: Choices) -> None:
+        log_probs = None if choices.log_probs is None else choices.log_probs.tolist()
+        for row, (chunk, token_id) in enumerate(zip(self._yielding, choices.tokens.tolist(), strict=True)):
             result = found[id(chunk)]
-            if row in chosen.errors:
-                result.error = chosen.errors[row]
+            if row in choices.errors:
+                result.error = choices.errors[row]
             elif token_id >= 0:
                 result.token_id = token_id
-                request = chunk.sequence.request
-                if log_probs is not None and request.returns_log_probs:
+                if log_probs is not None and chunk.sequence.request.returns_log_probs:
                     result.log_prob = log_probs[row]
-                if request.returns_generation_logits:
-                    result.generation_logits = chosen.raw_logits[row].cpu().numpy().tobytes()
+                if (logits := choices.raw_logits.get(row)) is not None:
+                    result.generation_logits = logits.numpy().tobytes()
             elif token_id == NOTHING_LEFT:
                 choice = nothing_left(chunk.sequence)
                 result.ends_guide, result.error = choice.ends_guide, choice.error
@@ -236,26 +279,15 @@ def _singles_first(chunks: Row[Chunk]) -> list[Chunk]:
     return sorted(chunks, key=lambda chunk: chunk.count > 1)
 
 
+def _prompt_rows(chunk: Chunk) -> int:
+    """How many of the chunk's first rows are of a prompt whose logits were asked for."""
+    if not chunk.sequence.request.returns_context_logits:
+        return 0
+    return max(0, min(chunk.end, chunk.sequence.prompt_tokens) - chunk.start)
+
+
 def _wanted_rows(chunk: Chunk) -> range:
-    """Rows of the chunk whose logits someone asked for: those of the prompt, or the last alone."""
-    if chunk.sequence.request.returns_context_logits and chunk.start < chunk.sequence.prompt_tokens:
+    """Rows of the chunk that someone asked for: those of the prompt, or the last alone."""
+    if _prompt_rows(chunk):
         return range(chunk.count)
     return range(chunk.count - 1, chunk.count) if chunk.yields_token else range(0)
-
-
-def _split_logits(
-    chunks: Row[Chunk], wanted: Row[range], logits: torch.Tensor
-) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-    """Of all logits those that a token is chosen from, and those of prompts by their chunk's identity."""
-    if all(len(rows) == chunk.yields_token for chunk, rows in zip(chunks, wanted, strict=True)):
-        return logits, {}
-    last_rows, of_prompts, row = [], {}, 0
-    for chunk, rows in zip(chunks, wanted, strict=True):
-        if chunk.sequence.request.returns_context_logits and len(rows):
-            prompt_rows = min(chunk.end, chunk.sequence.prompt_tokens) - chunk.start
-            if prompt_rows > 0:
-                of_prompts[id(chunk)] = logits[row : row + prompt_rows].clone()
-        row += len(rows)
-        if chunk.yields_token:
-            last_rows.append(logits[row - 1])
-    return torch.stack(last_rows) if last_rows else logits[:0], of_prompts

@@ -55,9 +55,10 @@ class DecodeGraphs:
         return self._size_for[rows]
 
     def capture(self, progress: Callable[[int, int], None]) -> None:
-        """The largest first: the smaller ones then find all the memory they need in its pool."""
-        if not self._records:
-            return
+        """The largest first: the smaller ones then find all the memory they need in its pool.
+
+        Where nothing is recorded every size is still run once, so that it is compiled.
+        """
         pool = None
         for done, size in enumerate(reversed(self._sizes)):
             progress(done, len(self._sizes))
@@ -65,11 +66,12 @@ class DecodeGraphs:
             self._rows[size : 2 * size] = 0
             self._launch(size)  # compiles and lets libraries set themselves up, which cannot be recorded
             torch.cuda.current_stream().synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                self._launch(size)
-            pool = graph.pool() if pool is None else pool
-            self._graphs[size] = graph
+            if self._records:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                    self._launch(size)
+                pool = graph.pool() if pool is None else pool
+                self._graphs[size] = graph
         progress(len(self._sizes), len(self._sizes))
 
     def run(self, rows: NDArray[np.int32], count: int, staging: Staging) -> torch.Tensor:
@@ -87,7 +89,8 @@ class DecodeGraphs:
         slots, positions = self._rows[:size], self._rows[size : 2 * size]
         token_ids = self._slots.last_tokens.index_select(0, slots)
         rows = StepRows(token_ids, slots, positions, decode_rows=size)
-        self._decoder.forward(rows, self._cache, self._slots.block_tables, self._logits[:size])
+        found = self._decoder.forward(rows, self._cache, self._slots.block_tables)
+        self._decoder.write_logits(found, self._logits[:size])
 
 
 def _smallest_with_room(sizes: list[int]) -> list[int]:

@@ -36,11 +36,17 @@ def blocks_for(lengths: list[int], tokens_per_block: int) -> int:
 
 
 def run(executor: Executor, lengths: list[int], tokens_per_block: int) -> None:
-    """Runs one step of chunks so long, which all yield a token that is drawn."""
+    """Runs one step of chunks so long, which all yield a token that is drawn, with all that takes memory."""
     chunks, next_block = [], 0
     for key, length in enumerate(lengths):
-        sampling = SamplingParams(top_p=0.9, seed=key)
-        sequence = Sequence(key, key, GenerationRequest([0] * length, 1, sampling=sampling), 1)
+        request = GenerationRequest(
+            [0] * length,
+            1,
+            sampling=SamplingParams(top_p=0.9, seed=key),
+            token_bias={0: 1.0},
+            returns_log_probs=True,
+        )
+        sequence = Sequence(key, key, request, 1)
         blocks = blocks_for([length], tokens_per_block)
         sequence.table.blocks.extend(range(next_block, next_block + blocks))
         next_block += blocks

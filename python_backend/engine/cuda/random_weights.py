@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-
-from python_backend.engine.checkpoint import unusable
 
 if TYPE_CHECKING:
     from python_backend.engine.models.decoder import DecoderWeights, LayerWeights, Weights
-
-
-class ShapesOnly:
-    """A checkpoint of a config.json alone: its matrices have shapes and no content."""
-
-    def __init__(self, directory: str) -> None:
-        self.path = Path(directory)
-        try:
-            self.config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
-        except (OSError, ValueError) as error:
-            raise unusable(f"{self.path / 'config.json'} cannot be read: {error}") from None
-
-    @property
-    def architectures(self) -> list[str]:
-        return list(self.config.get("architectures") or [])
-
-    def __contains__(self, name: str) -> bool:
-        return name.endswith((".experts.gate_up_proj", ".gate.weight"))
-
-    def tensor(self, name: str, *shape: int) -> Weights:
-        if len(shape) == 1:
-            return np.full(shape, 1.0 if "norm" in name else 0.0, np.float32)
-        return np.broadcast_to(np.float32(0), shape)
 
 
 class RandomPlace:

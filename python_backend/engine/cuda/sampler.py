@@ -190,7 +190,7 @@ def _needs_of(request: GenerationRequest, vocabulary: int) -> int:
     draws = not sampling.is_greedy
     return (
         _DRAWS * draws
-        | _LIMITED * (draws and (has_top_k or 0 < sampling.top_p < 1))
+        | _LIMITED * (draws and (has_top_k or 0 < sampling.top_p < 1 or sampling.decays_top_p))
         | _TOP_K * (draws and has_top_k)
         | _PENALTIES * sampling.has_penalties
         | _RULES * bool(request.token_bias or request.bad_sequences)

@@ -50,12 +50,12 @@ class Slots:
 
     def take(self, chunks: Row[Chunk]) -> list[tuple[Slot, Sequence]]:
         """A slot for every sequence that has none; returns those, for what else has to be prepared."""
-        newcomers = []
-        for chunk in chunks:
-            if chunk.sequence not in self._of:
-                slot = self._of[chunk.sequence] = Slot(self._free.pop())
-                newcomers.append((slot, chunk.sequence))
-        return newcomers
+        newcomers = [chunk.sequence for chunk in chunks if chunk.sequence not in self._of]
+        if len(newcomers) > len(self._free):
+            raise RuntimeError(f"{len(newcomers)} more sequences, but {len(self._free)} free slots")
+        taken = [(Slot(self._free.pop()), sequence) for sequence in newcomers]
+        self._of.update((sequence, slot) for slot, sequence in taken)
+        return taken
 
     def release(self, sequence: Sequence) -> None:
         """Its rows may still be in a launched step, which comes before whatever is launched from now on."""
@@ -67,16 +67,19 @@ class Slots:
         """Tells the device about blocks that sequences got since it was told last."""
         places: list[int] = []
         blocks: list[int] = []
+        told: list[tuple[Slot, int]] = []
         for chunk in chunks:
             held, slot = chunk.sequence.table.blocks, self._of[chunk.sequence]
             if slot.known_blocks < len(held):
                 first = slot.number * self._table_blocks
                 places.extend(range(first + slot.known_blocks, first + len(held)))
                 blocks.extend(held[slot.known_blocks :])
-                slot.known_blocks = len(held)
+                told.append((slot, len(held)))
         if places:
-            told = staging.upload(np.array(places))
-            self._flat_tables.index_copy_(0, told, staging.upload(np.array(blocks, np.int32)))
+            where = staging.upload(np.array(places))
+            self._flat_tables.index_copy_(0, where, staging.upload(np.array(blocks, np.int32)))
+        for slot, known in told:
+            slot.known_blocks = known
 
     def set_tokens(self, tokens: dict[int, int], staging: Staging) -> None:
         """The last tokens of some slots, where the device did not choose them itself."""

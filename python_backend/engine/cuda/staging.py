@@ -73,6 +73,12 @@ class Arrivals:
         return target.copy_(tensor, non_blocking=self._is_pinned)
 
 
+def copy_to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """For what is rarely asked for; there when the device has come so far."""
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return host.copy_(tensor, non_blocking=tensor.is_cuda)
+
+
 def _dtype_of(array: NDArray[Any]) -> torch.dtype:
     dtype: torch.dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
     return dtype

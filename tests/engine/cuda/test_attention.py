@@ -135,7 +135,7 @@ def check_prefill(
     first_rows = np.concatenate([[0], np.cumsum(tokens)]).astype(np.int32)
     queries = cache.queries(int(first_rows[-1]))
     out = torch.full((len(queries), shape.heads * shape.head_dim), math.nan, device=device, dtype=shape.dtype)
-    tiling = tiling or prefill_tiling(shape.head_dim, shape.dtype)
+    tiling = tiling or prefill_tiling(shape.head_dim, shape.group, shape.dtype)
     tiles = prefill_tiles(starts, tokens, shape.group, tiling)
     prefill_attention(
         out,
@@ -307,3 +307,7 @@ def test_tiles_cover_each_query_once_and_begin_with_those_that_see_most() -> Non
     assert tiles.tolist() == [[1, 0], [0, 32], [0, 16], [0, 0], [2, 0]]
     assert tiles.dtype == np.int32
     assert prefill_tiles(starts[:0], tokens[:0], 4, PREFILL).shape == (0, 2)
+
+
+def test_more_query_heads_than_a_tile_has_rows_get_a_larger_tile(device: str) -> None:
+    check_prefill(Shape(kv_heads=1, group=20), [(3, 4)], device, None)

@@ -59,13 +59,16 @@ class Decoding:
     def _run(self, rows: StepRows) -> torch.Tensor:
         wanted = len(rows.token_ids) if rows.wanted_rows is None else len(rows.wanted_rows)
         logits = torch.full((wanted, SHAPE.vocabulary), torch.nan, device=self._device)
-        self._decoder.forward(rows, self.cache, self._tables, logits)
+        found = self._decoder.forward(rows, self.cache, self._tables)
+        assert len(found) == wanted
+        if wanted:
+            self._decoder.write_logits(found, logits)
         return logits.cpu()
 
     def prefill(self, tokens: list[int], wanted: list[int] | None = None) -> torch.Tensor:
         counts, starts = np.array([len(tokens)], np.int32), np.zeros(1, np.int32)
-        tiling = prefill_tiling(SHAPE.head_dim, torch.float32)
-        tiles = prefill_tiles(starts, counts, SHAPE.heads // SHAPE.kv_heads, tiling)
+        group = SHAPE.heads // SHAPE.kv_heads
+        tiles = prefill_tiles(starts, counts, group, prefill_tiling(SHAPE.head_dim, group, torch.float32))
         chunks = PrefillChunks(
             self._numbers(0),
             self._numbers(0, len(tokens)),

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from python_backend.engine.cuda.sampler import Sampler
 from python_backend.engine.engine import Engine, EngineConfig
 from python_backend.engine.messages import SequenceEvent
 from python_backend.engine.request import GenerationRequest, Guide, SamplingParams, Tier
 from python_backend.engine.sequence import FinishReason
+from python_backend.wire.errors import InflightError
 from tests.engine.checkpoints import all_logits, greedy_choices, random_llama, save
 from tests.engine.cuda.building import build_cuda_engine
 from tests.engine.draining import answers_of, drain, events_of
@@ -119,6 +121,63 @@ def test_logits_and_log_probs_are_those_of_transformers(build: Build, model: Any
     log_probs = [number for event in mine for number in event.log_probs or []]
     expected = logits[len(PROMPT) - 1 :].log_softmax(-1)[range(3), answer]
     np.testing.assert_allclose(log_probs, expected.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("prompt", [[7], PROMPT])
+def test_context_logits_are_whole_when_the_last_piece_of_a_prompt_is_one_token(
+    build: Build, model: Any, prompt: list[int]
+) -> None:
+    engine = build(max_batch_size=1, max_step_tokens=4)
+    engine.add(0, GenerationRequest(prompt, 2, returns_context_logits=True))
+    first = next(event for event in events_of(engine) if event.token_ids)
+    expected = all_logits(model, prompt).numpy()
+    np.testing.assert_allclose(rows(first.context_logits), expected, atol=1e-4)
+
+
+def test_one_token_of_budget_left_for_a_newcomer_hurts_nobody(build: Build, model: Any) -> None:
+    """A step of single rows, one of which yields nothing."""
+    engine = build(max_batch_size=3, max_step_tokens=3)
+    prompts = {0: [4], 1: [5], 2: PROMPT}
+    for key, prompt in prompts.items():
+        engine.add(key, GenerationRequest(prompt, 6))
+    for key, (answer, _) in drain(engine).items():
+        assert answer == greedy_choices(model, prompts[key], answer)
+
+
+def test_a_launch_that_failed_half_way_leaves_nothing_for_the_next_try(
+    build: Build, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build()
+    penalized = SamplingParams(frequency_penalty=100.0)
+    engine.add(0, GenerationRequest(PROMPT, 4, sampling=penalized))
+    expected = drain(engine)[0][0]
+    whole = Sampler.choose
+    calls = 0
+
+    def choose(self: Sampler, *arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        found = whole(self, *arguments)
+        if calls == 3:  # the token is counted, and then something breaks
+            raise MemoryError("no room")
+        return found
+
+    monkeypatch.setattr(Sampler, "choose", choose)
+    engine.add(0, GenerationRequest(PROMPT, 4, sampling=penalized))
+    engine.add(1, GenerationRequest([4, 5], 4))
+    answers = drain(engine)
+    assert calls > 3
+    assert answers[0] == (expected, FinishReason.LENGTH)
+    assert answers[1][0] == greedy_choices(model, [4, 5], answers[1][0])
+
+
+def test_limits_beyond_those_of_the_start_are_refused(build: Build) -> None:
+    engine = build()
+    with pytest.raises(InflightError, match="max_batch_size is 4; allowed: up to 3, which the engine was"):
+        engine.configure(max_batch_size=4)
+    with pytest.raises(InflightError, match="max_step_tokens is 13; allowed: up to 12"):
+        engine.configure(max_step_tokens=13)
+    engine.configure(max_batch_size=1, max_step_tokens=2)
 
 
 def rows(logits: bytes | None) -> NDArray[np.float32]:

@@ -420,6 +420,13 @@ def test_another_seed_or_sequence_of_the_request_gives_other_tokens(device: str)
     assert len(answers) == 4
 
 
+def test_a_top_p_of_one_that_decays_limits_too(device: str) -> None:
+    logits = random_logits(1, 37)
+    sampling = SamplingParams(temperature=9.0, top_p=1.0, top_p_decay=1e-3, seed=3)
+    calm = sampled(sampling, (1, 2, 3))
+    assert Device(device, 37, 1).step(logits, [calm]).tokens.tolist() == [int(logits.argmax())]
+
+
 def test_top_p_decays_from_token_to_token_and_is_set_back(device: str) -> None:
     logits = np.zeros((1, 37), np.float32)
     sampling = SamplingParams(top_p=0.999, top_p_decay=0.03, top_p_reset_id=5, seed=3)

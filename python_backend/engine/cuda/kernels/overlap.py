@@ -6,12 +6,13 @@ two of them.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+
+from python_backend.engine.cuda.kernels.hardware import is_hopper_or_newer
 
 
 @triton.jit
@@ -28,9 +29,4 @@ _WAITS_OUTSIDE: dict[str, Any] = {"OVERLAPS": False}
 
 def overlap_options(tensor: torch.Tensor) -> dict[str, Any]:
     """Options of a launch whose kernel begins by waiting; devices before Hopper cannot do it."""
-    return _OVERLAPS if tensor.is_cuda and _can_overlap(tensor.device) else _WAITS_OUTSIDE
-
-
-@cache
-def _can_overlap(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)
+    return _OVERLAPS if is_hopper_or_newer(tensor.device) else _WAITS_OUTSIDE

@@ -19,6 +19,7 @@ from python_backend.engine.cuda.kernels.attention_tiles import (
     tile_blocks,
     tile_offsets,
 )
+from python_backend.engine.cuda.kernels.hardware import is_hopper_or_newer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,10 +36,12 @@ class PrefillTiling(NamedTuple):
     copies_tiles: bool = True
 
 
-def prefill_tiling(head_dim: int, dtype: torch.dtype, tokens_per_block: int = 64) -> PrefillTiling:
-    """The block's size changes how a tile is loaded, never its query rows."""
+def prefill_tiling(
+    head_dim: int, group: int, dtype: torch.dtype, tokens_per_block: int = 64
+) -> PrefillTiling:
+    """The block's size changes how a tile is loaded, never its query rows: at least those of one token."""
     if dtype == torch.float32:
-        return PrefillTiling(16, 16, 8, 1)
+        return PrefillTiling(max(16, triton.next_power_of_2(group)), 16, 8, 1)
     if head_dim > 128:
         return PrefillTiling(128, 64, 8, 2)
     # Four warps let two programs share a multiprocessor, but leave no registers for a pointer to every row.
@@ -85,9 +88,9 @@ def prefill_attention(
     """
     _, heads, head_dim = queries.shape
     blocks, kv_heads, tokens_per_block, _ = keys.shape
-    tiling = tiling or prefill_tiling(head_dim, queries.dtype, tokens_per_block)
+    tiling = tiling or prefill_tiling(head_dim, heads // kv_heads, queries.dtype, tokens_per_block)
     padded = padded_dim(head_dim)
-    copies = tiling.copies_tiles and tokens_per_block % tiling.tile_tokens == 0
+    copies = tiling.copies_tiles and tokens_per_block % tiling.tile_tokens == 0 and _copies_by_itself(keys)
     cached: tuple[Any, Any] = (keys, values)
     if copies:
         shape, strides = [blocks * kv_heads * tokens_per_block, head_dim], [head_dim, 1]
@@ -121,6 +124,11 @@ def prefill_attention(
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
     )
+
+
+def _copies_by_itself(keys: torch.Tensor) -> bool:
+    """Whether the device does; the interpreter can."""
+    return not keys.is_cuda or is_hopper_or_newer(keys.device)
 
 
 @triton.jit
