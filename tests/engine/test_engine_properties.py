@@ -152,11 +152,12 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
     total_blocks, tokens_per_block = data.draw(st.integers(3, 20)), data.draw(st.integers(1, 5))
     capacity = total_blocks * tokens_per_block
     max_batch_size = data.draw(st.integers(1, 6))
+    max_step_tokens = max_batch_size + data.draw(st.integers(0, 10))
     engine, executor = fake_engine(
         total_blocks,
         tokens_per_block,
         max_batch_size,
-        max_batch_size + data.draw(st.integers(0, 10)),
+        max_step_tokens,
         guaranteed_no_evict=data.draw(st.booleans()),
         static_batching=data.draw(st.booleans()),
         enable_kv_cache_reuse=data.draw(st.booleans()),
@@ -172,8 +173,8 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
         for key in data.draw(st.lists(st.sampled_from(sorted(watcher.requests) or [0]), max_size=2)):
             watcher.cancel(key)
         if data.draw(st.booleans()):
-            size = data.draw(st.integers(1, 6))
-            engine.configure(size + data.draw(st.integers(0, 10)), size)
+            size = data.draw(st.integers(1, max_batch_size))
+            engine.configure(data.draw(st.integers(size, max_step_tokens)), size)
         for _ in range(data.draw(st.integers(0, 4))):
             watcher.step()
     watcher.finish()
