@@ -65,7 +65,7 @@ lock: install-dev ## Bring requirements.lock up to date with pyproject.toml (ARG
 	@cp requirements.lock requirements.lock.new
 	@$(RUN) uv pip compile pyproject.toml --extra dev --universal --python-version 3.10 --quiet \
 		--no-annotate --no-header --output-file requirements.lock.new $(ARGS)
-	@sed -i -E '/^(cuda-|nvidia-[a-oq-z]|triton==)/d' requirements.lock.new
+	@sed -i -E '/^(cuda-|nvidia-[a-oq-z])/d' requirements.lock.new
 	@{ grep '^#' requirements.lock; cat requirements.lock.new; } > requirements.lock.whole
 	@rm requirements.lock.new && mv requirements.lock.whole requirements.lock
 

@@ -73,6 +73,10 @@ class StackConsole:
     def say(self, text: str, style: str = "") -> None:
         self._console.print(text, style=style, markup=False, soft_wrap=True)
 
+    def notice(self, text: str) -> None:
+        """Something that is no failure, and that the user would not expect."""
+        self.say(text, style="bold yellow")
+
     def show(self, table: Table) -> None:
         self._console.print(table)
 
@@ -81,13 +85,23 @@ class StackConsole:
         for line in lines or []:
             self._errors.print(f"  {line}", style="dim", markup=False, soft_wrap=True)
 
-    def announce(self, url: str, model: str, triton: TritonServer, logs: Path, took_s: float) -> None:
+    def announce(
+        self,
+        url: str,
+        model: str,
+        triton: TritonServer,
+        logs: Path,
+        took_s: float,
+        computes_on: str | None = None,
+    ) -> None:
         question = [{"role": "user", "content": EXAMPLE_QUESTION}]
         body = json.dumps({"model": model, "max_tokens": 100, "messages": question})
         self.say("")
         self.say(f"Inflight is ready after {took_s:.1f} s.", style="bold green")
         self.say(f"  address  {url}/v1  (OpenAI-compatible)")
         self.say(f"  model    {model}")
+        if computes_on:
+            self.say(f"  computes on {computes_on}")
         self.say(f"  Triton   {triton.grpc_url}  (gRPC), {triton.metrics_url}")
         self.say(f"  logs     {logs}")
         self.say("")

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from launcher.models.checkpoint import CheckpointError
 from launcher.processes import TETHER
+from launcher.settings import SettingsError
 from launcher.supervisor import StackFailed
 from python_backend.wire.errors import InflightError
 
@@ -29,6 +31,9 @@ LABELS = {
     "loading": "Loading the weights ({precision})",
     "measuring": "Measuring perplexity ({precision})",
 }
+# Where the engine's packages are: `-m` looks in the working directory first, and the user's may have others.
+PACKAGES = Path(__file__).resolve().parent.parent
+EXIT_PARAMETER = 2
 END_TIMEOUT_S = 5.0
 LAST_LINES = 12
 
@@ -41,7 +46,10 @@ def run_engine_task(
     console: StackConsole,
     problem: str = "The model could not be prepared",
 ) -> list[Event]:
-    """`told` is its one argument; what it found are its lines that are not about a stage."""
+    """`told` is its one argument; what it found are its lines that are not about a stage.
+
+    It runs elsewhere: paths in `told` are absolute.
+    """
     tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid())]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
         # Its own session: Ctrl-C reaches the launcher alone, which ends it below.
@@ -52,35 +60,39 @@ def run_engine_task(
             stderr=complaints,
             start_new_session=True,
             text=True,
+            cwd=PACKAGES,
         )
         try:
             assert process.stdout is not None
-            with process.stdout as lines:
-                found = show(lines, console)
-            process.wait()
+            with ExitStack() as stage, process.stdout as lines:
+                found = show(lines, console, stage)
+                # While the last stage is still shown: one that failed learns of it, and is not shown as done.
+                if process.wait() != 0:
+                    raise failure(process.returncode, complaints, problem)
         finally:
             end(process)
-        if process.returncode != 0:
-            raise failure(process.returncode, complaints, problem)
     return found
 
 
-def show(lines: Iterable[str], console: StackConsole) -> list[Event]:
+def show(lines: Iterable[str], console: StackConsole, current: ExitStack) -> list[Event]:
+    """`current` holds the stage under way, also when the lines have ended."""
     found: list[Event] = []
     shown = ""
-    with ExitStack() as current:
-        for event in map(json.loads, lines):
-            if "stage" not in event:
-                found.append(event)
-                continue
-            total = event.get("total")
-            label = LABELS[event["stage"]].format_map(event)
-            if label != shown:
-                current.close()
-                stage = current.enter_context(console.stage(label, total_steps=total))
-                shown = label
-            if total:
-                stage.advance_to(event["done"])
+    for event in map(json.loads, lines):
+        if "notice" in event:
+            console.notice(event["notice"])
+            continue
+        if "stage" not in event:
+            found.append(event)
+            continue
+        total = event.get("total")
+        label = LABELS[event["stage"]].format_map(event)
+        if label != shown:
+            current.close()
+            stage = current.enter_context(console.stage(label, total_steps=total))
+            shown = label
+        if total:
+            stage.advance_to(event["done"])
     return found
 
 
@@ -93,7 +105,7 @@ def end(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def failure(status: int, complaints: IO[str], problem: str) -> CheckpointError | StackFailed:
+def failure(status: int, complaints: IO[str], problem: str) -> SettingsError | CheckpointError | StackFailed:
     complaints.seek(0)
     lines = [line for line in complaints.read().splitlines() if line.strip()]
     if not lines or status < 0:
@@ -101,5 +113,7 @@ def failure(status: int, complaints: IO[str], problem: str) -> CheckpointError |
         return StackFailed(f"{problem}: the program that does it ended with {how}", lines)
     error = InflightError.from_text(lines[-1])
     if error.kind.is_callers_fault:
+        if status == EXIT_PARAMETER:
+            return SettingsError(error.message)
         return CheckpointError(error.message)
     return StackFailed(f"{problem}: {error.message}", lines[-1 - LAST_LINES : -1])

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from python_backend.wire.loading import LoadingStage, read_loading
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from launcher.console import StackConsole
     from launcher.processes import ChildProcess
 
@@ -26,8 +28,11 @@ class LoadingView:
         self._shown.enter_context(self._console.stage(self._label))
         return self
 
-    def __exit__(self, *failure: object) -> None:
-        self._shown.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A stage that failed learns of it, and is not shown as done.
+        self._shown.__exit__(kind, error, trace)
 
     def read(self, child: ChildProcess) -> None:
         lines = child.log_lines()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from launcher.bundled import bundled_with
 from launcher.console import StackConsole
 from launcher.engine_task import PERPLEXITY, run_engine_task
 from launcher.models.checkpoint import CheckpointError, resolve_checkpoint
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 NOTABLE_PERCENT = 3.0
-SHIPPED_MODELS = Path(__file__).resolve().parent.parent / "models"
+PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
 
 def run_perplexity(
@@ -69,7 +70,8 @@ def measure(
     stack = settings.stack
     engine = parse_engine_parameters({"gpt_model_type": "V1", "gpt_model_path": "-", **settings.engine})
     wanted = None if precisions is None else parse_precisions(precisions, engine.inflight_device)
-    checkpoint = resolve_checkpoint(stack.model, stack.data_dir, console, shipped=SHIPPED_MODELS)
+    bundled = bundled_with(PROJECT_ROOT)
+    checkpoint = resolve_checkpoint(stack.model, stack.data_dir, console, bundled=bundled)
     told = {
         "gpt_model_path": str(checkpoint.model_path),
         "tokenizer_dir": str(checkpoint.directory),

@@ -33,7 +33,8 @@ def check_router_settings(extra: Mapping[str, Any], file: Path) -> None:
         return
     file.write_text(to_toml(extra), encoding="utf-8")
     command = [sys.executable, "-m", "router", "--check", str(file)]
-    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Not in the user's directory, where another package may be called router.
+    checked = subprocess.run(command, capture_output=True, text=True, check=False, cwd=file.parent)
     if checked.returncode == EXIT_USAGE:
         raise SettingsError(f"[router] {checked.stderr.strip().removeprefix('router: ')}")
 

@@ -32,7 +32,8 @@ class SettingsError(Exception):
 
 
 def default_data_dir() -> Path:
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "inflight"
+    base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return base.absolute() / "inflight"  # what is started runs in other directories
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from launcher.bundled import bundled_with
 from launcher.engine_task import PREPARE, run_engine_task
 from launcher.loading import LoadingView
 from launcher.models.checkpoint import Checkpoint, resolve_checkpoint
 from launcher.ports import claim_port
 from launcher.processes import STACK_ID_VARIABLE, ChildProcess, become_subreaper, descendants, end_all
-from launcher.repository import read_parameters, write_repository
+from launcher.repository import read_parameters, set_parameters, write_repository
 from launcher.router_process import ENGINE, PIPELINE, RouterProcess, check_router_settings, longest_stop_s
 from launcher.runs import Run, open_run
 from launcher.runtime import build_runtime
@@ -51,6 +52,7 @@ class Stack:
         self._router_command = router_command
         self._prepare_command = prepare_command or PREPARE
         self._supervisor = Supervisor(console)
+        self._computes_on: str | None = None
 
     def run(self) -> int:
         """Serve until told to stop; the exit status is 0 after serving, 128 + signal when stopped before."""
@@ -72,10 +74,9 @@ class Stack:
             (triton_service, "Loading the model"),
             (router_service, "Starting the router"),
         ):
-            if not self._come_up(service, label):
-                return 128 + self._signals.received[0]
+            self._come_up(service, label)
         took_s = time.monotonic() - began_s
-        self._console.announce(router.url, checkpoint.name, triton, run.directory, took_s)
+        self._console.announce(router.url, checkpoint.name, triton, run.directory, took_s, self._computes_on)
         while not self._signals.stop_requested:
             self._supervisor.tick()
             time.sleep(TICK_S)
@@ -92,8 +93,8 @@ class Stack:
         metrics_port = claim_port(ADDRESS, stack.triton_metrics_port, "--triton-metrics-port", taken)
         runtime = build_runtime(self._project_root, run.directory)
         needs_weights = self._settings.engine.get("inflight_weights") != "random"
-        shipped = self._project_root / "models"
-        checkpoint = resolve_checkpoint(stack.model, stack.data_dir, self._console, needs_weights, shipped)
+        bundled = bundled_with(self._project_root)
+        checkpoint = resolve_checkpoint(stack.model, stack.data_dir, self._console, needs_weights, bundled)
         repositories = self._write_repositories(run, checkpoint)
         self._prepare_engine(run)
         triton = TritonServer(runtime, repositories, run.shared_memory_prefix, grpc_port, metrics_port)
@@ -120,9 +121,15 @@ class Stack:
 
     def _prepare_engine(self, run: Run) -> None:
         """Here the user can watch; in Triton it would be a load that takes unexplained minutes."""
-        parameters = read_parameters(run.directory / "model_repository" / ENGINE / "config.pbtxt")
-        if parameters.get("inflight_runtime") != "synthetic":
-            run_engine_task(self._prepare_command, parameters, self._console)
+        config = run.directory / "model_repository" / ENGINE / "config.pbtxt"
+        parameters = read_parameters(config)
+        if parameters.get("inflight_runtime") == "synthetic":
+            return
+        for found in run_engine_task(self._prepare_command, parameters, self._console):
+            if device := found.get("inflight_device"):
+                # Decided once: an engine that is started again without its GPU is not to turn to the CPU.
+                set_parameters(config, {"inflight_device": device})
+                self._computes_on = found["computes_on"]
 
     def _services(self, run: Run, triton: TritonServer, router: RouterProcess) -> tuple[Service, Service]:
         environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
@@ -156,8 +163,8 @@ class Stack:
         )
         return triton_service, router_service
 
-    def _come_up(self, service: Service, label: str) -> bool:
-        """False when a stop was requested on the way."""
+    def _come_up(self, service: Service, label: str) -> None:
+        """A stop that is requested on the way is a KeyboardInterrupt."""
         with LoadingView(self._console, label) as view:
             self._supervisor.start(service)
             deadline_s = time.monotonic() + service.start_timeout_s
@@ -165,13 +172,13 @@ class Stack:
                 has_come_up = self._supervisor.has_come_up(service)
                 view.read(service.child)
                 if has_come_up:
-                    return True
+                    return
                 if time.monotonic() > deadline_s:
                     raise service.failure(
                         f"{service.title} was not ready after {service.start_timeout_s:.0f} s"
                     )
                 time.sleep(TICK_S)
-        return False
+            raise KeyboardInterrupt
 
     def _stop(self) -> None:
         """The router first, which finishes what is in flight; then Triton; then whatever they left behind."""

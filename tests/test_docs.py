@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from launcher.settings import StackSettings
+from python_backend.engine import device
 from python_backend.triton_adapter import requests
 from python_backend.wire.errors import ErrorKind
 from python_backend.wire.parameters import EngineParameters
@@ -106,6 +108,42 @@ def test_flags_of_up_are_the_stack_settings() -> None:
     )
     flags = {f"--{name.replace('_', '-')}" for name in settings_in_readme("stack")} | {"--config"}
     assert flags == set(re.findall(r"--[a-z][a-z-]+", result.stdout)) - {"--help"}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/operations.md"])
+def test_what_a_gpu_must_have_is_what_the_code_asks_for(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for oldest in (
+        device.OLDEST_CAPABILITY,
+        device.OLDEST_FOR_FP8,
+        device.OLDEST_TORCH,
+        device.OLDEST_TRITON,
+    ):
+        assert re.search(r"\b{}\.{}\b".format(*oldest), text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_programs_that_pages_name_are_there(page: Path) -> None:
+    for module in re.findall(r"python -m (benchmarks[\w.]*)", page.read_text()):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+
+
+def test_the_lock_pins_what_the_gpus_tests_compile_with_and_nothing_that_torch_pins() -> None:
+    pins = [
+        Requirement(line) for line in (ROOT / "requirements.lock").read_text().splitlines() if line[0] != "#"
+    ]
+    linux = {"sys_platform": "linux", "python_full_version": "3.12.1"}
+    for machine in ("x86_64", "aarch64"):
+        here = {
+            pin.name: str(pin.specifier)
+            for pin in pins
+            if pin.marker is None or pin.marker.evaluate({**linux, "platform_machine": machine})
+        }
+        assert {"torch", "triton"} <= here.keys()
+        assert machine != "x86_64" or (here["torch"], here["triton"]) == ("==2.11.0", "==3.6.0")
+    libraries = {pin.name for pin in pins if pin.name.startswith(("cuda-", "nvidia-"))}
+    assert libraries == {"nvidia-pytriton"}
 
 
 def test_compose_runs_a_command_that_exists() -> None:

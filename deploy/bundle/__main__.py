@@ -16,7 +16,7 @@ from deploy.bundle.archive import write_archive
 from deploy.bundle.contents import contents
 from deploy.bundle.wheels import BundleError, Target, Wheelhouse
 from launcher.console import StackConsole
-from launcher.models.checkpoint import resolve_checkpoint
+from launcher.models.checkpoint import CheckpointError, resolve_checkpoint
 from launcher.python_version import SUPPORTED
 from launcher.settings import StackSettings
 
@@ -33,8 +33,12 @@ def main() -> None:
     console = Console(highlight=False)
     try:
         build(options.python_version, options.with_default_model, console)
-    except BundleError as error:
+    except (BundleError, CheckpointError) as error:
         sys.exit(str(error))
+
+
+def bundle_name(version: str, python: str) -> str:
+    return f"inflight-{version}-py{python.replace('.', '')}-x86_64.tar.xz"
 
 
 def build(python: str, with_model: bool, console: Console) -> None:
@@ -50,7 +54,7 @@ def build(python: str, with_model: bool, console: Console) -> None:
         wheels = house.gather(need for need in needs if target.applies(need))
         members = contents(ROOT, wheels, version, python, model)
         total_bytes = sum(len(member.read()) for member in members.values())
-        file = ROOT / "dist" / f"inflight-{version}-x86_64.tar.xz"
+        file = ROOT / "dist" / bundle_name(version, python)
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task(f"Packing {len(members)} files", total=total_bytes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import zipfile
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -54,13 +56,26 @@ def read_member(wheel: Path, name: str) -> bytes:
 
 
 def project_files(project: Path) -> Iterator[PurePosixPath]:
-    for name in PROJECT_FILES:
-        yield PurePosixPath(name)
-    for folder in PROJECT_FOLDERS:
-        for file in sorted((project / folder).rglob("*")):
-            path = PurePosixPath(file.relative_to(project).as_posix())
-            if file.is_file() and is_project_file_wanted(path):
-                yield path
+    """What git keeps, where the project is a checkout; else whatever lies in its folders."""
+    for path in sorted(kept_by_git(project) or all_files(project)):
+        if is_project_file_wanted(path) and (project / path).is_file():
+            yield path
+
+
+def kept_by_git(project: Path) -> list[PurePosixPath]:
+    if not (project / ".git").exists() or shutil.which("git") is None:
+        return []
+    command = ["git", "-C", str(project), "ls-files", "-z"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return [PurePosixPath(name) for name in listed.split("\0") if name]
+
+
+def all_files(project: Path) -> list[PurePosixPath]:
+    found = [file for folder in PROJECT_FOLDERS for file in (project / folder).rglob("*")]
+    return [
+        *map(PurePosixPath, PROJECT_FILES),
+        *(PurePosixPath(file.relative_to(project).as_posix()) for file in found),
+    ]
 
 
 def of_file(path: Path) -> Member:

@@ -21,6 +21,7 @@ from launcher.models.manifest import find_damage, write_manifest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from launcher.bundled import Bundled
     from launcher.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -49,20 +50,27 @@ def resolve_checkpoint(
     data_dir: Path,
     progress: Progress,
     needs_weights: bool = True,
-    shipped: Path | None = None,
+    bundled: Bundled | None = None,
 ) -> Checkpoint:
-    """`shipped` is where known models lie that came along with the program."""
+    """`bundled` is what came along with the program."""
     known = KNOWN_MODELS.get(model)
     if known is not None:
-        if shipped is not None and (shipped / known.name).is_dir():
-            directory = shipped / known.name
-        else:
-            directory = prepare_known_model(known, data_dir / "models", progress)
+        directory = known_model(known, data_dir / "models", progress, bundled)
         return Checkpoint(known.name, directory, directory / MODEL_FILE)
     path = Path(model).expanduser().resolve()
     if path.suffix == ".gguf" and path.is_file():
         return gguf_checkpoint(path, data_dir / "models", progress)
     return local_checkpoint(model, needs_weights)
+
+
+def known_model(model: KnownModel, models_dir: Path, progress: Progress, bundled: Bundled | None) -> Path:
+    if bundled is not None and (bundled.models / model.name).is_dir():
+        return bundled.models / model.name
+    if bundled is not None and bundled.is_bundle and not (models_dir / model.name).is_dir():
+        raise CheckpointError(
+            "this bundle has no model: --model names a checkpoint directory or a .gguf file on this machine"
+        )
+    return prepare_known_model(model, models_dir, progress)
 
 
 def gguf_checkpoint(gguf: Path, models_dir: Path, progress: Progress) -> Checkpoint:

@@ -9,7 +9,7 @@ does not do (accepted at their neutral value, refused by name otherwise). An unf
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from .errors import ErrorKind, InflightError
@@ -83,19 +83,31 @@ class EngineParameters:
         """What holds on this device; refuses what it does not do."""
         default = device_defaults(device)
         if device == "cpu" and self.inflight_weights == "random":
-            raise _refuse("inflight_weights", "random", "checkpoint (inflight_device is cpu)")
+            raise refusal("inflight_weights", "random", f"checkpoint ({self._why(device)})")
         precision = default.precision if self.inflight_precision == "auto" else self.inflight_precision
         if precision not in PRECISIONS[device]:
             allowed = ", ".join(("auto", *PRECISIONS[device]))
-            raise _refuse("inflight_precision", precision, f"{allowed} (inflight_device is {device})")
+            raise refusal("inflight_precision", precision, f"{allowed} ({self._why(device)})")
+        max_step_tokens = self.inflight_max_step_tokens or default.max_step_tokens
         chosen = DeviceSettings(
             precision,
-            self.inflight_max_batch_size or default.max_batch_size,
-            self.inflight_max_step_tokens or default.max_step_tokens,
+            # A smaller step that the config asks for is not refused for a batch that it does not mention.
+            self.inflight_max_batch_size or min(default.max_batch_size, max_step_tokens),
+            max_step_tokens,
             self.inflight_tokens_per_block or default.tokens_per_block,
         )
         _require_room_for_the_batch(chosen)
         return chosen
+
+    def _why(self, device: str) -> str:
+        return where_it_computes(device, self.inflight_device)
+
+
+def where_it_computes(device: str, asked: str) -> str:
+    """Why something is not allowed: the config has chosen the device, or the machine has."""
+    if asked == device:
+        return f"inflight_device is {device}"
+    return "this machine computes on {}".format("a GPU" if device == "cuda" else "the CPU")
 
 
 # Tuning of NVIDIA's own runtime: nothing in this engine corresponds to them.
@@ -144,7 +156,8 @@ NEUTRAL_VALUES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _refuse(key: str, value: str, allowed: str) -> InflightError:
+def refusal(key: str, value: str, allowed: str) -> InflightError:
+    """Names the key, the value and what is allowed."""
     return InflightError(ErrorKind.INVALID_REQUEST, f"parameter {key} is {value!r}; allowed: {allowed}", key)
 
 
@@ -153,7 +166,7 @@ def parse_boolean(key: str, value: str) -> bool:
         return True
     if value in ("False", "false", "FALSE", "0"):
         return False
-    raise _refuse(key, value, "true or false")
+    raise refusal(key, value, "true or false")
 
 
 def _positive(kind: type[int] | type[float]) -> Callable[[str, str], Any]:
@@ -163,7 +176,7 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str, str], Any]:
         except ValueError:
             number = kind(0)
         if not 0 < number < float("inf"):
-            raise _refuse(key, value, "a number above 0")
+            raise refusal(key, value, "a number above 0")
         return number
 
     return parse
@@ -175,20 +188,20 @@ def _fraction(key: str, value: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number <= 1:
-        raise _refuse(key, value, "a number above 0, up to 1")
+        raise refusal(key, value, "a number above 0, up to 1")
     return number
 
 
 def _one_gpu(key: str, value: str) -> int:
     if not (value.isascii() and value.isdigit()):
-        raise _refuse(key, value, "the number of one GPU, which is all this engine computes on")
+        raise refusal(key, value, "the number of one GPU, which is all this engine computes on")
     return int(value)
 
 
 def _one_of(*allowed: str) -> Callable[[str, str], str]:
     def parse(key: str, value: str) -> str:
         if value not in allowed:
-            raise _refuse(key, value, ", ".join(allowed))
+            raise refusal(key, value, ", ".join(allowed))
         return value
 
     return parse
@@ -257,7 +270,7 @@ def parse_engine_parameters(raw: Mapping[str, str]) -> EngineParameters:
             )
     for key in ("gpt_model_type", "gpt_model_path"):
         if key not in given:
-            raise _refuse(key, raw.get(key, ""), "it must be set")
+            raise refusal(key, raw.get(key, ""), "it must be set")
     values = {key: parse(key, given[key]) for key, parse in _PARSERS.items() if key in given}
     parameters = EngineParameters(**values)
     _refuse_what_no_device_does(parameters)
@@ -270,7 +283,7 @@ def _refuse_what_no_device_does(parameters: EngineParameters) -> None:
     refusals = []
     for device in possible:
         try:
-            parameters.on(device)
+            replace(parameters, inflight_device=device).on(device)
         except InflightError as error:
             refusals.append(error)
     if len(refusals) == len(possible):
@@ -281,7 +294,7 @@ def _require_room_for_the_batch(chosen: DeviceSettings) -> None:
     """Every sequence of the batch gets at least a token of a step."""
     step, batch = chosen.max_step_tokens, chosen.max_batch_size
     if step < batch:
-        raise _refuse("inflight_max_step_tokens", str(step), f"inflight_max_batch_size ({batch}) or more")
+        raise refusal("inflight_max_step_tokens", str(step), f"inflight_max_batch_size ({batch}) or more")
 
 
 assert {field.name for field in fields(EngineParameters)} == set(_PARSERS)

@@ -78,7 +78,12 @@ def test_the_example_can_be_pasted_into_a_shell() -> None:
     runtime = TritonRuntime(Path("tritonserver"), Path("backends"), Path("pythonpath"))
     triton = TritonServer(runtime, (), "prefix", grpc_port=20001, metrics_port=20002)
     console.announce(
-        "http://127.0.0.1:8080", "smollm2-135m-instruct", triton, Path("/data/run/ab"), took_s=3.21
+        "http://127.0.0.1:8080",
+        "smollm2-135m-instruct",
+        triton,
+        Path("/data/run/ab"),
+        took_s=3.21,
+        computes_on="GPU 0 (NVIDIA H200), bf16",
     )
     text = output.getvalue()
     (curl,) = [line for line in text.splitlines() if line.strip().startswith("curl")]
@@ -88,3 +93,4 @@ def test_the_example_can_be_pasted_into_a_shell() -> None:
     assert "/data/run/ab" in text
     assert "127.0.0.1:20001  (gRPC), http://127.0.0.1:20002/metrics" in text
     assert "3.2 s" in text
+    assert "  computes on GPU 0 (NVIDIA H200), bf16" in text.splitlines()

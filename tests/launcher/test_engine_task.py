@@ -15,8 +15,10 @@ import pytest
 from rich.console import Console
 
 from launcher.console import StackConsole
+from launcher.engine_task import PREPARE as OWN_PREPARE
 from launcher.engine_task import run_engine_task
 from launcher.models.checkpoint import CheckpointError
+from launcher.settings import SettingsError
 from launcher.stop_signals import StopSignals
 from launcher.supervisor import StackFailed
 
@@ -31,11 +33,21 @@ def recorded(terminal: bool = False) -> tuple[StackConsole, StringIO]:
 
 def test_each_stage_is_shown_once_and_findings_are_returned() -> None:
     console, output = recorded()
-    assert run_engine_task(PREPARE, {"gpt_model_path": "x"}, console) == [{"told": {"gpt_model_path": "x"}}]
+    assert run_engine_task(PREPARE, {"gpt_model_path": "x"}, console) == [
+        {"inflight_device": "cpu", "computes_on": "the CPU, int8"},
+        {"told": {"gpt_model_path": "x"}},
+    ]
     assert [line for line in output.getvalue().splitlines() if line.endswith("...")] == [
         "Packing the weights (int8) ...",
         "Compiling the kernels, once for this machine ...",
     ]
+    assert "Compiling the kernels, once for this machine: " in output.getvalue()
+
+
+def test_a_notice_is_a_line_of_its_own() -> None:
+    console, output = recorded()
+    run_engine_task(PREPARE, {}, console)
+    assert "Computing on the CPU: there is a GPU, but it is made of cheese" in output.getvalue().splitlines()
 
 
 def test_a_stage_that_can_be_measured_has_a_bar() -> None:
@@ -46,9 +58,28 @@ def test_a_stage_that_can_be_measured_has_a_bar() -> None:
 
 
 def test_a_refusal_is_a_sentence_without_its_kind() -> None:
-    console, _ = recorded()
+    console, output = recorded()
     with pytest.raises(CheckpointError, match=r"^this model is a poem, which this engine does not know$"):
         run_engine_task(PREPARE, {"inflight_precision": "fp32"}, console)
+    assert "Packing the weights (fp32): " in output.getvalue()
+    assert "Compiling the kernels, once for this machine: " not in output.getvalue(), "it was not done"
+
+
+def test_a_refused_parameter_is_a_refused_setting() -> None:
+    console, _ = recorded()
+    with pytest.raises(SettingsError, match=r"^parameter inflight_precision is 'bf16'; allowed: int8$"):
+        run_engine_task(PREPARE, {"inflight_precision": "bf16"}, console)
+
+
+def test_a_package_in_the_working_directory_does_not_stand_in_for_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "python_backend").mkdir()
+    (tmp_path / "python_backend" / "__init__.py").write_text("raise ImportError('not ours')")
+    monkeypatch.chdir(tmp_path)
+    console, _ = recorded()
+    with pytest.raises(SettingsError, match="parameter gpt_model_path is ''; allowed: it must be set"):
+        run_engine_task(OWN_PREPARE, {}, console)
 
 
 def test_a_program_that_is_killed_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

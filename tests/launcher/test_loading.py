@@ -7,6 +7,7 @@ import sys
 from io import StringIO
 from typing import TYPE_CHECKING
 
+import pytest
 from rich.console import Console
 
 from launcher.console import StackConsole
@@ -54,6 +55,21 @@ def test_each_stage_in_the_log_is_shown_once_after_the_label(tmp_path: Path) -> 
         "Loading weights",
         "Measuring memory",
     ]
+
+
+def test_a_stage_that_failed_is_not_shown_as_done() -> None:
+    console, output = recorded()
+
+    def load() -> None:
+        with LoadingView(console, "Loading the model") as view:
+            view.show(LoadingStage("loading weights", 1, 2))
+            view.show(LoadingStage("measuring memory", 0, 0))
+            raise ValueError("the weights are made of cheese")
+
+    with pytest.raises(ValueError, match="cheese"):
+        load()
+    assert "Loading weights: " in output.getvalue()
+    assert "Measuring memory: " not in output.getvalue()
 
 
 def test_a_log_that_says_nothing_leaves_the_label(tmp_path: Path) -> None:

@@ -32,6 +32,17 @@ def test_bad_ones_are_refused_in_the_words_of_the_router(
         check_router_settings(settings, tmp_path / "router.toml")
 
 
+def test_another_router_in_the_working_directory_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "router").mkdir()
+    (tmp_path / "router" / "__init__.py").write_text("raise ImportError('not ours')")
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match="max_body_bytes"):
+        check_router_settings({"max_body_bytes": 1}, tmp_path / "run" / "router.toml")
+
+
 def test_a_setting_is_either_the_launchers_or_the_users() -> None:
     assert set(Settings.__struct_fields__) - ROUTER_KEYS_OF_OURS == set(Tuning.__struct_fields__)
 

@@ -44,6 +44,8 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> N
 def test_the_data_directory_follows_xdg_data_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", "/somewhere")
     assert default_data_dir() == Path("/somewhere/inflight")
+    monkeypatch.setenv("XDG_DATA_HOME", "here")
+    assert default_data_dir() == Path.cwd() / "here" / "inflight", "what is started runs elsewhere"
     monkeypatch.setenv("XDG_DATA_HOME", "")
     monkeypatch.setenv("HOME", "/home/me")
     assert default_data_dir() == Path("/home/me/.local/share/inflight")
@@ -82,7 +84,7 @@ def test_router_values_pass_through(tmp_path: Path) -> None:
         ("[engine]\nbatch_scheduler_policy = 'fifo'\n", "batch_scheduler_policy is 'fifo'; allowed"),
         ("[engine]\nspeed = 9\n", "unknown parameter speed"),
         (
-            "[engine]\ninflight_max_step_tokens = 8\n",
+            "[engine]\ninflight_max_step_tokens = 8\ninflight_max_batch_size = 64\n",
             "inflight_max_step_tokens is '8'; allowed: inflight_max_batch_size (64) or more",
         ),
         ("[engine]\nmax_beam_width = [1]\n", "engine.max_beam_width is [1]; allowed"),

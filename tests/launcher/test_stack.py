@@ -73,6 +73,9 @@ def test_a_stack_comes_up_serves_and_stops_without_a_trace(
     assert facts["inflight_max_batch_size"] == "3"
     assert facts["inflight_packed_cache_dir"] == str(tmp_path / "data" / "packed")
     assert "Packing the weights (int8)" in stack.output
+    assert facts["inflight_device"] == "cpu", "decided once, when it was prepared"
+    assert "  computes on the CPU, int8\n" in stack.output
+    assert "Computing on the CPU: there is a GPU, but it is made of cheese\n" in stack.output
     assert "Reading poems ..." in stack.output, "what the engine says in Triton's log is shown"
     assert facts["prefix"] == sys.prefix, "models must see this virtual environment"
 
@@ -151,6 +154,7 @@ def test_a_model_that_does_not_load_ends_the_start_with_its_error(
     assert "Packing" not in stack.output, "a synthetic engine has no weights"
     assert "Triton did not start (exit code 1)" in stack.output
     assert "the weights are made of cheese" in stack.output
+    assert "Loading the model: " not in stack.output, "it was not done"
     assert stack.shared_memory() == []
 
 
@@ -162,6 +166,15 @@ def test_a_model_that_the_engine_refuses_ends_the_start_before_triton(
     assert stack.process.wait(timeout=30) == 1
     assert stack.output.endswith("this model is a poem, which this engine does not know\n")
     assert stack.logs == {}
+
+
+def test_a_parameter_that_the_engine_refuses_is_a_setting_that_cannot_be_used(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, engine={"inflight_precision": "bf16"})  # the stand-in's way to refuse it
+    started.append(stack)
+    assert stack.process.wait(timeout=30) == 2
+    assert stack.output.endswith("parameter inflight_precision is 'bf16'; allowed: int8\n")
 
 
 def test_a_stop_during_the_preparation_ends_that_too(tmp_path: Path, started: list[RunningStack]) -> None:
@@ -179,6 +192,7 @@ def test_a_stop_before_the_stack_is_ready_says_which_signal(
     stack.wait_until(lambda: bool(stack.processes(SERVER)))
     stop_and_check_nothing_is_left(stack, expected_status=128 + signal.SIGTERM)
     assert READY not in stack.output
+    assert "Loading the model: " not in stack.output, "it was not done"
 
 
 def test_a_second_interrupt_does_not_wait_for_requests_in_flight(

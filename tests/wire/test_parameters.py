@@ -95,12 +95,18 @@ def test_what_the_engine_does_not_do_is_refused_by_name(key: str, value: str) ->
 
 
 def test_a_step_has_a_token_for_every_sequence_of_the_batch() -> None:
-    assert parse(inflight_max_step_tokens="64").inflight_max_step_tokens == 64
     with pytest.raises(
         InflightError, match=r"max_step_tokens is '63'; allowed: inflight_max_batch_size \(64\)"
     ):
-        parse(inflight_max_step_tokens="63")
+        parse(inflight_max_step_tokens="63", inflight_max_batch_size="64")
     assert parse(inflight_max_step_tokens="3", inflight_max_batch_size="3").inflight_max_batch_size == 3
+
+
+@given(some.sampled_from(DEVICES), some.integers(1, 10_000))
+def test_a_batch_that_is_not_set_is_no_larger_than_a_step_that_is(device: str, step_tokens: int) -> None:
+    found = parse(inflight_max_step_tokens=str(step_tokens)).on(device)
+    assert found.max_step_tokens == step_tokens
+    assert found.max_batch_size == min(step_tokens, device_defaults(device).max_batch_size)
 
 
 def test_each_device_has_defaults_of_its_own() -> None:
@@ -119,15 +125,19 @@ def test_a_precision_is_taken_or_refused_by_name_on_each_device(device: str, pre
         assert undecided.on(device).precision == precision
         assert parse(inflight_precision=precision, inflight_device=device).inflight_precision == precision
         return
-    for ask in (
-        lambda: undecided.on(device),
-        lambda: parse(inflight_precision=precision, inflight_device=device),
+    allowed = ", ".join(("auto", *PRECISIONS[device]))
+    decided_by = {"cpu": "this machine computes on the CPU", "cuda": "this machine computes on a GPU"}
+    for ask, why in (
+        (lambda: undecided.on(device), decided_by[device]),
+        (
+            lambda: parse(inflight_precision=precision, inflight_device=device),
+            f"inflight_device is {device}",
+        ),
     ):
         with pytest.raises(InflightError) as failure:
             ask()
-        allowed = ", ".join(("auto", *PRECISIONS[device]))
         assert failure.value.message == (
-            f"parameter inflight_precision is {precision!r}; allowed: {allowed} (inflight_device is {device})"
+            f"parameter inflight_precision is {precision!r}; allowed: {allowed} ({why})"
         )
 
 

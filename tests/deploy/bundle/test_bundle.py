@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
+from deploy.bundle import __main__ as bundling
+from deploy.bundle.__main__ import bundle_name
 from deploy.bundle.archive import write_archive
 from deploy.bundle.contents import contents
 from deploy.bundle.wheels import BundleError, Target, Wheelhouse
+from launcher.models.checkpoint import CheckpointError
 
 HERE = "{}.{}".format(*sys.version_info[:2])
 OTHER = "3.12" if HERE != "3.12" else "3.11"
@@ -105,6 +110,7 @@ def bundle(registry: Path, tmp_path: Path) -> Path:
         "engine/device.py",
         "wire/__init__.py",
         "wire/errors.py",
+        "wire/parameters.py",
     ):
         (project / "python_backend" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(device / name, project / "python_backend" / name)
@@ -119,11 +125,14 @@ def bundle(registry: Path, tmp_path: Path) -> Path:
     return tmp_path / "unpacked" / "inflight-1.0"
 
 
-def host(tmp_path: Path, cuda: str | None = "13.0") -> dict[str, str]:
+def host(tmp_path: Path, cuda: str | None = "13.0", torch: str = "2.11.0") -> dict[str, str]:
     """An environment whose python3 has a torch."""
-    for name in ("torch", "triton"):
+    for name, version in (("torch", torch), ("triton", "3.6.0")):
         (tmp_path / "host" / name).mkdir(parents=True)
         (tmp_path / "host" / name / "__init__.py").touch()
+        information = tmp_path / "host" / f"{name}-{version}.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (tmp_path / "host" / "torch" / "version.py").write_text(f"cuda: Optional[str] = {cuda!r}\n")
     # A newer one than ours, as hosts have.
     (tmp_path / "host" / "quick").mkdir()
@@ -173,6 +182,96 @@ def test_a_torch_without_cuda_is_refused_and_nothing_is_left(bundle: Path, tmp_p
     assert "is built without CUDA" in refused.stderr
     assert "first in PATH" in refused.stderr
     assert not (bundle / ".venv").exists()
+
+
+def test_a_torch_that_is_too_old_is_refused(bundle: Path, tmp_path: Path) -> None:
+    refused = run(bundle, host(tmp_path, torch="2.8.0"), "up")
+    assert refused.returncode == 1
+    assert "is 2.8; the engine needs 2.9 or newer" in refused.stderr
+
+
+def test_several_at_once_make_one_environment(bundle: Path, tmp_path: Path) -> None:
+    environment = host(tmp_path)
+    (bundle / ".venv.123").mkdir()  # left by one that was killed
+    command = [str(bundle / "bin" / "inflight"), "up"]
+    running = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+        )
+        for _ in range(3)
+    ]
+    said = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0], said
+    assert sum("Making an environment" in out for out, _ in said) == 1
+    assert all("served" in out for out, _ in said)
+    assert [path.name for path in bundle.glob(".venv*")] == [".venv"]
+
+
+def install(bundle: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [str(bundle / "install")]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
+
+
+def test_an_environment_is_made_again_only_when_what_it_is_made_from_has_changed(
+    bundle: Path, tmp_path: Path
+) -> None:
+    environment = host(tmp_path)
+    assert install(bundle, environment).returncode == 0
+    (bundle / ".venv" / "in-use").touch()
+    again = install(bundle, environment)
+    assert again.returncode == 0, again.stderr
+    assert "Making" not in again.stdout
+    assert (bundle / ".venv" / "in-use").exists()
+    environment["PYTHONPATH"] = str((tmp_path / "host").rename(tmp_path / "moved"))
+    assert "Making" in install(bundle, environment).stdout
+    assert not (bundle / ".venv" / "in-use").exists()
+    assert [path.name for path in bundle.glob(".venv*")] == [".venv"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_told_in_a_sentence(bundle: Path, tmp_path: Path) -> None:
+    bundle.chmod(0o555)
+    refused = run(bundle, host(tmp_path), "up")
+    bundle.chmod(0o755)
+    assert refused.returncode == 1
+    assert f"no environment can be made in {bundle}: Permission denied" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_place_that_cannot_be_written_is_told_in_a_sentence(bundle: Path, tmp_path: Path) -> None:
+    (bundle / ".install.lock").mkdir()  # stands in for what even root may not write
+    refused = run(bundle, host(tmp_path), "up")
+    assert refused.returncode == 1
+    assert f"no environment can be made in {bundle}: " in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_stop_leaves_nothing_half_made(bundle: Path, tmp_path: Path) -> None:
+    environment = host(tmp_path)
+    # What is made is held up in the middle, where a file of the venv is written.
+    script = bundle / "install"
+    script.write_text(script.read_text().replace("command.chmod(0o755)", "import time; time.sleep(60)"))
+    with subprocess.Popen([str(script)], stdout=subprocess.DEVNULL, env=environment) as process:
+        while not list(bundle.glob(".venv.*/bin/inflight")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.terminate()
+        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert list(bundle.glob(".venv*")) == []
+
+
+def test_the_name_says_for_which_python_it_is() -> None:
+    assert bundle_name("0.3.0", "3.12") == "inflight-0.3.0-py312-x86_64.tar.xz"
+
+
+def test_a_model_that_cannot_be_had_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise CheckpointError("there is no room")
+
+    monkeypatch.setattr(bundling, "resolve_checkpoint", refuse)
+    monkeypatch.setattr(sys, "argv", ["make bundle", "--with-default-model"])
+    with pytest.raises(SystemExit, match="there is no room"):
+        bundling.main()
 
 
 def test_another_python_is_refused_by_its_version(bundle: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -51,3 +52,14 @@ def test_of_the_project_everything_that_runs_goes_in_and_nothing_else() -> None:
     assert "python_backend/backends/tensorrtllm/model.py" in paths
     assert not any(path.startswith(("tests/", "benchmarks/", "deploy/", ".")) for path in paths)
     assert not any("__pycache__" in path or path.endswith(".pyc") for path in paths)
+
+
+def test_of_a_checkout_only_what_git_keeps_goes_in(tmp_path: Path) -> None:
+    for name in ("LICENSE", "launcher/cli.py", "launcher/notes.txt", "launcher/gone.py", "tests/test_cli.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert "launcher/notes.txt" in {str(path) for path in project_files(tmp_path)}
+    for command in (["init", "--quiet"], ["add", "LICENSE", "launcher/cli.py", "launcher/gone.py", "tests"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    (tmp_path / "launcher" / "gone.py").unlink()
+    assert [str(path) for path in project_files(tmp_path)] == ["LICENSE", "launcher/cli.py"]

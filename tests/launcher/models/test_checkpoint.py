@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.bundled import MARK, bundled_with
 from launcher.models.checkpoint import (
     CheckpointError,
     local_checkpoint,
@@ -17,6 +18,7 @@ from launcher.models.checkpoint import (
     resolve_checkpoint,
     served_name,
 )
+from launcher.settings import StackSettings
 from tests.launcher.conftest import RecordedProgress
 from tests.launcher.stand_ins.project import write_checkpoint
 from tests.launcher.stand_ins.tiny_model import write_gguf, write_wheel
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from launcher.models.catalogue import KnownModel
 
+DEFAULT = StackSettings().model
 WRITING = "Writing the tokenizer"
 
 
@@ -194,6 +197,25 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match=r"has no model-00002-of-00002\.safetensors"):
         local_checkpoint(str(directory))
+
+
+def test_a_model_that_came_in_the_bundle_is_served_from_there(
+    tmp_path: Path, progress: RecordedProgress
+) -> None:
+    (tmp_path / "models" / DEFAULT).mkdir(parents=True)
+    (tmp_path / MARK).touch()
+    found = resolve_checkpoint(DEFAULT, tmp_path / "data", progress, bundled=bundled_with(tmp_path))
+    assert found.directory == tmp_path / "models" / DEFAULT
+
+
+def test_a_bundle_without_a_model_asks_for_one_and_downloads_nothing(
+    tmp_path: Path, progress: RecordedProgress
+) -> None:
+    (tmp_path / MARK).touch()
+    with pytest.raises(CheckpointError, match=r"^this bundle has no model: --model names a checkpoint"):
+        resolve_checkpoint(DEFAULT, tmp_path / "data", progress, bundled=bundled_with(tmp_path))
+    assert progress.labels == []
+    assert not (tmp_path / "data").exists()
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path, progress: RecordedProgress) -> None:

@@ -15,11 +15,16 @@ def main() -> int:
     for done in range(3):
         print(json.dumps({"stage": "packing", "precision": precision, "done": done, "total": 2}), flush=True)
     print(json.dumps({"stage": "compiling"}), flush=True)
+    if precision == "bf16":
+        print("invalid_request: parameter inflight_precision is 'bf16'; allowed: int8", file=sys.stderr)
+        return 2
     if precision == "fp32":
         print("unsupported: this model is a poem, which this engine does not know", file=sys.stderr)
         return 1
     if precision == "int4":
         time.sleep(600)
+    print(json.dumps({"notice": "Computing on the CPU: there is a GPU, but it is made of cheese"}))
+    print(json.dumps({"inflight_device": "cpu", "computes_on": f"the CPU, {precision}"}))
     print(json.dumps({"told": parameters}))
     return 0
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ class RunningStack:
     def processes(self, name: str = "") -> list[psutil.Process]:
         """What runs below the launcher, with `name` in the program or its first argument."""
         found = psutil.Process(self.process.pid).children(recursive=True)
-        return [process for process in found if is_live(process) and name in " ".join(process.cmdline()[:2])]
+        return [process for process in found if is_live(process) and name in program(process)]
 
     def shared_memory(self) -> list[str]:
         stack_ids = [directory.name for directory in self.data_dir.glob("run/*") if directory.is_dir()]
@@ -93,6 +94,12 @@ class RunningStack:
             if process.is_running():
                 process.kill()
         self.process.wait()
+
+
+def program(process: psutil.Process) -> str:
+    with suppress(psutil.Error):  # it has ended meanwhile
+        return " ".join(process.cmdline()[:2])
+    return ""
 
 
 def is_live(process: psutil.Process) -> bool:
