@@ -16,8 +16,7 @@ from python_backend.engine.executor import ModelExecutor, StepModel
 from python_backend.engine.guides import GuideCompiler, GuideLimits
 from python_backend.engine.kv_size import default_kv_tokens, kv_bytes_per_token
 from python_backend.engine.messages import LoadingProgress, ignore_progress
-from python_backend.engine.models import load_weights
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.engine.models import load_weights, longest_sequence
 
 if TYPE_CHECKING:
     from python_backend.engine.execution import Executor
@@ -28,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 def build_engine(config: EngineConfig, progress: LoadingProgress = ignore_progress) -> Engine:
     weights = _open_weights(config)
-    wanted_tokens = _max_sequence_tokens(config, weights.shape)
+    wanted_tokens = longest_sequence(weights.shape, config.max_sequence_tokens)
     pool, executor = _place(config, weights, wanted_tokens, progress)
     max_sequence_tokens = min(wanted_tokens, pool.capacity_tokens)
     if max_sequence_tokens < wanted_tokens:
@@ -89,18 +88,6 @@ def build_model(
     )
     model.warm_up()
     return model
-
-
-def _max_sequence_tokens(config: EngineConfig, shape: DecoderShape) -> int:
-    wanted = config.max_sequence_tokens or shape.max_positions
-    if wanted > shape.max_positions:
-        raise InflightError(
-            ErrorKind.INVALID_REQUEST,
-            f"parameter inflight_max_sequence_tokens is {wanted}; allowed: 1 to {shape.max_positions}, "
-            "the model's positions",
-            "inflight_max_sequence_tokens",
-        )
-    return wanted
 
 
 def _guide_compiler(config: EngineConfig, shape: DecoderShape) -> GuideCompiler | None:

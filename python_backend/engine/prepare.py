@@ -24,7 +24,6 @@ from python_backend.wire.parameters import (
     DeviceSettings,
     EngineParameters,
     parse_engine_parameters,
-    refusal,
 )
 
 if TYPE_CHECKING:
@@ -70,14 +69,12 @@ def _refuse_unfit_model(parameters: EngineParameters) -> None:
     """What the engine would refuse after all around it has been started."""
     from python_backend.engine.checkpoint import Checkpoint
     from python_backend.engine.checkpoint.shapes_only import ShapesOnly
-    from python_backend.engine.models import load_weights
+    from python_backend.engine.models import load_weights, longest_sequence
 
     wanted = parameters.inflight_max_sequence_tokens
     is_random = parameters.inflight_weights == "random"
     model = (ShapesOnly if is_random else Checkpoint)(parameters.gpt_model_path)
-    most = load_weights(model, wanted).shape.max_positions
-    if wanted is not None and wanted > most:
-        raise refusal("inflight_max_sequence_tokens", str(wanted), f"1 to {most}, the model's positions")
+    longest_sequence(load_weights(model, wanted).shape, wanted)
 
 
 def _fingerprint(parameters: EngineParameters, settings: DeviceSettings) -> str:

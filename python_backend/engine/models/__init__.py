@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from python_backend.engine.models.config import Config, unsupported
 from python_backend.engine.models.families import FAMILIES
 from python_backend.engine.models.reader import CheckpointWeights
+from python_backend.wire.parameters import refusal
 
 if TYPE_CHECKING:
     from python_backend.engine.checkpoint import TensorStore
-    from python_backend.engine.models.decoder import DecoderWeights
+    from python_backend.engine.models.decoder import DecoderShape, DecoderWeights
 
-__all__ = ["FAMILIES", "load_weights"]
+__all__ = ["FAMILIES", "load_weights", "longest_sequence"]
 
 
 def load_weights(checkpoint: TensorStore, max_sequence_tokens: int | None = None) -> DecoderWeights:
@@ -31,3 +32,11 @@ def load_weights(checkpoint: TensorStore, max_sequence_tokens: int | None = None
         f"{checkpoint.path} is a {named}, which this engine does not know; "
         f"it knows {', '.join(sorted(FAMILIES))}"
     )
+
+
+def longest_sequence(shape: DecoderShape, wanted: int | None) -> int:
+    """How long sequences may become: as long as was asked for, or as long as the model can."""
+    if wanted is not None and wanted > shape.max_positions:
+        allowed = f"1 to {shape.max_positions}, the model's positions"
+        raise refusal("inflight_max_sequence_tokens", str(wanted), allowed)
+    return wanted or shape.max_positions
