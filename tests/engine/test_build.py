@@ -63,7 +63,7 @@ def test_a_cache_smaller_than_the_context_limits_sequences_and_says_so(
 
 def test_more_positions_than_the_model_has_are_refused(config: EngineConfig) -> None:
     with pytest.raises(
-        InflightError, match="inflight_max_sequence_tokens is 257; allowed: 1 to 256"
+        InflightError, match="inflight_max_sequence_tokens is '257'; allowed: 1 to 256"
     ) as refused:
         build_engine(replace(config, max_sequence_tokens=257))
     assert refused.value.kind is ErrorKind.INVALID_REQUEST

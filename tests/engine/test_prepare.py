@@ -189,7 +189,7 @@ def test_a_damaged_checkpoint_is_refused_and_leaves_nothing(tmp_path: Path) -> N
 def test_more_positions_than_the_model_has_are_said_here_already(model: Path, tmp_path: Path) -> None:
     result = prepare(model, tmp_path, inflight_max_sequence_tokens="257")
     assert result.status == 2
-    assert "inflight_max_sequence_tokens is 257; allowed: 1 to 256" in result.complaint
+    assert "inflight_max_sequence_tokens is '257'; allowed: 1 to 256" in result.complaint
     assert "Traceback" not in result.complaint
 
 
