@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.api import sse
+from router.api.calls import in_api_words
 from router.api.dialects import Dialect
 from router.api.errors import write_error
 from router.stop_text import StopScanner
@@ -49,6 +50,8 @@ class Choice:
         self._ticket = ticket
         self._record = ticket.record
         self._scanner = StopScanner(call.stop) if call.stop else None
+        self._echo = call.prompt if call.echo else ""
+        self._shares_prompt = call.shares_prompt
         self._metrics = metrics
         self._share = metrics.share(ticket.record)
         self._last_s = 0.0
@@ -61,6 +64,8 @@ class Choice:
                     continue  # the engine was told to stop: what still comes is for nobody
                 first = self._count(delta)
                 text = self._take(delta)
+                if first:
+                    text = self._echo + text
                 if text or first:
                     yield text
                 if self.finish_reason:
@@ -68,7 +73,7 @@ class Choice:
         except InflightError as error:
             if self._ticket.cut_by is None:
                 self._metrics.triton_failed(error.kind, self._record.model)
-                raise
+                raise in_api_words(error) from None
         raise self._ticket.cut_by or InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
 
     async def settle(self) -> None:
@@ -107,7 +112,7 @@ class Choice:
         else:
             self._share.between_chunks.observe(now_s - self._last_s)
         self._last_s = now_s
-        if self.prompt_tokens == 0:
+        if self.prompt_tokens == 0 and not self._shares_prompt:
             self.prompt_tokens = delta.prompt_tokens
             self._record.prompt_tokens += delta.prompt_tokens
         self.completion_tokens += delta.completion_tokens

@@ -31,6 +31,12 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     ignore_eos: bool = False
     add_special_tokens: bool = True
+    # What the answer must be a word of: a kind of the contract's guided_decoding_guide_type, and its text.
+    guide: tuple[str, str] | None = None
+    logit_bias: dict[str, float] | None = None
+    # Further answers to the prompt of the call before it: its tokens are counted there.
+    shares_prompt: bool = False
+    echo: bool = False
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):

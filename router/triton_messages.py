@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 STOP_WORDS = 4
 # Triton batches only requests with the same set of inputs and the same shapes, so each request sends all of
-# these, in this order, and pads its stop words. Only `end_id` comes and goes.
+# these, in this order, and pads its stop words. Only `end_id` and what
+# _GUIDE_INPUTS names come and go.
 _INPUTS = (
     "text_input",
     "max_tokens",
@@ -35,6 +37,8 @@ _INPUTS = (
     "stream",
     "exclude_input_in_output",
 )
+# These go past the step that Triton batches, so they may come and go too.
+_GUIDE_INPUTS = ("guided_decoding_guide_type", "guided_decoding_guide")
 _NO_END_ID = -1
 
 
@@ -85,6 +89,13 @@ class GenerateRequests:
         raw.extend(map(codec.encode, self._dtypes, values))
         if call.ignore_eos:
             raw.append(codec.encode("INT32", [_NO_END_ID]))
+        if call.guide is not None:
+            for name, text in zip(_GUIDE_INPUTS, call.guide, strict=True):
+                message.inputs.add(name=name, datatype="BYTES", shape=[1, 1])
+                raw.append(codec.encode("BYTES", [text]))
+        if call.logit_bias is not None:
+            bias = msgspec.json.encode(call.logit_bias).decode()
+            message.parameters["inflight_logit_bias"].string_param = bias
         return message
 
 

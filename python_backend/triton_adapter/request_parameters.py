@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,24 @@ def decode_cache_salt(parameters: Mapping[str, Any], isolate_tenants: bool) -> s
     tenant = _text(parameters, "tenant")
     # As JSON, so that no tenant can make up another's by what it puts into the salt.
     return json.dumps([tenant, salt]) if isolate_tenants else salt
+
+
+def decode_logit_bias(parameters: Mapping[str, Any]) -> dict[int, float]:
+    """What is added to the scores of some tokens, by their ids."""
+    if "inflight_logit_bias" not in parameters:
+        return {}
+    try:
+        wanted = json.loads(_text(parameters, "inflight_logit_bias"))
+        bias = {int(token_id): float(value) for token_id, value in wanted.items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        bias = {-1: 0.0}
+    if any(token_id < 0 or not math.isfinite(value) for token_id, value in bias.items()):
+        raise invalid(
+            "inflight_logit_bias",
+            "the request parameter inflight_logit_bias must be a JSON object of token ids and numbers, "
+            'such as {"11": -100}',
+        )
+    return bias
 
 
 def decode_limits(parameters: Mapping[str, Any], now: Limits, most: Limits) -> Limits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from python_backend.engine.request import GenerationRequest
@@ -12,6 +12,7 @@ from python_backend.triton_adapter.inputs import RowInputs, invalid
 from python_backend.triton_adapter.pb import Array
 from python_backend.triton_adapter.request_parameters import (
     decode_cache_salt,
+    decode_logit_bias,
     decode_tier,
     refuse_other_phases,
 )
@@ -113,10 +114,11 @@ def decode_call(
     _refuse_what_is_not_honoured(inputs, rows)
     refuse_other_phases(parameters)
     tier, salt = decode_tier(parameters), decode_cache_salt(parameters, rules.isolate_tenants)
+    bias = decode_logit_bias(parameters)
     call = GenerateCall(
         request_id=request_id,
         rows=tuple(
-            _decode_row(row, decode_generation(row, tier, salt, rules.max_sequences), rules)
+            _decode_row(row, _biased(decode_generation(row, tier, salt, rules.max_sequences), bias), rules)
             for row in row_inputs
         ),
         feeds_postprocessing="decoder_input_ids" in inputs,
@@ -124,6 +126,12 @@ def decode_call(
     if not rules.decoupled:
         _refuse_several_responses(call)
     return call
+
+
+def _biased(generation: GenerationRequest, bias: Mapping[int, float]) -> GenerationRequest:
+    if not bias:
+        return generation
+    return replace(generation, token_bias={**generation.token_bias, **bias})
 
 
 def _decode_row(row: RowInputs, generation: GenerationRequest, rules: ModelRules) -> RowCall:

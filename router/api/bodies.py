@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -12,6 +12,10 @@ from router.pipeline import MAX_NEW_TOKENS
 
 _Tokens = Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)]
 _StopText = Annotated[str, Meta(min_length=1, max_length=1000)]
+MAX_CHOICES = 16
+MAX_BIASES = 300
+_TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
+_Bias = Annotated[float, Meta(ge=-100, le=100)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
@@ -39,6 +43,20 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
+class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`strict` makes no difference: the answer always follows the schema."""
+
+    name: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
+    schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What chat and plain completions share. Null is the same as not given."""
 
@@ -63,9 +81,9 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     store: Any = None
     safety_identifier: Any = None
     prompt_cache_key: Any = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    logit_bias: Annotated[dict[_TokenId, _Bias], Meta(max_length=MAX_BIASES)] | None = None
     # Not honoured yet: refused unless they carry a value of NEUTRAL.
-    n: Any = None
-    logit_bias: Any = None
     logprobs: Any = None
     service_tier: Any = None
 
@@ -80,7 +98,7 @@ class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     parallel_tool_calls: Any = None
     prediction: Any = None
     reasoning_effort: Any = None
-    response_format: Any = None
+    response_format: ResponseFormat | None = None
     tool_choice: Any = None
     tools: Any = None
     top_logprobs: Any = None
@@ -90,15 +108,13 @@ class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class CompletionBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     prompt: str | list[Any]
+    echo: bool | None = None
     best_of: Any = None
-    echo: Any = None
     suffix: Any = None
 
 
 # Values that ask for what the router does anyway.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "logit_bias": ({},),
     "logprobs": (False,),
     "service_tier": ("auto", "default"),
     "audio": (),
@@ -108,14 +124,12 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (True, False),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
     "best_of": (1,),
-    "echo": (False,),
     "suffix": ("",),
 }
 MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -136,6 +150,12 @@ def decode_chat(body: bytes) -> ChatBody:
     decoded = _decode(_chat, body)
     for index, message in enumerate(decoded.messages):
         _refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
+    asked = decoded.response_format
+    if asked is not None and (asked.type == "json_schema") != (asked.json_schema is not None):
+        raise _invalid(
+            "response_format: json_schema goes with type json_schema, and with no other",
+            "response_format.json_schema",
+        )
     return decoded
 
 
@@ -172,8 +192,8 @@ def _refuse_unsupported(struct: msgspec.Struct, neutral: dict[str, tuple[Any, ..
 
 def _explain(problem: str) -> InflightError:
     """Turns msgspec's sentence into one that names the field first."""
-    what, _, where = problem.partition(" - at `$")
-    path = where.rstrip("`").lstrip(".")
+    what, _, where = problem.partition(" - at `")
+    path = where.rpartition("$")[2].rstrip("`").lstrip(".")
     if what.startswith("Object contains unknown field"):
         field = ".".join(filter(None, [path, what.split("`")[1]]))
         return _invalid(f"Unrecognized request argument supplied: {field}", field)
@@ -181,6 +201,8 @@ def _explain(problem: str) -> InflightError:
         field = ".".join(filter(None, [path, what.split("`")[1]]))
         return _invalid(f"Missing required parameter: {field}", field)
     what = what[0].lower() + what[1:]
+    if where.startswith("key`"):
+        what = f"a key: {what}"
     return _invalid(f"{path}: {what}" if path else f"the body: {what}", path or None)
 
 

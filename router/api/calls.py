@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.pipeline import MAX_NEW_TOKENS, GenerationCall
 
@@ -54,14 +56,15 @@ def _content(message: Message, index: int) -> str:
     return "\n".join(texts)
 
 
-def chat_call(
+def chat_calls(
     body: ChatBody, prompt: str, request_id: str, tenant: str, defaults: SamplingDefaults
-) -> GenerationCall:
+) -> list[GenerationCall]:
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise _invalid("give either max_tokens or max_completion_tokens, not both", "max_tokens")
     max_tokens = body.max_completion_tokens or body.max_tokens or MAX_NEW_TOKENS
     # The template has written the special tokens already.
-    return _call(body, prompt, request_id, tenant, max_tokens, defaults, add_special_tokens=False)
+    call = _call(body, prompt, request_id, tenant, max_tokens, defaults, add_special_tokens=False)
+    return _choices(msgspec.structs.replace(call, guide=_guide(body)), body.n)
 
 
 def completion_calls(
@@ -70,10 +73,53 @@ def completion_calls(
     prompts = [body.prompt] if isinstance(body.prompt, str) else _prompts(body.prompt)
     max_tokens = body.max_tokens or COMPLETION_TOKENS
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
+    if len(prompts) * (body.n or 1) > MAX_PROMPTS:
+        raise _invalid(f"n: at most {MAX_PROMPTS} answers to all prompts together", "n")
     return [
-        _call(body, prompt, each, tenant, max_tokens, defaults, add_special_tokens=True)
+        choice
         for prompt, each in zip(prompts, ids, strict=True)
+        for choice in _choices(
+            msgspec.structs.replace(
+                _call(body, prompt, each, tenant, max_tokens, defaults, add_special_tokens=True),
+                echo=bool(body.echo),
+            ),
+            body.n,
+        )
     ]
+
+
+def _choices(call: GenerationCall, count: int | None) -> list[GenerationCall]:
+    """As many answers to one prompt; the first is the one that would come alone."""
+    others = (
+        msgspec.structs.replace(
+            call,
+            request_id=f"{call.request_id}.{index}",
+            seed=(call.seed + index) % 2**64,
+            shares_prompt=True,
+        )
+        for index in range(1, count or 1)
+    )
+    return [call, *others]
+
+
+def _guide(body: ChatBody) -> tuple[str, str] | None:
+    asked = body.response_format
+    if asked is None or asked.type == "text":
+        return None
+    if asked.json_schema is None:
+        return ("json", "")
+    return ("json_schema", msgspec.json.encode(asked.json_schema.schema).decode())
+
+
+# What an error of the engine calls by the contract's names -> what the caller calls it.
+_API_NAMES = {"guided_decoding_guide": "response_format"}
+
+
+def in_api_words(error: InflightError) -> InflightError:
+    for name, field in _API_NAMES.items():
+        if error.kind.is_callers_fault and name in error.message:
+            return InflightError(error.kind, error.message.replace(name, field), field)
+    return error
 
 
 def _prompts(prompts: list[Any]) -> list[str]:
@@ -120,6 +166,7 @@ def _call(
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         ignore_eos=bool(body.ignore_eos),
+        logit_bias=body.logit_bias or None,
         add_special_tokens=add_special_tokens,
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.answering import Service, answer
 from router.api.bodies import decode_chat
-from router.api.calls import chat_call, chat_messages
+from router.api.calls import chat_calls, chat_messages
 from router.api.dialects import ChatDialect
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class ChatCompletions:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
         prompt = model.template.render(chat_messages(body))
-        call = chat_call(body, prompt, record.request_id, record.tenant, model.defaults)
+        calls = chat_calls(body, prompt, record.request_id, record.tenant, model.defaults)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = ChatDialect(record.request_id, model.name, include_usage=include_usage)
-        await answer(exchange, record, self._service, model, [call], dialect, bool(body.stream))
+        await answer(exchange, record, self._service, model, calls, dialect, bool(body.stream))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from router.api.bodies import decode_chat
-from router.api.calls import chat_call
+from router.api.calls import chat_calls
 from router.sampling_defaults import SamplingDefaults, load_sampling_defaults
 
 ADVICE = SamplingDefaults(temperature=0.2, top_p=0.9)
@@ -28,7 +28,8 @@ def test_advice_that_makes_no_sense_is_not_taken(tmp_path: Path, text: str) -> N
 
 
 def test_what_a_client_says_wins_over_the_advice() -> None:
-    silent = chat_call(decode_chat(BODY + b"}"), "x", "id", "local", ADVICE)
+    (silent,) = chat_calls(decode_chat(BODY + b"}"), "x", "id", "local", ADVICE)
     assert (silent.temperature, silent.top_p) == (0.2, 0.9)
-    spoken = chat_call(decode_chat(BODY + b', "temperature": 1.5, "top_p": 1}'), "x", "id", "local", ADVICE)
+    body = decode_chat(BODY + b', "temperature": 1.5, "top_p": 1}')
+    (spoken,) = chat_calls(body, "x", "id", "local", ADVICE)
     assert (spoken.temperature, spoken.top_p) == (1.5, 1.0)

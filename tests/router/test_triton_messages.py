@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
@@ -32,6 +33,19 @@ def inputs(message: Any) -> dict[str, tuple[str, list[int], list[Any]]]:
         tensor.name: (tensor.datatype, list(tensor.shape), codec.decode(tensor.datatype, raw))
         for tensor, raw in zip(message.inputs, message.raw_input_contents, strict=True)
     }
+
+
+def test_a_guide_and_a_bias_come_along_only_where_they_were_asked_for() -> None:
+    requests = GenerateRequests("ensemble")
+    plain = inputs(requests.build(CALL))
+    asked = msgspec.structs.replace(CALL, guide=("json_schema", '{"a": 1}'), logit_bias={"5": -1.5})
+    message = requests.build(asked)
+    found = inputs(message)
+    assert found["guided_decoding_guide_type"] == ("BYTES", [1, 1], [b"json_schema"])
+    assert found["guided_decoding_guide"] == ("BYTES", [1, 1], [b'{"a": 1}'])
+    assert list(found)[: len(plain)] == list(plain)
+    assert message.parameters["inflight_logit_bias"].string_param == '{"5":-1.5}'
+    assert "inflight_logit_bias" not in requests.build(CALL).parameters
 
 
 def test_a_call_becomes_the_tensors_of_the_contract() -> None:

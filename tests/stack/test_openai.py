@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from openai import OpenAI
-from openai.types.chat import ChatCompletionMessageParam
+from openai import BadRequestError, OpenAI
+from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from tokenizers import Tokenizer
 
 from benchmarks.stack import RunningStack
@@ -52,6 +53,69 @@ def test_the_capital_of_france_is_paris(
     assert answer.usage.prompt_tokens == len(tokenizer.encode(templated(ASKED)).ids)
     assert answer.usage.completion_tokens == len(tokenizer.encode(text).ids)
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_an_answer_follows_the_schema_it_is_given(openai: OpenAI, steady_stack: RunningStack) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}, "letters": {"type": "integer"}},
+        "required": ["city", "letters"],
+        "additionalProperties": False,
+    }
+    answer = openai.chat.completions.create(
+        model=steady_stack.model,
+        messages=QUESTION,
+        temperature=0,
+        max_tokens=100,
+        response_format={"type": "json_schema", "json_schema": {"name": "place", "schema": schema}},
+    )
+    place = json.loads(answer.choices[0].message.content or "")
+    assert place.keys() == {"city", "letters"}
+    assert place["city"] in ("Paris", "Rome")
+    assert isinstance(place["letters"], int)
+
+
+def test_a_schema_that_cannot_be_is_refused_by_the_callers_name(
+    openai: OpenAI, steady_stack: RunningStack
+) -> None:
+    with pytest.raises(BadRequestError, match="response_format") as refusal:
+        openai.chat.completions.create(
+            model=steady_stack.model,
+            messages=QUESTION,
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "none", "schema": {"type": "colour"}},
+            },
+        )
+    assert refusal.value.param == "response_format"
+
+
+def test_the_first_of_several_answers_is_the_one_that_comes_alone(
+    openai: OpenAI, steady_stack: RunningStack
+) -> None:
+    def ask(n: int) -> ChatCompletion:
+        return openai.chat.completions.create(
+            model=steady_stack.model, messages=QUESTION, temperature=1.5, seed=5, max_tokens=24, n=n
+        )
+
+    alone, several = ask(1), ask(3)
+    texts = [choice.message.content for choice in several.choices]
+    assert texts[0] == alone.choices[0].message.content
+    assert len(set(texts)) == 3
+    assert several.usage is not None
+    assert alone.usage is not None
+    assert several.usage.prompt_tokens == alone.usage.prompt_tokens
+
+
+def test_a_token_with_the_lowest_bias_does_not_come(
+    openai: OpenAI, steady_stack: RunningStack, tokenizer: Tokenizer
+) -> None:
+    banned = {str(tokenizer.token_to_id(token)): -100 for token in ("ĠParis", "Paris")}
+    answer = openai.chat.completions.create(
+        model=steady_stack.model, messages=QUESTION, temperature=0, max_tokens=32, logit_bias=banned
+    )
+    assert "Paris" not in tokenizer.encode(answer.choices[0].message.content or "").tokens
+    assert "ĠParis" not in tokenizer.encode(answer.choices[0].message.content or "").tokens
 
 
 def test_a_stream_says_the_same_as_the_whole_answer(openai: OpenAI, steady_stack: RunningStack) -> None:

@@ -11,6 +11,7 @@ from python_backend.triton_adapter.request_parameters import (
     Limits,
     decode_cache_salt,
     decode_limits,
+    decode_logit_bias,
     decode_tier,
     refuse_other_phases,
 )
@@ -30,6 +31,19 @@ def test_a_tier_is_one_of_three_and_standard_unless_named() -> None:
 def test_an_unknown_tier_is_refused(tier: Any) -> None:
     with pytest.raises(InflightError, match="inflight_tier"):
         decode_tier({"inflight_tier": tier})
+
+
+def test_a_bias_names_tokens_by_their_ids() -> None:
+    assert decode_logit_bias({}) == {}
+    assert decode_logit_bias({"inflight_logit_bias": '{"11": -100, "7": 2.5}'}) == {11: -100.0, 7: 2.5}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "5", '{"a": 1}', '{"-3": 1}', '{"3": "x"}', '{"3": NaN}', 7, "[" * 9000]
+)
+def test_a_bias_that_is_not_one_is_refused(text: Any) -> None:
+    with pytest.raises(InflightError, match="inflight_logit_bias"):
+        decode_logit_bias({"inflight_logit_bias": text})
 
 
 def test_tenants_share_the_cache_unless_they_are_kept_apart() -> None:

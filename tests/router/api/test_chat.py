@@ -68,6 +68,67 @@ async def test_usage_comes_last_and_only_when_asked_for(router: RunningRouter) -
     assert got[-1]["usage"] == {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
 
 
+async def test_several_answers_to_one_prompt_are_told_apart_and_its_tokens_counted_once(
+    router: RunningRouter,
+) -> None:
+    router.pipeline.script = lambda call: words(f"seed {call.seed}")
+    answer = (await router.chat(n=3, seed=2**63 - 1)).json()
+    texts = [choice["message"]["content"] for choice in answer["choices"]]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    assert texts == [f"seed {2**63 - 1 + index}" for index in range(3)]
+    assert answer["usage"] == {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+    assert len({call.request_id for call in router.pipeline.calls}) == 3
+
+
+async def test_each_of_several_streamed_answers_has_its_index_and_its_end(router: RunningRouter) -> None:
+    got = chunks((await router.chat(stream=True, n=2)).text)
+    choices = [chunk["choices"][0] for chunk in got]  # type: ignore[index]  # JSON
+    for index in range(2):
+        mine = [choice for choice in choices if choice["index"] == index]
+        assert "".join(choice["delta"].get("content", "") for choice in mine) == "Hello world"
+        assert mine[-1]["finish_reason"] == "stop"
+
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "guide"),
+    [
+        (None, None),
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, ("json", "")),
+        (
+            {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": SCHEMA}},
+            ("json_schema", json.dumps(SCHEMA, separators=(",", ":"))),
+        ),
+    ],
+)
+async def test_a_response_format_becomes_the_engines_guide(
+    router: RunningRouter, asked: object, guide: tuple[str, str] | None
+) -> None:
+    assert (await router.chat(response_format=asked)).status_code == 200
+    assert router.pipeline.calls[-1].guide == guide
+
+
+async def test_a_schema_refused_by_the_engine_is_refused_in_the_callers_words(
+    router: RunningRouter,
+) -> None:
+    refusal = InflightError(ErrorKind.INVALID_REQUEST, "guided_decoding_guide: no such type: colour")
+    router.pipeline.script = lambda call: [refusal]
+    response = await router.chat(response_format={"type": "json_object"})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["message"], error["param"]) == ("response_format: no such type: colour", "response_format")
+
+
+async def test_a_bias_on_tokens_reaches_the_engine(router: RunningRouter) -> None:
+    await router.chat(logit_bias={"11": -100, "7": 2.5})
+    assert router.pipeline.calls[-1].logit_bias == {"11": -100, "7": 2.5}
+    await router.chat(logit_bias={})
+    assert router.pipeline.calls[-1].logit_bias is None
+
+
 @pytest.mark.parametrize(
     ("finish", "reason"), [("end_id", "stop"), ("stop_words", "stop"), ("length", "length")]
 )

@@ -32,6 +32,28 @@ async def test_a_list_of_one_prompt_is_one_prompt(router: RunningRouter) -> None
     assert len((await router.complete(prompt=["x"])).json()["choices"]) == 1
 
 
+async def test_answers_to_several_prompts_come_prompt_by_prompt(router: RunningRouter) -> None:
+    router.pipeline.script = lambda call: words(call.prompt)
+    answer = (await router.complete(prompt=["a", "b"], n=2)).json()
+    assert [choice["text"] for choice in answer["choices"]] == ["a", "a", "b", "b"]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert answer["usage"]["prompt_tokens"] == 14
+
+
+async def test_more_answers_in_all_than_are_allowed_are_refused(router: RunningRouter) -> None:
+    response = await router.complete(prompt=["a"] * 33, n=2)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == "n: at most 64 answers to all prompts together"
+
+
+async def test_an_echo_puts_the_prompt_before_the_answer_once(router: RunningRouter) -> None:
+    whole = (await router.complete(prompt="Once ", echo=True)).json()
+    assert whole["choices"][0]["text"] == "Once Hello world"
+    got = chunks((await router.complete(prompt="Once ", echo=True, stream=True)).text)
+    texts = [chunk["choices"][0]["text"] for chunk in got]  # type: ignore[index]  # JSON
+    assert texts == ["Once Hello", " world", ""]
+
+
 async def test_a_stream_of_text_ends_with_its_reason(router: RunningRouter) -> None:
     got = chunks((await router.complete(stream=True)).text)
     choices = [chunk["choices"][0] for chunk in got]  # type: ignore[index]  # JSON
