@@ -17,6 +17,7 @@ from router.stop_text import StopScanner
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
+    from router.api.tools import ToolCall, ToolReader
     from router.http.exchange import Exchange
     from router.metrics import Metrics
     from router.pipeline import Delta, Generation, GenerationCall
@@ -40,7 +41,13 @@ class Choice:
     """One generation on its way to the client: cut at stop strings, counted, its end named."""
 
     def __init__(
-        self, index: int, call: GenerationCall, generation: Generation, ticket: Ticket, metrics: Metrics
+        self,
+        index: int,
+        call: GenerationCall,
+        generation: Generation,
+        ticket: Ticket,
+        metrics: Metrics,
+        tools: ToolReader | None = None,
     ) -> None:
         self.index = index
         self.finish_reason = ""
@@ -52,9 +59,16 @@ class Choice:
         self._scanner = StopScanner(call.stop) if call.stop else None
         self._echo = call.prompt if call.echo else ""
         self._shares_prompt = call.shares_prompt
+        self._tools = tools
+        self._told_calls = 0
         self._metrics = metrics
         self._share = metrics.share(ticket.record)
         self._last_s = 0.0
+
+    @property
+    def tool_calls(self) -> Sequence[ToolCall]:
+        """Those that were whole in the text so far."""
+        return () if self._tools is None else self._tools.calls
 
     async def pieces(self) -> AsyncIterator[str]:
         """The text as it comes; the first piece tells of the first token and may be empty."""
@@ -66,7 +80,7 @@ class Choice:
                 text = self._take(delta)
                 if first:
                     text = self._echo + text
-                if text or first:
+                if text or first or self._has_news():
                     yield text
                 if self.finish_reason:
                     return
@@ -75,6 +89,11 @@ class Choice:
                 self._metrics.triton_failed(error.kind, self._record.model)
                 raise in_api_words(error) from None
         raise self._ticket.cut_by or InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
+
+    def _has_news(self) -> bool:
+        """Whether a call became whole since this was asked last."""
+        told, self._told_calls = self._told_calls, len(self.tool_calls)
+        return told < self._told_calls
 
     async def settle(self) -> None:
         """Reads to the end of the stream, so that the engine is known to be done with the request."""
@@ -88,6 +107,17 @@ class Choice:
 
     def _take(self, delta: Delta) -> str:
         """The part of a delta that may leave; sets `finish_reason` when it is the last."""
+        text = self._before_stop(delta)
+        if self._tools is None:
+            return text
+        text = self._tools.feed(text)
+        if self.finish_reason:
+            text += self._tools.flush()
+            if self._tools.calls and self.finish_reason == "stop":
+                self.finish_reason = self._record.finish_reason = "tool_calls"
+        return text
+
+    def _before_stop(self, delta: Delta) -> str:
         text = delta.text
         if self._scanner is not None:
             text = self._scanner.feed(text)
@@ -128,6 +158,7 @@ async def answer(
     calls: Sequence[GenerationCall],
     dialect: Dialect,
     stream: bool,
+    new_reader: Callable[[], ToolReader] | None = None,
 ) -> None:
     """Admit, generate, deliver, settle: the whole life of a request once its body is understood."""
     record.model = model.name
@@ -137,7 +168,8 @@ async def answer(
         for index, call in enumerate(calls):
             generation = model.pipeline.generate(call)
             ticket.attach(generation)
-            choices.append(Choice(index, call, generation, ticket, service.metrics))
+            tools = None if new_reader is None else new_reader()
+            choices.append(Choice(index, call, generation, ticket, service.metrics, tools))
         deliver = _deliver_stream if stream else _deliver_whole
         try:
             await deliver(exchange, record, ticket, choices, dialect)
@@ -166,8 +198,12 @@ async def _deliver_stream(
     exchange: Exchange, record: Record, ticket: Ticket, choices: Sequence[Choice], dialect: Dialect
 ) -> None:
     async def relay(choice: Choice) -> None:
+        told = 0
         async for piece in choice.pieces():
             data = dialect.text_event(choice.index, piece) if piece else b""
+            for number in range(told, len(choice.tool_calls)):
+                data += dialect.call_event(choice.index, number, choice.tool_calls[number])
+            told = len(choice.tool_calls)
             if not exchange.started:  # not earlier: until the first token an error can still have a status
                 exchange.start(200, [*sse.HEADERS, ("x-request-id", record.request_id)])
                 data = dialect.opening(len(choices)) + data

@@ -41,14 +41,17 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise TemplateBroken(f"the chat template does not compile: {error}") from error
         self._special_tokens = dict(special_tokens or {})
+        self.knows_tools = "tools" in source
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
         """The prompt up to where the assistant's answer begins."""
         try:
             return self._template.render(
                 messages=messages,
                 add_generation_prompt=True,
-                tools=None,
+                tools=tools or None,
                 documents=None,
                 **self._special_tokens,
             )

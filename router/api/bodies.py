@@ -14,6 +14,7 @@ _Tokens = Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)]
 _StopText = Annotated[str, Meta(min_length=1, max_length=1000)]
 MAX_CHOICES = 16
 MAX_BIASES = 300
+MAX_TOOLS = 128
 _TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
 _Bias = Annotated[float, Meta(ge=-100, le=100)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -26,6 +27,20 @@ class Part(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
+_Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
+
+
+class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: _Name
+    arguments: str
+
+
+class MadeCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: str
     content: str | list[Part] | None = None
@@ -33,9 +48,30 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refusal: Any = None
     annotations: Any = None
     audio: Any = None
-    tool_calls: Any = None
-    tool_call_id: Any = None
+    tool_calls: list[MadeCall] | None = None
+    tool_call_id: str | None = None
     function_call: Any = None
+
+
+class ToolFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    name: _Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    function: ToolFunction
+    type: Literal["function"] = "function"
+
+
+class NamedFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: _Name
+
+
+class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    function: NamedFunction
+    type: Literal["function"] = "function"
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,7 +82,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`strict` makes no difference: the answer always follows the schema."""
 
-    name: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
+    name: _Name
     schema: dict[str, Any]
     description: str | None = None
     strict: bool | None = None
@@ -95,12 +131,12 @@ class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     function_call: Any = None
     functions: Any = None
     modalities: Any = None
-    parallel_tool_calls: Any = None
+    parallel_tool_calls: bool | None = None
     prediction: Any = None
     reasoning_effort: Any = None
     response_format: ResponseFormat | None = None
-    tool_choice: Any = None
-    tools: Any = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
     top_logprobs: Any = None
     verbosity: Any = None
     web_search_options: Any = None
@@ -121,11 +157,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "functions": ([],),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True, False),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
@@ -136,8 +169,6 @@ MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "refusal": ("",),
     "annotations": ([],),
     "audio": (),
-    "tool_calls": ([],),
-    "tool_call_id": (),
     "function_call": (),
 }
 

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.api.tools import forced_schema, introduction, offered, written_call
 from router.pipeline import MAX_NEW_TOKENS, GenerationCall
 
 if TYPE_CHECKING:
-    from router.api.bodies import ChatBody, CompletionBody, Message, Options
+    from collections.abc import Sequence
+
+    from router.api.bodies import ChatBody, CompletionBody, MadeCall, Message, Options
     from router.sampling_defaults import SamplingDefaults
 
 _Number = TypeVar("_Number", int, float)
@@ -19,23 +22,84 @@ COMPLETION_TOKENS = 16  # OpenAI's default for plain completions
 MAX_PROMPTS = 64
 # Below this, logits divided by the temperature leave the range of 32-bit floats.
 _GREEDY_BELOW = 1e-4
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
 
 
-def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
-    """The messages as chat templates know them: a role they were written for, content as one string."""
-    return [_message(message, index) for index, message in enumerate(body.messages)]
+def chat_messages(body: ChatBody, knows_tools: bool = True) -> list[dict[str, Any]]:
+    """The messages as chat templates know them: a role they were written for, content as one string.
+
+    For a template that does not know tools, those there are, calls and their results become text.
+    """
+    rendered = [_message(message, index, knows_tools) for index, message in enumerate(body.messages)]
+    if not knows_tools and (tools := offered(body)):
+        text = introduction(tools)
+        if rendered[0]["role"] == "system":
+            rendered[0]["content"] = f"{rendered[0]['content']}\n\n{text}"
+        else:
+            rendered.insert(0, {"role": "system", "content": text})
+    return rendered
 
 
-def _message(message: Message, index: int) -> dict[str, Any]:
+def _message(message: Message, index: int, knows_tools: bool) -> dict[str, Any]:
+    where = f"messages[{index}]"
     role = _ROLES.get(message.role)
     if role is None:
         allowed = ", ".join(_ROLES)
-        raise _invalid(f"messages[{index}].role: expected one of {allowed}", f"messages[{index}].role")
-    rendered = {"role": role, "content": _content(message, index)}
+        raise _invalid(f"{where}.role: expected one of {allowed}", f"{where}.role")
+    if message.tool_calls and role != "assistant":
+        raise _invalid(f"{where}.tool_calls: only an assistant makes calls", f"{where}.tool_calls")
+    if (role == "tool") != (message.tool_call_id is not None):
+        raise _invalid(
+            f"{where}.tool_call_id: goes with the role tool, and with no other", f"{where}.tool_call_id"
+        )
+    has_calls = bool(message.tool_calls)
+    content = "" if message.content is None and has_calls else _content(message, index)
+    rendered: dict[str, Any] = {"role": role, "content": content}
     if message.name is not None:
         rendered["name"] = message.name
-    return rendered
+    if role == "tool":
+        return _result(rendered, message.tool_call_id, knows_tools)
+    return _with_calls(rendered, message.tool_calls, where, knows_tools) if message.tool_calls else rendered
+
+
+def _result(rendered: dict[str, Any], call_id: str | None, knows_tools: bool) -> dict[str, Any]:
+    if knows_tools:
+        return {**rendered, "tool_call_id": call_id}
+    return {"role": "user", "content": f"<tool_response>\n{rendered['content']}\n</tool_response>"}
+
+
+def _with_calls(
+    rendered: dict[str, Any], calls: Sequence[MadeCall], where: str, knows_tools: bool
+) -> dict[str, Any]:
+    made = []
+    for number, call in enumerate(calls):
+        place = f"{where}.tool_calls[{number}].function.arguments"
+        try:
+            arguments = msgspec.json.decode(call.function.arguments or "{}")
+        except (msgspec.DecodeError, RecursionError):
+            raise _invalid(f"{place}: expected JSON", place) from None
+        made.append((call, arguments))
+    if not knows_tools:
+        texts = [written_call(call.function.name, arguments) for call, arguments in made]
+        return {**rendered, "content": "\n".join(filter(None, [rendered["content"], *texts]))}
+    # Templates iterate over arguments, so that they come as an object.
+    return {
+        **rendered,
+        "tool_calls": [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.function.name, "arguments": arguments},
+            }
+            for call, arguments in made
+        ],
+    }
 
 
 def _content(message: Message, index: int) -> str:
@@ -103,7 +167,9 @@ def _choices(call: GenerationCall, count: int | None) -> list[GenerationCall]:
 
 
 def _guide(body: ChatBody) -> tuple[str, str] | None:
-    asked = body.response_format
+    asked, forced = body.response_format, forced_schema(body)
+    if forced is not None:
+        return ("json_schema", msgspec.json.encode(forced).decode())
     if asked is None or asked.type == "text":
         return None
     if asked.json_schema is None:

@@ -13,6 +13,8 @@ from router.api import sse
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from router.api.tools import ToolCall
+
 FINGERPRINT = f"inflight-{version('inflight')}"
 
 
@@ -23,6 +25,9 @@ class Ended(Protocol):
     finish_reason: str
     prompt_tokens: int
     completion_tokens: int
+
+    @property
+    def tool_calls(self) -> Sequence[ToolCall]: ...
 
 
 class Dialect:
@@ -46,6 +51,10 @@ class Dialect:
     def text_event(self, index: int, text: str) -> bytes:
         before, after = self._frames.get(index) or self._frame(index)
         return before + sse.json_string(text) + after
+
+    def call_event(self, index: int, number: int, call: ToolCall) -> bytes:
+        """The choice's call of this number, whole."""
+        return self._chunk(_choice(index, delta={"tool_calls": [{"index": number, **call.rendered()}]}))
 
     def opening(self, choices: int) -> bytes:
         """What comes before the first text."""
@@ -101,7 +110,10 @@ class ChatDialect(Dialect):
         return _choice(choice.index, choice.finish_reason, delta={})
 
     def _whole_choice(self, choice: Ended, text: str) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if choice.tool_calls:
+            message["content"] = text.strip() or None
+            message["tool_calls"] = [call.rendered() for call in choice.tool_calls]
         return _choice(choice.index, choice.finish_reason, message=message)
 
 

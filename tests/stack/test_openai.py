@@ -90,6 +90,35 @@ def test_a_schema_that_cannot_be_is_refused_by_the_callers_name(
     assert refusal.value.param == "response_format"
 
 
+def test_a_demanded_tool_is_called_with_arguments_that_fit_it(
+    openai: OpenAI, steady_stack: RunningStack
+) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "unit": {"enum": ["C", "F"]}},
+        "required": ["city", "unit"],
+        "additionalProperties": False,
+    }
+    answer = openai.chat.completions.create(
+        model=steady_stack.model,
+        messages=[{"role": "user", "content": "How warm is it in Paris?"}],
+        tools=[{"type": "function", "function": {"name": "warmth", "parameters": parameters}}],
+        tool_choice="required",
+        temperature=0,
+        max_tokens=120,
+    )
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
+    assert call.type == "function"
+    assert call.function.name == "warmth"
+    arguments = json.loads(call.function.arguments)
+    assert arguments.keys() == {"city", "unit"}
+    assert arguments["unit"] in ("C", "F")
+
+
 def test_the_first_of_several_answers_is_the_one_that_comes_alone(
     openai: OpenAI, steady_stack: RunningStack
 ) -> None:
