@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
-from router.api import health, models
+from router.api import description, health, models
 from router.api.chat import ChatCompletions
 from router.api.completions import Completions
 from router.api.errors import HttpError, error_body, write_error
@@ -41,6 +41,8 @@ class App:
             "/health/live": ("GET", health.live),
             "/health/ready": ("GET", health.Ready(service.registry, service.desk)),
             "/metrics": ("GET", health.ShowMetrics(service.metrics)),
+            "/openapi.json": ("GET", description.show_openapi),
+            "/docs": ("GET", description.show_docs),
         }
         self._show_model: tuple[str, Endpoint] = ("GET", models.ShowModel(service.registry))
 
