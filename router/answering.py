@@ -136,6 +136,8 @@ class Choice:
         """Adds up tokens and times; tells whether this is the first delta."""
         now_s = time.monotonic()
         first = self._last_s == 0.0
+        self._record.received_s = now_s
+        self._record.engine = delta.engine or self._record.engine
         if first:
             self._share.first_token.observe(now_s - self._record.arrived_s)
             self._record.first_token_s = self._record.first_token_s or now_s
@@ -165,6 +167,7 @@ async def answer(
     with service.desk.admit(record) as ticket:
         exchange.on_disconnect(lambda: ticket.cut(InflightError(ErrorKind.CANCELLED, "the client left")))
         choices = []
+        record.dispatched_s = time.monotonic()
         for index, call in enumerate(calls):
             generation = model.pipeline.generate(call)
             ticket.attach(generation)

@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from router.stages import STAGES
+
 if TYPE_CHECKING:
     from python_backend.wire.errors import ErrorKind
     from router.record import Record
@@ -27,6 +29,7 @@ class Share:
         self.duration = metrics.duration.labels(model, tenant)
         self.prompt_tokens = metrics.prompt_tokens.labels(model, tenant)
         self.completion_tokens = metrics.completion_tokens.labels(model, tenant)
+        self.stages = {stage: metrics.stages.labels(stage, model, tenant) for stage in STAGES}
 
 
 class Metrics:
@@ -68,6 +71,13 @@ class Metrics:
             buckets=_LONG_S,
             registry=registry,
         )
+        self.stages = Histogram(
+            "inflight_stage_seconds",
+            "Of accepted requests, by stage; the stages of a request add up to its time.",
+            ("stage", *_WHO),
+            buckets=_LONG_S,
+            registry=registry,
+        )
         self.prompt_tokens = Counter("inflight_prompt_tokens", "Tokens read.", _WHO, registry=registry)
         self.completion_tokens = Counter(
             "inflight_completion_tokens", "Tokens delivered.", _WHO, registry=registry
@@ -94,6 +104,8 @@ class Metrics:
         share = self.share(record)
         share.in_flight.dec()
         share.duration.observe(now_s - record.arrived_s)
+        for stage, seconds in record.stages(now_s).items():
+            share.stages[stage].observe(seconds)
         share.prompt_tokens.inc(record.prompt_tokens)
         share.completion_tokens.inc(record.completion_tokens)
         self.ended.labels(record.outcome, record.model, record.tenant).inc()

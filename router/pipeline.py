@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from router.stages import EngineTimes
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -46,6 +48,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     completion_tokens: int = 0
     prompt_tokens: int = 0
     finish: str | None = None  # end_id, stop_words, length, cancelled
+    engine: EngineTimes | None = None  # with the last one, where the engine tells
 
 
 class Generation(Protocol):

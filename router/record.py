@@ -6,6 +6,8 @@ import secrets
 import time
 from dataclasses import dataclass, field
 
+from router.stages import EngineTimes, Moments, stage_seconds
+
 LOCAL_TENANT = "local"
 
 
@@ -23,6 +25,16 @@ class Record:
     completion_tokens: int = 0
     finish_reason: str = ""
     outcome: str = ""
+    dispatched_s: float | None = None
+    received_s: float | None = None
+    engine: EngineTimes | None = None
+
+    def stages(self, now_s: float) -> dict[str, float]:
+        """Seconds of each stage up to now; empty for what never reached Triton."""
+        if self.dispatched_s is None:
+            return {}
+        received_s = self.received_s or now_s
+        return stage_seconds(Moments(self.arrived_s, self.dispatched_s, received_s, now_s), self.engine)
 
     def describe(self, status: int, now_s: float) -> str:
         """One line for the log; never any text of prompt or answer."""
@@ -37,6 +49,7 @@ class Record:
         if self.first_token_s is not None:
             parts.append(f"first_token_ms={(self.first_token_s - self.arrived_s) * 1e3:.1f}")
         parts.append(f"total_ms={(now_s - self.arrived_s) * 1e3:.1f}")
+        parts += [f"{stage}_ms={seconds * 1e3:.1f}" for stage, seconds in self.stages(now_s).items()]
         return " ".join(parts)
 
 

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import msgspec
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -165,7 +166,7 @@ class TritonGeneration:
         if delta.finish is None and is_final(response):
             # NVIDIA's engine does not say why it ended.
             finish = "length" if self._generated >= self._max_tokens else "end_id"
-            delta = Delta(delta.text, delta.completion_tokens, delta.prompt_tokens, finish)
+            delta = msgspec.structs.replace(delta, finish=finish)
         if delta.finish is not None:
             self._expect_end()
         return delta

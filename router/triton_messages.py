@@ -10,6 +10,7 @@ from tritonclient.grpc import service_pb2
 from python_backend.wire import codec
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM, ModelContract
 from router.pipeline import Delta
+from router.stages import EngineTimes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,10 +37,17 @@ _INPUTS = (
     "return_num_output_tokens",
     "stream",
     "exclude_input_in_output",
+    "return_perf_metrics",
 )
 # These go past the step that Triton batches, so they may come and go too.
 _GUIDE_INPUTS = ("guided_decoding_guide_type", "guided_decoding_guide")
 _NO_END_ID = -1
+_ENGINE_TIMES = {
+    "arrival_time_ns": "arrival_s",
+    "first_scheduled_time_ns": "first_scheduled_s",
+    "first_token_time_ns": "first_token_s",
+    "last_token_time_ns": "last_token_s",
+}
 
 
 def _template(model: str, contract: ModelContract, names: Sequence[str]) -> Any:
@@ -84,6 +92,7 @@ class GenerateRequests:
             [True],
             [True],
             [True],
+            [True],
         ]
         raw = message.raw_input_contents
         raw.extend(map(codec.encode, self._dtypes, values))
@@ -117,6 +126,7 @@ def stop_request(engine: str, request_id: str) -> Any:
 def read_delta(response: Any) -> Delta:
     """What one inference response says; outputs we have no use for are passed over."""
     text, completion_tokens, prompt_tokens, finish = "", 0, 0, None
+    times: dict[str, float] = {}
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         name = output.name
         if name == "text_output":
@@ -127,7 +137,10 @@ def read_delta(response: Any) -> Delta:
             prompt_tokens = codec.decode("INT32", raw)[0]
         elif name == "finish_reason":
             finish = codec.decode("BYTES", raw)[0].decode() or None
-    return Delta(text, completion_tokens, prompt_tokens, finish)
+        elif name in _ENGINE_TIMES:
+            times[_ENGINE_TIMES[name]] = codec.decode("INT64", raw)[0] / 1e9
+    engine = EngineTimes(**times) if len(times) == len(_ENGINE_TIMES) else None
+    return Delta(text, completion_tokens, prompt_tokens, finish, engine)
 
 
 def is_final(response: Any) -> bool:

@@ -67,6 +67,7 @@ def test_a_call_becomes_the_tensors_of_the_contract() -> None:
         "return_num_output_tokens": ("BOOL", [1, 1], [True]),
         "stream": ("BOOL", [1, 1], [True]),
         "exclude_input_in_output": ("BOOL", [1, 1], [True]),
+        "return_perf_metrics": ("BOOL", [1, 1], [True]),
     }
     parameters = message.parameters
     assert parameters["tenant"].string_param == "ann"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -219,3 +221,24 @@ def test_a_seed_gives_the_same_text_again(openai: OpenAI, steady_stack: RunningS
 def test_models_are_listed(openai: OpenAI, steady_stack: RunningStack) -> None:
     assert [model.id for model in openai.models.list()] == [steady_stack.model]
     assert openai.models.retrieve(steady_stack.model).id == steady_stack.model
+
+
+def test_the_router_tells_where_the_time_of_a_request_went(
+    openai: OpenAI, steady_stack: RunningStack
+) -> None:
+    def sums() -> dict[str, float]:
+        with urllib.request.urlopen(f"{steady_stack.url}/metrics", timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        found = [line for line in lines if line.startswith("inflight_stage_seconds_sum")]
+        return {line.split('stage="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in found}
+
+    before = sums()
+    began_s = time.monotonic()
+    openai.chat.completions.create(model=steady_stack.model, messages=QUESTION, max_tokens=32)
+    took_s = time.monotonic() - began_s
+    spent = {stage: total - before.get(stage, 0.0) for stage, total in sums().items()}
+    assert spent.pop("triton") == 0, "the engine's clock is the router's"
+    assert min(spent.values()) >= 0
+    assert spent["prefill"] > 0
+    assert spent["decode"] > 0
+    assert sum(spent.values()) <= took_s

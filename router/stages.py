@@ -1,0 +1,74 @@
+"""Where the time of a request went: moments of its life turned into stages that add up to the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTimes:
+    """The engine's moments, on the system's monotonic clock: the router's too, on the same machine."""
+
+    arrival_s: float
+    first_scheduled_s: float
+    first_token_s: float
+    last_token_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """The router's: the request is here, sent on, last heard of, and over."""
+
+    arrived_s: float
+    dispatched_s: float
+    received_s: float
+    ended_s: float
+
+
+# The stages that only the engine can tell apart are one where its clock is another machine's.
+TOGETHER = "triton"
+STAGES = (
+    "admission",
+    "preprocessing",
+    "engine_queue",
+    "prefill",
+    "decode",
+    "postprocessing",
+    "send",
+    TOGETHER,
+)
+
+
+def stage_seconds(router: Moments, engine: EngineTimes | None) -> dict[str, float]:
+    """Every stage's seconds; together they are the time from arrival to end.
+
+    `preprocessing` is from sending until the engine has the request, tokenizing and Triton's queue in it;
+    `postprocessing` from the last token to its arrival here.
+    """
+    marks = [("admission", router.arrived_s, router.dispatched_s)]
+    if engine is None or not _fits(router, engine):
+        marks.append((TOGETHER, router.dispatched_s, router.received_s))
+    else:
+        marks += [
+            ("preprocessing", router.dispatched_s, engine.arrival_s),
+            ("engine_queue", engine.arrival_s, engine.first_scheduled_s),
+            ("prefill", engine.first_scheduled_s, engine.first_token_s),
+            ("decode", engine.first_token_s, engine.last_token_s),
+            ("postprocessing", engine.last_token_s, router.received_s),
+        ]
+    marks.append(("send", router.received_s, router.ended_s))
+    return {name: end_s - start_s for name, start_s, end_s in marks}
+
+
+def _fits(router: Moments, engine: EngineTimes) -> bool:
+    """Whether the engine's clock can be this one's: its moments are in order, and within the router's."""
+    moments = (
+        router.dispatched_s,
+        engine.arrival_s,
+        engine.first_scheduled_s,
+        engine.first_token_s,
+        engine.last_token_s,
+        router.received_s,
+    )
+    return all(earlier <= later for earlier, later in pairwise(moments))
