@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from python_backend.engine.cuda.fp8 import Fp8Linear, quantize_weight
-from python_backend.engine.cuda.kernels.quantization import quantize_rows, scaled_matvec
+from python_backend.engine.cuda.kernels.matvec import MatvecTiling, matvec
+from python_backend.engine.cuda.kernels.quantization import quantize_rows
 
 # (outputs, inputs)
 SHAPES = {"qkv": (6144, 4096), "out": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
@@ -92,7 +93,7 @@ def of_vector(x: torch.Tensor, block_n: int, block_k: int, warps: int) -> Produc
     def product(matrix: Matrix) -> torch.Tensor:
         out = x.new_empty(1, len(matrix.full))
         weight, scales = matrix.fp8.weight, matrix.fp8.scales
-        scaled_matvec(x[0], weight, out[0], scales=scales, block_n=block_n, block_k=block_k, warps=warps)
+        matvec(x[0], weight, out[0], scales=scales, tiling=MatvecTiling(block_n, block_k, warps))
         return out
 
     return product

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from python_backend.engine.cuda.kernels.quantization import (
-    FP8_MAX,
-    SMALLEST_MAX,
-    quantize_rows,
-    scaled_matvec,
-)
+from python_backend.engine.cuda.kernels.quantization import FP8_MAX, SMALLEST_MAX, quantize_rows
 from python_backend.engine.cuda.linear import Linear
 
 # What the GPU's fp8 products ask of both sides of a matrix.
@@ -25,7 +20,7 @@ class Fp8Linear(Linear):
 
     def __init__(self, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         super().__init__(weight, bias)
-        self.scales = scales
+        self.scales: torch.Tensor = scales
         self._scales_of_columns = scales.view(1, -1)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
@@ -49,28 +44,6 @@ class Fp8Linear(Linear):
     def onto(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Always y: the GPU's fp8 products overwrite, and whoever adds y reads it anyway."""
         return self(rows)
-
-    def times_row(
-        self,
-        row: torch.Tensor,
-        out: torch.Tensor,
-        *,
-        norm: tuple[torch.Tensor, float] | None = None,
-        residual: torch.Tensor | None = None,
-        gated: bool = False,
-        is_gelu: bool = False,
-    ) -> None:
-        scaled_matvec(
-            row,
-            self.weight,
-            out,
-            scales=self.scales,
-            norm=norm,
-            residual=residual,
-            bias=self.bias,
-            gated=gated,
-            is_gelu=is_gelu,
-        )
 
     def dequantized(self) -> torch.Tensor:
         return self.weight.float() * self.scales[:, None]

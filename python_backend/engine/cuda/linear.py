@@ -12,7 +12,9 @@ _ROWS_TO_ADD_WITHIN = 512
 
 
 class Linear:
-    """y = x Wᵀ + b, in the weights' own precision."""
+    """y = x Wᵀ + b, in the weights' own precision; `scales` where the weight's rows have some."""
+
+    scales: torch.Tensor | None = None
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.weight = weight
@@ -49,6 +51,7 @@ class Linear:
             row,
             self.weight,
             out,
+            scales=self.scales,
             norm=norm,
             residual=residual,
             bias=self.bias,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch.nn.functional import gelu, silu
 
 from python_backend.engine.cuda.fp8 import Fp8Linear, make_fp8, quantize_weight
-from python_backend.engine.cuda.kernels.quantization import FP8_MAX, quantize_rows, scaled_matvec
+from python_backend.engine.cuda.kernels.matvec import MatvecTiling, matvec
+from python_backend.engine.cuda.kernels.quantization import FP8_MAX, quantize_rows
 from python_backend.engine.cuda.linear import Linear
 
 # The interpreter turns arrays of one number into loop bounds.
@@ -26,7 +27,7 @@ class Blocks(TypedDict):
     block_k: int
 
 
-SMALL_BLOCKS: Blocks = {"block_n": 4, "block_k": 32}
+SMALL_BLOCKS = MatvecTiling(4, 32, 1)
 
 
 def is_within_a_step(found: torch.Tensor, expected: torch.Tensor, scales: torch.Tensor) -> bool:
@@ -97,8 +98,8 @@ def test_one_row_is_normed_multiplied_and_added(has_norm: bool, has_bias: bool, 
     bias = torch.randn(18).to(device) if has_bias else None
     normed = x if norm is None else x * torch.rsqrt(x.square().mean() + norm[1]) * norm[0]
     expected = matrix @ normed + residual + (0 if bias is None else bias)
-    found = scaled_matvec(
-        x, weight, residual, scales=scales, norm=norm, residual=residual, bias=bias, **SMALL_BLOCKS
+    found = matvec(
+        x, weight, residual, scales=scales, norm=norm, residual=residual, bias=bias, tiling=SMALL_BLOCKS
     )
     assert found is residual
     assert torch.allclose(found, expected, atol=1e-5)
@@ -113,7 +114,7 @@ def test_one_row_passes_gates_and_ups_at_once(is_gelu: bool, has_bias: bool, dev
     bias = torch.randn(20).to(device) if has_bias else None
     gate, up = (matrix @ x + (0 if bias is None else bias)).chunk(2)
     expected = (gelu(gate, approximate="tanh") if is_gelu else silu(gate)) * up
-    found = scaled_matvec(
+    found = matvec(
         x,
         weight,
         torch.empty_like(gate),
@@ -121,7 +122,7 @@ def test_one_row_passes_gates_and_ups_at_once(is_gelu: bool, has_bias: bool, dev
         bias=bias,
         gated=True,
         is_gelu=is_gelu,
-        **SMALL_BLOCKS,
+        tiling=SMALL_BLOCKS,
     )
     assert torch.allclose(found, expected, atol=1e-5)
 
