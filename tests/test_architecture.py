@@ -20,6 +20,11 @@ ALLOWED = {
     "python_backend/gguf": {"python_backend.gguf", "python_backend.wire"},
     "python_backend/engine": {"python_backend.engine", "python_backend.gguf", "python_backend.wire"},
     "python_backend/text": {"python_backend.text"},
+    "python_backend/embeddings": {
+        "python_backend.embeddings",
+        "python_backend.engine.checkpoint",
+        "python_backend.wire",
+    },
     "python_backend/triton_adapter": {"python_backend"},
     "router": {"router", "python_backend.wire"},
     "client": {"client"},

@@ -202,7 +202,7 @@ def _decode(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
     except UnicodeDecodeError:
         raise _invalid("the body is not valid UTF-8") from None
     except msgspec.ValidationError as error:
-        raise _explain(str(error)) from None
+        raise explain(str(error)) from None
     except msgspec.DecodeError as error:
         raise _invalid(f"the body is not valid JSON: {error}") from None
     _refuse_unsupported(decoded, NEUTRAL, "")
@@ -221,7 +221,7 @@ def _refuse_unsupported(struct: msgspec.Struct, neutral: dict[str, tuple[Any, ..
         raise InflightError(ErrorKind.UNSUPPORTED, message, f"{prefix}{name}")
 
 
-def _explain(problem: str) -> InflightError:
+def explain(problem: str) -> InflightError:
     """Turns msgspec's sentence into one that names the field first."""
     what, _, where = problem.partition(" - at `")
     path = where.rpartition("$")[2].rstrip("`").lstrip(".")

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.api.bodies import _explain as explain
+from router.api.bodies import explain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

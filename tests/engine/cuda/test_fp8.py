@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,11 +18,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim
 
 # e4m3 has three bits behind the point; below its normal numbers the step is 2^-9 of the scale.
 RELATIVE_STEP, SMALLEST_STEP = 2.0**-4, 2.0**-10
-
-
-class Blocks(TypedDict):
-    block_n: int
-    block_k: int
 
 
 SMALL_BLOCKS = MatvecTiling(4, 32, 1)

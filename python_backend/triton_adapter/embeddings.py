@@ -1,0 +1,144 @@
+"""The `embeddings` model: the texts of all requests of a batch to vectors, in one pass."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from python_backend.embeddings.arithmetic import Floats
+from python_backend.embeddings.model import EmbeddingModel, shortened
+from python_backend.engine.cores import available_cores
+from python_backend.triton_adapter import pb
+from python_backend.triton_adapter.inputs import RowInputs, invalid
+from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.parameters import refusal
+
+_log = logging.getLogger("inflight.embeddings")
+_PADDING = -1
+
+
+@dataclass(slots=True)
+class _Job:
+    """One request on its way through a batch; one entry a row."""
+
+    texts: list[str]  # none where the caller has sent ids
+    ids: list[list[int]]
+    dimensions: int
+    vectors: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
+
+
+class TritonPythonModel:
+    def initialize(self, args: Mapping[str, str]) -> None:
+        parameters = pb.model_parameters(args)
+        self._model = EmbeddingModel.load(parameters["checkpoint_dir"], _threads(parameters))
+
+    def finalize(self) -> None:
+        self._model.close()
+
+    def execute(self, requests: Sequence[pb.PbRequest]) -> list[Any]:
+        jobs = [self._read(request) for request in requests]
+        self._compute([job for job in jobs if isinstance(job, _Job)])
+        return [self._respond(job) for job in jobs]
+
+    def _read(self, request: pb.PbRequest) -> _Job | InflightError:
+        try:
+            return self._decode(pb.arrays(request))
+        except InflightError as failure:
+            return failure
+        except Exception as error:
+            _log.exception("the inputs of %r could not be read", request.request_id())
+            return _internal(error)
+
+    def _decode(self, inputs: Mapping[str, pb.Array]) -> _Job:
+        given = [name for name in ("TEXT", "INPUT_IDS") if name in inputs]
+        if len(given) != 1:
+            raise invalid("TEXT", f"expected either TEXT or INPUT_IDS, not {'both' if given else 'neither'}")
+        rows = inputs[given[0]].shape[0]
+        row_inputs = [RowInputs(inputs, row, rows) for row in range(rows)]
+        if given == ["TEXT"]:
+            texts, ids = [row.text("TEXT") for row in row_inputs], []
+        else:
+            texts, ids = [], [self._ids(row) for row in row_inputs]
+        return _Job(texts, ids, self._dimensions(row_inputs))
+
+    def _ids(self, row: RowInputs) -> list[int]:
+        ids = row.integers("INPUT_IDS")
+        while ids and ids[-1] == _PADDING:
+            ids.pop()
+        if not ids:
+            raise invalid("INPUT_IDS", "INPUT_IDS has a row without ids; each needs at least one")
+        return self._model.word_pieces.frame(ids)
+
+    def _dimensions(self, rows: Sequence[RowInputs]) -> int:
+        """The rows of a request are one tensor, so they are of one length; 0 is the model's own."""
+        largest = self._model.dimensions
+        chosen = {row.integer("DIMENSIONS", 0) or largest for row in rows}
+        if len(chosen) > 1 or not 1 <= min(chosen) <= largest:
+            raise invalid(
+                "DIMENSIONS",
+                f"DIMENSIONS is {', '.join(map(str, sorted(chosen)))}; allowed: 1 to {largest}, the same for "
+                "each row",
+            )
+        return chosen.pop()
+
+    def _compute(self, jobs: Sequence[_Job]) -> None:
+        """A job that cannot be computed is left without vectors, and spoils no other."""
+        try:
+            self._embed(jobs)
+        except Exception:
+            if len(jobs) == 1:
+                _log.exception("a request could not be computed")
+                return
+            for job in jobs:
+                self._compute([job])
+
+    def _embed(self, jobs: Sequence[_Job]) -> None:
+        texts = [text for job in jobs for text in job.texts]
+        encoded = iter(self._model.word_pieces.encode(texts) if texts else [])
+        for job in jobs:
+            if job.texts:
+                job.ids = [next(encoded) for _ in job.texts]
+        vectors = self._model.embed([ids for job in jobs for ids in job.ids])
+        start = 0
+        for job in jobs:
+            job.vectors = vectors[start : start + len(job.ids)]
+            start += len(job.ids)
+
+    def _respond(self, job: _Job | InflightError) -> Any:
+        try:
+            if isinstance(job, _Job):
+                return pb.utils().InferenceResponse(output_tensors=_outputs(job))
+            failure = job
+        except InflightError as error:
+            failure = error
+        except Exception as error:
+            _log.exception("a request could not be answered")
+            failure = _internal(error)
+        return pb.utils().InferenceResponse(output_tensors=[], error=pb.error(failure))
+
+
+def _outputs(job: _Job) -> list[Any]:
+    if not len(job.vectors) or not np.isfinite(job.vectors).all():
+        raise InflightError(ErrorKind.ENGINE_FAILED, "the vectors could not be computed; try again")
+    vectors = shortened(job.vectors, job.dimensions)
+    return [
+        pb.tensor("EMBEDDING", vectors, np.float32),
+        pb.tensor("TOKENS", [[len(ids)] for ids in job.ids], np.int32),
+    ]
+
+
+def _threads(parameters: Mapping[str, str]) -> int:
+    value = parameters.get("threads", "")
+    if not value:
+        return max(1, available_cores() // 2)
+    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 256):
+        raise refusal("threads", value, "1 to 256, or nothing for half of the cores")
+    return int(value)
+
+
+def _internal(error: Exception) -> InflightError:
+    return InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")

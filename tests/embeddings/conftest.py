@@ -1,0 +1,23 @@
+"""The real embedding model, loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from python_backend.embeddings.model import EmbeddingModel
+from tests.embeddings.fetching import embeddings_checkpoint
+
+
+@pytest.fixture(scope="session")
+def checkpoint(data_dir: Path) -> Path:
+    return embeddings_checkpoint(data_dir)
+
+
+@pytest.fixture(scope="session")
+def model(checkpoint: Path) -> Iterator[EmbeddingModel]:
+    loaded = EmbeddingModel.load(checkpoint, threads=2)
+    yield loaded
+    loaded.close()

@@ -1,0 +1,146 @@
+"""The `embeddings` model in a real Triton that has no other: batched, refused one by one, and its speed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from launcher.ports import claim_port
+from launcher.processes import STACK_ID_VARIABLE, ChildProcess
+from launcher.repository import set_parameters
+from launcher.runs import open_run
+from launcher.runtime import build_runtime
+from launcher.triton import ADDRESS, NO_PROXY, SECRET_NAME, TritonServer
+from python_backend.embeddings.model import EmbeddingModel
+from python_backend.wire import codec
+from python_backend.wire.errors import ErrorKind, InflightError
+
+pytestmark = pytest.mark.stack
+
+ROOT = Path(__file__).parents[2]
+MODEL = "embeddings"
+START_LIMIT_S = 30.0
+
+
+class Client:
+    def __init__(self, server: TritonServer, channel: grpc.Channel) -> None:
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        self._secret = ((f"triton-grpc-protocol-{SECRET_NAME}", server.secret),)
+
+    def embed(self, rows: Sequence[Any], dimensions: int = 0) -> tuple[np.ndarray[Any, Any], list[int]]:
+        """`rows` are texts, or ids of one length."""
+        count = len(rows)
+        request = service_pb2.ModelInferRequest(model_name=MODEL)
+        if isinstance(rows[0], list):
+            request.inputs.add(name="INPUT_IDS", datatype="INT32", shape=[count, len(rows[0])])
+            request.raw_input_contents.append(codec.encode("INT32", [each for row in rows for each in row]))
+        else:
+            request.inputs.add(name="TEXT", datatype="BYTES", shape=[count, 1])
+            request.raw_input_contents.append(codec.encode("BYTES", rows))
+        request.inputs.add(name="DIMENSIONS", datatype="INT32", shape=[count, 1])
+        request.raw_input_contents.append(codec.encode("INT32", [dimensions] * count))
+        response = self._stub.ModelInfer(request, timeout=30)
+        raw = {
+            output.name: data
+            for output, data in zip(response.outputs, response.raw_output_contents, strict=True)
+        }
+        return np.frombuffer(raw["EMBEDDING"], "<f4").reshape(count, -1), codec.decode("INT32", raw["TOKENS"])
+
+    def batches(self) -> dict[int, int]:
+        """How many batches there were, by their size in rows."""
+        request = service_pb2.ModelStatisticsRequest(name=MODEL)
+        (statistics,) = self._stub.ModelStatistics(request, metadata=self._secret).model_stats
+        return {each.batch_size: each.compute_infer.count for each in statistics.batch_stats}
+
+
+@pytest.fixture(scope="module")
+def client(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with open_run(tmp_path_factory.mktemp("triton")) as run:
+        copy = run.directory / "model_repository" / MODEL
+        shutil.copytree(ROOT / "model_repository" / MODEL, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        (config,) = copy.glob("config.pbtxt*")
+        config.rename(copy / "config.pbtxt")
+        set_parameters(copy / "config.pbtxt", {"checkpoint_dir": str(checkpoint)})
+        taken: set[int] = set()
+        grpc_port, metrics_port = (claim_port(ADDRESS, 0, "", taken) for _ in range(2))
+        runtime = build_runtime(ROOT, run.directory)
+        server = TritonServer(runtime, (copy.parent,), run.shared_memory_prefix, grpc_port, metrics_port)
+        environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id, "OPENBLAS_NUM_THREADS": "1"}
+        child = ChildProcess(server.command(), runtime.environment(environment), run.directory / "triton.log")
+        child.start()
+        try:
+            wait_until_ready(server, child)
+            with grpc.insecure_channel(server.grpc_url, options=NO_PROXY) as channel:
+                yield Client(server, channel)
+        finally:
+            child.terminate()
+            deadline_s = time.monotonic() + 10
+            while child.running and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+            child.kill()
+
+
+def wait_until_ready(server: TritonServer, child: ChildProcess) -> None:
+    deadline_s = time.monotonic() + START_LIMIT_S
+    while not server.is_ready(MODEL):
+        assert child.running, "\n".join(child.log_lines())
+        assert time.monotonic() < deadline_s, "\n".join(child.log_lines())
+        time.sleep(0.05)
+
+
+def test_texts_and_ids_come_back_as_the_models_own_vectors(client: Client, model: EmbeddingModel) -> None:
+    texts = ["How do I reset my password?", "", "日本語のテキスト", "word " * 1000]
+    ids = model.word_pieces.encode(texts)
+    expected = model.embed(ids)
+    vectors, tokens = client.embed(texts)
+    assert np.abs(vectors - expected).max() < 1e-6
+    assert tokens == [len(row) for row in ids]
+    by_ids, _ = client.embed([ids[0]])
+    assert np.abs(by_ids - expected[:1]).max() < 1e-6
+    short, _ = client.embed(texts[:1], dimensions=64)
+    assert short.shape == (1, 64)
+    assert short[0] == pytest.approx(expected[0, :64] / np.linalg.norm(expected[0, :64]), abs=1e-6)
+
+
+def test_requests_that_come_together_are_computed_together(client: Client, model: EmbeddingModel) -> None:
+    texts = [f"text number {number} of a crowd" for number in range(48)]
+    (first,) = model.word_pieces.encode(texts[:1])
+    before = sum(size * count for size, count in client.batches().items())
+    with ThreadPoolExecutor(48) as pool:
+        answers = list(pool.map(lambda text: client.embed([text])[0][0], texts))
+        # Ids of different lengths share batches too.
+        lengths = list(range(1, 17))
+        list(pool.map(lambda length: client.embed([first[1:2] * length]), lengths))
+    assert np.abs(np.array(answers) - model.embed(model.word_pieces.encode(texts))).max() < 1e-6
+    batches = client.batches()
+    rows = sum(size * count for size, count in batches.items()) - before
+    assert rows == len(texts) + len(lengths)
+    assert max(batches) >= 4, f"batches by size: {batches}"
+
+
+def test_a_refusal_keeps_its_kind_and_hurts_nobody_else(client: Client) -> None:
+    def ask(rows: list[Any]) -> InflightError | None:
+        try:
+            client.embed(rows)
+        except grpc.RpcError as error:
+            call: Any = error
+            return InflightError.from_text(call.details())
+        return None
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(ask, [["fine"], [b"\xff"]] * 8))
+    assert answers[::2] == [None] * 8
+    for refusal in answers[1::2]:
+        assert refusal is not None
+        assert refusal.kind is ErrorKind.INVALID_REQUEST
+        assert refusal.message == "TEXT is not valid UTF-8 (byte 0)"

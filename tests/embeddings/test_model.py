@@ -1,0 +1,148 @@
+"""The encoder's vectors against those of transformers and of sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from python_backend.embeddings.model import SLICE_TOKENS, EmbeddingModel, shortened, slices_of
+from python_backend.wire.errors import InflightError
+from tests.embeddings.fetching import embed
+
+THOUSAND_WORDS = " ".join(f"word{number} and others" for number in range(334))
+TEXTS = (
+    "",
+    " ",
+    "a",
+    "This is an example sentence",
+    "UPPER, lower and Ünïcödé: the accents go, and so does the case.",
+    "日本語のテキスト 中文 한국어 हिन्दी ไทย",
+    "نص حكيم له سر قاطع وذو شأن عظيم",
+    "👩‍👩‍👧‍👦 🇫🇷 😀😀\n\ttabs  and   spaces\u200b\x00",
+    "Donaudampfschifffahrtsgesellschaftskapitän" * 4,
+    "[CLS] special [SEP] tokens [MASK] in a text [PAD]",
+    "The quick brown fox jumps over the lazy dog. " * 9,
+    "Supercalifragilisticexpialidocious " * 40,
+    THOUSAND_WORDS,
+)
+
+
+@pytest.fixture(scope="module")
+def reference(checkpoint: Path) -> Any:
+    """sentence-transformers' own steps: tokenize with a cut at 256, encode with a mask, mean, L2 norm."""
+    from transformers import AutoTokenizer, BertModel
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint)
+    bert: Any = BertModel.from_pretrained(checkpoint, attn_implementation="eager")
+    bert.eval()
+
+    def encode(texts: Sequence[str]) -> tuple[Any, list[int]]:
+        batch = tokenizer(list(texts), padding=True, truncation=True, max_length=256, return_tensors="pt")
+        mask = batch["attention_mask"]
+        with torch.no_grad():
+            states = bert(batch["input_ids"], mask, batch["token_type_ids"]).last_hidden_state
+        weights = mask.unsqueeze(-1).float()
+        pooled = (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+        return torch.nn.functional.normalize(pooled).numpy(), mask.sum(1).tolist()
+
+    return encode
+
+
+def test_vectors_and_tokens_are_those_of_sentence_transformers(model: EmbeddingModel, reference: Any) -> None:
+    expected, tokens = reference(TEXTS)
+    ids = model.word_pieces.encode(TEXTS)
+    assert [len(row) for row in ids] == tokens
+    assert tokens[0] == 2
+    assert tokens[-1] == 256
+    assert np.abs(model.embed(ids) - expected).max() < 1e-5
+
+
+def test_they_are_the_published_ones(model: EmbeddingModel) -> None:
+    first, second = embed(model, "This is an example sentence", "Each sentence is converted")
+    assert first[:3] == pytest.approx([0.0676569, 0.0634960, 0.0487131], abs=1e-6)
+    assert second[:3] == pytest.approx([0.0864386, 0.1027626, 0.0053946], abs=1e-6)
+
+
+def test_a_text_has_the_same_vector_whoever_is_in_its_batch(model: EmbeddingModel) -> None:
+    together = np.array(embed(model, *TEXTS))
+    alone = np.array([embed(model, text)[0] for text in TEXTS])
+    assert np.abs(together - alone).max() < 1e-6
+
+
+def test_texts_of_like_meaning_are_near(model: EmbeddingModel) -> None:
+    question, answer, other = np.array(
+        embed(model, "How do I reset my password?", "I forgot my login secret", "The cake needs an oven")
+    )
+    assert question @ answer > question @ other + 0.3
+
+
+def test_no_text_gives_no_vector(model: EmbeddingModel) -> None:
+    assert model.embed([]).shape == (0, 384)
+
+
+@pytest.mark.parametrize("dimensions", [1, 100, 384])
+def test_shortened_vectors_have_length_1_and_the_same_direction(
+    model: EmbeddingModel, dimensions: int
+) -> None:
+    whole = np.array(embed(model, *TEXTS), np.float32)
+    short = shortened(whole, dimensions)
+    assert short.shape == (len(TEXTS), dimensions)
+    assert np.linalg.norm(short, axis=1) == pytest.approx(1, abs=1e-6)
+    cut = whole[:, :dimensions]
+    assert short == pytest.approx(cut / np.linalg.norm(cut, axis=1, keepdims=True), abs=1e-6)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 300), max_size=80))
+def test_slices_take_every_text_once_and_stay_small(lengths: list[int]) -> None:
+    slices = list(slices_of(lengths))
+    assert sorted(index for indices in slices for index in indices) == list(range(len(lengths)))
+    for indices in slices:
+        total = sum(lengths[index] for index in indices)
+        assert total <= SLICE_TOKENS or len(indices) == 1
+        assert [lengths[index] for index in indices] == sorted(lengths[index] for index in indices)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("config.json", {"model_type": "roberta"}, "model_type is 'roberta'"),
+        ("config.json", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
+        ("config.json", {"num_hidden_layers": None}, "does not describe a BERT"),
+        ("config.json", {"num_attention_heads": 7}, "7 heads do not share 384"),
+        ("config.json", {"intermediate_size": 99}, "its configuration implies"),
+        ("config.json", {"num_hidden_layers": 7}, "lacks tensor encoder.layer.6"),
+        ("sentence_bert_config.json", {"max_seq_length": 9999}, "max_seq_length is 9999; allowed: 3 to 512"),
+        ("1_Pooling/config.json", {"pooling_mode_cls_token": True}, "pooling_mode_cls_token is chosen"),
+    ],
+)
+def test_a_checkpoint_that_would_be_computed_wrongly_is_refused(
+    checkpoint: Path, tmp_path: Path, file: str, change: dict[str, Any], said: str
+) -> None:
+    directory = tmp_path / "model"
+    directory.mkdir()
+    for path in checkpoint.glob("*.json"):
+        shutil.copy(path, directory)
+    (directory / "model.safetensors").symlink_to(checkpoint / "model.safetensors")
+    changed = directory / file
+    changed.parent.mkdir(exist_ok=True)
+    before = json.loads(changed.read_text()) if changed.exists() else {}
+    changed.write_text(json.dumps({**before, **change}))
+    with pytest.raises(InflightError, match=said):
+        EmbeddingModel.load(directory)
+
+
+def test_a_checkpoint_without_a_tokenizer_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).symlink_to(checkpoint / name)
+    with pytest.raises(InflightError, match=r"tokenizer\.json cannot be read"):
+        EmbeddingModel.load(tmp_path)

@@ -1,0 +1,144 @@
+"""The `embeddings` model on a stand-in stub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from python_backend.embeddings.arithmetic import Floats
+from python_backend.embeddings.model import EmbeddingModel
+from python_backend.triton_adapter.embeddings import TritonPythonModel
+from python_backend.wire.errors import InflightError
+from tests.embeddings.fetching import embeddings_checkpoint
+from tests.fakes.triton_stub import Request, arguments
+
+
+@pytest.fixture(scope="module")
+def checkpoint(data_dir: Path) -> Path:
+    return embeddings_checkpoint(data_dir)
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Path) -> Iterator[TritonPythonModel]:
+    loaded = TritonPythonModel()
+    loaded.initialize(arguments("embeddings", {"checkpoint_dir": str(checkpoint), "threads": ""}))
+    yield loaded
+    loaded.finalize()
+
+
+@pytest.fixture(scope="module")
+def plain(checkpoint: Path) -> EmbeddingModel:
+    return EmbeddingModel.load(checkpoint)
+
+
+def texts(*values: str | bytes, **more: Any) -> Request:
+    return Request({"TEXT": np.array([[value] for value in values], np.object_), **numbers(more)})
+
+
+def ids(*rows: Sequence[int], **more: Any) -> Request:
+    return Request(numbers({"INPUT_IDS": rows, **more}))
+
+
+def numbers(values: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    return {name: np.asarray(value, np.int32) for name, value in values.items()}
+
+
+def test_a_batch_of_requests_is_answered_row_by_row(model: TritonPythonModel, plain: EmbeddingModel) -> None:
+    one, three = model.execute([texts(b"alone"), texts("one", b"a longer text", "")])
+    expected = plain.embed(plain.word_pieces.encode(["alone", "one", "a longer text", ""]))
+    assert np.abs(one.outputs["EMBEDDING"] - expected[:1]).max() < 1e-6
+    assert np.abs(three.outputs["EMBEDDING"] - expected[1:]).max() < 1e-6
+    assert three.outputs["EMBEDDING"].dtype == np.float32
+    assert one.outputs["TOKENS"].tolist() == [[3]]
+    assert three.outputs["TOKENS"].tolist() == [[3], [5], [2]]
+
+
+def test_token_ids_of_several_lengths_are_padded_with_minus_1(
+    model: TritonPythonModel, plain: EmbeddingModel
+) -> None:
+    short, long = plain.word_pieces.encode(["one", "a longer text"])
+    padded = [*short[1:-1], -1, -1, -1, -1]
+    by_ids, by_text = model.execute([ids(padded, long), texts("one", "a longer text")])
+    assert np.abs(by_ids.outputs["EMBEDDING"] - by_text.outputs["EMBEDDING"]).max() < 1e-6
+    assert by_ids.outputs["TOKENS"].tolist() == by_text.outputs["TOKENS"].tolist()
+
+
+@pytest.mark.parametrize(("asked", "given"), [(0, 384), (384, 384), (64, 64), (1, 1)])
+def test_dimensions_shorten_the_vectors(model: TritonPythonModel, asked: int, given: int) -> None:
+    (response,) = model.execute([texts("one", "two", DIMENSIONS=[[asked], [asked]])])
+    vectors = response.outputs["EMBEDDING"]
+    assert vectors.shape == (2, given)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (texts("fine", b"\xff\xfe"), "invalid_request: TEXT is not valid UTF-8 (byte 0)"),
+        (Request({}), "invalid_request: expected either TEXT or INPUT_IDS, not neither"),
+        (Request({**texts("a").arrays, **ids([7]).arrays}), "not both"),
+        (ids([7, 30522]), "invalid_request: token id 30522 is not in this model's vocabulary"),
+        (ids([7, -2, 7]), "invalid_request: token id -2 is not in this model's vocabulary"),
+        (ids([-1, -1]), "invalid_request: INPUT_IDS has a row without ids"),
+        (texts("a", DIMENSIONS=[[385]]), "invalid_request: DIMENSIONS is 385; allowed: 1 to 384"),
+        (texts("a", DIMENSIONS=[[-1]]), "invalid_request: DIMENSIONS is -1; allowed: 1 to 384"),
+        (texts("a", "b", DIMENSIONS=[[8], [9]]), "DIMENSIONS is 8, 9; allowed: 1 to 384, the same for each"),
+        (texts("a", "b", DIMENSIONS=[[8]]), "invalid_request: DIMENSIONS has shape [1, 1]"),
+        (Request({"TEXT": np.array([["a", "b"]], np.object_)}), "TEXT must be one value a row, not 2"),
+    ],
+)
+def test_a_wrong_request_is_refused_and_spoils_no_other(
+    model: TritonPythonModel, request_: Request, said: str
+) -> None:
+    before, wrong, after = model.execute([texts("before"), request_, texts("after")])
+    assert said in wrong.error.message
+    assert InflightError.from_text(wrong.error.message).kind.http_status == 400
+    alone = model.execute([texts("before"), texts("after")])
+    for response, expected in zip((before, after), alone, strict=True):
+        assert response.error is None
+        assert np.abs(response.outputs["EMBEDDING"] - expected.outputs["EMBEDDING"]).max() < 1e-6
+
+
+def test_a_request_that_breaks_the_computation_fails_alone(
+    model: TritonPythonModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = EmbeddingModel.embed
+
+    def breaking(self: EmbeddingModel, rows: Sequence[Sequence[int]]) -> Floats:
+        if any(len(row) == 4 for row in rows):
+            raise MemoryError("no room")
+        return whole(self, rows)
+
+    monkeypatch.setattr(EmbeddingModel, "embed", breaking)
+    good, bad, other = model.execute([texts("one"), texts("two words"), texts("three")])
+    assert bad.error.message.startswith("engine_failed: ")
+    assert "no room" not in bad.error.message
+    assert good.error is None
+    assert other.error is None
+
+
+def test_a_vector_that_is_not_finite_is_not_sent(
+    model: TritonPythonModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = EmbeddingModel.embed
+
+    def infected(self: EmbeddingModel, rows: Sequence[Sequence[int]]) -> Floats:
+        vectors = whole(self, rows)
+        vectors[1, 7] = np.nan
+        return vectors
+
+    monkeypatch.setattr(EmbeddingModel, "embed", infected)
+    good, bad = model.execute([texts("one"), texts("two")])
+    assert good.error is None
+    assert bad.error.message.startswith("engine_failed: ")
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", "many", "257", "½"])
+def test_a_wrong_number_of_threads_stops_the_start(checkpoint: Path, threads: str) -> None:
+    parameters = {"checkpoint_dir": str(checkpoint), "threads": threads}
+    with pytest.raises(InflightError, match=r"parameter threads is .* allowed: 1 to 256"):
+        TritonPythonModel().initialize(arguments("embeddings", parameters))
