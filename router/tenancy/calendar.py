@@ -1,0 +1,35 @@
+"""Days and months of bills, in UTC."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+
+def day_of(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%d")
+
+
+def month_of(at_s: float) -> str:
+    return day_of(at_s)[:7]
+
+
+def month_end_s(at_s: float) -> float:
+    """When the month that holds this moment is over."""
+    first = datetime.fromtimestamp(at_s, timezone.utc).replace(
+        day=1, hour=0, minute=0, second=0, microsecond=0
+    )
+    return (first + timedelta(days=32)).replace(day=1).timestamp()
+
+
+class CurrentMonth:
+    """The name of the current month, worked out again only when another one begins."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._begins_s = self.ends_s = 0.0
+
+    def at(self, now_s: float) -> str:
+        if not self._begins_s <= now_s < self.ends_s:
+            self._name = month_of(now_s)
+            self._begins_s, self.ends_s = now_s, month_end_s(now_s)
+        return self._name

@@ -1,0 +1,66 @@
+"""Keeps this process's copy of keys, limits and prices as new as the store's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sql
+
+from router.tenancy.keyring import Caller
+from router.tenancy.model import NO_LIMITS
+from router.tenancy.rows import key_of, limits_of, organisation_of, price_of, user_of
+from router.tenancy.schema import api_keys, limits, organisations, prices, users
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, RowMapping
+
+    from router.tenancy.keyring import Keyring
+    from router.tenancy.model import Price
+    from router.tenancy.store import Store
+
+
+class Catalogue:
+    """Refreshed on the store's thread; `prices` and the keyring are read by the event loop."""
+
+    def __init__(self, store: Store, keyring: Keyring) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._seen = -1
+        self.prices: dict[str, Price] = {}
+
+    def refresh(self) -> bool:
+        """Reads the organisations changed since the last time, whole; answers whether there were any."""
+        with self._store.read() as connection:
+            newest = self._store.last_change(connection)
+            if newest == self._seen:
+                return False
+            # Prices first: no key works before the prices that were set before it was made.
+            for row in _newer(connection, prices, self._seen):
+                self.prices[row["model"]] = price_of(row)
+            for row in _newer(connection, organisations, self._seen):
+                self._keyring.replace(row["id"], _callers(connection, row))
+            self._seen = newest
+        return True
+
+
+def _newer(connection: Connection, table: sql.Table, seen: int) -> list[RowMapping]:
+    rows = connection.execute(sql.select(table).where(table.c.version > seen))
+    return list(rows.mappings())
+
+
+def _callers(connection: Connection, row: RowMapping) -> list[Caller]:
+    organisation = organisation_of(row)
+    if organisation.deleted_s is not None:
+        return []
+    people = {each["id"]: user_of(each) for each in _of(connection, users, organisation.id)}
+    allowed = {each["subject"]: limits_of(each) for each in _of(connection, limits, organisation.id)}
+    keys = [key_of(each) for each in _of(connection, api_keys, organisation.id)]
+    whole = allowed.get(organisation.id, NO_LIMITS)
+    return [
+        Caller(key, people[key.user_id], organisation, allowed.get(key.id, NO_LIMITS), whole) for key in keys
+    ]
+
+
+def _of(connection: Connection, table: sql.Table, organisation_id: str) -> list[RowMapping]:
+    rows = connection.execute(sql.select(table).where(table.c.organisation_id == organisation_id))
+    return list(rows.mappings())

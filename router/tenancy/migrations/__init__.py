@@ -1,0 +1,1 @@
+"""Every change the schema has seen, oldest first."""

@@ -1,0 +1,81 @@
+"""What was used and done: sums, the audit log, and all of a tenant, to take away or to delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sql
+
+from router.tenancy.lookup import NotFound, all_of
+from router.tenancy.model import UsageSummary
+from router.tenancy.rows import audit_of
+from router.tenancy.schema import api_keys, audit, leases, limits, organisations, spending, usage, users
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from router.tenancy.model import AuditEntry
+
+_GROUPS = {
+    "organisation": usage.c.organisation_id,
+    "user": usage.c.user_id,
+    "key": usage.c.key_id,
+    "model": usage.c.model,
+    "day": usage.c.day,
+}
+_SECRET = ("digest", "previous_digest")
+
+
+def usage_summary(
+    connection: Connection, organisation_id: str | None, by: tuple[str, ...], since_day: str, until_day: str
+) -> list[UsageSummary]:
+    if unknown := set(by) - _GROUPS.keys():
+        raise ValueError(f"by: {', '.join(sorted(unknown))}: allowed are {', '.join(_GROUPS)}")
+    groups = [_GROUPS[name] for name in by]
+    amounts = (usage.c.prompt_tokens, usage.c.cached_tokens, usage.c.completion_tokens, usage.c.cost)
+    sums = [sql.func.count(), *(sql.func.coalesce(sql.func.sum(amount), 0) for amount in amounts)]
+    chosen = sql.select(*groups, *sums).where(usage.c.day.between(since_day, until_day))
+    if organisation_id is not None:
+        chosen = chosen.where(usage.c.organisation_id == organisation_id)
+    if groups:
+        chosen = chosen.group_by(*groups).order_by(*groups)
+    rows = connection.execute(chosen).all()
+    # PostgreSQL sums big integers as decimals.
+    return [UsageSummary(tuple(row[: len(by)]), *map(int, row[len(by) :])) for row in rows]
+
+
+def audit_entries(connection: Connection, organisation_id: str | None, most: int) -> list[AuditEntry]:
+    chosen = sql.select(audit).order_by(audit.c.id.desc()).limit(most)
+    if organisation_id is not None:
+        chosen = chosen.where(audit.c.organisation_id == organisation_id)
+    return [audit_of(row) for row in connection.execute(chosen).mappings()]
+
+
+def export(connection: Connection, organisation_id: str) -> dict[str, Any]:
+    """Plain values, ready to be written as JSON."""
+    of_it = sql.select(organisations).where(organisations.c.id == organisation_id)
+    row = connection.execute(of_it).mappings().first()
+    if row is None:
+        raise NotFound(f"there is no organisation {organisation_id}")
+    exported: dict[str, Any] = {"organisation": dict(row)}
+    for table in (users, api_keys, limits, usage, audit):
+        rows = all_of(connection, table, organisation_id)
+        exported[table.name] = [
+            {name: value for name, value in row.items() if name not in _SECRET} for row in rows
+        ]
+    return exported
+
+
+def delete(connection: Connection, organisation_id: str, now_s: float) -> None:
+    key_ids = connection.scalars(
+        sql.select(api_keys.c.id).where(api_keys.c.organisation_id == organisation_id)
+    )
+    subjects = [organisation_id, *key_ids]
+    for table in (spending, leases):
+        connection.execute(sql.delete(table).where(table.c.subject.in_(subjects)))
+    for table in (usage, audit, limits, api_keys, users):
+        connection.execute(sql.delete(table).where(table.c.organisation_id == organisation_id))
+    # Its creation is an act on the platform, and names it.
+    connection.execute(sql.delete(audit).where(audit.c.target == organisation_id))
+    marked = sql.update(organisations).where(organisations.c.id == organisation_id)
+    connection.execute(marked.values(name=None, deleted_s=now_s))

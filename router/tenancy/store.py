@@ -1,0 +1,119 @@
+"""The store of tenants: SQLite in the data directory, or PostgreSQL by URL, behind the same few methods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sql
+from sqlalchemy import event
+from sqlalchemy.dialects import postgresql, sqlite
+
+from router.tenancy import migrate
+from router.tenancy.schema import counters, facts
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from sqlalchemy import Connection, Engine, Table
+
+_BUSY_TIMEOUT_S = 10
+_CONNECT_TIMEOUT_S = 3
+_READS = "only_reads"
+_CHANGES = "changes"
+_FINGERPRINT = "pepper_fingerprint"
+
+# What the store's absence looks like; everything else is a defect and should be loud.
+StoreAway = (sql.exc.OperationalError, sql.exc.InterfaceError, sql.exc.TimeoutError)
+
+
+class PepperError(Exception):
+    """The keys in the store were made with another pepper."""
+
+
+def sqlite_url(path: Path) -> str:
+    return sql.URL.create("sqlite", database=str(path)).render_as_string()
+
+
+class Store:
+    """Opened by the thread that uses it; never called from the event loop."""
+
+    def __init__(self, url: str) -> None:
+        self.engine = _engine(url)
+        if self.is_postgres:
+            self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
+        else:
+            self._reader = self.engine.execution_options(**{_READS: True})
+        self._insert: Any = postgresql.insert if self.is_postgres else sqlite.insert
+
+    @property
+    def is_postgres(self) -> bool:
+        return self.engine.dialect.name == "postgresql"
+
+    def prepare(self, pepper_fingerprint: str) -> None:
+        """Brings the schema up to date and makes sure that the keys in it can be verified here."""
+        migrate.upgrade(self.engine)
+        with self.begin() as connection:
+            fact = {"name": _FINGERPRINT, "value": pepper_fingerprint}
+            connection.execute(self.insert_new(facts).values(fact))
+            stored = connection.scalar(sql.select(facts.c.value).where(facts.c.name == _FINGERPRINT))
+        if stored != pepper_fingerprint:
+            raise PepperError(
+                "the keys in this store were made with another pepper: give this router the pepper file of "
+                "the installation that made them"
+            )
+
+    def begin(self) -> AbstractContextManager[Connection]:
+        """A transaction that may write: committed at the end of the block, or rolled back whole."""
+        return self.engine.begin()
+
+    def read(self) -> AbstractContextManager[Connection]:
+        """A transaction that only reads, all of it as of one moment; it waits for no writer."""
+        return self._reader.begin()
+
+    def insert_new(self, table: Table) -> Any:
+        """An insert that leaves rows alone that are there already."""
+        return self._insert(table).on_conflict_do_nothing()
+
+    def insert_or_update(self, table: Table, values: dict[str, Any]) -> Any:
+        """An insert of one row that replaces the row with the same primary key."""
+        by = [column.name for column in table.primary_key]
+        rest = {name: value for name, value in values.items() if name not in by}
+        return self._insert(table).values(values).on_conflict_do_update(index_elements=by, set_=rest)
+
+    def next_change(self, connection: Connection) -> int:
+        """Numbers a change; locked to the end of the transaction, so that numbers rise as commits do."""
+        change = sql.update(counters).where(counters.c.name == _CHANGES).values(value=counters.c.value + 1)
+        return int(connection.execute(change.returning(counters.c.value)).scalar_one())
+
+    def last_change(self, connection: Connection) -> int:
+        return int(connection.scalar(sql.select(counters.c.value).where(counters.c.name == _CHANGES)) or 0)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _engine(url: str) -> Engine:
+    parsed = sql.make_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+        options = {"connect_timeout": _CONNECT_TIMEOUT_S}
+        return sql.create_engine(parsed, connect_args=options, pool_pre_ping=True)
+    if parsed.get_backend_name() != "sqlite":
+        raise ValueError(f"store: {parsed.get_backend_name()} is not supported; use sqlite or postgresql")
+    engine = sql.create_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_S})
+    event.listen(engine, "connect", _set_up_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    # The driver's own idea of when a transaction begins would let two writers read before either writes.
+    connection.isolation_level = None
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    only_reads = connection.get_execution_options().get(_READS, False)
+    connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
