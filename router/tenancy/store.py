@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, Table
 
 _BUSY_TIMEOUT_S = 10
+_RETRY_S = 0.02
 _CONNECT_TIMEOUT_S = 3
 _READS = "only_reads"
 _CHANGES = "changes"
@@ -110,8 +113,22 @@ def _engine(url: str) -> Engine:
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
     # The driver's own idea of when a transaction begins would let two writers read before either writes.
     connection.isolation_level = None
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    _switch_to_wal(connection)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _switch_to_wal(connection: Any) -> None:
+    """SQLite's own patience does not cover this: where another connection is writing it fails at once."""
+    deadline_s = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() >= deadline_s:
+                raise
+            time.sleep(_RETRY_S)
 
 
 def _begin_sqlite(connection: Connection) -> None:
