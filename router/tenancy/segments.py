@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUFFIX = ".usage"
-_CHECKSUM_CHARS = 8
+_HEAD_BYTES = 9  # the checksum and a space
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(UsageRecord).decode
 
@@ -28,8 +28,8 @@ def to_line(record: UsageRecord) -> bytes:
 
 def from_line(line: bytes) -> UsageRecord | None:
     """None where the line is not what was written."""
-    body = line[_CHECKSUM_CHARS + 1 : -1]
-    if not line.endswith(b"\n") or line[:_CHECKSUM_CHARS] != b"%08x" % zlib.crc32(body):
+    body = line[_HEAD_BYTES:-1]
+    if not line.endswith(b"\n") or line[:_HEAD_BYTES] != b"%08x " % zlib.crc32(body):
         return None
     try:
         return _decode(body)
