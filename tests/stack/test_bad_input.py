@@ -45,7 +45,7 @@ def assert_error(response: httpx.Response, status: int, *words: str) -> dict[str
         ({"temperature": 9}, ["temperature", "2"]),
         ({"triton_enable_empty_final_response": False}, ["triton_enable_empty_final_response"]),
         ({"no_such_field": 1}, ["no_such_field"]),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, ["tools"]),
+        ({"tools": [{"type": "function", "function": {"name": "no spaces"}}]}, ["tools[0].function.name"]),
     ],
 )
 def test_a_bad_field_is_named(
