@@ -100,8 +100,9 @@ def allocated_bytes(gpu: int) -> int:
 
 def held_bytes() -> tuple[int, int]:
     """What this process holds on the GPU, and of the host's memory where the GPU can reach it."""
-    pinned = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
-    return torch.cuda.memory_reserved(), pinned
+    # Newer than the oldest torch that will do.
+    statistics = getattr(torch.cuda, "host_memory_stats", dict)()
+    return torch.cuda.memory_reserved(), statistics.get("allocated_bytes.current", 0)
 
 
 def free_unused() -> None:
