@@ -101,7 +101,7 @@ def allocated_bytes(gpu: int) -> int:
 def held_bytes() -> tuple[int, int]:
     """What this process holds on the GPU, and of the host's memory where the GPU can reach it."""
     # Newer than the oldest torch that will do.
-    statistics = getattr(torch.cuda, "host_memory_stats", dict)()
+    statistics: dict[str, int] = getattr(torch.cuda, "host_memory_stats", dict)()
     return torch.cuda.memory_reserved(), statistics.get("allocated_bytes.current", 0)
 
 
