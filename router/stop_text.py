@@ -32,7 +32,7 @@ class StopScanner:
             self.stopped = True
             self._held = ""
             return text[:cut]
-        keep = self._tail_length(text)
+        keep = tail_length(text, self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -45,15 +45,16 @@ class StopScanner:
         ends = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
         return min(ends)[1] if ends else None
 
-    def _tail_length(self, text: str) -> int:
-        """The length of the longest tail that begins some stop string."""
-        longest = 0
-        for stop in self._stops:
-            size = min(len(stop) - 1, len(text))
-            # Only a prefix that ends in the text's last character can be its tail.
-            while (size := stop.rfind(text[-1], 0, size) + 1) > longest:
-                if text.endswith(stop[:size]):
-                    longest = size
-                    break
-                size -= 1
-        return longest
+
+def tail_length(text: str, marks: Sequence[str]) -> int:
+    """The length of the text's longest tail that begins, and is not yet, one of the marks."""
+    longest = 0
+    for mark in marks if text else ():
+        size = min(len(mark) - 1, len(text))
+        # Only a prefix that ends in the text's last character can be its tail.
+        while (size := mark.rfind(text[-1], 0, size) + 1) > longest:
+            if text.endswith(mark[:size]):
+                longest = size
+                break
+            size -= 1
+    return longest

@@ -56,8 +56,9 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if type(value) is int and value < (field.name != "gpu"):
-                raise ValueError(f"{field.name} is {value}; it must be at least 1")
+            least = 0 if field.name == "gpu" else 1  # devices are counted from 0
+            if type(value) is int and value < least:
+                raise ValueError(f"{field.name} is {value}; it must be at least {least}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.stop_text import tail_length
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +122,7 @@ class ToolReader:
             out.append(self._held[:start])
             out.append(self._take(self._held[start : end + len(_CLOSE)]))
             self._held = self._held[end + len(_CLOSE) :]
-        keep = _beginning_of_tag(self._held)
+        keep = tail_length(self._held, (_OPEN,))
         out.append(self._held[: len(self._held) - keep])
         self._held = self._held[len(self._held) - keep :]
         return "".join(out)
@@ -143,14 +144,6 @@ class ToolReader:
             return written
         self.calls.append(call)
         return ""
-
-
-def _beginning_of_tag(text: str) -> int:
-    """The length of the longest tail that may become the opening tag."""
-    for size in range(min(len(_OPEN) - 1, len(text)), 0, -1):
-        if text.endswith(_OPEN[:size]):
-            return size
-    return 0
 
 
 def _read(text: str, names: frozenset[str]) -> ToolCall | None:
