@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 
+from router.store.schema import api_keys, audit, limits, organisations, prices, users
 from router.tenancy import keys, records
 from router.tenancy.lookup import all_of, find_key, find_user, holder_of, touch
 from router.tenancy.model import (
@@ -35,15 +36,14 @@ from router.tenancy.rows import (
     row_of_user,
     user_of,
 )
-from router.tenancy.schema import api_keys, audit, limits, organisations, prices, users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sqlalchemy import Connection
 
+    from router.store.database import Store
     from router.tenancy.model import UsageSummary
-    from router.tenancy.store import Store
 
 DEFAULT_SCOPES = frozenset({Scope.INFERENCE, Scope.EMBEDDINGS, Scope.FILES, Scope.USAGE_READ})
 GRACE_S = 24 * 3600.0

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sql
 
+from router.store.schema import api_keys, limits, organisations, prices, users
 from router.tenancy.keyring import Caller
 from router.tenancy.model import NO_LIMITS
 from router.tenancy.rows import key_of, limits_of, organisation_of, price_of, user_of
-from router.tenancy.schema import api_keys, limits, organisations, prices, users
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
+    from router.store.database import Store
     from router.tenancy.keyring import Keyring
     from router.tenancy.model import Price
-    from router.tenancy.store import Store
 
 
 class Catalogue:

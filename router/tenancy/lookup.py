@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sql
 
+from router.store.schema import api_keys, organisations, users
 from router.tenancy.rows import key_of, user_of
-from router.tenancy.schema import api_keys, organisations, users
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 
+from router.store.schema import api_keys, audit, leases, limits, organisations, spending, usage, users
 from router.tenancy.lookup import NotFound, all_of
 from router.tenancy.model import UsageSummary
 from router.tenancy.rows import audit_of
-from router.tenancy.schema import api_keys, audit, leases, limits, organisations, spending, usage, users
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

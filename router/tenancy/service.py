@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from router.store.database import Store, StoreAway
 from router.tenancy.administration import Administration
 from router.tenancy.calendar import CurrentMonth
 from router.tenancy.catalogue import Catalogue
@@ -16,7 +17,6 @@ from router.tenancy.keys import fingerprint
 from router.tenancy.ledger import Ledger, must_ask_the_store
 from router.tenancy.spending import Treasury
 from router.tenancy.spool import UsageSpool
-from router.tenancy.store import Store, StoreAway
 from router.tenancy.worker import Chore, Worker
 
 if TYPE_CHECKING:

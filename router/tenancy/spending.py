@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sql
 
+from router.store.schema import leases, organisations, spending, usage
 from router.tenancy.budget import LEASE_S, LeaseAnswer, lease_size
 from router.tenancy.calendar import month_of
 from router.tenancy.rows import row_of_usage
-from router.tenancy.schema import leases, organisations, spending, usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy import Connection
 
+    from router.store.database import Store
     from router.tenancy.budget import LeaseAsk
     from router.tenancy.model import UsageRecord
-    from router.tenancy.store import Store
 
 
 class Treasury:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from router.store.database import Store, sqlite_url
 from router.tenancy.administration import Administration
 from router.tenancy.keys import fingerprint
-from router.tenancy.store import Store, sqlite_url
 from tests.router.tenancy.postgres import Postgres, running_postgres
 from tests.router.tenancy.values import PEPPER
 

@@ -12,9 +12,9 @@ import threading
 import time
 from pathlib import Path
 
+from router.store.database import Store
 from router.tenancy.spending import Treasury
 from router.tenancy.spool import UsageSpool
-from router.tenancy.store import Store
 from tests.router.tenancy.values import usage
 
 

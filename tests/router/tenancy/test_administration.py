@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import pytest
 import sqlalchemy as sql
 
+from router.store.database import Store
+from router.store.schema import METADATA
 from router.tenancy.administration import Administration, AlreadyThere, Forbidden
 from router.tenancy.catalogue import Catalogue
 from router.tenancy.keyring import Caller, Keyring, Reason, Refused
 from router.tenancy.lookup import NotFound
 from router.tenancy.model import Limits, Organisation, Price, Role, Scope, User
 from router.tenancy.rbac import SYSTEM, Actor
-from router.tenancy.schema import METADATA
 from router.tenancy.spending import Treasury
-from router.tenancy.store import Store
 from tests.router.tenancy.values import DAY, NOW_S, PEPPER, usage
 
 

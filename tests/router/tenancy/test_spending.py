@@ -8,16 +8,16 @@ from itertools import count
 import pytest
 import sqlalchemy as sql
 
+from router.store.database import Store
+from router.store.schema import leases, spending
+from router.store.schema import usage as usage_table
 from router.tenancy.administration import Administration
 from router.tenancy.budget import LEASE_S, Allowance, LeaseAnswer, LeaseAsk
 from router.tenancy.model import Role, UsageRecord
 from router.tenancy.rbac import SYSTEM
 from router.tenancy.records import usage_summary
 from router.tenancy.rows import usage_of
-from router.tenancy.schema import leases, spending
-from router.tenancy.schema import usage as usage_table
 from router.tenancy.spending import Treasury
-from router.tenancy.store import Store
 from tests.router.tenancy.values import DAY, MONTH, NOW_S, usage
 
 BUDGET = 100_000

@@ -15,12 +15,12 @@ import sqlalchemy as sql
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from router.store.database import Store
+from router.store.schema import usage as usage_table
 from router.tenancy import segments
 from router.tenancy.model import UsageRecord
-from router.tenancy.schema import usage as usage_table
 from router.tenancy.spending import Treasury
 from router.tenancy.spool import SpoolInUse, UsageSpool
-from router.tenancy.store import Store
 from tests.router.tenancy.values import MONTH, usage
 
 KILLS = 24

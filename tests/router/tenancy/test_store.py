@@ -8,10 +8,10 @@ import sqlalchemy as sql
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from router.tenancy import migrate
+from router.store import migrate
+from router.store.database import PepperError, Store, sqlite_url
+from router.store.schema import METADATA, counters, prices
 from router.tenancy.keys import fingerprint
-from router.tenancy.schema import METADATA, counters, prices
-from router.tenancy.store import PepperError, Store, sqlite_url
 from tests.router.tenancy.values import PEPPER
 
 

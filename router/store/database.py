@@ -1,4 +1,4 @@
-"""The store of tenants: SQLite in the data directory, or PostgreSQL by URL, behind the same few methods."""
+"""SQLite in the data directory, or PostgreSQL by URL, behind the same few methods."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import sqlalchemy as sql
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
 
-from router.tenancy import migrate
-from router.tenancy.schema import counters, facts
+from router.store import migrate
+from router.store.schema import counters, facts
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

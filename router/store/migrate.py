@@ -27,7 +27,7 @@ def upgrade(engine: Engine) -> None:
     """All or nothing; SQLite's write lock or an advisory lock keeps other routers waiting meanwhile."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
     config = Config()
-    config.set_main_option("script_location", str(resources.files("router.tenancy") / "migrations"))
+    config.set_main_option("script_location", str(resources.files("router.store") / "migrations"))
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))

@@ -1,0 +1,135 @@
+"""One generation on its way to the client."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.api.calls import in_api_words
+from router.stop_text import StopScanner
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from router.api.tools import ToolCall, ToolReader
+    from router.metrics import Metrics
+    from router.pipeline import Delta, Generation, GenerationCall
+    from router.ticket import Ticket
+
+_FINISH_REASONS = {"end_id": "stop", "stop_words": "stop", "length": "length"}
+
+
+class Choice:
+    """One generation on its way to the client: cut at stop strings, counted, its end named."""
+
+    def __init__(
+        self,
+        index: int,
+        call: GenerationCall,
+        generation: Generation,
+        ticket: Ticket,
+        metrics: Metrics,
+        tools: ToolReader | None = None,
+    ) -> None:
+        self.index = index
+        self.finish_reason = ""
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self._generation = generation
+        self._ticket = ticket
+        self._record = ticket.record
+        self._scanner = StopScanner(call.stop) if call.stop else None
+        self._echo = call.prompt if call.echo else ""
+        self._shares_prompt = call.shares_prompt
+        self._tools = tools
+        self._told_calls = 0
+        self._metrics = metrics
+        self._share = metrics.share(ticket.record)
+        self._last_s = 0.0
+
+    @property
+    def tool_calls(self) -> Sequence[ToolCall]:
+        """Those that were whole in the text so far."""
+        return () if self._tools is None else self._tools.calls
+
+    async def pieces(self) -> AsyncIterator[str]:
+        """The text as it comes; the first piece tells of the first token and may be empty."""
+        try:
+            async for delta in self._generation:
+                if self._ticket.cut_by is not None:
+                    continue  # the engine was told to stop: what still comes is for nobody
+                first = self._count(delta)
+                text = self._take(delta)
+                if first:
+                    text = self._echo + text
+                if text or first or self._has_news():
+                    yield text
+                if self.finish_reason:
+                    return
+        except InflightError as error:
+            if self._ticket.cut_by is None:
+                self._metrics.triton_failed(error.kind, self._record.model)
+                raise in_api_words(error) from None
+        raise self._ticket.cut_by or InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
+
+    def _has_news(self) -> bool:
+        """Whether a call became whole since this was asked last."""
+        told, self._told_calls = self._told_calls, len(self.tool_calls)
+        return told < self._told_calls
+
+    async def settle(self) -> None:
+        """Reads to the end of the stream, so that the engine is known to be done with the request."""
+        if not self.finish_reason:
+            self._generation.stop()
+        try:
+            async for _ in self._generation:
+                pass
+        except InflightError:
+            pass  # the client has its answer already
+
+    def _take(self, delta: Delta) -> str:
+        """The part of a delta that may leave; sets `finish_reason` when it is the last."""
+        text = self._before_stop(delta)
+        if self._tools is None:
+            return text
+        text = self._tools.feed(text)
+        if self.finish_reason:
+            text += self._tools.flush()
+            if self._tools.calls and self.finish_reason == "stop":
+                self.finish_reason = self._record.finish_reason = "tool_calls"
+        return text
+
+    def _before_stop(self, delta: Delta) -> str:
+        text = delta.text
+        if self._scanner is not None:
+            text = self._scanner.feed(text)
+            if self._scanner.stopped:
+                self.finish_reason = self._record.finish_reason = "stop"
+                self._generation.stop()
+                return text
+        if delta.finish is None:
+            return text
+        if delta.finish not in _FINISH_REASONS:
+            raise InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
+        self.finish_reason = self._record.finish_reason = _FINISH_REASONS[delta.finish]
+        return text + self._scanner.flush() if self._scanner is not None else text
+
+    def _count(self, delta: Delta) -> bool:
+        """Adds up tokens and times; tells whether this is the first delta."""
+        now_s = time.monotonic()
+        first = self._last_s == 0.0
+        self._record.received_s = now_s
+        self._record.engine = delta.engine or self._record.engine
+        if first:
+            self._share.first_token.observe(now_s - self._record.arrived_s)
+            self._record.first_token_s = self._record.first_token_s or now_s
+        else:
+            self._share.between_chunks.observe(now_s - self._last_s)
+        self._last_s = now_s
+        if self.prompt_tokens == 0 and not self._shares_prompt:
+            self.prompt_tokens = delta.prompt_tokens
+            self._record.prompt_tokens += delta.prompt_tokens
+        self.completion_tokens += delta.completion_tokens
+        self._record.completion_tokens += delta.completion_tokens
+        return first

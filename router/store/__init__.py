@@ -1,0 +1,1 @@
+"""What outlives the router: SQLite in the data directory, or PostgreSQL by URL."""
