@@ -22,6 +22,7 @@ class Plots:
         groups: Sequence[str],
         series: Mapping[str, Sequence[float]],
         goal: float | None = None,
+        logarithmic: bool = False,
     ) -> None:
         """A bar for each series in each group, with its value above it."""
         if self._directory is None:
@@ -42,6 +43,8 @@ class Plots:
             axes.axhline(goal, color="#333333", linewidth=0.8, linestyle="--", label="goal")
         axes.set_xticks(range(len(groups)), groups)
         axes.set_ylabel(unit)
+        if logarithmic:
+            axes.set_yscale("log")
         axes.set_title(title)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _START_LIMIT_S = 240.0
 _STOP_LIMIT_S = 60.0
@@ -28,6 +29,7 @@ class RunningStack:
     model: str
     process: subprocess.Popen[str]
     output_file: Path
+    grpc_url: str = ""  # the router's, for Triton's clients
 
     def output(self) -> str:
         return self.output_file.read_text()
@@ -61,11 +63,14 @@ def free_port() -> int:
 
 @contextmanager
 def running_stack(
-    engine: Mapping[str, str] | None = None, model: str | None = None, data_dir: Path | None = None
+    engine: Mapping[str, str] | None = None,
+    model: str | None = None,
+    data_dir: Path | None = None,
+    router_settings: Mapping[str, Any] | None = None,
 ) -> Iterator[RunningStack]:
     """A ready stack with the given engine parameters, on free ports."""
     with tempfile.TemporaryDirectory(prefix="inflight-") as folder:
-        stack = start_stack(Path(folder), engine or {}, model, data_dir)
+        stack = start_stack(Path(folder), engine or {}, model, data_dir, router_settings)
         try:
             wait_until_ready(stack)
             yield stack
@@ -78,13 +83,20 @@ def running_stack(
 
 
 def start_stack(
-    folder: Path, engine: Mapping[str, str], model: str | None = None, data_dir: Path | None = None
+    folder: Path,
+    engine: Mapping[str, str],
+    model: str | None = None,
+    data_dir: Path | None = None,
+    router_settings: Mapping[str, Any] | None = None,
 ) -> RunningStack:
-    port, grpc_port, metrics_port = free_port(), free_port(), free_port()
+    port, grpc_port, metrics_port, kserve_port = free_port(), free_port(), free_port(), free_port()
     config = folder / "inflight.toml"
-    config.write_text("[engine]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in engine.items()))
+    # Not in the data directory: the keys and the usage of whoever runs this are none of its business.
+    router = {"state_dir": str(folder / "state"), **(router_settings or {})}
+    config.write_text(f"[engine]\n{_toml(engine)}[router]\n{_toml(router)}")
     command = [sys.executable, "-m", "launcher", "up", "--config", str(config), "--port", str(port)]
     command += ["--triton-grpc-port", str(grpc_port), "--triton-metrics-port", str(metrics_port)]
+    command += ["--grpc-port", str(kserve_port)]
     command += ["--model", model] if model else []
     command += ["--data-dir", str(data_dir)] if data_dir else []
     output_file = folder / "output.txt"
@@ -104,7 +116,12 @@ def start_stack(
         model=Path(model).name.lower() if model else "smollm2-135m-instruct",
         process=process,
         output_file=output_file,
+        grpc_url=f"127.0.0.1:{kserve_port}",
     )
+
+
+def _toml(values: Mapping[str, Any]) -> str:
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
 
 
 def wait_until_ready(stack: RunningStack) -> None:

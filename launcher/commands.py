@@ -1,4 +1,4 @@
-"""The `inflight` commands: `up`, `perplexity` and `version` here, `chat` and `ask` from the client."""
+"""The `inflight` commands: `up`, `perplexity` and `version` here, others from client and administration."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from client.cli import ask, chat
+from launcher import administration
 from launcher.settings import StackSettings
 
 DEFAULTS = StackSettings()
@@ -29,7 +30,10 @@ def up(
     port: Annotated[
         int | None, typer.Option(help=f"Where clients connect. [default: {DEFAULTS.port}]")
     ] = None,
-    host: Annotated[str | None, typer.Option(help=f"A loopback address. [default: {DEFAULTS.host}]")] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help=f"Any but a loopback address needs API keys. [default: {DEFAULTS.host}]"),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -37,9 +41,23 @@ def up(
             f"[default: {DEFAULTS.model}]"
         ),
     ] = None,
+    embeddings: Annotated[
+        str | None,
+        typer.Option(
+            help="What makes embeddings: a known model, a directory of a sentence-transformers model "
+            f"(BERT), or '' for none. [default: {DEFAULTS.embeddings}]"
+        ),
+    ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Where models and logs are kept. [default: ~/.local/share/inflight]"),
+    ] = None,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Where Triton's gRPC clients connect; 0 is any free port, -1 none. "
+            f"[default: {DEFAULTS.grpc_port}]"
+        ),
     ] = None,
     triton_grpc_port: Annotated[
         int | None, typer.Option(help="Triton's gRPC port. [default: a free one]")
@@ -59,8 +77,8 @@ def up(
 ) -> None:
     """Start Triton, the engine and the router on this machine, and keep them running.
 
-    The first start downloads the default model (93 MB), packs its weights and compiles the kernels; later
-    ones need no network and take seconds.
+    The first start downloads the default models (93 MB, and 84 MB for embeddings), packs weights and
+    compiles the kernels; later ones need no network and take seconds.
     Every option can also be set in `inflight.toml` under `[stack]`; `[engine]` there holds the engine's
     parameters and `[router]` the router's. Ctrl-C or SIGTERM finishes the requests in flight and stops
     everything; a second Ctrl-C does not wait for them.
@@ -72,7 +90,9 @@ def up(
         "port": port,
         "host": host,
         "model": model,
+        "embeddings": embeddings,
         "data_dir": data_dir,
+        "grpc_port": grpc_port,
         "triton_grpc_port": triton_grpc_port,
         "triton_metrics_port": triton_metrics_port,
         "drain_timeout_s": drain_timeout_s,
@@ -121,6 +141,7 @@ def perplexity(
 
 app.command()(chat)
 app.command()(ask)
+administration.add_to(app)
 
 
 @app.command()

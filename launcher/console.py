@@ -93,6 +93,8 @@ class StackConsole:
         logs: Path,
         took_s: float,
         computes_on: str | None = None,
+        embeddings: str | None = None,
+        grpc_url: str | None = None,
     ) -> None:
         question = [{"role": "user", "content": EXAMPLE_QUESTION}]
         body = json.dumps({"model": model, "max_tokens": 100, "messages": question})
@@ -102,6 +104,10 @@ class StackConsole:
         self.say(f"  model    {model}")
         if computes_on:
             self.say(f"  computes on {computes_on}")
+        if embeddings:
+            self.say(f"  embeddings {embeddings}")
+        if grpc_url:
+            self.say(f"  gRPC     {grpc_url}  (KServe v2, for Triton's clients)")
         self.say(f"  Triton   {triton.grpc_url}  (gRPC), {triton.metrics_url}")
         self.say(f"  logs     {logs}")
         self.say("")

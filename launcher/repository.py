@@ -11,7 +11,7 @@ from tritonclient.grpc.model_config_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 Parameters = dict[str, str]
@@ -21,9 +21,12 @@ class RepositoryError(Exception):
     """A model repository is missing or one of its configs cannot be read."""
 
 
-def write_repository(source: Path, target: Path, parameters: Mapping[str, Parameters]) -> None:
-    """Copy every model of `source`; `parameters` gives, by model name, what to set in its config."""
-    models = sorted(config.parent for config in source.glob("*/config.pbtxt"))
+def write_repository(
+    source: Path, target: Path, parameters: Mapping[str, Parameters], left_out: Collection[str] = ()
+) -> None:
+    """Copy every model of `source` but those left out; `parameters` gives what to set in a model's config."""
+    found = sorted(config.parent for config in source.glob("*/config.pbtxt"))
+    models = [model for model in found if model.name not in left_out]
     if not models:
         raise RepositoryError(f"there is no model in {source}: inflight runs from its source checkout")
     target.mkdir(parents=True)

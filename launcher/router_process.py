@@ -20,18 +20,21 @@ if TYPE_CHECKING:
 
 PIPELINE = "ensemble"
 ENGINE = "tensorrt_llm"
+EMBEDDINGS = "embeddings"
 PROBE_TIMEOUT_S = 2.0
+LOOPBACK = "127.0.0.1"
 EXIT_USAGE = 2
 # The router's own default, and what it takes at most to close its connections and to exit.
 DEFAULT_STOP_TIMEOUT_S = 5.0
 CLOSING_S = 10.0
 
 
-def check_router_settings(extra: Mapping[str, Any], file: Path) -> None:
-    """Lets the router judge its own settings, of which this package knows nothing, before it is needed."""
-    if not extra:
-        return
-    file.write_text(to_toml(extra), encoding="utf-8")
+def check_router_settings(host: str, data_dir: Path, extra: Mapping[str, Any], file: Path) -> None:
+    """Lets the router judge its own settings, of which this package knows nothing, before it is needed.
+
+    Where others can reach the host, it also looks whether there are keys.
+    """
+    file.write_text(to_toml({"host": host, "data_dir": str(data_dir), **extra}), encoding="utf-8")
     command = [sys.executable, "-m", "router", "--check", str(file)]
     # Not in the user's directory, where another package may be called router.
     checked = subprocess.run(command, capture_output=True, text=True, check=False, cwd=file.parent)
@@ -49,16 +52,32 @@ class RouterProcess:
     host: str
     port: int
     settings_path: Path
+    data_dir: Path
+    tls: bool = False
+    health_port: int = 0  # where it is probed when clients need certificates; 0: where they connect
+    grpc_port: int = -1
 
     @property
     def url(self) -> str:
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    @property
+    def grpc_url(self) -> str | None:
+        if self.grpc_port < 0:
+            return None
+        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.grpc_port}"
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", "router", "--settings", str(self.settings_path)]
 
     def write_settings(
-        self, triton: TritonServer, checkpoint: Checkpoint, drain_timeout_s: float, extra: Mapping[str, Any]
+        self,
+        triton: TritonServer,
+        checkpoint: Checkpoint,
+        drain_timeout_s: float,
+        extra: Mapping[str, Any],
+        embeddings: Checkpoint | None = None,
     ) -> None:
         model = {
             "name": checkpoint.name,
@@ -69,15 +88,28 @@ class RouterProcess:
         document = {
             "host": self.host,
             "port": self.port,
+            "grpc_port": self.grpc_port,
             "triton_grpc_url": triton.grpc_url,
+            "data_dir": str(self.data_dir),
             "drain_timeout_s": drain_timeout_s,
             **extra,
             "models": [model],
         }
+        if self.health_port:
+            document["health_port"] = self.health_port
+        if embeddings is not None:
+            document["embedders"] = [
+                {
+                    "name": embeddings.name,
+                    "triton_model": EMBEDDINGS,
+                    "checkpoint_dir": str(embeddings.directory),
+                }
+            ]
         self.settings_path.write_text(to_toml(document), encoding="utf-8")
 
     def is_ready(self) -> bool:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=PROBE_TIMEOUT_S)
+        host, port = (LOOPBACK, self.health_port) if self.health_port else (self.host, self.port)
+        connection = http.client.HTTPConnection(host, port, timeout=PROBE_TIMEOUT_S)
         try:
             connection.request("GET", "/health/ready")
             return connection.getresponse().status == 200

@@ -39,6 +39,8 @@ class TritonRuntime:
         environment["LD_LIBRARY_PATH"] = join_path(str(self.library_dir), base.get("LD_LIBRARY_PATH"))
         # A __pycache__ inside a model repository would be taken for a broken model.
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        # The models have threads of their own; numpy's would fight with them over the cores.
+        environment.setdefault("OPENBLAS_NUM_THREADS", "1")
         return environment
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import sys
 from dataclasses import dataclass, field, fields
@@ -23,7 +22,10 @@ if TYPE_CHECKING:
 DEFAULT_FILE = Path("inflight.toml")
 SECTIONS = ("stack", "router", "engine")
 # The launcher writes these itself, from [stack] and from what it started.
-ROUTER_KEYS_OF_OURS = frozenset({"host", "port", "triton_grpc_url", "drain_timeout_s", "models"})
+ROUTER_KEYS_OF_OURS = frozenset(
+    {"host", "port", "grpc_port", "triton_grpc_url", "data_dir", "drain_timeout_s", "models", "embedders"}
+)
+ROUTER_PATHS = frozenset({"tls_cert", "tls_key", "tls_client_ca", "safety_rules", "prompt_log_dir"})
 ENGINE_KEYS_OF_OURS = frozenset({"gpt_model_path", "tokenizer_dir"})
 
 
@@ -42,29 +44,37 @@ class StackSettings:
     port: int = 8080
     data_dir: Path = field(default_factory=default_data_dir)
     model: str = "smollm2-135m-instruct"
+    embeddings: str = "all-minilm-l6-v2"  # nothing: none is served
     triton_grpc_port: int = 0
     triton_metrics_port: int = 0
+    grpc_port: int = 8081  # of the router, for Triton's clients; -1: none
     drain_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        require_loopback(self.host)
         for key in ("port", "triton_grpc_port", "triton_metrics_port"):
             if not 0 <= getattr(self, key) <= 65535:
                 raise refusal(f"stack.{key}", getattr(self, key), "1 to 65535, or 0 for any free port")
+        if not -1 <= self.grpc_port <= 65535:
+            allowed = "1 to 65535, 0 for any free port, or -1 for none"
+            raise refusal("stack.grpc_port", self.grpc_port, allowed)
         if not 0 <= self.drain_timeout_s <= 3600:
             raise refusal("stack.drain_timeout_s", self.drain_timeout_s, "0 to 3600 seconds")
-        chosen = [port for port in (self.port, self.triton_grpc_port, self.triton_metrics_port) if port]
+        ports = (self.port, self.grpc_port, self.triton_grpc_port, self.triton_metrics_port)
+        chosen = [port for port in ports if port > 0]
         if len(set(chosen)) < len(chosen):
             raise SettingsError(
-                f"port, triton_grpc_port and triton_metrics_port must differ; they are {chosen}"
+                f"port, grpc_port, triton_grpc_port and triton_metrics_port must differ; they are {chosen}"
             )
 
 
 @dataclass(frozen=True)
 class Settings:
+    """`chosen` are the keys of [stack] that the user has set, be it to their defaults."""
+
     stack: StackSettings = field(default_factory=StackSettings)
     router: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, str] = field(default_factory=dict)
+    chosen: frozenset[str] = frozenset()
 
 
 def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
@@ -76,10 +86,12 @@ def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
         if not isinstance(content, dict):
             raise SettingsError(f"{section} is {content!r}; it must be a section: [{section}]")
     given = {key: value for key, value in flags.items() if value is not None}
+    stack = {**document.get("stack", {}), **given}
     return Settings(
-        stack=stack_settings({**document.get("stack", {}), **given}),
+        stack=stack_settings(stack),
         router=router_settings(document.get("router", {})),
         engine=engine_settings(document.get("engine", {})),
+        chosen=frozenset(stack),
     )
 
 
@@ -116,7 +128,7 @@ def of_type_of_default(key: str, value: Any) -> Any:
     default = getattr(StackSettings, key)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if type(value) is not type(default) or value == "":
+    if type(value) is not type(default) or (value == "" and key != "embeddings"):
         names = {int: "a whole number", float: "a number", str: "a text"}
         raise refusal(f"stack.{key}", value, names[type(default)])
     return value
@@ -126,7 +138,12 @@ def router_settings(values: Mapping[str, Any]) -> Mapping[str, Any]:
     for key in values:
         if key in ROUTER_KEYS_OF_OURS:
             raise SettingsError(f"router.{key} is set by the launcher itself; see [stack]")
-    return dict(values)
+    return {key: _absolute(value) if key in ROUTER_PATHS else value for key, value in values.items()}
+
+
+def _absolute(path: Any) -> Any:
+    """The router runs in another directory; what is no path is left for the router to refuse."""
+    return os.path.abspath(os.path.expanduser(path)) if isinstance(path, str) and path else path
 
 
 def engine_settings(values: Mapping[str, Any]) -> Mapping[str, str]:
@@ -149,18 +166,6 @@ def packed_cache_dir(settings: Settings) -> str:
     chosen = settings.engine.get("inflight_packed_cache_dir") or str(settings.stack.data_dir / "packed")
     # Triton runs in another directory, where a relative path would lead elsewhere.
     return os.path.abspath(os.path.expanduser(chosen))
-
-
-def require_loopback(host: str) -> None:
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise SettingsError(
-            f"stack.host is {host!r}; allowed: a loopback address (127.0.0.1, ::1, localhost), because "
-            "there are no API keys yet and anyone who reaches the port could use the model"
-        )
 
 
 def refusal(key: str, value: object, allowed: str) -> SettingsError:

@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING
 from launcher.bundled import bundled_with
 from launcher.engine_task import PREPARE, run_engine_task
 from launcher.loading import LoadingView
+from launcher.mending import ModelMender
 from launcher.models.checkpoint import Checkpoint, resolve_checkpoint
+from launcher.models.embeddings import find_embeddings
 from launcher.ports import claim_port
 from launcher.processes import STACK_ID_VARIABLE, ChildProcess, become_subreaper, descendants, end_all
 from launcher.repository import read_parameters, set_parameters, write_repository
-from launcher.router_process import ENGINE, PIPELINE, RouterProcess, check_router_settings, longest_stop_s
+from launcher.router_process import (
+    EMBEDDINGS,
+    ENGINE,
+    PIPELINE,
+    RouterProcess,
+    check_router_settings,
+    longest_stop_s,
+)
 from launcher.runs import Run, open_run
 from launcher.runtime import build_runtime
 from launcher.settings import packed_cache_dir
@@ -30,6 +39,8 @@ if TYPE_CHECKING:
 TICK_S = 0.1
 LOAD_TIMEOUT_S = 600.0
 UNLOAD_TIMEOUT_S = 20.0
+# A Triton that had a dead model, and was asked something of it, waits for it in vain when it is stopped.
+UNLOAD_AFTER_MENDING_S = 8.0
 ROUTER_START_TIMEOUT_S = 60.0
 
 
@@ -53,6 +64,7 @@ class Stack:
         self._prepare_command = prepare_command or PREPARE
         self._supervisor = Supervisor(console)
         self._computes_on: str | None = None
+        self._embeddings: str | None = None
 
     def run(self) -> int:
         """Serve until told to stop; the exit status is 0 after serving, 128 + signal when stopped before."""
@@ -76,7 +88,16 @@ class Stack:
         ):
             self._come_up(service, label)
         took_s = time.monotonic() - began_s
-        self._console.announce(router.url, checkpoint.name, triton, run.directory, took_s, self._computes_on)
+        self._console.announce(
+            router.url,
+            checkpoint.name,
+            triton,
+            run.directory,
+            took_s,
+            self._computes_on,
+            self._embeddings,
+            router.grpc_url,
+        )
         while not self._signals.stop_requested:
             self._supervisor.tick()
             time.sleep(TICK_S)
@@ -86,23 +107,36 @@ class Stack:
         """Everything that can be refused or takes long, before the first process is started."""
         stack = self._settings.stack
         router_settings_path = run.directory / "router.toml"
-        check_router_settings(self._settings.router, router_settings_path)
+        check_router_settings(stack.host, stack.data_dir, self._settings.router, router_settings_path)
         taken: set[int] = set()
         port = claim_port(stack.host, stack.port, "--port", taken)
+        own_grpc_port = stack.grpc_port
+        if own_grpc_port >= 0:
+            own_grpc_port = claim_port(stack.host, own_grpc_port, "--grpc-port", taken)
         grpc_port = claim_port(ADDRESS, stack.triton_grpc_port, "--triton-grpc-port", taken)
         metrics_port = claim_port(ADDRESS, stack.triton_metrics_port, "--triton-metrics-port", taken)
+        tls = bool(self._settings.router.get("tls_cert"))
+        health_port = self._settings.router.get("health_port", 0)
+        if tls:
+            health_port = claim_port(ADDRESS, health_port, "[router] health_port", taken)
         runtime = build_runtime(self._project_root, run.directory)
         needs_weights = self._settings.engine.get("inflight_weights") != "random"
         bundled = bundled_with(self._project_root)
         checkpoint = resolve_checkpoint(stack.model, stack.data_dir, self._console, needs_weights, bundled)
-        repositories = self._write_repositories(run, checkpoint)
+        embeddings = find_embeddings(self._settings, checkpoint, self._console, bundled)
+        self._embeddings = embeddings.name if embeddings else None
+        repositories = self._write_repositories(run, checkpoint, embeddings)
         self._prepare_engine(run)
         triton = TritonServer(runtime, repositories, run.shared_memory_prefix, grpc_port, metrics_port)
-        router = RouterProcess(stack.host, port, router_settings_path)
-        router.write_settings(triton, checkpoint, stack.drain_timeout_s, self._settings.router)
+        router = RouterProcess(
+            stack.host, port, router_settings_path, stack.data_dir, tls, health_port, own_grpc_port
+        )
+        router.write_settings(triton, checkpoint, stack.drain_timeout_s, self._settings.router, embeddings)
         return checkpoint, triton, router
 
-    def _write_repositories(self, run: Run, checkpoint: Checkpoint) -> tuple[Path, ...]:
+    def _write_repositories(
+        self, run: Run, checkpoint: Checkpoint, embeddings: Checkpoint | None
+    ) -> tuple[Path, ...]:
         directory, model_path = str(checkpoint.directory), str(checkpoint.model_path)
         parameters = {
             "preprocessing": {"tokenizer_dir": directory},
@@ -114,9 +148,13 @@ class Stack:
                 "inflight_packed_cache_dir": packed_cache_dir(self._settings),
             },
         }
+        left_out = [EMBEDDINGS]
+        if embeddings is not None:
+            parameters[EMBEDDINGS] = {"checkpoint_dir": str(embeddings.directory)}
+            left_out = []
         names = ("model_repository", "ensembles")
         for name in names:
-            write_repository(self._project_root / name, run.directory / name, parameters)
+            write_repository(self._project_root / name, run.directory / name, parameters, left_out)
         return tuple(run.directory / name for name in names)
 
     def _prepare_engine(self, run: Run) -> None:
@@ -139,7 +177,13 @@ class Stack:
         triton_child = ChildProcess(
             triton.command(), triton.runtime.environment(environment), run.directory / "triton.log"
         )
-        watch = StubWatch()
+
+        def load_embeddings() -> None:
+            triton.load(EMBEDDINGS)
+            triton_service.stop_timeout_s = UNLOAD_AFTER_MENDING_S
+
+        # What makes embeddings comes back by itself, while text goes on.
+        watch = StubWatch(menders={EMBEDDINGS: ModelMender(EMBEDDINGS, load_embeddings, self._console)})
 
         def clean_up_after_triton() -> None:
             end_all(descendants(spare=router_child))

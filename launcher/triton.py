@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import psutil
@@ -15,8 +15,10 @@ from tritonclient.grpc import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from launcher.mending import ModelMender
     from launcher.runtime import TritonRuntime
 
 ADDRESS = "127.0.0.1"
@@ -76,16 +78,35 @@ class TritonServer:
                 return False
             return bool(server.ready and model.ready)
 
+    def load(self, model: str) -> None:
+        """Loads a model once more; a process of it that died is replaced. Raises OSError."""
+        secret = ((f"triton-grpc-protocol-{SECRET_NAME}", self.secret),)
+        request = service_pb2.RepositoryModelLoadRequest(model_name=model)
+        with grpc.insecure_channel(self.grpc_url, options=NO_PROXY) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            try:
+                stub.RepositoryModelLoad(request, timeout=STUB_TIMEOUT_S, metadata=secret)
+            except grpc.RpcError as error:
+                call: Any = error
+                raise OSError(call.details()) from None
+
 
 class StubWatch:
     """Notices a model process (a stub) that died under a Triton that lives on and still calls itself ready.
 
     Triton collects the stubs it stops itself, so one that stays a zombie died on its own. The grace leaves
-    room for someone who reloads the model instead.
+    room for someone who reloads the model instead. Models that have a mender, by name, are left to it.
     """
 
-    def __init__(self, grace_s: float = 3.0, period_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        grace_s: float = 3.0,
+        period_s: float = 1.0,
+        menders: Mapping[str, ModelMender] | None = None,
+    ) -> None:
         self._grace_s = grace_s
+        self._menders = menders or {}
+        self._models: dict[int, str] = {}
         self._period_s = period_s
         self._next_look_s = 0.0
         self._dead_since_s: dict[int, float] = {}
@@ -94,20 +115,34 @@ class StubWatch:
         if now_s < self._next_look_s:
             return None
         self._next_look_s = now_s + self._period_s
-        return self.judge(dead_stubs(triton_pid), now_s)
+        return self.judge(stubs_of(triton_pid), now_s)
 
-    def judge(self, dead_pids: list[int], now_s: float) -> str | None:
-        self._dead_since_s = {pid: self._dead_since_s.get(pid, now_s) for pid in dead_pids}
-        if any(now_s - since_s >= self._grace_s for since_s in self._dead_since_s.values()):
-            return "one of its model processes died"
+    def judge(self, stubs: Mapping[int, str | None], now_s: float) -> str | None:
+        """`stubs` are the models of those that live by process id; None where one is dead."""
+        self._models = {pid: model or self._models.get(pid, "") for pid, model in stubs.items()}
+        dead = [pid for pid, model in stubs.items() if model is None]
+        self._dead_since_s = {pid: self._dead_since_s.get(pid, now_s) for pid in dead}
+        for pid, since_s in self._dead_since_s.items():
+            if mender := self._menders.get(self._models[pid]):
+                mender.look_after(pid, now_s)
+            elif now_s - since_s >= self._grace_s:
+                return "one of its model processes died"
         return None
 
 
-def dead_stubs(triton_pid: int) -> list[int]:
-    dead = []
+def stubs_of(triton_pid: int) -> dict[int, str | None]:
+    """Which model each stub runs, by process id; None for the dead, of whom that is not known."""
+    found: dict[int, str | None] = {}
     with suppress(psutil.Error):
         for process in psutil.Process(triton_pid).children():
             with suppress(psutil.Error):
-                if process.status() == psutil.STATUS_ZOMBIE and STUB_NAME.startswith(process.name()):
-                    dead.append(process.pid)
-    return dead
+                if STUB_NAME.startswith(process.name()):
+                    is_dead = process.status() == psutil.STATUS_ZOMBIE
+                    found[process.pid] = None if is_dead else model_of(process.cmdline())
+    return found
+
+
+def model_of(command: Sequence[str]) -> str:
+    """A stub is told to run REPOSITORY/MODEL/VERSION/model.py, or a backend's own file."""
+    parts = command[1].split("/") if len(command) > 1 else []
+    return parts[-3] if len(parts) >= 3 else ""

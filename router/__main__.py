@@ -11,24 +11,25 @@ import uvloop
 
 from router import server
 from router.prompting import TemplateBroken
-from router.settings import SettingsError, check_tuning, load
+from router.settings import SettingsError, load, load_tuning
+from router.tenancy.office import StoreUnusable
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="router", description="The HTTP door in front of Triton.")
     files = parser.add_mutually_exclusive_group(required=True)
     files.add_argument("--settings", type=Path, help="the TOML file with all settings")
-    files.add_argument("--check", type=Path, help="a TOML file with tuning alone: can it be used?")
+    files.add_argument("--check", type=Path, help="could a router start with this tuning, host and data_dir?")
     arguments = parser.parse_args()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     try:
         if arguments.check:
-            check_tuning(arguments.check)
+            server.check(load_tuning(arguments.check))
         else:
             uvloop.run(server.run(load(arguments.settings)))
-    except (SettingsError, TemplateBroken, OSError) as error:
+    except (SettingsError, StoreUnusable, TemplateBroken, OSError) as error:
         print(f"router: {error}", file=sys.stderr)
         return 2
     return 0

@@ -4,34 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.admission import Need, admitted
 from router.api import sse
 from router.api.dialects import Dialect
 from router.api.errors import write_error
 from router.choice import Choice
+from router.ticket import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from router.api.tools import ToolReader
     from router.http.exchange import Exchange
-    from router.metrics import Metrics
     from router.pipeline import GenerationCall
     from router.record import Record
-    from router.registry import Registry, ServedModel
-    from router.ticket import Ticket, TicketDesk
+    from router.registry import ServedModel
+    from router.service import Service
+    from router.ticket import Ticket
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What every generating endpoint needs."""
+# English text has about four characters a token; other scripts may have one.
+_CHARS_PER_TOKEN = 3
 
-    registry: Registry
-    desk: TicketDesk
-    metrics: Metrics
+
+def need_of(calls: Sequence[GenerationCall], context_tokens: int) -> Need:
+    """What to reserve: the prompt as far as its length tells, and all that may be generated after it."""
+    prompt = completion = 0
+    for call in calls:
+        size = prompt_size(call, context_tokens)
+        if not call.shares_prompt:
+            prompt += size
+        completion += min(call.max_tokens, context_tokens - size)
+    return Need(prompt, completion)
+
+
+def prompt_size(call: GenerationCall, context_tokens: int) -> int:
+    if call.prompt_ids is not None:
+        return min(len(call.prompt_ids), context_tokens)
+    chars = len(call.prompt)
+    tokens = chars // _CHARS_PER_TOKEN + 1 if call.prompt.isascii() else chars
+    return min(tokens, context_tokens)
+
+
+def _in_tier(calls: Sequence[GenerationCall], tier: str) -> list[GenerationCall]:
+    return [msgspec.structs.replace(call, tier=tier) for call in calls]
 
 
 async def answer(
@@ -45,12 +66,11 @@ async def answer(
     new_reader: Callable[[], ToolReader] | None = None,
 ) -> None:
     """Admit, generate, deliver, settle: the whole life of a request once its body is understood."""
-    record.model = model.name
-    with service.desk.admit(record) as ticket:
+    async with admitted(service, record, model.name, need_of(calls, model.context_tokens)) as ticket:
         exchange.on_disconnect(lambda: ticket.cut(InflightError(ErrorKind.CANCELLED, "the client left")))
         choices = []
         record.dispatched_s = time.monotonic()
-        for index, call in enumerate(calls):
+        for index, call in enumerate(calls if record.tier is None else _in_tier(calls, record.tier)):
             generation = model.pipeline.generate(call)
             ticket.attach(generation)
             tools = None if new_reader is None else new_reader()
@@ -75,6 +95,7 @@ async def _deliver_whole(
         texts[choice.index] = "".join([piece async for piece in choice.pieces()])
 
     await _together(ticket, choices, collect)
+    ticket.bill(Outcome.FINISHED)
     headers = [("content-type", "application/json"), ("x-request-id", record.request_id)]
     exchange.respond(200, dialect.whole(choices, texts), headers)
 
@@ -85,7 +106,13 @@ async def _deliver_stream(
     async def relay(choice: Choice) -> None:
         told = 0
         async for piece in choice.pieces():
-            data = dialect.text_event(choice.index, piece) if piece else b""
+            data = b""
+            if piece:
+                data = (
+                    dialect.text_event(choice.index, piece)
+                    if choice.log is None
+                    else dialect.logged_event(choice.index, piece, choice.log)
+                )
             for number in range(told, len(choice.tool_calls)):
                 data += dialect.call_event(choice.index, number, choice.tool_calls[number])
             told = len(choice.tool_calls)
@@ -96,6 +123,7 @@ async def _deliver_stream(
                 await exchange.send(data)
 
     await _together(ticket, choices, relay)
+    ticket.bill(Outcome.FINISHED)
     exchange.end(dialect.closing(choices))
 
 

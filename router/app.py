@@ -4,55 +4,72 @@ from __future__ import annotations
 
 import logging
 import time
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
-from router.api import description, health, models
-from router.api.chat import ChatCompletions
-from router.api.completions import Completions
+from router.api import admin, batches, chat, completions, description, embeddings, files, health, models
 from router.api.errors import HttpError, error_body, write_error
+from router.api.routes import RouteTable
 from router.record import Record, new_request_id
+from router.tenancy.model import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Iterable
 
-    from router.answering import Service
+    from router.api.routes import Route
     from router.http.exchange import Exchange, Refusal
-
-    Endpoint = Callable[[Exchange, Record], Awaitable[None]]
+    from router.identity import Doorkeeper
+    from router.service import Service
+    from router.tenancy.keyring import Caller
 
 log = logging.getLogger(__name__)
 
-_ID_PREFIXES = {"/v1/chat/completions": "chatcmpl", "/v1/completions": "cmpl"}
 _UNKNOWN = "unknown"
-_QUIET = ("/health/live", "/health/ready", "/metrics")
+_QUIET = ("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready", "/metrics")
+_WITH_BODY = ("POST", "PUT", "PATCH")
+
+
+def all_routes(service: Service) -> list[Route]:
+    """Everything that is served over HTTP, but for its own description."""
+    return [
+        *chat.routes(service),
+        *completions.routes(service),
+        *embeddings.routes(service),
+        *models.routes(service),
+        *files.routes(service),
+        *batches.routes(service),
+        *health.routes(service),
+        *admin.routes(service),
+    ]
 
 
 class App:
     """All endpoints, by path and method."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, doorkeeper: Doorkeeper, routes: Iterable[Route] = ()) -> None:
         self._desk = service.desk
         self._metrics = service.metrics
-        self._routes: dict[str, tuple[str, Endpoint]] = {
-            "/v1/chat/completions": ("POST", ChatCompletions(service)),
-            "/v1/completions": ("POST", Completions(service)),
-            "/v1/models": ("GET", models.ListModels(service.registry)),
-            "/health/live": ("GET", health.live),
-            "/health/ready": ("GET", health.Ready(service.registry, service.desk)),
-            "/metrics": ("GET", health.ShowMetrics(service.metrics)),
-            "/openapi.json": ("GET", description.show_openapi),
-            "/docs": ("GET", description.show_docs),
-        }
-        self._show_model: tuple[str, Endpoint] = ("GET", models.ShowModel(service.registry))
+        self._doorkeeper = doorkeeper
+        self._max_upload_bytes = service.file_limits.max_upload_bytes
+        own = [*all_routes(service), *routes]
+        self._table = RouteTable(chain(own, description.routes(own)))
 
     async def __call__(self, exchange: Exchange) -> None:
-        route = self._route(exchange.request.path)
-        record = Record(route, new_request_id(_ID_PREFIXES.get(route, "req")))
+        await self.serve(exchange)
+
+    async def serve(
+        self, exchange: Exchange, caller: Caller | None = None, tier: str | None = None
+    ) -> Record:
+        """Answers one request; with a caller, one from inside the router in the name of that caller."""
+        found = self._table.find(exchange.request.path)
+        route = None if found is None else _by_method(found[0], exchange.request.method)
+        record = _new_record(found, route)
+        record.tier = tier
         if self._desk.draining:
             exchange.keep_alive = False
         try:
-            await self._endpoint(exchange, route)(exchange, record)
+            await self._answer(exchange, record, found, route, caller)
         except (HttpError, InflightError) as error:
             write_error(exchange, record, error)
         except Exception as error:
@@ -60,6 +77,41 @@ class App:
             write_error(exchange, record, error)
         finally:
             self._account_for(record, exchange.status)
+        return record
+
+    async def _answer(
+        self,
+        exchange: Exchange,
+        record: Record,
+        found: tuple[dict[str, Route], dict[str, str]] | None,
+        route: Route | None,
+        caller: Caller | None,
+    ) -> None:
+        request = exchange.request
+        if found is None:
+            shown = request.path if request.path.isprintable() and len(request.path) <= 100 else "this path"
+            raise HttpError(404, f"there is nothing at {shown}")
+        if route is None:
+            allowed = ", ".join(found[0])
+            raise HttpError(405, f"this path takes {allowed} only", (("allow", allowed),))
+        if caller is not None:
+            record.caller = caller
+        elif route.scope is not None:
+            record.caller = self._doorkeeper.identify(request.headers.get("authorization"), route.scope)
+        if route.takes and request.method in _WITH_BODY:
+            _check_content(request.headers, route.takes)
+        record.values = found[1]
+        await route.endpoint(exchange, record)
+
+    def upload_limit(self, method: str, path: str, headers: dict[str, str]) -> int:
+        """How large a body with a file in it may be; 0 on other paths, and for whoever has no key for it."""
+        if method != "POST" or path != files.PATH:
+            return 0
+        try:
+            self._doorkeeper.identify(headers.get("authorization"), Scope.FILES)
+        except InflightError:
+            return 0
+        return self._max_upload_bytes
 
     def refuse(self, status: int, message: str) -> Refusal:
         """Headers and body of the answer to bytes that did not become a request."""
@@ -73,28 +125,23 @@ class App:
         level = logging.DEBUG if record.route in _QUIET else logging.INFO
         log.log(level, "%s", record.describe(status, time.monotonic()))
 
-    def _route(self, path: str) -> str:
-        """The name of a path in logs and metrics, of which there are only so many."""
-        if path in self._routes:
-            return path
-        return "/v1/models/{id}" if path.startswith(models.PREFIX) else _UNKNOWN
 
-    def _endpoint(self, exchange: Exchange, route: str) -> Endpoint:
-        request = exchange.request
-        if route == _UNKNOWN:
-            shown = request.path if request.path.isprintable() and len(request.path) <= 100 else "this path"
-            raise HttpError(404, f"there is nothing at {shown}")
-        method, endpoint = self._routes.get(route, self._show_model)
-        if request.method != method and not (request.method == "HEAD" and method == "GET"):
-            raise HttpError(405, f"this path takes {method} only", (("allow", method),))
-        if method == "POST":
-            _check_content(request.headers)
-        return endpoint
+def _by_method(methods: dict[str, Route], method: str) -> Route | None:
+    return methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
 
 
-def _check_content(headers: dict[str, str]) -> None:
+def _new_record(found: tuple[dict[str, Route], dict[str, str]] | None, route: Route | None) -> Record:
+    """The name of a route in logs and metrics is its path, of which there are only so many."""
+    if found is None:
+        return Record(_UNKNOWN, new_request_id("req"))
+    route = route or next(iter(found[0].values()))
+    return Record(route.path, new_request_id(route.request_id_prefix))
+
+
+def _check_content(headers: dict[str, str], wanted: str) -> None:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise HttpError(415, "send the body as JSON, with Content-Type: application/json")
+    if kind != wanted:
+        what = "as JSON, with Content-Type: application/json" if "json" in wanted else f"as {wanted}"
+        raise HttpError(415, f"send the body {what}")
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise HttpError(415, "compressed bodies are not accepted")

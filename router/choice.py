@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.api.calls import in_api_words
 from router.stop_text import StopScanner
+from router.token_log import TokenLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -36,11 +37,14 @@ class Choice:
         self.finish_reason = ""
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.cached_tokens = 0
+        self.log = None if call.top_log_probs is None else TokenLog()
         self._generation = generation
         self._ticket = ticket
         self._record = ticket.record
         self._scanner = StopScanner(call.stop) if call.stop else None
-        self._echo = call.prompt if call.echo else ""
+        self._echo = call.prompt if call.echo and not call.engine_echoes else ""
+        self._echo_to_come = call.engine_echoes
         self._shares_prompt = call.shares_prompt
         self._tools = tools
         self._told_calls = 0
@@ -53,8 +57,17 @@ class Choice:
         """Those that were whole in the text so far."""
         return () if self._tools is None else self._tools.calls
 
-    async def pieces(self) -> AsyncIterator[str]:
+    def pieces(self) -> AsyncIterator[str]:
         """The text as it comes; the first piece tells of the first token and may be empty."""
+        return self
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self
+
+    async def __anext__(self) -> str:
+        """Not a generator: the event loop keeps a list of those."""
+        if self.finish_reason:
+            raise StopAsyncIteration
         try:
             async for delta in self._generation:
                 if self._ticket.cut_by is not None:
@@ -64,9 +77,9 @@ class Choice:
                 if first:
                     text = self._echo + text
                 if text or first or self._has_news():
-                    yield text
+                    return text
                 if self.finish_reason:
-                    return
+                    raise StopAsyncIteration
         except InflightError as error:
             if self._ticket.cut_by is None:
                 self._metrics.triton_failed(error.kind, self._record.model)
@@ -90,18 +103,27 @@ class Choice:
 
     def _take(self, delta: Delta) -> str:
         """The part of a delta that may leave; sets `finish_reason` when it is the last."""
-        text = self._before_stop(delta)
-        if self._tools is None:
-            return text
-        text = self._tools.feed(text)
+        text = uncut = self._before_stop(delta)
+        if self._tools is not None:
+            text = self._without_calls(text, self._tools)
+        if self.log is not None:
+            self.log.add(delta.tokens)
+            self.log.let(len(uncut), 0 if self._tools is None else self._tools.held)
+        return text
+
+    def _without_calls(self, text: str, tools: ToolReader) -> str:
+        text = tools.feed(text)
         if self.finish_reason:
-            text += self._tools.flush()
-            if self._tools.calls and self.finish_reason == "stop":
+            text += tools.flush()
+            if tools.calls and self.finish_reason == "stop":
                 self.finish_reason = self._record.finish_reason = "tool_calls"
         return text
 
     def _before_stop(self, delta: Delta) -> str:
         text = delta.text
+        if self._echo_to_come and delta.finish is None:
+            self._echo_to_come = False
+            return text
         if self._scanner is not None:
             text = self._scanner.feed(text)
             if self._scanner.stopped:
@@ -124,12 +146,17 @@ class Choice:
         if first:
             self._share.first_token.observe(now_s - self._record.arrived_s)
             self._record.first_token_s = self._record.first_token_s or now_s
+            if not self._shares_prompt:
+                self.cached_tokens = min(delta.cached_tokens, delta.prompt_tokens)
+                self._record.cached_tokens += self.cached_tokens
         else:
             self._share.between_chunks.observe(now_s - self._last_s)
         self._last_s = now_s
         if self.prompt_tokens == 0 and not self._shares_prompt:
             self.prompt_tokens = delta.prompt_tokens
             self._record.prompt_tokens += delta.prompt_tokens
+        if first and self._echo_to_come:
+            return first  # the prompt's tokens, not the answer's
         self.completion_tokens += delta.completion_tokens
         self._record.completion_tokens += delta.completion_tokens
         return first

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+import prometheus_client
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from router.metric_values import Counter, Gauge, Histogram
 from router.stages import STAGES
 
 if TYPE_CHECKING:
     from python_backend.wire.errors import ErrorKind
     from router.record import Record
+    from router.tenancy.service import Tenancy
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -89,6 +92,19 @@ class Metrics:
             registry=registry,
         )
         self._shares: dict[tuple[str, str], Share] = {}
+
+    def watch(self, tenancy: Tenancy) -> None:
+        """Shows whether usage reaches the store."""
+        for name, text, value in (
+            (
+                "inflight_usage_spool_bytes",
+                "Usage not yet in the store.",
+                lambda: tenancy.spool.bytes,
+            ),
+            ("inflight_usage_pending", "Usage records in memory alone.", lambda: tenancy.spool.pending),
+            ("inflight_store_reachable", "1 while the store answers.", lambda: tenancy.worker.is_well),
+        ):
+            prometheus_client.Gauge(name, text, registry=self.registry).set_function(value)
 
     def share(self, record: Record) -> Share:
         key = (record.model, record.tenant)

@@ -19,7 +19,7 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     """All that the engine needs to know of one request."""
 
     request_id: str
-    prompt: str
+    prompt: str  # empty where `prompt_ids` takes its place
     max_tokens: int
     seed: int
     tenant: str = "local"
@@ -36,9 +36,33 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     # What the answer must be a word of: a kind of the contract's guided_decoding_guide_type, and its text.
     guide: tuple[str, str] | None = None
     logit_bias: dict[str, float] | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    # With each token its log probability, and those of so many of the likeliest.
+    top_log_probs: int | None = None
+    # Who goes first when there is not room for all: interactive, standard (None) or batch.
+    tier: str | None = None
     # Further answers to the prompt of the call before it: its tokens are counted there.
     shares_prompt: bool = False
     echo: bool = False
+
+    @property
+    def engine_echoes(self) -> bool:
+        """Whether the first delta is the prompt, because only the tokenizer's side can tell its tokens."""
+        return self.echo and (self.prompt_ids is not None or self.top_log_probs is not None)
+
+
+class LoggedToken(msgspec.Struct, frozen=True, gc=False):
+    """One token of an answer; `piece` is its bytes, or what one that is not shown is called.
+
+    `characters` of the text were completed by it: 0 for the first half of a character. `log_prob` is None
+    for a prompt's first token, which nothing predicts.
+    """
+
+    piece: bytes
+    log_prob: float | None
+    characters: int
+    is_hidden: bool = False
+    top: tuple[tuple[bytes, float], ...] = ()
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
@@ -49,6 +73,8 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int = 0
     finish: str | None = None  # end_id, stop_words, length, cancelled
     engine: EngineTimes | None = None  # with the last one, where the engine tells
+    cached_tokens: int = 0  # of the prompt, with the first one
+    tokens: tuple[LoggedToken, ...] = ()
 
 
 class Generation(Protocol):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from router.stages import EngineTimes, Moments, stage_seconds
+from router.tenancy.local import LOCAL_CALLER
 
-LOCAL_TENANT = "local"
+if TYPE_CHECKING:
+    from router.tenancy.keyring import Caller
 
 
 @dataclass(slots=True)
@@ -17,17 +20,25 @@ class Record:
 
     route: str
     request_id: str
-    tenant: str = LOCAL_TENANT
+    caller: Caller = LOCAL_CALLER
+    values: dict[str, str] = field(default_factory=dict)  # of the names in the route
+    tier: str | None = None  # whatever the body asks for
     model: str = ""
+    model_version: str = ""
     arrived_s: float = field(default_factory=time.monotonic)
     first_token_s: float | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
     finish_reason: str = ""
     outcome: str = ""
     dispatched_s: float | None = None
     received_s: float | None = None
     engine: EngineTimes | None = None
+
+    @property
+    def tenant(self) -> str:
+        return self.caller.organisation.id
 
     def stages(self, now_s: float) -> dict[str, float]:
         """Seconds of each stage up to now; empty for what never reached Triton."""

@@ -1,4 +1,4 @@
-"""How a model samples when a client does not say: as its own generation_config.json advises."""
+"""What a checkpoint says of its model: how it samples when a client does not say, and how much it holds."""
 
 from __future__ import annotations
 
@@ -23,6 +23,21 @@ class SamplingDefaults:
     top_p: float = 1.0
     top_k: int = 0
     repetition_penalty: float = 1.0
+
+
+# Where a checkpoint does not tell.
+CONTEXT_TOKENS = 8192
+
+
+def load_context_tokens(checkpoint_dir: Path) -> int:
+    """What prompt and answer can come to together, as the checkpoint's config.json has it."""
+    path = checkpoint_dir / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return CONTEXT_TOKENS
+    tokens = config.get("max_position_embeddings") if isinstance(config, dict) else None
+    return tokens if isinstance(tokens, int) and tokens > 0 else CONTEXT_TOKENS
 
 
 def load_sampling_defaults(checkpoint_dir: Path) -> SamplingDefaults:

@@ -5,45 +5,109 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.answering import Service
+from router.api import conversations, responses
+from router.api.embeddings import load_limits
 from router.app import App
+from router.batches.runner import BatchRunner, BatchSettings
+from router.documents.reading import Documents
+from router.documents.uploads import UploadedFiles
+from router.embedder import ServedEmbedder
+from router.files.model import FileLimits
 from router.http.connection import Limits
 from router.http.listener import Listener
+from router.identity import Doorkeeper
+from router.kserve import http as kserve
+from router.kserve.building import build_door
+from router.kserve.server import KserveServer
 from router.metrics import Metrics
 from router.prompting import load_template
 from router.registry import Registry, ServedModel
-from router.sampling_defaults import load_sampling_defaults
+from router.sampling_defaults import load_context_tokens, load_sampling_defaults
+from router.service import Service
+from router.settings import check_reachable, is_loopback
+from router.store.access import StoreAccess
+from router.tenancy.lookup import has_keys
+from router.tenancy.office import open_store, opening_store, places
+from router.tenancy.service import Tenancy, TenancySettings
 from router.ticket import TicketDesk
 from router.triton_client import TritonConnection, TritonPipeline
+from router.triton_embedder import TritonEmbedder
 
 if TYPE_CHECKING:
-    from router.settings import ModelSettings, Settings
+    from collections.abc import AsyncIterator
+
+    from router.api.routes import Route
+    from router.settings import EmbedderSettings, ModelSettings, PlacedTuning, Settings
 
 log = logging.getLogger(__name__)
 
 
 async def run(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, then drains; a second signal cuts the drain short."""
+    stopping = _on_signals()
+    async with open_tenancy(settings) as tenancy:
+        check_reachable(settings.host, tenancy.has_keys)
+        await _serve(settings, tenancy, stopping)
+    log.info("stopped")
+
+
+async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) -> None:
     triton = TritonConnection(settings.triton_grpc_url, settings.stop_timeout_s)
     models = [_served(model, triton) for model in settings.models]
+    embedders = [_embedder(model, triton) for model in settings.embedders]
     metrics = Metrics()
     desk = TicketDesk(metrics)
-    service = Service(Registry(models), desk, metrics)
-    app = App(service)
-    listener = Listener(app, app.refuse, Limits(max_body_bytes=settings.max_body_bytes))
-    stopping = _on_signals()
+    store = StoreAccess(tenancy.store)
+    file_limits = FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant)
+    service = Service(Registry(models, embedders), desk, metrics, tenancy, store, file_limits)
+    metrics.watch(tenancy)
+    doorkeeper = Doorkeeper(tenancy, is_loopback(settings.host))
+    door = build_door(service, settings, triton)
+    app = App(service, doorkeeper, [*_conversing(service, settings), *kserve.routes(door)])
+    limits = Limits(max_body_bytes=settings.max_body_bytes)
+    listener = Listener(app, app.refuse, limits, upload_limit=app.upload_limit)
+    batch_settings = BatchSettings(settings.batch_concurrency, settings.max_body_bytes)
+    runner = BatchRunner(service, app.serve, batch_settings)
+    grpc_server = KserveServer(door, doorkeeper, settings.max_body_bytes)
     port = await listener.start(settings.host, settings.port)
+    if settings.grpc_port >= 0:
+        grpc_port = await grpc_server.start(settings.host, settings.grpc_port)
+        log.info("listening for Triton's gRPC clients on %s:%d", settings.host, grpc_port)
+    await runner.start()
     log.info("listening on http://%s:%d, Triton at %s", settings.host, port, settings.triton_grpc_url)
     await stopping.wait()
     stopping.clear()
-    await drain(desk, settings.drain_timeout_s, stopping, settings.stop_timeout_s)
+    draining = drain(desk, settings.drain_timeout_s, stopping, settings.stop_timeout_s)
+    await asyncio.gather(draining, runner.stop())
+    await grpc_server.stop()
     await listener.close()
     await triton.close()
-    log.info("stopped")
+    store.close()
+
+
+@asynccontextmanager
+async def open_tenancy(settings: Settings) -> AsyncIterator[Tenancy]:
+    """Keys and limits are known before the first request, and all usage is on disk after the last."""
+    with opening_store():
+        tenancy = Tenancy(places_of(settings))
+        await asyncio.to_thread(tenancy.start)
+    upkeep = asyncio.get_running_loop().create_task(tenancy.keep_leases())
+    try:
+        yield tenancy
+    finally:
+        upkeep.cancel()
+        await asyncio.to_thread(tenancy.stop)
+
+
+def check(settings: PlacedTuning) -> None:
+    """Whether a router with these settings could start, as far as that can be told beforehand."""
+    with opening_store(), open_store(places_of(settings)) as store, store.read() as connection:
+        check_reachable(settings.host, has_keys(connection))
 
 
 def _served(model: ModelSettings, triton: TritonConnection) -> ServedModel:
@@ -51,7 +115,23 @@ def _served(model: ModelSettings, triton: TritonConnection) -> ServedModel:
     if template is None:
         log.warning("%s has no chat template: it answers /v1/completions only", model.name)
     pipeline = TritonPipeline(triton, model.pipeline, model.engine)
-    return ServedModel(model.name, pipeline, template, load_sampling_defaults(Path(model.checkpoint_dir)))
+    directory = Path(model.checkpoint_dir)
+    defaults = load_sampling_defaults(directory)
+    return ServedModel(model.name, pipeline, template, defaults, load_context_tokens(directory))
+
+
+def _conversing(service: Service, settings: Settings) -> list[Route]:
+    documents = Documents(UploadedFiles(service.store))
+    checkpoints = {model.name: Path(model.checkpoint_dir) for model in settings.models}
+    return [
+        *responses.routes(service, documents, checkpoints),
+        *conversations.routes(service, documents),
+    ]
+
+
+def _embedder(model: EmbedderSettings, triton: TritonConnection) -> ServedEmbedder:
+    limits = load_limits(Path(model.checkpoint_dir))
+    return ServedEmbedder(model.name, TritonEmbedder(triton, model.triton_model), limits)
 
 
 def _on_signals() -> asyncio.Event:
@@ -60,6 +140,15 @@ def _on_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
     return asked
+
+
+def places_of(settings: PlacedTuning) -> TenancySettings:
+    return places(
+        Path(settings.state_dir or settings.data_dir),
+        settings.store_url,
+        settings.pepper_file,
+        settings.max_spool_bytes,
+    )
 
 
 async def drain(desk: TicketDesk, timeout_s: float, hurry: asyncio.Event, stop_timeout_s: float) -> None:

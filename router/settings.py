@@ -30,20 +30,47 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: Annotated[str, Meta(pattern=_TRITON_NAME)] = "tensorrt_llm"
 
 
+class EmbedderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model for embeddings that clients may name, and the Triton model behind it."""
+
+    name: Annotated[str, Meta(pattern=_NAME)]
+    checkpoint_dir: str
+    triton_model: Annotated[str, Meta(pattern=_TRITON_NAME)] = "embeddings"
+
+
 class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What may be chosen whatever the router stands in front of."""
 
     max_body_bytes: Annotated[int, Meta(ge=1024, le=64 << 20)] = 1 << 20
     stop_timeout_s: Annotated[float, Meta(gt=0, le=600)] = 5.0
+    # Instead of the data directory, for all that a router keeps.
+    state_dir: str = ""
+    # Where tenants, keys and usage are kept: SQLite in the data directory, or a postgresql:// URL.
+    store_url: str = ""
+    # The secret that keys are hashed with; made in the data directory, shared by routers that share a store.
+    pepper_file: str = ""
+    max_spool_bytes: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
+    max_file_bytes: Annotated[int, Meta(ge=1 << 20, le=512 << 20)] = 64 << 20
+    max_files_bytes_per_tenant: Annotated[int, Meta(ge=1 << 20)] = 1 << 30
+    batch_concurrency: Annotated[int, Meta(ge=1, le=1024)] = 8
 
 
-class Settings(Tuning, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PlacedTuning(Tuning, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is known before anything is started."""
+
+    data_dir: str
+    host: str = "127.0.0.1"
+
+
+class Settings(PlacedTuning, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything the router needs to start."""
 
     triton_grpc_url: str
     models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)]
-    host: str = "127.0.0.1"
+    embedders: tuple[EmbedderSettings, ...] = ()
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+    # For Triton's clients; 0 is any free port, -1 none.
+    grpc_port: Annotated[int, Meta(ge=-1, le=65535)] = -1
     drain_timeout_s: Annotated[float, Meta(ge=0)] = 30.0
 
 
@@ -54,9 +81,9 @@ def load(path: Path) -> Settings:
     return parse(_read(path))
 
 
-def check_tuning(path: Path) -> None:
-    """For a launcher that knows the rest only later: judges a file with nothing but tuning in it."""
-    _convert(_read(path), Tuning)
+def load_tuning(path: Path) -> PlacedTuning:
+    """For a launcher that knows the rest only later."""
+    return _convert(_read(path), PlacedTuning)
 
 
 def parse(text: str) -> Settings:
@@ -87,7 +114,8 @@ def _describe(problem: str, whole: type[Tuning]) -> str:
     what, _, where = problem.partition(" - at `$")
     path = where.rstrip("`").lstrip(".")
     if "unknown field" in what:
-        kind: type[msgspec.Struct] = ModelSettings if path.startswith("models") else whole
+        tables: dict[str, type[msgspec.Struct]] = {"models": ModelSettings, "embedders": EmbedderSettings}
+        kind = tables.get(path.partition("[")[0], whole)
         allowed = ", ".join(kind.__struct_fields__)
         key = ".".join(filter(None, [path, what.split("`")[1]]))
         return f"unknown setting {key}: allowed are {allowed}"
@@ -95,16 +123,21 @@ def _describe(problem: str, whole: type[Tuning]) -> str:
 
 
 def _check(settings: Settings) -> None:
-    if not is_loopback(settings.host):
-        raise SettingsError(
-            f"host = {settings.host!r}: only loopback addresses are allowed, because there are no keys yet"
-        )
     if not re.fullmatch(r"[^\s/]+:\d{1,5}", settings.triton_grpc_url):
         raise SettingsError(f"triton_grpc_url = {settings.triton_grpc_url!r}: expected HOST:PORT")
-    names = [model.name for model in settings.models]
+    names = [model.name for model in (*settings.models, *settings.embedders)]
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(f"models: the name {name!r} is given twice")
+
+
+def check_reachable(host: str, has_keys: bool) -> None:
+    """Whoever reaches another address than this machine's own must have a key."""
+    if not (has_keys or is_loopback(host)):
+        raise SettingsError(
+            f"host = {host!r}: others could reach this address, and there are no API keys: make one with "
+            "`inflight keys create`, or serve on a loopback address (127.0.0.1, ::1, localhost)"
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from router.metrics import Metrics
-    from router.pipeline import Generation
     from router.record import Record
 
 
@@ -24,6 +23,13 @@ class Outcome(str, Enum):
     FINISHED = "finished"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+class Stoppable(Protocol):
+    """Work that a ticket covers."""
+
+    def stop(self) -> None:
+        """Ends it early; what has ended already is not touched."""
 
 
 class Ticket:
@@ -37,19 +43,21 @@ class Ticket:
     def __init__(self, desk: TicketDesk, record: Record) -> None:
         self.record = record
         self.cut_by: InflightError | None = None
+        # Set by whoever charges for it; for code that ends well, to call before its last bytes leave.
+        self.bill: Callable[[Outcome], None] = lambda outcome: None
         self._desk = desk
-        self._generations: list[Generation] = []
+        self._work: list[Stoppable] = []
 
-    def attach(self, generation: Generation) -> None:
-        self._generations.append(generation)
+    def attach(self, work: Stoppable) -> None:
+        self._work.append(work)
         if self.cut_by is not None:
-            generation.stop()
+            work.stop()
 
     def cut(self, reason: InflightError) -> None:
         if self.cut_by is None:
             self.cut_by = reason
-            for generation in self._generations:
-                generation.stop()
+            for each in self._work:
+                each.stop()
 
     def __enter__(self) -> Ticket:
         self._desk.opened(self)
@@ -59,8 +67,8 @@ class Ticket:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # Whatever happened inside, the engine must not go on alone; stopping what has ended does nothing.
-        for generation in self._generations:
-            generation.stop()
+        for each in self._work:
+            each.stop()
         self.record.outcome = self._outcome(error).value
         self._desk.closed(self)
 

@@ -8,66 +8,86 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import msgspec
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.grpc.channel import Channel
+from router.grpc.status import GrpcError, StatusCode
 from router.pipeline import Delta, GenerationCall
 from router.triton_messages import GenerateRequests, is_final, read_delta, stop_request
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from router.grpc.call import Call
 
 log = logging.getLogger(__name__)
 
-_MAX_MESSAGE_BYTES = 64 << 20
-_CHANNEL_OPTIONS = [
-    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-    # Triton closes a connection that pings more often than every 300 s without data.
-    ("grpc.keepalive_time_ms", 310_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    # A restarted Triton is found again within a second.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.enable_http_proxy", 0),
-]
+_SERVICE = "/inference.GRPCInferenceService/"
+_STREAM_INFER = _SERVICE + "ModelStreamInfer"
 _READY_TIMEOUT_S = 2.0
 _STOP_INTERVAL_S = 0.1
 _UNAVAILABLE = "the model cannot answer at the moment"
-_END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
+_read_response: Callable[[bytes], Any] = service_pb2.ModelStreamInferResponse.FromString
+
+
+class InferStream:
+    """The answer to one ModelStreamInfer: protobufs in order, then the end or a GrpcError."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    async def read(self) -> Any:
+        """The next response, or None after the last."""
+        data = await self.call.read()
+        return None if data is None else _read_response(data)
+
+    def cancel(self) -> None:
+        self.call.cancel()
+
+    def __aiter__(self) -> InferStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self.read()
+        if message is None:
+            raise StopAsyncIteration
+        return message
 
 
 class TritonConnection:
     """The channel to one Triton server, and the stops that are still being delivered."""
 
-    def __init__(self, url: str, stop_timeout_s: float = 5.0) -> None:
+    def __init__(
+        self, url: str, stop_timeout_s: float = 5.0, metadata: Mapping[str, str] | None = None
+    ) -> None:
         self.stop_timeout_s = stop_timeout_s
-        self._channel = grpc.aio.insecure_channel(url, options=_CHANNEL_OPTIONS)
-        # A stream of one request looks the same to the server as a bidirectional one that was half closed,
-        # and costs the client one operation instead of three.
-        self._infer = self._channel.unary_stream(
-            "/inference.GRPCInferenceService/ModelStreamInfer",
-            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
-            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
-        )
-        self._ready = self._channel.unary_unary(
-            "/inference.GRPCInferenceService/ModelReady",
-            request_serializer=service_pb2.ModelReadyRequest.SerializeToString,
-            response_deserializer=service_pb2.ModelReadyResponse.FromString,
-        )
+        self._channel = Channel(url, metadata)
         self._stopping: set[asyncio.Task[None]] = set()
 
-    def infer(self, request: Any, timeout_s: float | None = None) -> Any:
-        return self._infer(request, timeout=timeout_s)
+    def infer(self, request: Any, timeout_s: float | None = None) -> InferStream:
+        """Sends one request on a stream of its own, which the server sees half closed."""
+        return InferStream(self._channel.call(_STREAM_INFER, request.SerializeToString(), timeout_s))
+
+    async def infer_once(self, request: Any, timeout_s: float | None = None) -> Any:
+        """ModelInfer: one request, one response."""
+        return await self.call("ModelInfer", request, service_pb2.ModelInferResponse, timeout_s)
+
+    async def call(
+        self, method: str, request: Any, response_type: Any, timeout_s: float | None = None
+    ) -> Any:
+        """Any other method with one request and one response, by its name; raises GrpcError."""
+        data = await self._channel.call_once(_SERVICE + method, request.SerializeToString(), timeout_s)
+        return response_type.FromString(data)
 
     async def ready(self, model: str) -> bool:
         request = service_pb2.ModelReadyRequest(name=model)
         try:
-            answer = await self._ready(request, timeout=_READY_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
+            answer = await self.call("ModelReady", request, service_pb2.ModelReadyResponse, _READY_TIMEOUT_S)
+        except GrpcError:
             return False
         return bool(answer.ready)
 
@@ -79,7 +99,7 @@ class TritonConnection:
     async def close(self) -> None:
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=2 * self.stop_timeout_s)
-        await self._channel.close(None)
+        await self._channel.close()
 
 
 class TritonPipeline:
@@ -112,8 +132,9 @@ class TritonGeneration:
         self._engine = engine
         self._request = request
         self._max_tokens = max_tokens
-        self._call: Any = None
-        self._ended = asyncio.Event()
+        self._stream: InferStream | None = None
+        self._ended = asyncio.Event()  # Triton is done with the request; some of it may be unread
+        self._over = False  # all of it was read, or nobody ever will
         self._answered = False  # the finish or the error is out; only the end of the stream is left
         self._stop_asked = False
         self._given_up = False
@@ -124,41 +145,42 @@ class TritonGeneration:
         return self
 
     async def __anext__(self) -> Delta:
-        if self._ended.is_set():
+        if self._over:
             raise StopAsyncIteration
-        if self._call is None:
+        if self._stream is None:
             if self._stop_asked:
-                self._end()
+                self._over = True
                 return Delta("", finish="cancelled")
-            self._call = self._connection.infer(self._request)
-        while (message := await self._read()) is not None:
+            self._stream = self._connection.infer(self._request)
+            self._stream.call.on_end(self._end)
+        while (message := await self._read(self._stream)) is not None:
             if message.error_message:
                 self._expect_end()
                 raise _from_triton(message.error_message, self._request.id)
             if not self._answered:
                 return self._delta(message.infer_response)
-        self._end()
         if not self._answered:
             raise InflightError(ErrorKind.ENGINE_FAILED, "the stream ended before the answer did")
         raise StopAsyncIteration
 
-    async def _read(self) -> Any:
+    async def _read(self, stream: InferStream) -> Any:
         """The next message, or None at the end of the stream."""
         try:
-            message = await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            self._end()
+            message = await stream.read()
+        except GrpcError as error:
+            self._over = True
             if self._answered:
                 return None
-            raise _from_status(error, self._request.id) from error
+            if self._given_up:
+                raise InflightError(ErrorKind.CANCELLED, "the engine did not stop in time") from None
+            raise from_status(error, self._request.id) from error
         except asyncio.CancelledError:
-            self._end()
-            if not self._given_up:
-                raise
-            if self._answered:
-                return None
-            raise InflightError(ErrorKind.CANCELLED, "the engine did not stop in time") from None
-        return None if message is _END_OF_STREAM else message
+            # Triton must be able to come to the end, where a stop sees it.
+            self._over = True
+            stream.call.discard()
+            raise
+        self._over = message is None
+        return message
 
     def _delta(self, response: Any) -> Delta:
         delta = read_delta(response)
@@ -173,8 +195,9 @@ class TritonGeneration:
 
     def _expect_end(self) -> None:
         self._answered = True
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(self._connection.stop_timeout_s, self._give_up)
+        if not self._ended.is_set():
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(self._connection.stop_timeout_s, self._give_up)
 
     def _end(self) -> None:
         self._ended.set()
@@ -182,13 +205,14 @@ class TritonGeneration:
             self._deadline.cancel()
 
     def _give_up(self) -> None:
+        assert self._stream is not None
         self._given_up = True
-        self._call.cancel()
+        self._stream.cancel()
 
     def stop(self) -> None:
         if not (self._stop_asked or self._answered or self._ended.is_set()):
             self._stop_asked = True
-            if self._call is not None:
+            if self._stream is not None:
                 self._connection.run_stop(self._deliver_stop())
 
     async def _deliver_stop(self) -> None:
@@ -200,8 +224,8 @@ class TritonGeneration:
             try:
                 async for _ in self._connection.infer(request, timeout_s=limit_s):
                     pass
-            except grpc.aio.AioRpcError as error:
-                log.warning("%s: the stop was not delivered: %s", request.id, error.code())
+            except GrpcError as error:
+                log.warning("%s: the stop was not delivered: %s", request.id, error)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), interval_s)
                 return
@@ -210,11 +234,11 @@ class TritonGeneration:
         self._give_up()
 
 
-def _from_status(error: grpc.aio.AioRpcError, request_id: str) -> InflightError:
-    if error.code() == grpc.StatusCode.UNAVAILABLE:
-        log.warning("%s: Triton is not available: %s", request_id, error.details())
+def from_status(error: GrpcError, request_id: str) -> InflightError:
+    if error.code is StatusCode.UNAVAILABLE:
+        log.warning("%s: Triton is not available: %s", request_id, error.details)
         return InflightError(ErrorKind.ENGINE_FAILED, _UNAVAILABLE)
-    return _from_triton(error.details() or str(error.code()), request_id)
+    return _from_triton(error.details or error.code.name, request_id)
 
 
 def _from_triton(text: str, request_id: str) -> InflightError:

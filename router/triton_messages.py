@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,7 +10,7 @@ from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM, ModelContract
-from router.pipeline import Delta
+from router.pipeline import Delta, LoggedToken
 from router.stages import EngineTimes
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 STOP_WORDS = 4
 # Triton batches only requests with the same set of inputs and the same shapes, so each request sends all of
 # these, in this order, and pads its stop words. Only `end_id` and what
-# _GUIDE_INPUTS names come and go.
+# _GUIDE_INPUTS names come and go, and ids in place of a text.
 _INPUTS = (
     "text_input",
     "max_tokens",
@@ -102,10 +103,23 @@ class GenerateRequests:
             for name, text in zip(_GUIDE_INPUTS, call.guide, strict=True):
                 message.inputs.add(name=name, datatype="BYTES", shape=[1, 1])
                 raw.append(codec.encode("BYTES", [text]))
-        if call.logit_bias is not None:
-            bias = msgspec.json.encode(call.logit_bias).decode()
-            message.parameters["inflight_logit_bias"].string_param = bias
+        if call.prompt_ids is not None:
+            message.inputs.add(name="prompt_ids", datatype="INT32", shape=[1, len(call.prompt_ids)])
+            raw.append(codec.encode("INT32", call.prompt_ids))
+        _add_parameters(message.parameters, call)
         return message
+
+
+def _add_parameters(parameters: Any, call: GenerationCall) -> None:
+    """What the contract has no tensors for."""
+    if call.logit_bias is not None:
+        parameters["inflight_logit_bias"].string_param = msgspec.json.encode(call.logit_bias).decode()
+    if call.top_log_probs is not None:
+        parameters["inflight_top_log_probs"].int64_param = call.top_log_probs
+    if call.engine_echoes:
+        parameters["inflight_echo"].bool_param = True
+    if call.tier is not None:
+        parameters["inflight_tier"].string_param = call.tier
 
 
 def stop_request(engine: str, request_id: str) -> Any:
@@ -125,7 +139,10 @@ def stop_request(engine: str, request_id: str) -> Any:
 
 def read_delta(response: Any) -> Delta:
     """What one inference response says; outputs we have no use for are passed over."""
-    text, completion_tokens, prompt_tokens, finish = "", 0, 0, None
+    text, completion_tokens, prompt_tokens, finish, cached_tokens = "", 0, 0, None, 0
+    log_probs: Sequence[float] = ()
+    pieces: Sequence[bytes] = ()
+    characters: Sequence[int] = ()
     times: dict[str, float] = {}
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         name = output.name
@@ -139,8 +156,35 @@ def read_delta(response: Any) -> Delta:
             finish = codec.decode("BYTES", raw)[0].decode() or None
         elif name in _ENGINE_TIMES:
             times[_ENGINE_TIMES[name]] = codec.decode("INT64", raw)[0] / 1e9
+        elif name == "cached_tokens":
+            cached_tokens = codec.decode("INT32", raw)[0]
+        elif name == "top_log_probs":
+            log_probs = codec.decode("FP32", raw)
+        elif name == "top_tokens":
+            pieces = codec.decode("BYTES", raw)
+        elif name == "token_characters":
+            characters = codec.decode("INT32", raw)
     engine = EngineTimes(**times) if len(times) == len(_ENGINE_TIMES) else None
-    return Delta(text, completion_tokens, prompt_tokens, finish, engine)
+    tokens = _logged(pieces, log_probs, characters) if characters else ()
+    return Delta(text, completion_tokens, prompt_tokens, finish, engine, cached_tokens, tokens)
+
+
+def _logged(
+    pieces: Sequence[bytes], log_probs: Sequence[float], characters: Sequence[int]
+) -> tuple[LoggedToken, ...]:
+    """Rows of equal width, one a token: the token itself, then the likeliest; NaN where nothing is known."""
+    width = len(pieces) // len(characters)
+    tokens = []
+    for row, completed in enumerate(characters):
+        first, last = row * width, (row + 1) * width
+        log_prob: float | None = log_probs[first]
+        top: tuple[tuple[bytes, float], ...] = ()
+        if math.isnan(log_probs[first]):
+            log_prob = None
+        else:
+            top = tuple(zip(pieces[first + 1 : last], log_probs[first + 1 : last], strict=True))
+        tokens.append(LoggedToken(pieces[first], log_prob, max(completed, 0), completed < 0, top))
+    return tuple(tokens)
 
 
 def is_final(response: Any) -> bool:

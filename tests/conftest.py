@@ -24,6 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="cpu",
         help="where engines of tests compute; with cpu the GPU's kernels run too, interpreted",
     )
+    parser.addoption(
+        "--full",
+        action="store_true",
+        help="tests of what the stack survives at their full length; CI runs them shortened",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -29,7 +29,8 @@ ALLOWED = {
     "router": {"router", "python_backend.wire"},
     "client": {"client"},
     "loadtest": {"loadtest", "client"},
-    "launcher": {"launcher", "client", "python_backend.gguf", "python_backend.wire"},
+    # Tenants and keys are managed on the store itself, whether a router runs or not.
+    "launcher": {"launcher", "client", "python_backend.gguf", "python_backend.wire", "router.tenancy"},
     "benchmarks": {"benchmarks", "client", "loadtest", "launcher", "python_backend"},
 }
 # Folders that decide: values in, value out. Beside themselves they may import the standard library alone.

@@ -17,6 +17,7 @@ from deploy.bundle.contents import contents
 from deploy.bundle.wheels import BundleError, Target, Wheelhouse
 from launcher.console import StackConsole
 from launcher.models.checkpoint import CheckpointError, resolve_checkpoint
+from launcher.models.embeddings import resolve_embeddings
 from launcher.python_version import SUPPORTED
 from launcher.settings import StackSettings
 
@@ -28,7 +29,9 @@ PYTHONS = [f"{major}.{minor}" for major, minor in SUPPORTED]
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bundle", description=__doc__)
     parser.add_argument("--python-version", choices=PYTHONS, default=PYTHONS[-1], help="the GPU host's")
-    parser.add_argument("--with-default-model", action="store_true", help="about 90 MB more")
+    parser.add_argument(
+        "--with-default-model", action="store_true", help="the default models, about 165 MB more"
+    )
     options = parser.parse_args()
     console = Console(highlight=False)
     try:
@@ -41,18 +44,22 @@ def bundle_name(version: str, python: str) -> str:
     return f"inflight-{version}-py{python.replace('.', '')}-x86_64.tar.xz"
 
 
+def default_models(console: StackConsole) -> list[Path]:
+    settings = StackSettings()
+    text = resolve_checkpoint(settings.model, settings.data_dir, console)
+    embeddings = resolve_embeddings(settings.embeddings, settings.data_dir, console)
+    return [text.directory, embeddings.directory]
+
+
 def build(python: str, with_model: bool, console: Console) -> None:
     version = importlib.metadata.version("inflight")
     needs = [Requirement(text) for text in importlib.metadata.requires("inflight") or []]
     target = Target(python)
-    model = None
-    if with_model:
-        settings = StackSettings()
-        model = resolve_checkpoint(settings.model, settings.data_dir, StackConsole(console)).directory
+    models = default_models(StackConsole(console)) if with_model else []
     with tempfile.TemporaryDirectory(prefix="inflight-bundle-") as folder:
         house = Wheelhouse(target, ROOT / "requirements.lock", Path(folder), say=console.print)
         wheels = house.gather(need for need in needs if target.applies(need))
-        members = contents(ROOT, wheels, version, python, model)
+        members = contents(ROOT, wheels, version, python, models)
         total_bytes = sum(len(member.read()) for member in members.values())
         file = ROOT / "dist" / bundle_name(version, python)
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())

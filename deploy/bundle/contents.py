@@ -22,7 +22,7 @@ _SCRIPTS = {"install": "install.py", "bin/inflight": "inflight.sh"}
 
 
 def contents(
-    project: Path, wheels: Iterable[Path], version: str, python: str, model: Path | None = None
+    project: Path, wheels: Iterable[Path], version: str, python: str, models: Iterable[Path] = ()
 ) -> dict[PurePosixPath, Member]:
     root = PurePosixPath(f"inflight-{version}")
     members: dict[PurePosixPath, Member] = {}
@@ -30,7 +30,7 @@ def contents(
         members.update({root / "lib" / path: member for path, member in package_files(wheel, python)})
     for path in project_files(project):
         members[root / path] = of_file(project / path)
-    if model is not None:
+    for model in models:
         for file in sorted(model.iterdir()):
             members[root / "models" / model.name / file.name] = of_file(file)
     here = Path(__file__).parent

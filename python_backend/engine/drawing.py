@@ -52,7 +52,7 @@ def draw(
     lowest = peak + temperature * math.log(_NEGLIGIBLE / vocabulary)
     has_top_k = 0 < top_k < vocabulary
     if has_top_k:
-        lowest = max(lowest, _floor_of_top_k(scores, top_k))
+        lowest = max(lowest, floor_of_top_k(scores, top_k))
     matters = scores >= np.float32(lowest)
     count = int(np.count_nonzero(matters))
     if count > vocabulary // 8 and not has_top_k and count > _FEW:
@@ -64,7 +64,7 @@ def draw(
     return int(ids[_draw_from_buckets(scores[ids], peak, temperature, top_p, point)])
 
 
-def _floor_of_top_k(scores: NDArray[np.float32], top_k: int) -> float:
+def floor_of_top_k(scores: NDArray[np.float32], top_k: int) -> float:
     """A score that the `top_k` largest reach, and few others."""
     stretches = len(scores) // _STRETCH
     if top_k <= stretches // 2:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from python_backend.engine.blocks import BlockPool
-from python_backend.engine.events import end_event, gather_context_logits, token_event
+from python_backend.engine.events import end_event, gather_of_prompt, token_event
 from python_backend.engine.execution import ChunkResult, Executor
 from python_backend.engine.guiding import GuideCompiler, PreparedGuide, await_guides, is_held_up
 from python_backend.engine.messages import SequenceEvent
@@ -311,8 +311,8 @@ class Engine:
             self._fail(sequence, NOT_A_NUMBER)
             return
         self._scheduler.commit(chunk)
-        if sequence.request.returns_context_logits and sequence.generated_tokens == 0:
-            gather_context_logits(chunk, result)
+        if sequence.request.asks_of_prompt and sequence.generated_tokens == 0:
+            gather_of_prompt(chunk, result)
         if chunk.yields_token:
             self._take_token(sequence, result, now_ns)
 

@@ -18,15 +18,19 @@ class ChunkResult:
 
     `ends_guide` says that the sequence's guide allows nothing more, so that the answer ends here; `error` why
     this sequence alone cannot go on. Logits are rows of fp32: `context_logits` one for each prompt token of
-    the chunk, `generation_logits` the one the token was chosen from.
+    the chunk, `generation_logits` the one the token was chosen from. `top_log_probs` has the token itself
+    first, then the likeliest; `prompt_log_probs` has such a row for each token of the prompt that follows one
+    of the chunk's.
     """
 
     token_id: int | None = None
     ends_guide: bool = False
     log_prob: float | None = None
+    top_log_probs: list[tuple[int, float]] | None = None
     context_logits: bytes | None = None
     generation_logits: bytes | None = None
     error: InflightError | None = None
+    prompt_log_probs: list[list[tuple[int, float]]] | None = None
 
 
 class Launched(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Row
 from typing import TYPE_CHECKING, Protocol
 
 from python_backend.engine.execution import ChunkResult, Finished
-from python_backend.engine.sampling import choose_tokens
+from python_backend.engine.sampling import choose_tokens, top_log_probs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,10 +47,10 @@ class ModelExecutor:
         row = 0
         for chunk, positions in zip(chunks, wanted, strict=True):
             prompt = min(positions.stop, chunk.sequence.prompt_tokens) - positions.start
-            asked = chunk.sequence.request.returns_context_logits and prompt > 0
-            results.append(
-                ChunkResult(context_logits=logits[row : row + prompt].tobytes() if asked else None)
-            )
+            result = ChunkResult()
+            if chunk.sequence.request.asks_of_prompt and prompt > 0:
+                _tell_of_prompt(chunk, logits[row : row + prompt], result)
+            results.append(result)
             row += len(positions)
             if chunk.yields_token:
                 last_rows.append(row - 1)
@@ -72,15 +72,29 @@ class ModelExecutor:
             result.token_id = choice.token_id
             result.ends_guide = choice.ends_guide
             result.log_prob = choice.log_prob
+            result.top_log_probs = choice.top_log_probs
             result.generation_logits = choice.logits
             result.error = choice.error
 
 
 def _wanted_positions(chunk: Chunk) -> range:
     """The positions of a chunk whose logits someone asked for: those of the prompt, or the last alone."""
-    if chunk.sequence.request.returns_context_logits and chunk.start < chunk.sequence.prompt_tokens:
+    if chunk.sequence.request.asks_of_prompt and chunk.start < chunk.sequence.prompt_tokens:
         return range(chunk.start, chunk.end)
     return range(chunk.end - 1, chunk.end) if chunk.yields_token else range(chunk.end, chunk.end)
+
+
+def _tell_of_prompt(chunk: Chunk, logits: NDArray[np.float32], result: ChunkResult) -> None:
+    """`logits` are those of the chunk's tokens of the prompt, each of which speaks of the next token."""
+    sequence, request = chunk.sequence, chunk.sequence.request
+    if request.returns_context_logits:
+        result.context_logits = logits.tobytes()
+    if request.returns_prompt_log_probs:
+        following = sequence.tokens[chunk.start + 1 : sequence.prompt_tokens]
+        result.prompt_log_probs = [
+            top_log_probs(row, token_id, request.top_log_probs or 0)
+            for row, token_id in zip(logits, following, strict=False)
+        ]
 
 
 def _rows_of(chunks: Row[Chunk], wanted: Row[range]) -> list[int]:

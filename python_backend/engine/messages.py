@@ -69,7 +69,10 @@ class Broken(msgspec.Struct, tag=True, frozen=True):
 
 
 class PerfMetrics(msgspec.Struct, array_like=True, frozen=True):
-    """One sequence's life, told with its last event; times are of the system's monotonic clock, 0: never."""
+    """One sequence's life so far, told with its first token and its last event.
+
+    Times are of the system's monotonic clock, 0: never.
+    """
 
     arrival_ns: int
     first_scheduled_ns: int
@@ -78,6 +81,7 @@ class PerfMetrics(msgspec.Struct, array_like=True, frozen=True):
     alloc_new_blocks: int
     reused_blocks: int
     preemptions: int
+    cached_tokens: int = 0  # of the prompt, found in the cache
 
     @property
     def alloc_total_blocks(self) -> int:
@@ -90,6 +94,8 @@ class SequenceEvent(msgspec.Struct, array_like=True, frozen=True):
     A request for several sequences gets the events of each under its one key, told apart by
     `sequence_index`. Logits are rows of fp32, one a token: `context_logits` those of the prompt, with the
     event of the first token; `generation_logits` those the tokens of this event were chosen from.
+    `top_log_probs` has for each token its own id and log prob, then those of the likeliest; with the first
+    token such rows of the prompt come before, if asked for, from its second token on.
     """
 
     key: int
@@ -101,6 +107,7 @@ class SequenceEvent(msgspec.Struct, array_like=True, frozen=True):
     context_logits: bytes | None = None
     generation_logits: bytes | None = None
     perf: PerfMetrics | None = None
+    top_log_probs: list[list[tuple[int, float]]] | None = None
 
     @property
     def is_last(self) -> bool:

@@ -98,7 +98,8 @@ class GenerationRequest:
     """What a client asked of the engine; `end_id` None or -1 means that no token ends the answer.
 
     `token_bias` is added to the scores of its tokens. Requests with different `cache_salt` never share cached
-    blocks.
+    blocks. `top_log_probs` asks for the log probs of each token and of so many of the likeliest beside it,
+    `returns_prompt_log_probs` for the same of the prompt's tokens.
     """
 
     prompt_ids: list[int]
@@ -116,6 +117,13 @@ class GenerationRequest:
     returns_log_probs: bool = False
     returns_context_logits: bool = False
     returns_generation_logits: bool = False
+    top_log_probs: int | None = None
+    returns_prompt_log_probs: bool = False
+
+    @property
+    def asks_of_prompt(self) -> bool:
+        """Whether every token of the prompt has to be computed, and told of."""
+        return self.returns_context_logits or self.returns_prompt_log_probs
 
     @property
     def single_ends(self) -> list[int]:

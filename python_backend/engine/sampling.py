@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from python_backend.engine.adjustments import adjusted_scores
-from python_backend.engine.drawing import chance, draw
+from python_backend.engine.drawing import chance, draw, floor_of_top_k
 from python_backend.wire.errors import ErrorKind, InflightError
 
 if TYPE_CHECKING:
@@ -35,13 +35,15 @@ class Choice:
     """What was chosen for one row.
 
     `token_id` is None where the logits are not numbers, where `ends_guide` says that the guide allows nothing
-    more, and where `error` says why this sequence alone cannot go on. `log_prob` and `logits` (fp32) are the
-    model's own, before any setting of the request changed them.
+    more, and where `error` says why this sequence alone cannot go on. `log_prob`, `top_log_probs` (the token,
+    then the likeliest) and `logits` (fp32) are the model's own, before any setting of the request changed
+    them.
     """
 
     token_id: int | None = None
     ends_guide: bool = False
     log_prob: float | None = None
+    top_log_probs: list[tuple[int, float]] | None = None
     logits: bytes | None = None
     error: InflightError | None = None
 
@@ -61,6 +63,8 @@ def choose_tokens(logits: NDArray[np.float32], sequences: Row[Sequence]) -> list
             choice = _choose(logits[row], sequence, token_id, peak)
         if choice.token_id is not None and sequence.request.returns_log_probs:
             choice.log_prob = log_prob(logits[row], choice.token_id, peak)
+        if choice.token_id is not None and sequence.request.top_log_probs is not None:
+            choice.top_log_probs = top_log_probs(logits[row], choice.token_id, sequence.request.top_log_probs)
         if choice.token_id is not None and sequence.request.returns_generation_logits:
             choice.logits = logits[row].astype(np.float32, copy=False).tobytes()
         choices.append(choice)
@@ -116,6 +120,27 @@ def current_top_p(sampling: SamplingParams, tokens: list[int], generated_tokens:
 
 
 def log_prob(logits: NDArray[np.float32], token_id: int, peak: float) -> float:
-    """The natural logarithm of the share that softmax gives to a token; `peak` is the largest logit."""
+    return _log_probs(logits, [token_id], peak)[0]
+
+
+def top_log_probs(logits: NDArray[np.float32], token_id: int, count: int) -> list[tuple[int, float]]:
+    """The token itself, then the likeliest, each with its log prob."""
+    ids = [token_id, *_likeliest_ids(logits, count)]
+    return list(zip(ids, _log_probs(logits, ids, float(logits.max())), strict=True))
+
+
+def _log_probs(logits: NDArray[np.float32], token_ids: Row[int], peak: float) -> list[float]:
+    """The natural logarithms of the shares that softmax gives to tokens; `peak` is the largest logit."""
     whole = np.exp(logits - np.float32(peak)).sum(dtype=np.float64)
-    return float(logits[token_id]) - peak - math.log(whole)
+    below_one = peak + math.log(whole)
+    return [float(logits[token_id]) - below_one for token_id in token_ids]
+
+
+def _likeliest_ids(logits: NDArray[np.float32], count: int) -> list[int]:
+    """The likeliest first, and of equals the lowest id."""
+    count = min(count, len(logits))
+    if count == 0:
+        return []
+    candidates = np.flatnonzero(logits >= floor_of_top_k(logits, count))
+    found: list[int] = candidates[np.argsort(-logits[candidates], kind="stable")[:count]].tolist()
+    return found

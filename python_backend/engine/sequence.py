@@ -42,6 +42,7 @@ class Sequence:
 
     __slots__ = (
         "arrival_ns",
+        "cached_tokens",
         "coming_tokens",
         "computed_tokens",
         "context_logits",
@@ -60,6 +61,7 @@ class Sequence:
         "most_tokens",
         "needs_history",
         "preemptions",
+        "prompt_log_probs",
         "prompt_tokens",
         "rank",
         "request",
@@ -89,6 +91,7 @@ class Sequence:
         self.tokens = list(request.prompt_ids)
         self.prompt_tokens = len(self.tokens)
         self.most_tokens = self.prompt_tokens + max_new_tokens
+        self.cached_tokens = 0
         self.computed_tokens = 0
         self.scheduled_tokens = 0
         self.coming_tokens = 0
@@ -99,6 +102,7 @@ class Sequence:
         self.scoring: Scoring | None = None
         self.guide: AnswerGuide | None = None
         self.context_logits: list[bytes] = []
+        self.prompt_log_probs: list[list[tuple[int, float]]] = []
         self.is_cancelled = False
         self.is_suspect = False
         self.finish_reason: FinishReason | None = None
@@ -147,7 +151,7 @@ class Sequence:
     @property
     def may_skip_prompt(self) -> bool:
         """Whether tokens computed for someone else will do; not while the prompt's own scores are wanted."""
-        return not self.request.returns_context_logits or self.generated_tokens > 0
+        return not self.request.asks_of_prompt or self.generated_tokens > 0
 
     @property
     def awaits_guide(self) -> bool:

@@ -21,10 +21,11 @@ class StreamDecoder:
     invalid characters, the library replaces all of it. The valid ones have been shown by then, and stay.
     """
 
-    __slots__ = ("_first_pending", "_pieces", "_strip_left", "_unfinished")
+    __slots__ = ("_first_pending", "_named", "_pieces", "_strip_left", "_unfinished")
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._pieces = tokenizer.pieces(skip_special_tokens)
+        self._named = tokenizer.pieces(False)
         self._unfinished = b""
         self._first_pending = self._pieces.first_differs
         self._strip_left = self._pieces.strip_count
@@ -37,6 +38,20 @@ class StreamDecoder:
         text, used_bytes = codecs.utf_8_decode(data, pieces.on_invalid, False)
         self._unfinished = data[used_bytes:]
         return self._strip(text) if self._strip_left else text
+
+    def hides(self, token_id: int) -> bool:
+        return self._pieces.shown(token_id) is None
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """What the id would add if it came next, half a character perhaps; of a hidden one, its name."""
+        token = self._named.shown(token_id)
+        if token is None:
+            return b""
+        data = self._named.first(token) if self._first_pending else self._named[token_id]
+        mark = self._pieces.strip_char.encode()
+        for _ in range(self._strip_left):
+            data = data.removeprefix(mark)
+        return data
 
     def finish(self) -> str:
         """The text that is left: none. Only the start of a cut-off character can be left, and is dropped."""

@@ -13,6 +13,14 @@ class _Stream(NamedTuple):
     last_used_s: float
 
 
+class ShownToken(NamedTuple):
+    """The text that a token completed, and its bytes, followed by those of others."""
+
+    text: str
+    is_hidden: bool
+    pieces: list[bytes]
+
+
 class StreamTable:
     """Decoders by request id and beam, in the order of their last use.
 
@@ -47,17 +55,36 @@ class StreamTable:
 
         An empty request id names nobody: its ids are decoded as a text of their own.
         """
-        self.expire(now_s)
-        key = (request_id, beam)
-        stream = self._streams.pop(key, None)
-        decoder = stream.decoder if stream else StreamDecoder(self._tokenizer, self._skip_special_tokens)
+        decoder = self._take(request_id, beam, now_s)
         text = decoder.push(ids)
+        self._put_back(decoder, request_id, beam, is_last, now_s)
+        return text
+
+    def feed_each(
+        self, request_id: str, beam: int, rows: Sequence[Sequence[int]], is_last: bool, now_s: float
+    ) -> list[ShownToken]:
+        """As `feed`, token by token: in each row the one that came, then others that might have."""
+        decoder = self._take(request_id, beam, now_s)
+        found = []
+        for row in rows:
+            pieces = [decoder.bytes_of(token_id) for token_id in row]
+            found.append(ShownToken(decoder.push(row[:1]), decoder.hides(row[0]), pieces))
+        self._put_back(decoder, request_id, beam, is_last, now_s)
+        return found
+
+    def _take(self, request_id: str, beam: int, now_s: float) -> StreamDecoder:
+        self.expire(now_s)
+        stream = self._streams.pop((request_id, beam), None)
+        return stream.decoder if stream else StreamDecoder(self._tokenizer, self._skip_special_tokens)
+
+    def _put_back(
+        self, decoder: StreamDecoder, request_id: str, beam: int, is_last: bool, now_s: float
+    ) -> None:
         if is_last or not request_id:
-            return text + decoder.finish()
-        self._streams[key] = _Stream(decoder, now_s)
+            return
+        self._streams[request_id, beam] = _Stream(decoder, now_s)
         if len(self._streams) > self._max_streams:
             self._streams.popitem(last=False)
-        return text
 
     def expire(self, now_s: float) -> None:
         """Drop the decoders that nobody has used for longer than the idle timeout."""

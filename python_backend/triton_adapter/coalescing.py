@@ -27,6 +27,7 @@ class Pending:
     log_probs: list[float] = field(default_factory=list)
     context_logits: list[bytes] = field(default_factory=list)
     generation_logits: list[bytes] = field(default_factory=list)
+    top_log_probs: list[list[tuple[int, float]]] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     error: str | None = None
     perf: PerfMetrics | None = None
@@ -40,9 +41,11 @@ class Pending:
     def add(self, event: SequenceEvent, now_ns: int) -> None:
         self.finish_reason = event.finish_reason
         self.error = event.error
-        self.perf = event.perf
+        self.perf = event.perf or self.perf
         if event.context_logits is not None:
             self.context_logits.append(event.context_logits)
+        if event.top_log_probs is not None:
+            self.top_log_probs += event.top_log_probs
         if not event.token_ids:
             return
         self.token_ids += event.token_ids

@@ -60,8 +60,13 @@ class TritonPythonModel:
     def _respond(self, request: pb.PbRequest) -> Any:
         try:
             inputs = pb.arrays(request)
-            texts = self._decode(request.request_id(), inputs["TOKENS_BATCH"], inputs["SEQUENCE_LENGTH"])
-            tensors = [pb.tensor("OUTPUT", [text.encode() for text in texts], np.object_)]
+            tokens, lengths = inputs["TOKENS_BATCH"], inputs["SEQUENCE_LENGTH"]
+            top_ids = inputs.get("TOP_TOKEN_IDS")
+            if top_ids is not None and lengths.size == 1:
+                tensors = self._decode_each(request.request_id(), tokens, lengths, top_ids)
+            else:
+                texts = self._decode(request.request_id(), tokens, lengths)
+                tensors = [pb.tensor("OUTPUT", [text.encode() for text in texts], np.object_)]
             return pb.utils().InferenceResponse(output_tensors=tensors)
         except Exception as error:
             _log.exception("the tokens of %r could not be decoded", request.request_id())
@@ -74,9 +79,34 @@ class TritonPythonModel:
         texts = []
         for beam, (ids, length) in enumerate(zip(beams, lengths.reshape(-1).tolist(), strict=True)):
             stream, is_last = request_id, False
-            if len(ids) > length and len(beams) == 1:
-                mark = StreamMark.from_padding_id(ids[length])
-                stream, is_last = f"{request_id}/{mark.lane}/{mark.stream}", mark.is_last
-                self._acknowledger.handled(mark.lane)
+            if len(beams) == 1:
+                stream, is_last = self._marked(request_id, ids[length:])
             texts.append(self._streams.feed(stream, beam, ids[:length], is_last, time.monotonic()))
         return texts
+
+    def _decode_each(
+        self, request_id: str, tokens: pb.Array, lengths: pb.Array, top_ids: pb.Array
+    ) -> list[Any]:
+        """The text of one beam, and beside it the bytes of its tokens and of those that might have come."""
+        ids, length, now_s = tokens.reshape(-1).tolist(), int(lengths.reshape(-1)[0]), time.monotonic()
+        rows = top_ids.reshape(-1, top_ids.shape[-1]).tolist()
+        stream, is_last = self._marked(request_id, ids[length:])
+        # Of an echoed prompt only the text is wanted.
+        echoed = self._streams.feed(stream, 0, ids[: length - len(rows)], False, now_s)
+        shown = self._streams.feed_each(stream, 0, rows, is_last, now_s)
+        text = echoed + "".join(token.text for token in shown)
+        characters = [-1 if token.is_hidden else len(token.text) for token in shown]
+        pieces = np.array([piece for token in shown for piece in token.pieces], np.object_)
+        return [
+            pb.tensor("OUTPUT", [text.encode()], np.object_),
+            pb.tensor("top_tokens", pieces.reshape(1, *top_ids.shape[-2:]), np.object_),
+            pb.tensor("token_characters", [characters], np.int32),
+        ]
+
+    def _marked(self, request_id: str, padding: list[int]) -> tuple[str, bool]:
+        """Which stream the ids before the padding belong to, and whether they are its last."""
+        if not padding:
+            return request_id, False
+        mark = StreamMark.from_padding_id(padding[0])
+        self._acknowledger.handled(mark.lane)
+        return f"{request_id}/{mark.lane}/{mark.stream}", mark.is_last

@@ -46,6 +46,7 @@ class TritonPythonModel:
                 if name in inputs and any(value != b"" for value in inputs[name].reshape(-1)):
                     raise InflightError(ErrorKind.UNSUPPORTED, f"{name} is not supported by this model", name)
             prompts = [_text("QUERY", value) for value in inputs["QUERY"].reshape(-1)]
+            prompt_ids = _given_ids(inputs, len(prompts))
             flag = pb.request_parameters(request).get("add_special_tokens", self._add_special_tokens)
             if not isinstance(flag, bool):
                 raise InflightError(
@@ -53,7 +54,7 @@ class TritonPythonModel:
                     f"the request parameter add_special_tokens is {flag!r}; allowed: a boolean",
                     "add_special_tokens",
                 )
-            return _Job(inputs, prompts, flag, [])
+            return _Job(inputs, prompts, flag, prompt_ids)
         except InflightError as failure:
             return failure
         except Exception as error:
@@ -62,7 +63,7 @@ class TritonPythonModel:
 
     def _tokenize(self, jobs: list[_Job]) -> None:
         for flag in (True, False):
-            chosen = [job for job in jobs if job.add_special_tokens is flag]
+            chosen = [job for job in jobs if job.add_special_tokens is flag and not job.prompt_ids]
             if not chosen:
                 continue
             prompts = [prompt for job in chosen for prompt in job.prompts]
@@ -152,6 +153,15 @@ class TritonPythonModel:
                 for ids in self._tokenizer.encode_words([_text("EMBEDDING_BIAS_WORDS", word)]):
                     np.add.at(bias[row], ids, weight)
         return bias
+
+
+def _given_ids(inputs: Mapping[str, pb.Array], rows: int) -> list[list[int]]:
+    """Prompts that come as ids, in place of their texts; none where there are texts to be tokenized."""
+    given = inputs.get("PROMPT_IDS")
+    if given is None or given.size == 0:
+        return []
+    ids: list[list[int]] = given.reshape(rows, -1).tolist()
+    return ids
 
 
 def _text(name: str, value: bytes | str) -> str:

@@ -14,6 +14,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 
 CONFIGURE = "inflight_configure"
 WHOLE = "context_and_generation"
+MOST_TOP_LOG_PROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,27 @@ def decode_logit_bias(parameters: Mapping[str, Any]) -> dict[int, float]:
             'such as {"11": -100}',
         )
     return bias
+
+
+def decode_top_log_probs(parameters: Mapping[str, Any]) -> int | None:
+    """How many of the likeliest tokens are to be told beside each that comes; None: nothing at all."""
+    wanted = parameters.get("inflight_top_log_probs")
+    if wanted is not None and (type(wanted) is not int or not 0 <= wanted <= MOST_TOP_LOG_PROBS):
+        raise invalid(
+            "inflight_top_log_probs",
+            f"the request parameter inflight_top_log_probs is {wanted!r}; allowed: 0 to {MOST_TOP_LOG_PROBS}",
+        )
+    return wanted
+
+
+def decode_echo(parameters: Mapping[str, Any]) -> bool:
+    """Whether a stream is to begin with the prompt."""
+    wanted = parameters.get("inflight_echo", False)
+    if not isinstance(wanted, bool):
+        raise invalid(
+            "inflight_echo", f"the request parameter inflight_echo is {wanted!r}; allowed: a boolean"
+        )
+    return wanted
 
 
 def decode_limits(parameters: Mapping[str, Any], now: Limits, most: Limits) -> Limits:

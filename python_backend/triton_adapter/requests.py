@@ -12,8 +12,10 @@ from python_backend.triton_adapter.inputs import RowInputs, invalid
 from python_backend.triton_adapter.pb import Array
 from python_backend.triton_adapter.request_parameters import (
     decode_cache_salt,
+    decode_echo,
     decode_logit_bias,
     decode_tier,
+    decode_top_log_probs,
     refuse_other_phases,
 )
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -46,6 +48,7 @@ class RowCall:
     wants_input_count: bool
     wants_output_count: bool
     wants_perf: bool
+    begins_with_prompt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +117,23 @@ def decode_call(
     _refuse_what_is_not_honoured(inputs, rows)
     refuse_other_phases(parameters)
     tier, salt = decode_tier(parameters), decode_cache_salt(parameters, rules.isolate_tenants)
-    bias = decode_logit_bias(parameters)
+    bias, top_log_probs = decode_logit_bias(parameters), decode_top_log_probs(parameters)
+    echoes = decode_echo(parameters)
+
+    def generation(row: RowInputs) -> GenerationRequest:
+        asked = decode_generation(row, tier, salt, rules.max_sequences)
+        if not bias and top_log_probs is None:
+            return asked
+        return replace(
+            asked,
+            token_bias={**asked.token_bias, **bias},
+            top_log_probs=top_log_probs,
+            returns_prompt_log_probs=echoes and top_log_probs is not None and row.boolean("streaming"),
+        )
+
     call = GenerateCall(
         request_id=request_id,
-        rows=tuple(
-            _decode_row(row, _biased(decode_generation(row, tier, salt, rules.max_sequences), bias), rules)
-            for row in row_inputs
-        ),
+        rows=tuple(_decode_row(row, generation(row), rules, echoes) for row in row_inputs),
         feeds_postprocessing="decoder_input_ids" in inputs,
     )
     if not rules.decoupled:
@@ -128,13 +141,7 @@ def decode_call(
     return call
 
 
-def _biased(generation: GenerationRequest, bias: Mapping[int, float]) -> GenerationRequest:
-    if not bias:
-        return generation
-    return replace(generation, token_bias={**generation.token_bias, **bias})
-
-
-def _decode_row(row: RowInputs, generation: GenerationRequest, rules: ModelRules) -> RowCall:
+def _decode_row(row: RowInputs, generation: GenerationRequest, rules: ModelRules, echoes: bool) -> RowCall:
     streaming = row.boolean("streaming")
     return RowCall(
         generation=generation,
@@ -143,6 +150,7 @@ def _decode_row(row: RowInputs, generation: GenerationRequest, rules: ModelRules
         wants_input_count=row.boolean("return_num_input_tokens"),
         wants_output_count=row.boolean("return_num_output_tokens"),
         wants_perf=row.boolean("return_perf_metrics"),
+        begins_with_prompt=streaming and echoes,
     )
 
 

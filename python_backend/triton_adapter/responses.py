@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -28,6 +29,7 @@ class ResponseBuilder:
         row = call.rows[row_index]
         self._generation = row.generation
         self._echoed_ids = row.generation.prompt_ids if row.echo_prompt else []
+        self._begins_with_prompt = row.begins_with_prompt
         self._mark = mark if call.feeds_postprocessing else None
         self._requested = requested_outputs
         self._wants_perf = row.wants_perf
@@ -43,6 +45,25 @@ class ResponseBuilder:
         self._is_text_open = False  # postprocessing has a part of it and waits for more
         self.output_tokens = 0
 
+    def build_prompt(self, pending: Pending) -> Any | None:
+        """For a stream that is to begin with its prompt: that, once, ahead of the first tokens."""
+        if not self._begins_with_prompt:
+            return None
+        self._begins_with_prompt = False
+        prompt_ids = self._generation.prompt_ids
+        tensors = self._common_tensors(prompt_ids, is_last=False)
+        if self._wants_output_count:
+            self._add(tensors, "num_output_tokens", len(prompt_ids), np.int32)
+        if self._wants_perf and pending.perf is not None:
+            self._add(tensors, "cached_tokens", pending.perf.cached_tokens, np.int32)
+        if self._generation.returns_prompt_log_probs:
+            following = len(prompt_ids) - 1
+            rows, pending.top_log_probs = pending.top_log_probs[:following], pending.top_log_probs[following:]
+            # Nothing speaks of the first token.
+            unknown = [(prompt_ids[0], math.nan)] * (1 + (self._generation.top_log_probs or 0))
+            self._add_top_log_probs(tensors, [unknown, *rows])
+        return pb.utils().InferenceResponse(output_tensors=tensors)
+
     def build(self, pending: Pending) -> Any:
         self.output_tokens += len(pending.token_ids)
         ids = self._echoed_ids + pending.token_ids
@@ -52,10 +73,14 @@ class ResponseBuilder:
         if self._generation.returns_log_probs:
             self._add_log_probs(tensors, pending)
         self._add_logits(tensors, pending)
+        if pending.top_log_probs:
+            self._add_top_log_probs(tensors, pending.top_log_probs)
         if pending.finish_reason is not None:
             self._add(tensors, "finish_reason", pending.finish_reason.value.encode(), np.object_)
         if self._wants_perf and pending.perf is not None:
-            self._add_perf(tensors, pending.perf)
+            self._add(tensors, "cached_tokens", pending.perf.cached_tokens, np.int32)
+            if pending.is_last:
+                self._add_perf(tensors, pending.perf)
         return pb.utils().InferenceResponse(output_tensors=tensors)
 
     def build_end_of_text(self) -> Any | None:
@@ -98,6 +123,12 @@ class ResponseBuilder:
             tensors.append(
                 pb.tensor("generation_logits", rows.reshape(1, 1, len(pending.token_ids), -1), np.float32)
             )
+
+    def _add_top_log_probs(self, tensors: list[Any], rows: list[list[tuple[int, float]]]) -> None:
+        """As [1, 1, tokens, beside]: in each row the token itself comes first."""
+        for name, place, dtype in (("top_token_ids", 0, np.int32), ("top_log_probs", 1, np.float32)):
+            if name in self._requested:
+                tensors.append(pb.tensor(name, [[[[pair[place] for pair in row] for row in rows]]], dtype))
 
     def _add_perf(self, tensors: list[Any], perf: PerfMetrics) -> None:
         self._add(tensors, "kv_cache_alloc_new_blocks", perf.alloc_new_blocks, np.int32)

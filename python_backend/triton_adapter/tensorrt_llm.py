@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from python_backend.engine.handle import EngineProcess
 from python_backend.engine.messages import Progress, Ready
@@ -242,20 +243,28 @@ class TritonPythonModel:
             if pending.error is not None:
                 self._end_with_error(row, pending)
                 return
-            response = row.builders[pending.sequence_index].build(pending)
+            builder = row.builders[pending.sequence_index]
+            if (prompt := builder.build_prompt(pending)) is not None:
+                self._send(row, prompt)
+            response = builder.build(pending)
             self._metrics.between_tokens(row.mean_gap_s(pending))
-            if row.feeds_postprocessing:
-                self._pacer.sent()
             if pending.is_last:
+                if row.feeds_postprocessing:
+                    self._pacer.sent()
                 self._close(row, pending)
                 row.request.end(1, response)
             else:
-                row.request.send(response)
+                self._send(row, response)
         except Exception as error:
             # Its tokens are lost, so the stream must not go on as if nothing had happened.
             self._cancel_row(row)
             self._fail(row, as_failure(error))
             self._cancel_unheard(row)
+
+    def _send(self, row: RunningRow, response: Any) -> None:
+        if row.feeds_postprocessing:
+            self._pacer.sent()
+        row.request.send(response)
 
     def _close(self, row: RunningRow, pending: Pending) -> None:
         row.open_sequences.discard(pending.sequence_index)

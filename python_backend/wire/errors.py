@@ -5,6 +5,14 @@
       context_length_exceeded  the caller's: prompt and answer do not fit the model
       unsupported              the caller's: allowed by the contract, not honoured here
       model_not_found          the caller's: no such model
+      invalid_api_key          the caller's: no key, or one that is not valid
+      permission_denied        the caller's: the key is not for this
+      not_found                the caller's: no such object, or one of somebody else
+      conflict                 the caller's: the object is not in a state for this
+      too_large                the caller's: more bytes than are taken
+      content_filter           the caller's: a rule of the operator forbids this text
+      rate_limit_exceeded      the caller's: too much in too short a time; try again later
+      insufficient_quota       the caller's: the budget is spent
       cancelled                nobody's: the caller left or asked to stop
       overloaded               ours, for now: try again later
       engine_failed            ours: the engine died or a step broke; other requests go on
@@ -25,6 +33,14 @@ class ErrorKind(Enum):
     CONTEXT_LENGTH_EXCEEDED = ("context_length_exceeded", 400, "INVALID_ARG")
     UNSUPPORTED = ("unsupported", 400, "UNSUPPORTED")
     MODEL_NOT_FOUND = ("model_not_found", 404, "NOT_FOUND")
+    INVALID_KEY = ("invalid_api_key", 401, "INVALID_ARG")
+    FORBIDDEN = ("permission_denied", 403, "INVALID_ARG")
+    NOT_FOUND = ("not_found", 404, "NOT_FOUND")
+    CONFLICT = ("conflict", 409, "INVALID_ARG")
+    TOO_LARGE = ("too_large", 413, "INVALID_ARG")
+    CONTENT_FILTER = ("content_filter", 400, "INVALID_ARG")
+    RATE_LIMITED = ("rate_limit_exceeded", 429, "UNAVAILABLE")
+    QUOTA = ("insufficient_quota", 429, "UNAVAILABLE")
     CANCELLED = ("cancelled", 499, "CANCELLED")
     OVERLOADED = ("overloaded", 503, "UNAVAILABLE")
     ENGINE_FAILED = ("engine_failed", 503, "UNAVAILABLE")
@@ -56,13 +72,19 @@ _TRITON_BUSY = (
 
 
 class InflightError(Exception):
-    """One failure: its kind, a sentence for the caller, and the parameter at fault when there is one."""
+    """One failure: its kind, a sentence for the caller, and the parameter at fault when there is one.
 
-    def __init__(self, kind: ErrorKind, message: str, param: str | None = None) -> None:
+    `retry_after_s` is when trying again may help, where that is known.
+    """
+
+    def __init__(
+        self, kind: ErrorKind, message: str, param: str | None = None, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.param = param
+        self.retry_after_s = retry_after_s
 
     def to_text(self) -> str:
         return f"{self.kind.label}: {self.message}"

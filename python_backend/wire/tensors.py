@@ -1,4 +1,5 @@
-"""Every tensor of the four-model contract `inflight_batcher_llm`, as shipped with TensorRT-LLM 1.2.1.
+"""Every tensor of the four-model contract `inflight_batcher_llm`, as shipped with TensorRT-LLM 1.2.1, and of
+the `embeddings` model beside it.
 
 `config.pbtxt` files are held against these tables by a test; the adapter decodes by them and the router
 builds its requests from them. Dims are without the batch dimension; -1 is any length.
@@ -67,6 +68,7 @@ PREPROCESSING = ModelContract(
         _optional("END_ID", "INT32"),
         _optional("PAD_ID", "INT32"),
         _optional("PROMPT_TABLE_EXTRA_ID", "UINT64"),
+        Tensor("PROMPT_IDS", "INT32", (-1,), optional=True, extension=True),
     ),
     outputs=(
         Tensor("INPUT_ID", "INT32", (-1,)),
@@ -114,8 +116,13 @@ _LOG_PROB_OUTPUTS = (
     Tensor("batch_index", "INT32"),
     Tensor("sequence_index", "INT32"),
 )
-# Why a sequence ended, with its last response; NVIDIA's backend knows it and does not tell.
-_FINISH_REASON = Tensor("finish_reason", "BYTES", extension=True)
+# What NVIDIA's backend does not tell: why a sequence ended and how much of its prompt was cached, with its
+# last response; and for each token its log prob and those of the likeliest beside it, if the request asks.
+_TOLD_BESIDE = (
+    Tensor("finish_reason", "BYTES", extension=True),
+    Tensor("cached_tokens", "INT32", extension=True),
+    Tensor("top_log_probs", "FP32", (-1, -1, -1), extension=True),
+)
 
 TENSORRT_LLM = ModelContract(
     inputs=(
@@ -188,16 +195,24 @@ TENSORRT_LLM = ModelContract(
         *_LOG_PROB_OUTPUTS,
         Tensor("context_phase_params", "UINT8", (-1,)),
         *_PERF_OUTPUTS,
-        _FINISH_REASON,
+        *_TOLD_BESIDE,
+        Tensor("top_token_ids", "INT32", (-1, -1, -1), extension=True),
     ),
+)
+
+# The bytes of each token and of those beside it, and how many characters of the text each token completed.
+_TOKENS_SHOWN = (
+    Tensor("top_tokens", "BYTES", (-1, -1), extension=True),
+    Tensor("token_characters", "INT32", (-1,), extension=True),
 )
 
 POSTPROCESSING = ModelContract(
     inputs=(
         Tensor("TOKENS_BATCH", "INT32", (-1, -1)),
         Tensor("SEQUENCE_LENGTH", "INT32", (-1,)),
+        Tensor("TOP_TOKEN_IDS", "INT32", (-1, -1, -1), optional=True, extension=True),
     ),
-    outputs=(Tensor("OUTPUT", "BYTES", (-1,)),),
+    outputs=(Tensor("OUTPUT", "BYTES", (-1,)), *_TOKENS_SHOWN),
 )
 
 ENSEMBLE = ModelContract(
@@ -238,13 +253,25 @@ ENSEMBLE = ModelContract(
         _ragged("lora_config", "INT32", -1, 3),
         _ragged("guided_decoding_guide_type", "BYTES", 1),
         _ragged("guided_decoding_guide", "BYTES", 1),
+        Tensor("prompt_ids", "INT32", (-1,), optional=True, extension=True),
     ),
     outputs=(
         Tensor("text_output", "BYTES", (-1,)),
         *_LOG_PROB_OUTPUTS,
         *_PERF_OUTPUTS,
-        _FINISH_REASON,
+        *_TOLD_BESIDE,
+        *_TOKENS_SHOWN,
     ),
+)
+
+# Not of the shipped contract. Rows are texts or ids, never both.
+EMBEDDINGS = ModelContract(
+    inputs=(
+        _optional("TEXT", "BYTES"),
+        _ragged("INPUT_IDS", "INT32", -1),
+        _optional("DIMENSIONS", "INT32"),
+    ),
+    outputs=(Tensor("EMBEDDING", "FP32", (-1,)), Tensor("TOKENS", "INT32")),
 )
 
 CONTRACTS = {
@@ -252,4 +279,5 @@ CONTRACTS = {
     "tensorrt_llm": TENSORRT_LLM,
     "postprocessing": POSTPROCESSING,
     "ensemble": ENSEMBLE,
+    "embeddings": EMBEDDINGS,
 }

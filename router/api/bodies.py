@@ -8,6 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.api.decoding import decode, invalid
+from router.documents.reference import FileReference
 from router.pipeline import MAX_NEW_TOKENS
 
 _Tokens = Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)]
@@ -18,13 +20,15 @@ MAX_TOOLS = 128
 _TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
 _Bias = Annotated[float, Meta(ge=-100, le=100)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
+ServiceTier = Literal["auto", "default", "flex", "priority"]
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part of a message's content; only text is understood."""
+    """One part of a message's content; only text is understood, and files that become text."""
 
     type: str
     text: str | None = None
+    file: FileReference | None = None
 
 
 _Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
@@ -119,11 +123,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     prompt_cache_key: Any = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     logit_bias: Annotated[dict[_TokenId, _Bias], Meta(max_length=MAX_BIASES)] | None = None
-    # Not honoured yet: refused unless they carry a value of NEUTRAL.
-    logprobs: Any = None
-    service_tier: Any = None
+    service_tier: ServiceTier | None = None
 
 
+# Fields that are not honoured yet are refused unless they carry a value of NEUTRAL.
 class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1, max_length=10_000)]
     max_completion_tokens: _Tokens | None = None
@@ -137,13 +140,15 @@ class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     response_format: ResponseFormat | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
-    top_logprobs: Any = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     verbosity: Any = None
     web_search_options: Any = None
 
 
 class CompletionBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     prompt: str | list[Any]
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     echo: bool | None = None
     best_of: Any = None
     suffix: Any = None
@@ -151,15 +156,12 @@ class CompletionBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 # Values that ask for what the router does anyway.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "logprobs": (False,),
-    "service_tier": ("auto", "default"),
     "audio": (),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "modalities": (["text"],),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
     "best_of": (1,),
@@ -181,9 +183,11 @@ def decode_chat(body: bytes) -> ChatBody:
     decoded = _decode(_chat, body)
     for index, message in enumerate(decoded.messages):
         _refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
+    if decoded.top_logprobs and not decoded.logprobs:
+        raise invalid("top_logprobs: is only allowed when logprobs is true", "top_logprobs")
     asked = decoded.response_format
     if asked is not None and (asked.type == "json_schema") != (asked.json_schema is not None):
-        raise _invalid(
+        raise invalid(
             "response_format: json_schema goes with type json_schema, and with no other",
             "response_format.json_schema",
         )
@@ -195,19 +199,10 @@ def decode_completion(body: bytes) -> CompletionBody:
 
 
 def _decode(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
-    try:
-        decoded = decoder.decode(body)
-    except RecursionError:
-        raise _invalid("the JSON is nested too deeply") from None
-    except UnicodeDecodeError:
-        raise _invalid("the body is not valid UTF-8") from None
-    except msgspec.ValidationError as error:
-        raise explain(str(error)) from None
-    except msgspec.DecodeError as error:
-        raise _invalid(f"the body is not valid JSON: {error}") from None
+    decoded = decode(decoder, body)
     _refuse_unsupported(decoded, NEUTRAL, "")
     if decoded.stream_options is not None and not decoded.stream:
-        raise _invalid("stream_options is only allowed when stream is true", "stream_options")
+        raise invalid("stream_options is only allowed when stream is true", "stream_options")
     return decoded
 
 
@@ -219,23 +214,3 @@ def _refuse_unsupported(struct: msgspec.Struct, neutral: dict[str, tuple[Any, ..
         only = f" other than {msgspec.json.encode(allowed[0]).decode()}" if allowed else ""
         message = f"{prefix}{name} is not supported yet with a value{only}"
         raise InflightError(ErrorKind.UNSUPPORTED, message, f"{prefix}{name}")
-
-
-def explain(problem: str) -> InflightError:
-    """Turns msgspec's sentence into one that names the field first."""
-    what, _, where = problem.partition(" - at `")
-    path = where.rpartition("$")[2].rstrip("`").lstrip(".")
-    if what.startswith("Object contains unknown field"):
-        field = ".".join(filter(None, [path, what.split("`")[1]]))
-        return _invalid(f"Unrecognized request argument supplied: {field}", field)
-    if what.startswith("Object missing required field"):
-        field = ".".join(filter(None, [path, what.split("`")[1]]))
-        return _invalid(f"Missing required parameter: {field}", field)
-    what = what[0].lower() + what[1:]
-    if where.startswith("key`"):
-        what = f"a key: {what}"
-    return _invalid(f"{path}: {what}" if path else f"the body: {what}", path or None)
-
-
-def _invalid(message: str, param: str | None = None) -> InflightError:
-    return InflightError(ErrorKind.INVALID_REQUEST, message, param)

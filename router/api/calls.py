@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _Number = TypeVar("_Number", int, float)
 COMPLETION_TOKENS = 16  # OpenAI's default for plain completions
 MAX_PROMPTS = 64
+# OpenAI's tiers that are not the engine's default.
+_TIERS: dict[str | None, str] = {"flex": "batch", "priority": "interactive"}
+_IMAGES = ("image_url", "input_image", "image")
+_LARGEST_ID = 2**31 - 1
 # Below this, logits divided by the temperature leave the range of 32-bit floats.
 _GREEDY_BELOW = 1e-4
 _ROLES = {
@@ -110,6 +114,9 @@ def _content(message: Message, index: int) -> str:
         raise _invalid(f"{where}: expected a string or a list of text parts", where)
     texts = []
     for position, part in enumerate(message.content):
+        if part.type in _IMAGES:
+            message_text = f"{where}[{position}]: no vision model is loaded: this one reads text, not images"
+            raise InflightError(ErrorKind.UNSUPPORTED, message_text, f"{where}[{position}].type")
         if part.type != "text":
             kind = part.type if part.type.isidentifier() and len(part.type) < 32 else "other"
             message_text = f"{where}[{position}]: this model reads text only, not {kind} parts"
@@ -128,27 +135,30 @@ def chat_calls(
     max_tokens = body.max_completion_tokens or body.max_tokens or MAX_NEW_TOKENS
     # The template has written the special tokens already.
     call = _call(body, prompt, request_id, tenant, max_tokens, defaults, add_special_tokens=False)
-    return _choices(msgspec.structs.replace(call, guide=_guide(body)), body.n)
+    top_log_probs = (body.top_logprobs or 0) if body.logprobs else None
+    return _choices(msgspec.structs.replace(call, guide=_guide(body), top_log_probs=top_log_probs), body.n)
 
 
 def completion_calls(
     body: CompletionBody, request_id: str, tenant: str, defaults: SamplingDefaults
 ) -> list[GenerationCall]:
-    prompts = [body.prompt] if isinstance(body.prompt, str) else _prompts(body.prompt)
+    prompts = _prompts(body.prompt)
     max_tokens = body.max_tokens or COMPLETION_TOKENS
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
     if len(prompts) * (body.n or 1) > MAX_PROMPTS:
         raise _invalid(f"n: at most {MAX_PROMPTS} answers to all prompts together", "n")
+
+    def call_of(prompt: str | tuple[int, ...], call_id: str) -> GenerationCall:
+        text, prompt_ids = (prompt, None) if isinstance(prompt, str) else ("", prompt)
+        call = _call(body, text, call_id, tenant, max_tokens, defaults, add_special_tokens=True)
+        return msgspec.structs.replace(
+            call, prompt_ids=prompt_ids, echo=bool(body.echo), top_log_probs=body.logprobs
+        )
+
     return [
         choice
         for prompt, each in zip(prompts, ids, strict=True)
-        for choice in _choices(
-            msgspec.structs.replace(
-                _call(body, prompt, each, tenant, max_tokens, defaults, add_special_tokens=True),
-                echo=bool(body.echo),
-            ),
-            body.n,
-        )
+        for choice in _choices(call_of(prompt, each), body.n)
     ]
 
 
@@ -177,27 +187,40 @@ def _guide(body: ChatBody) -> tuple[str, str] | None:
     return ("json_schema", msgspec.json.encode(asked.json_schema.schema).decode())
 
 
-# What an error of the engine calls by the contract's names -> what the caller calls it.
-_API_NAMES = {"guided_decoding_guide": "response_format"}
+# What an error of the engine says in the contract's words -> in the caller's, and the field at fault.
+_API_WORDS = {
+    "guided_decoding_guide": ("response_format", "response_format"),
+    "the prompt holds token id": ("prompt: there is no token", "prompt"),
+    "embedding_bias holds token id": ("logit_bias: there is no token", "logit_bias"),
+}
 
 
 def in_api_words(error: InflightError) -> InflightError:
-    for name, field in _API_NAMES.items():
-        if error.kind.is_callers_fault and name in error.message:
-            return InflightError(error.kind, error.message.replace(name, field), field)
+    for words, (replacement, field) in _API_WORDS.items():
+        if error.kind.is_callers_fault and words in error.message:
+            return InflightError(error.kind, error.message.replace(words, replacement), field)
     return error
 
 
-def _prompts(prompts: list[Any]) -> list[str]:
-    if not 1 <= len(prompts) <= MAX_PROMPTS:
+def _prompts(prompt: str | list[Any]) -> Sequence[str | tuple[int, ...]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if prompt and all(type(each) is int for each in prompt):
+        return [_ids(prompt, "prompt")]
+    if not 1 <= len(prompt) <= MAX_PROMPTS:
         raise _invalid(f"prompt: expected 1 to {MAX_PROMPTS} prompts", "prompt")
-    for prompt in prompts:
-        if isinstance(prompt, (int, list)):
-            message = "prompt: token ids are not supported yet; send text"
-            raise InflightError(ErrorKind.UNSUPPORTED, message, "prompt")
-        if not isinstance(prompt, str):
-            raise _invalid("prompt: expected a string or a list of strings", "prompt")
-    return prompts
+    if all(isinstance(each, str) for each in prompt):
+        return prompt
+    if all(isinstance(each, list) for each in prompt):
+        return [_ids(each, f"prompt[{index}]") for index, each in enumerate(prompt)]
+    raise _invalid("prompt: expected a string, a list of strings, token ids or a list of such", "prompt")
+
+
+def _ids(prompt: list[Any], where: str) -> tuple[int, ...]:
+    """The engine knows how many tokens there are, and refuses others."""
+    if not prompt or not all(type(each) is int and 0 <= each <= _LARGEST_ID for each in prompt):
+        raise _invalid(f"{where}: expected one or more token ids", "prompt")
+    return tuple(prompt)
 
 
 def _call(
@@ -234,7 +257,13 @@ def _call(
         ignore_eos=bool(body.ignore_eos),
         logit_bias=body.logit_bias or None,
         add_special_tokens=add_special_tokens,
+        tier=_TIERS.get(body.service_tier),
     )
+
+
+def served_tier(body: Options) -> str | None:
+    """What the answer says of it, where it was asked."""
+    return "default" if body.service_tier == "auto" else body.service_tier
 
 
 def _given(value: _Number | None, default: _Number) -> _Number:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.answering import Service, answer
-from router.api.bodies import decode_chat
-from router.api.calls import chat_calls, chat_messages
+from router.answering import answer
+from router.api.bodies import ChatBody, decode_chat
+from router.api.calls import chat_calls, chat_messages, served_tier
 from router.api.dialects import ChatDialect
-from router.api.tools import ToolReader, described, forced_schema, offered
+from router.api.routes import Route
+from router.api.tools import ToolReader, described, forces_call, offered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.api.bodies import ChatBody
     from router.http.exchange import Exchange
     from router.record import Record
+    from router.service import Service
 
 
 class ChatCompletions:
@@ -34,7 +35,9 @@ class ChatCompletions:
         prompt = model.template.render(messages, described(offered(body)) if knows_tools else None)
         calls = chat_calls(body, prompt, record.request_id, record.tenant, model.defaults)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        dialect = ChatDialect(record.request_id, model.name, include_usage=include_usage)
+        dialect = ChatDialect(
+            record.request_id, model.name, include_usage=include_usage, service_tier=served_tier(body)
+        )
         await answer(exchange, record, self._service, model, calls, dialect, bool(body.stream), _reader(body))
 
 
@@ -43,6 +46,21 @@ def _reader(body: ChatBody) -> Callable[[], ToolReader] | None:
     names = [tool.function.name for tool in offered(body)]
     if not names:
         return None
-    is_forced = forced_schema(body) is not None
+    is_forced = forces_call(body)
     at_most = 1 if body.parallel_tool_calls is False else None
     return lambda: ToolReader(names, is_forced, at_most)
+
+
+def routes(service: Service) -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/v1/chat/completions",
+            ChatCompletions(service),
+            "Answer a conversation",
+            ChatBody,
+            "ChatCompletion",
+            streams=True,
+            request_id_prefix="chatcmpl",
+        )
+    ]

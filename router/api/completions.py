@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router.answering import Service, answer
-from router.api.bodies import decode_completion
-from router.api.calls import completion_calls
+from router.answering import answer
+from router.api.bodies import CompletionBody, decode_completion
+from router.api.calls import completion_calls, served_tier
 from router.api.dialects import CompletionDialect
+from router.api.routes import Route
 
 if TYPE_CHECKING:
     from router.http.exchange import Exchange
     from router.record import Record
+    from router.service import Service
 
 
 class Completions:
@@ -23,5 +25,22 @@ class Completions:
         model = self._service.registry.find(body.model)
         calls = completion_calls(body, record.request_id, record.tenant, model.defaults)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        dialect = CompletionDialect(record.request_id, model.name, include_usage=include_usage)
+        dialect = CompletionDialect(
+            record.request_id, model.name, include_usage=include_usage, service_tier=served_tier(body)
+        )
         await answer(exchange, record, self._service, model, calls, dialect, bool(body.stream))
+
+
+def routes(service: Service) -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/v1/completions",
+            Completions(service),
+            "Continue a text, or several",
+            CompletionBody,
+            "Completion",
+            streams=True,
+            request_id_prefix="cmpl",
+        )
+    ]

@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from router.api.bodies import MESSAGE_NEUTRAL, NEUTRAL, ChatBody, CompletionBody
-from router.api.errors import respond_json
+from router.api.bodies import MESSAGE_NEUTRAL, NEUTRAL
+from router.api.errors import TRITON_PREFIX, respond_json
+from router.api.routes import JSON, Route
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from router.http.exchange import Exchange
     from router.record import Record
 
 _REFERENCE = "#/components/schemas/{name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """One endpoint; `answer` names a schema, or is the type of what else comes."""
-
-    method: str
-    path: str
-    summary: str
-    body: type[msgspec.Struct] | None = None
-    answer: str = "object"
-    streams: bool = False
-
-
-ENDPOINTS = (
-    Described("post", "/v1/chat/completions", "Answer a conversation", ChatBody, "ChatCompletion", True),
-    Described("post", "/v1/completions", "Continue a text, or several", CompletionBody, "Completion", True),
-    Described("get", "/v1/models", "What is served", answer="ModelList"),
-    Described("get", "/v1/models/{id}", "One model that is served", answer="Model"),
-    Described("get", "/health/live", "The process answers"),
-    Described("get", "/health/ready", "Requests would be served now"),
-    Described("get", "/metrics", "Prometheus metrics of the router", answer="text/plain"),
-    Described("get", "/openapi.json", "This description, for programs"),
-    Described("get", "/docs", "This description, for people", answer="text/html"),
-)
 
 
 def _object(**properties: Any) -> dict[str, Any]:
@@ -74,25 +50,29 @@ _ANSWERS = {
     "Completion": _completion("text_completion", text=_TEXT),
     "Model": _MODEL,
     "ModelList": _object(object={"const": "list"}, data=_array(_MODEL)),
+    "TritonError": _object(error=_TEXT),
+    "TritonModels": _array(_object(name=_TEXT, version=_TEXT, state=_TEXT, reason=_TEXT)),
     "Error": _object(error=_object(message=_TEXT, type=_TEXT, param=_ANY, code=_ANY)),
 }
 
 
-@cache
-def openapi() -> dict[str, Any]:
-    bodies = [endpoint.body for endpoint in ENDPOINTS if endpoint.body is not None]
+def openapi(routes: Sequence[Route]) -> dict[str, Any]:
+    bodies = [route.body for route in routes if route.body is not None]
     _, schemas = msgspec.json.schema_components(bodies, ref_template=_REFERENCE)
     for name in ("ChatBody", "CompletionBody"):
         _narrow(schemas[name], NEUTRAL)
     _narrow(schemas["Message"], MESSAGE_NEUTRAL)
     paths: dict[str, Any] = {}
-    for endpoint in ENDPOINTS:
-        paths.setdefault(endpoint.path, {})[endpoint.method] = _operation(endpoint)
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Inflight", "version": version("inflight")},
         "paths": paths,
-        "components": {"schemas": {**schemas, **_ANSWERS}},
+        "components": {
+            "schemas": {**schemas, **_ANSWERS},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 
@@ -103,7 +83,7 @@ def _narrow(schema: dict[str, Any], neutral: dict[str, tuple[Any, ...]]) -> None
             schema["properties"][name] = {"enum": [None, *values], "description": "Not honoured yet."}
 
 
-def _operation(endpoint: Described) -> dict[str, Any]:
+def _operation(endpoint: Route) -> dict[str, Any]:
     content: dict[str, Any]
     if "/" in endpoint.answer:
         content = {endpoint.answer: {"schema": _TEXT}}
@@ -113,7 +93,8 @@ def _operation(endpoint: Described) -> dict[str, Any]:
         content = {"application/json": {"schema": schema}}
     if endpoint.streams:
         content["text/event-stream"] = {"schema": _TEXT}
-    problem = {"schema": {"$ref": _REFERENCE.format(name="Error")}}
+    shape = "TritonError" if endpoint.path.startswith(TRITON_PREFIX) else "Error"
+    problem = {"schema": {"$ref": _REFERENCE.format(name=shape)}}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
         "responses": {
@@ -123,23 +104,54 @@ def _operation(endpoint: Described) -> dict[str, Any]:
     }
     if endpoint.body is not None:
         body = {"schema": {"$ref": _REFERENCE.format(name=endpoint.body.__name__)}}
-        operation["requestBody"] = {"required": True, "content": {"application/json": body}}
-    if "{id}" in endpoint.path:
-        operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
+        content = {endpoint.takes or JSON: body}
+        operation["requestBody"] = {"required": True, "content": content}
+    if endpoint.names:
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": _TEXT} for name in endpoint.names
+        ]
+    if endpoint.scope is not None:
+        operation["security"] = [{"key": []}]
+        operation["description"] = f"A key needs the scope `{endpoint.scope.value}`."
     return operation
 
 
-async def show_openapi(exchange: Exchange, record: Record) -> None:
-    respond_json(exchange, record, openapi())
+class Description:
+    """Made when it is first asked for, and kept."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = routes
+        self._document: dict[str, Any] = {}
+        self._page = b""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        self._document = self._document or openapi(self._routes)
+        return self._document
+
+    async def show_openapi(self, exchange: Exchange, record: Record) -> None:
+        respond_json(exchange, record, self.document)
+
+    async def show_docs(self, exchange: Exchange, record: Record) -> None:
+        self._page = self._page or page(self._routes, self.document)
+        headers = [
+            ("content-type", "text/html; charset=utf-8"),
+            ("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'"),
+            ("x-request-id", record.request_id),
+        ]
+        exchange.respond(200, self._page, headers)
 
 
-async def show_docs(exchange: Exchange, record: Record) -> None:
-    headers = [
-        ("content-type", "text/html; charset=utf-8"),
-        ("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'"),
-        ("x-request-id", record.request_id),
+def routes(others: Sequence[Route]) -> list[Route]:
+    """The description of all other routes, and of itself."""
+    every: list[Route] = [*others]
+    shown = Description(every)
+    own = [
+        Route("GET", "/openapi.json", shown.show_openapi, "This description, for programs", scope=None),
+        Route("GET", "/docs", shown.show_docs, "This description, for people", None, "text/html", scope=None),
     ]
-    exchange.respond(200, page(), headers)
+    every += own
+    return own
 
 
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Inflight {version}</title>
@@ -152,24 +164,24 @@ body{{background:#111;color:#ddd}}}}</style></head><body><h1>Inflight {version}<
 <code>/openapi.json</code>.</p>{sections}</body></html>"""
 
 
-@cache
-def page() -> bytes:
-    sections = "".join(map(_section, ENDPOINTS))
+def page(routes: Sequence[Route], document: dict[str, Any]) -> bytes:
+    schemas = document["components"]["schemas"]
+    sections = "".join(_section(route, schemas) for route in routes)
     return _PAGE.format(version=version("inflight"), sections=sections).encode()
 
 
-def _section(endpoint: Described) -> str:
-    title = f"<h2><code>{endpoint.method.upper()} {html.escape(endpoint.path)}</code></h2>"
+def _section(endpoint: Route, schemas: dict[str, Any]) -> str:
+    title = f"<h2><code>{endpoint.method} {html.escape(endpoint.path)}</code></h2>"
     text = f"<p>{html.escape(endpoint.summary)}.</p>"
     if endpoint.body is None:
         return title + text
-    schema = openapi()["components"]["schemas"][endpoint.body.__name__]
+    schema = schemas[endpoint.body.__name__]
     rows = "".join(
         f"<tr><td><code>{html.escape(name)}</code></td><td>{html.escape(_in_words(field))}</td></tr>"
         for name, field in schema["properties"].items()
         if field.get("description") != "Not honoured yet."
     )
-    required = ", ".join(f"<code>{name}</code>" for name in schema["required"])
+    required = ", ".join(f"<code>{name}</code>" for name in schema.get("required", ())) or "nothing"
     return f"{title}{text}<p>Required: {required}.</p><table><tr><th>field<th>value</tr>{rows}</table>"
 
 

@@ -9,12 +9,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from router.api import sse
+from router.api.log_probs import chat_log_probs, completion_log_probs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from router.api.log_probs import Logged
     from router.api.tools import ToolCall
+    from router.token_log import TokenLog
 
+_NO_DETAILS = {
+    "reasoning_tokens": 0,
+    "audio_tokens": 0,
+    "accepted_prediction_tokens": 0,
+    "rejected_prediction_tokens": 0,
+}
 FINGERPRINT = f"inflight-{version('inflight')}"
 
 
@@ -25,6 +34,8 @@ class Ended(Protocol):
     finish_reason: str
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int
+    log: TokenLog | None
 
     @property
     def tool_calls(self) -> Sequence[ToolCall]: ...
@@ -36,14 +47,18 @@ class Dialect:
     whole_object = ""
     chunk_object = ""
 
-    def __init__(self, request_id: str, model: str, *, include_usage: bool = False) -> None:
-        self._whole_head = {
+    def __init__(
+        self, request_id: str, model: str, *, include_usage: bool = False, service_tier: str | None = None
+    ) -> None:
+        self._whole_head: dict[str, Any] = {
             "id": request_id,
             "object": self.whole_object,
             "created": int(time.time()),
             "model": model,
             "system_fingerprint": FINGERPRINT,
         }
+        if service_tier is not None:
+            self._whole_head["service_tier"] = service_tier
         self._chunk_head = {**self._whole_head, "object": self.chunk_object}
         self._include_usage = include_usage
         self._frames: dict[int, tuple[bytes, bytes]] = {}
@@ -51,6 +66,10 @@ class Dialect:
     def text_event(self, index: int, text: str) -> bytes:
         before, after = self._frames.get(index) or self._frame(index)
         return before + sse.json_string(text) + after
+
+    def logged_event(self, index: int, text: str, log: TokenLog) -> bytes:
+        """As `text_event`, with the log probabilities of the tokens whose text has left."""
+        return self._chunk(self._with_log(self._text_choice(index, text), log))
 
     def call_event(self, index: int, number: int, call: ToolCall) -> bytes:
         """The choice's call of this number, whole."""
@@ -62,14 +81,17 @@ class Dialect:
 
     def closing(self, choices: Sequence[Ended]) -> bytes:
         """What comes after the last text: the reasons, the usage if asked for, and the end mark."""
-        events = [self._chunk(self._end_choice(choice)) for choice in choices]
+        events = [self._chunk(self._with_log(self._end_choice(choice), choice.log)) for choice in choices]
         if self._include_usage:
             value = {**self._chunk_head, "choices": [], "usage": usage(choices)}
             events.append(sse.event(value))
         return b"".join([*events, sse.DONE])
 
     def whole(self, choices: Sequence[Ended], texts: Sequence[str]) -> bytes:
-        rendered = [self._whole_choice(*each) for each in zip(choices, texts, strict=True)]
+        rendered = [
+            self._with_log(self._whole_choice(choice, text), choice.log, is_whole=True)
+            for choice, text in zip(choices, texts, strict=True)
+        ]
         value = {**self._whole_head, "choices": rendered, "usage": usage(choices)}
         return msgspec.json.encode(value)
 
@@ -78,6 +100,14 @@ class Dialect:
         if self._include_usage:
             value["usage"] = None
         return sse.event(value)
+
+    def _with_log(
+        self, choice: dict[str, Any], log: TokenLog | None, is_whole: bool = False
+    ) -> dict[str, Any]:
+        tokens = [] if log is None else log.take()
+        if tokens or (is_whole and log is not None):
+            choice["logprobs"] = self._log_probs(tokens)
+        return choice
 
     def _frame(self, index: int) -> tuple[bytes, bytes]:
         mark = "\x00text\x00"
@@ -92,6 +122,9 @@ class Dialect:
         raise NotImplementedError
 
     def _whole_choice(self, choice: Ended, text: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _log_probs(self, tokens: Logged) -> dict[str, Any]:
         raise NotImplementedError
 
 
@@ -116,6 +149,9 @@ class ChatDialect(Dialect):
             message["tool_calls"] = [call.rendered() for call in choice.tool_calls]
         return _choice(choice.index, choice.finish_reason, message=message)
 
+    def _log_probs(self, tokens: Logged) -> dict[str, Any]:
+        return chat_log_probs(tokens)
+
 
 class CompletionDialect(Dialect):
     whole_object = "text_completion"
@@ -130,12 +166,22 @@ class CompletionDialect(Dialect):
     def _whole_choice(self, choice: Ended, text: str) -> dict[str, Any]:
         return _choice(choice.index, choice.finish_reason, text=text)
 
+    def _log_probs(self, tokens: Logged) -> dict[str, Any]:
+        return completion_log_probs(tokens)
+
 
 def _choice(index: int, finish_reason: str | None = None, **content: Any) -> dict[str, Any]:
     return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
 
 
-def usage(choices: Sequence[Ended]) -> dict[str, int]:
+def usage(choices: Sequence[Ended]) -> dict[str, Any]:
     prompt = sum(choice.prompt_tokens for choice in choices)
     completion = sum(choice.completion_tokens for choice in choices)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    cached = sum(choice.cached_tokens for choice in choices)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
+        "completion_tokens_details": _NO_DETAILS,
+    }

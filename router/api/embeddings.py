@@ -1,4 +1,4 @@
-"""POST /v1/embeddings without its transport: a body to calls of the model, the model's answers to a body."""
+"""POST /v1/embeddings: a body to calls of the model, the model's answers to a body."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.api.bodies import explain
+from router.admission import Need, admitted
+from router.api.decoding import decode, invalid
+from router.api.routes import Route
+from router.embedder import EmbeddingAnswer, EmbeddingCall, EmbeddingLimits, EmbeddingRun, TokenIds
+from router.tenancy.model import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+    from router.http.exchange import Exchange
+    from router.record import Record
+    from router.service import Service
 
 MAX_INPUTS = 2048
 MAX_TOTAL_TOKENS = 300_000
@@ -26,7 +34,6 @@ _FLOAT_BYTES = 4
 _WANTED = "a string, a list of strings, a list of token ids, or a list of such lists"
 
 Input = TypeVar("Input")
-TokenIds = list[int]
 _Ids = list[Annotated[int, Meta(ge=0)]]
 
 
@@ -40,43 +47,53 @@ class EmbeddingsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     user: str | None = None  # accepted, and without effect on the answer
 
 
-class EmbeddingLimits(msgspec.Struct, frozen=True):
-    """What one model takes and gives; a text is cut at `max_tokens`."""
-
-    dimensions: int
-    vocabulary: int
-    max_tokens: int
-
-
-class EmbeddingCall(msgspec.Struct, frozen=True):
-    """One request to the model: texts or token ids, a row each."""
-
-    rows: list[str] | list[TokenIds]
-    dimensions: int
-    most_tokens: int  # what it can come to, to be reserved before it is sent
-
-
-class EmbeddingAnswer(msgspec.Struct, frozen=True):
-    """What the model says to one call: vectors in little-endian fp32, end to end, and tokens of each row."""
-
-    vectors: bytes
-    tokens: list[int]
-
-
 _decoder = msgspec.json.Decoder(EmbeddingsBody)
 
 
+def routes(service: Service) -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/v1/embeddings",
+            Embeddings(service),
+            "Turns texts, or token ids, into vectors of length 1.",
+            body=EmbeddingsBody,
+            scope=Scope.EMBEDDINGS,
+            request_id_prefix="embd",
+        )
+    ]
+
+
+class Embeddings:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        body = decode_embeddings(exchange.request.body)
+        model = self._service.registry.find_embedder(body.model)
+        calls = embedding_calls(body, model.limits)
+        rows = [b""] * len(calls)
+
+        def take(number: int, answer: EmbeddingAnswer) -> None:
+            check_total(record.prompt_tokens)
+            rows[number] = render_rows(answer, number * ROWS_PER_CALL, body.encoding_format)
+
+        need = Need(min(sum(call.most_tokens for call in calls), MAX_TOTAL_TOKENS))
+        async with admitted(self._service, record, model.name, need) as ticket:
+            exchange.on_disconnect(lambda: ticket.cut(InflightError(ErrorKind.CANCELLED, "the client left")))
+            try:
+                await EmbeddingRun(model.embedder, calls, record).finish(ticket, take)
+            except InflightError as error:
+                if ticket.cut_by is None and not error.kind.is_callers_fault:
+                    self._service.metrics.triton_failed(error.kind, model.name)
+                raise
+            content = render_whole(model.name, rows, record.prompt_tokens)
+            headers = [("content-type", "application/json"), ("x-request-id", record.request_id)]
+            exchange.respond(200, content, headers)
+
+
 def decode_embeddings(body: bytes) -> EmbeddingsBody:
-    try:
-        return _decoder.decode(body)
-    except RecursionError:
-        raise _invalid("the JSON is nested too deeply", None) from None
-    except UnicodeDecodeError:
-        raise _invalid("the body is not valid UTF-8", None) from None
-    except msgspec.ValidationError as error:
-        raise explain(str(error)) from None
-    except msgspec.DecodeError as error:
-        raise _invalid(f"the body is not valid JSON: {error}", None) from None
+    return decode(_decoder, body)
 
 
 def embedding_calls(body: EmbeddingsBody, limits: EmbeddingLimits) -> list[EmbeddingCall]:
@@ -104,18 +121,20 @@ def check_total(tokens: int) -> None:
         raise _invalid(f"input: {tokens} tokens in all; allowed: at most {MAX_TOTAL_TOKENS} a request")
 
 
-def render(model: str, encoding_format: str | None, answers: Sequence[EmbeddingAnswer]) -> bytes:
-    """The answer's body; without a format it is float, as OpenAI's own."""
+def render_rows(answer: EmbeddingAnswer, first: int, encoding_format: str | None) -> bytes:
+    """The rows of one answer, the first of them with this index; float without a format, as OpenAI's own."""
     encode = _as_base64 if encoding_format == "base64" else _as_floats
-    data: list[bytes] = []
-    for answer in answers:
-        size = len(answer.vectors) // len(answer.tokens)
-        for row in range(len(answer.tokens)):
-            vector = encode(answer.vectors[row * size : (row + 1) * size])
-            data.append(b'{"object":"embedding","index":%d,"embedding":%b}' % (len(data), vector))
-    total = sum(sum(answer.tokens) for answer in answers)
-    tail = msgspec.json.encode({"model": model, "usage": {"prompt_tokens": total, "total_tokens": total}})
-    return b'{"object":"list","data":[%b],%b' % (b",".join(data), tail[1:])
+    size = len(answer.vectors) // len(answer.tokens)
+    vectors = (answer.vectors[start : start + size] for start in range(0, len(answer.vectors), size))
+    return b",".join(
+        b'{"object":"embedding","index":%d,"embedding":%b}' % (index, encode(vector))
+        for index, vector in enumerate(vectors, first)
+    )
+
+
+def render_whole(model: str, rows: Iterable[bytes], tokens: int) -> bytes:
+    tail = msgspec.json.encode({"model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+    return b'{"object":"list","data":[%b],%b' % (b",".join(rows), tail[1:])
 
 
 def load_limits(checkpoint_dir: Path) -> EmbeddingLimits:
@@ -191,4 +210,4 @@ def _as_floats(vector: bytes) -> bytes:
 
 
 def _invalid(message: str, param: str | None = "input") -> InflightError:
-    return InflightError(ErrorKind.INVALID_REQUEST, message, param)
+    return invalid(message, param)

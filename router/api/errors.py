@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ _CODES = {
     ErrorKind.INTERNAL: "internal_error",
 }
 _JSON = ("content-type", "application/json")
+TRITON_PREFIX = "/v2"
 
 
 class HttpError(Exception):
@@ -31,8 +33,11 @@ class HttpError(Exception):
         self.headers = headers
 
 
+_TYPES = {403: "permission_error", 429: "rate_limit_error"}
+
+
 def error_body(status: int, message: str, code: str | None = None, param: str | None = None) -> bytes:
-    kind = "invalid_request_error" if status < 500 else "server_error"
+    kind = _TYPES.get(status, "invalid_request_error") if status < 500 else "server_error"
     error = {"message": message, "type": kind, "param": param, "code": code}
     return msgspec.json.encode({"error": error})
 
@@ -42,10 +47,17 @@ def write_error(exchange: Exchange, record: Record, error: Exception) -> None:
     status, body, headers = _render(error, record.request_id)
     if exchange.ended:
         return
+    if exchange.request.path.startswith(TRITON_PREFIX):
+        body = _in_triton_shape(body)
     if exchange.started:
         exchange.end(b"data: " + body + b"\n\n")
     else:
         exchange.respond(status, body, [_JSON, ("x-request-id", record.request_id), *headers])
+
+
+def _in_triton_shape(body: bytes) -> bytes:
+    """Triton's clients read the message where OpenAI's find an object."""
+    return msgspec.json.encode({"error": msgspec.json.decode(body)["error"]["message"]})
 
 
 def _render(error: Exception, request_id: str) -> tuple[int, bytes, tuple[tuple[str, str], ...]]:
@@ -56,9 +68,14 @@ def _render(error: Exception, request_id: str) -> tuple[int, bytes, tuple[tuple[
         message = f"the server failed to answer this request; its id is {request_id}"
         return 500, error_body(500, message, "internal_error"), headers
     status = error.kind.http_status
-    if status == 503:
+    if error.retry_after_s is not None:
+        wait_ms = math.ceil(error.retry_after_s * 1000)
+        headers = (("retry-after", str(-(-wait_ms // 1000))), ("retry-after-ms", str(wait_ms)))
+    elif status == 503:
         # Spread, so that clients refused together do not come back together.
         headers = (("retry-after", str(random.randint(1, 3))),)
+    elif status == 401:
+        headers = (("www-authenticate", "Bearer"),)
     code = _CODES.get(error.kind, error.kind.label)
     return status, error_body(status, error.message, code, error.param), headers
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from router.api.errors import respond_json
+from router.api.routes import Route
 
 if TYPE_CHECKING:
     from router.http.exchange import Exchange
     from router.metrics import Metrics
     from router.record import Record
     from router.registry import Registry
+    from router.service import Service
     from router.ticket import TicketDesk
 
 _CACHE_S = 0.5
@@ -26,13 +28,17 @@ async def live(exchange: Exchange, record: Record) -> None:
 
 
 class Ready:
-    """Whether a new request would be served: every model ready in Triton, and the router not going down."""
+    """Whether a new request would be served: text models ready in Triton, and the router not going down.
+
+    Of models for embeddings it only tells: a broken one must not take the others out of service.
+    """
 
     def __init__(self, registry: Registry, desk: TicketDesk) -> None:
         self._registry = registry
         self._desk = desk
         self._asking = asyncio.Lock()
         self._models: dict[str, bool] = {}
+        self._embedders: dict[str, bool] = {}
         self._expires_s = 0.0
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
@@ -42,9 +48,12 @@ class Ready:
         async with self._asking:
             if time.monotonic() >= self._expires_s:
                 self._models = {model.name: await model.pipeline.ready() for model in self._registry}
+                self._embedders = {
+                    model.name: await model.embedder.ready() for model in self._registry.embedders
+                }
                 self._expires_s = time.monotonic() + _CACHE_S
         ready = all(self._models.values())
-        value = {"status": "ready" if ready else "not ready", "models": self._models}
+        value = {"status": "ready" if ready else "not ready", "models": {**self._models, **self._embedders}}
         respond_json(exchange, record, value, 200 if ready else 503)
 
 
@@ -55,3 +64,13 @@ class ShowMetrics:
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         headers = [("content-type", CONTENT_TYPE_LATEST), ("x-request-id", record.request_id)]
         exchange.respond(200, self._metrics.render(), headers)
+
+
+def routes(service: Service) -> list[Route]:
+    ready = Ready(service.registry, service.desk)
+    shown = ShowMetrics(service.metrics)
+    return [
+        Route("GET", "/health/live", live, "The process answers", scope=None),
+        Route("GET", "/health/ready", ready, "Requests would be served now", scope=None),
+        Route("GET", "/metrics", shown, "Prometheus metrics of the router", None, "text/plain", scope=None),
+    ]

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from router.api.errors import respond_json
+from router.api.routes import Route
+from router.identity import check_model_allowed
 
 if TYPE_CHECKING:
+    from router.embedder import ServedEmbedder
     from router.http.exchange import Exchange
     from router.record import Record
     from router.registry import Registry, ServedModel
-
-PREFIX = "/v1/models/"
+    from router.service import Service
 
 
 class ListModels:
@@ -19,7 +21,12 @@ class ListModels:
         self._registry = registry
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
-        models = [_describe(model) for model in self._registry]
+        allowed = record.caller.key.models
+        models = [
+            _describe(model)
+            for model in (*self._registry, *self._registry.embedders)
+            if allowed is None or model.name in allowed
+        ]
         respond_json(exchange, record, {"object": "list", "data": models})
 
 
@@ -28,9 +35,20 @@ class ShowModel:
         self._registry = registry
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
-        model = self._registry.find(exchange.request.path.removeprefix(PREFIX))
+        model = self._registry.find_any(record.values["id"])
+        check_model_allowed(record.caller, model.name)
         respond_json(exchange, record, _describe(model))
 
 
-def _describe(model: ServedModel) -> dict[str, Any]:
+def _describe(model: ServedModel | ServedEmbedder) -> dict[str, Any]:
     return {"id": model.name, "object": "model", "created": model.created_s, "owned_by": "inflight"}
+
+
+def routes(service: Service) -> list[Route]:
+    listed, shown = ListModels(service.registry), ShowModel(service.registry)
+    return [
+        Route("GET", "/v1/models", listed, "What is served", answer="ModelList"),
+        Route(
+            "GET", "/v1/models/{id}", shown, "One model that is served", answer="Model", takes_rest=True
+        ),
+    ]

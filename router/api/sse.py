@@ -17,12 +17,13 @@ _LINE_ENDS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\
 
 
 def event(value: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+    return b"data: " + _one_line(msgspec.json.encode(value)) + b"\n\n"
 
 
 def json_string(text: str) -> bytes:
     """A JSON string that is one line for every parser."""
-    encoded = msgspec.json.encode(text)
-    if text.isascii():
-        return encoded
-    return encoded.decode().translate(_LINE_ENDS).encode()
+    return _one_line(msgspec.json.encode(text))
+
+
+def _one_line(encoded: bytes) -> bytes:
+    return encoded if encoded.isascii() else encoded.decode().translate(_LINE_ENDS).encode()

@@ -67,10 +67,14 @@ def written_call(name: str, arguments: Any) -> str:
     return f"{_OPEN}\n{call}\n{_CLOSE}"
 
 
+def forces_call(body: ChatBody) -> bool:
+    return body.tool_choice not in (None, "auto", "none")
+
+
 def forced_schema(body: ChatBody) -> dict[str, Any] | None:
     """What the answer must be where a call is demanded; None where the model may choose."""
     tools, choice = body.tools or [], body.tool_choice
-    if choice in (None, "auto", "none"):
+    if choice is None or not forces_call(body):
         return None
     if not isinstance(choice, str):
         tools = [tool for tool in tools if tool.function.name == choice.function.name]
@@ -106,6 +110,11 @@ class ToolReader:
         self._is_forced = is_forced
         self._at_most = at_most
         self._held = ""
+
+    @property
+    def held(self) -> int:
+        """How many of the last characters may still be part of a call."""
+        return len(self._held)
 
     def feed(self, chunk: str) -> str:
         """Returns the text that may leave now; whole calls are in `calls` from then on."""

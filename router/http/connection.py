@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import httptools
 
 from router.http.exchange import Exchange, Request, render_head
+from router.http.upload import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,11 +34,9 @@ class Limits:
     linger_s: float = 2.0
     write_buffer_bytes: int = 64 << 10
     max_pipelined_requests: int = 8
-
-    @property
-    def max_message_bytes(self) -> int:
-        """All bytes of one request, so that framing and trailers are bounded too."""
-        return self.max_header_bytes + 2 * self.max_body_bytes
+    max_uploads: int = 32
+    # A large body gets more time than `body_timeout_s`, as long as it comes at this pace.
+    least_upload_bytes_per_s: int = 64 << 10
 
 
 class Host(Protocol):
@@ -45,6 +44,9 @@ class Host(Protocol):
 
     limits: Limits
     refuse: Callable[[int, str], Refusal]
+    # Method, path and headers -> how many bytes may be uploaded, 0 for what is not an upload.
+    upload_limit: Callable[[str, str, dict[str, str]], int]
+    open_uploads: int
 
     def opened(self, connection: Connection) -> None: ...
     def closed(self, connection: Connection) -> None: ...
@@ -77,6 +79,7 @@ class Connection(asyncio.Protocol):
         self._write_deadline_s: float | None = None
         self._discarding = False
         self._message_bytes = 0
+        self._upload: Upload | None = None
         self._reset_message()
 
     @property
@@ -111,7 +114,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._host.closed(self)
-        self._waiting.clear()
+        self._drop_upload()
+        while self._waiting:
+            self._upload = self._waiting.popleft().upload
+            self._drop_upload()
         self._wake_writer()
         if self._active is not None:
             self._active.client_left()
@@ -136,6 +142,8 @@ class Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._headers_done = False
         self._body = bytearray()
+        self._body_limit = self._limits.max_body_bytes
+        self._upload = None
 
     def on_message_begin(self) -> None:
         self._reset_message()
@@ -158,14 +166,19 @@ class Connection(asyncio.Protocol):
             raise _Refused(400, "the request target must be a path")
         if self._parser.get_http_version() not in ("1.0", "1.1"):
             raise _Refused(505, "this server speaks HTTP/1.1")
-        if int(self._headers.get("content-length", "0")) > self._limits.max_body_bytes:
+        if self._headers.get("content-type", "").lower().startswith("multipart/form-data"):
+            self._expect_upload()
+        if int(self._headers.get("content-length", "0")) > self._body_limit:
             raise _Refused(413, self._too_large)
         # Behind a pipelined request it would end up inside that one's answer; a client goes on without it.
         if self.is_idle and self._headers.get("expect", "").lower() == "100-continue":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        if len(self._body) + len(body) > self._limits.max_body_bytes:
+        if self._upload is not None:
+            self._take(self._upload, body)
+            return
+        if len(self._body) + len(body) > self._body_limit:
             raise _Refused(413, self._too_large)
         self._body += body
 
@@ -174,14 +187,16 @@ class Connection(asyncio.Protocol):
             return  # the parser stops here, before the body: see _decline_upgrade
         self._message_bytes = 0
         self._read_deadline_s = None
-        path = self._target.partition(b"?")[0].decode("latin-1")
+        path, query = self._split_target()
         request = Request(
             method=self._parser.get_method().decode("latin-1"),
-            path=unquote(path) if "%" in path else path,
+            path=path,
             headers=self._headers,
             body=bytes(self._body),
             version=self._parser.get_http_version(),
             keep_alive=self._parser.should_keep_alive(),
+            query=query,
+            upload=self._upload,
         )
         self._reset_message()
         self._waiting.append(request)
@@ -190,14 +205,50 @@ class Connection(asyncio.Protocol):
         elif len(self._waiting) >= self._limits.max_pipelined_requests:
             self._transport.pause_reading()
 
+    def _split_target(self) -> tuple[str, str]:
+        path, _, query = self._target.decode("latin-1").partition("?")
+        return unquote(path) if "%" in path else path, query
+
+    # Large bodies
+
+    def _expect_upload(self) -> None:
+        method = self._parser.get_method().decode("latin-1")
+        limit = self._host.upload_limit(method, self._split_target()[0], self._headers)
+        if not limit:
+            return  # read like any other body, and refused by whoever it is for
+        if self._host.open_uploads >= self._limits.max_uploads:
+            raise _Refused(503, f"{self._limits.max_uploads} files are being uploaded already: try again")
+        self._host.open_uploads += 1
+        self._body_limit = limit
+        self._upload = Upload(self._transport.pause_reading, self._resume_reading)
+
+    def _take(self, upload: Upload, body: bytes) -> None:
+        if upload.size_bytes + len(body) > self._body_limit:
+            raise _Refused(413, self._too_large)
+        upload.add(body)
+        if self._read_deadline_s is not None:
+            self._read_deadline_s += len(body) / self._limits.least_upload_bytes_per_s
+
+    def _resume_reading(self) -> None:
+        if len(self._waiting) < self._limits.max_pipelined_requests and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _drop_upload(self) -> None:
+        """Of a request that will not be handled; otherwise the listener closes it after the answer."""
+        if self._upload is not None:
+            self._upload.close()
+            self._upload = None
+            self._host.open_uploads -= 1
+
     @property
     def _too_large(self) -> str:
-        return f"the request body is larger than {self._limits.max_body_bytes} bytes"
+        return f"the request body is larger than {self._body_limit} bytes"
 
     def _check_size(self) -> None:
         if not self._headers_done and self._message_bytes > self._limits.max_header_bytes:
             raise _Refused(431, f"the headers are larger than {self._limits.max_header_bytes} bytes")
-        if self._message_bytes > self._limits.max_message_bytes:
+        # All bytes of one request, so that framing and trailers are bounded too.
+        if self._message_bytes > self._limits.max_header_bytes + 2 * self._body_limit:
             raise _Refused(413, self._too_large)
 
     def _decline_upgrade(self, rest: bytes) -> None:
@@ -205,6 +256,7 @@ class Connection(asyncio.Protocol):
 
         Some clients (Java's, by default) offer h2c with every request; the parser would drop the body.
         """
+        self._drop_upload()
         lines = [f"{self._parser.get_method().decode()} {self._target.decode()} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in self._headers.items() if name not in _UPGRADE_HEADERS]
         self._parser = httptools.HttpRequestParser(self)
@@ -244,6 +296,7 @@ class Connection(asyncio.Protocol):
         Closing with unread input makes the kernel reset the connection and the client lose the answer, so
         the rest is read and dropped for a moment.
         """
+        self._drop_upload()
         if self._active is not None or self._waiting:
             self._transport.close()
             return

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import TypeAlias
 
+    from router.http.upload import Upload
+
     Headers: TypeAlias = Iterable[tuple[str, str]]
     Refusal: TypeAlias = tuple[Headers, bytes]
 
@@ -23,14 +25,19 @@ def render_head(status: int, headers: Headers) -> bytes:
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What the client sent; header names are lower case, the path is percent-decoded."""
+    """What the client sent; header names are lower case, the path is percent-decoded, the query is not.
+
+    A body that may be large comes as an upload instead of in memory.
+    """
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes
-    version: str
-    keep_alive: bool
+    version: str = "1.1"
+    keep_alive: bool = True
+    query: str = ""
+    upload: Upload | None = None
 
 
 class Wire(Protocol):
@@ -96,9 +103,12 @@ class Exchange:
         self._wire.write(head if self.request.method == "HEAD" else head + body)
         self._finish()
 
-    def start(self, status: int, headers: Headers) -> None:
-        """Begins an answer in pieces; the head travels with the first piece."""
+    def start(self, status: int, headers: Headers, length_bytes: int | None = None) -> None:
+        """Begins an answer in pieces, of a known length or not; the head travels with the first piece."""
         self._begin(status)
+        if length_bytes is not None:
+            self._head = self._render_head([*headers, ("content-length", str(length_bytes))])
+            return
         self._chunked = self.request.version == "1.1"
         if self._chunked:
             self._head = self._render_head([*headers, ("transfer-encoding", "chunked")])
@@ -114,6 +124,11 @@ class Exchange:
     def end(self, data: bytes = b"") -> None:
         last = self._frame(data) if data else self._take_head()
         self._wire.write(last + b"0\r\n\r\n" if self._chunked else last)
+        self._finish()
+
+    def cut(self) -> None:
+        """Ends an answer that cannot be completed, so that the client sees that it was cut off."""
+        self.keep_alive = False
         self._finish()
 
     def client_left(self) -> None:

@@ -34,9 +34,12 @@ class Listener:
         refuse: Callable[[int, str], Refusal],
         limits: Limits | None = None,
         sweep_s: float = _SWEEP_S,
+        upload_limit: Callable[[str, str, dict[str, str]], int] | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.refuse = refuse
+        self.upload_limit = upload_limit or (lambda method, path, headers: 0)
+        self.open_uploads = 0
         self._handler = handler
         self._sweep_s = sweep_s
         self._connections: set[Connection] = set()
@@ -98,6 +101,10 @@ class Listener:
             await self._handler(exchange)
         except Exception:
             log.exception("the handler of %s %s failed", exchange.request.method, exchange.request.path)
+        finally:
+            if exchange.request.upload is not None:
+                exchange.request.upload.close()
+                self.open_uploads -= 1
         if not exchange.started:
             headers, body = self.refuse(500, "the server failed to answer")
             exchange.keep_alive = False

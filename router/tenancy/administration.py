@@ -12,7 +12,7 @@ import sqlalchemy as sql
 
 from router.store.schema import api_keys, audit, limits, organisations, prices, users
 from router.tenancy import keys, records
-from router.tenancy.lookup import all_of, find_key, find_user, holder_of, touch
+from router.tenancy.lookup import all_of, find_key, find_user, holder_of, keep_an_owner, touch
 from router.tenancy.model import (
     ApiKey,
     AuditEntry,
@@ -120,8 +120,20 @@ class Administration:
             changed = replace(user, role=role)
             _refuse_above(actor, user)
             _refuse_above(actor, changed)
+            keep_an_owner(to, user, role)
             to.execute(sql.update(users).where(users.c.id == user_id).values(role=role.value))
         return changed
+
+    def delete_user(self, actor: Actor, organisation_id: str, user_id: str) -> None:
+        """The user's keys end with it; what they were used for stays on record."""
+        with self._act(actor, Action.USER_WRITE, organisation_id, user_id, None, "user.delete") as (to, _):
+            user = find_user(to, organisation_id, user_id)
+            _refuse_above(actor, user)
+            keep_an_owner(to, user, None)
+            own = sql.select(api_keys.c.id).where(api_keys.c.user_id == user_id)
+            to.execute(sql.delete(limits).where(limits.c.subject.in_(own)))
+            to.execute(sql.delete(api_keys).where(api_keys.c.user_id == user_id))
+            to.execute(sql.delete(users).where(users.c.id == user_id))
 
     # Keys
 

@@ -94,6 +94,16 @@ class Keyring:
             return Refused(Reason.EXPIRED, prefix)
         return entry.caller
 
+    def holder(self, organisation_id: str, key_id: str, now_s: float) -> Caller | None:
+        """Who a key belongs to, for work that was left to be done in its name; None if it is good no more."""
+        for prefix in self._prefixes.get(organisation_id, ()):
+            entry = self._entries.get(prefix)
+            if entry is not None and entry.caller.key.id == key_id:
+                key = entry.caller.key
+                has_expired = key.expires_s is not None and now_s >= key.expires_s
+                return None if key.revoked_s is not None or has_expired else entry.caller
+        return None
+
     def replace(self, organisation_id: str, callers: Iterable[Caller]) -> None:
         """All keys of one organisation, as the store has them now; those no longer named are gone."""
         entries = {prefix: entry for caller in callers for prefix, entry in _entries(caller)}

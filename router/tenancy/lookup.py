@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sql
 
 from router.store.schema import api_keys, organisations, users
+from router.tenancy.model import Role
 from router.tenancy.rows import key_of, user_of
 
 if TYPE_CHECKING:
@@ -52,3 +53,17 @@ def holder_of(connection: Connection, organisation_id: str, key_id: str) -> str 
     there = (api_keys.c.id == key_id) & (api_keys.c.organisation_id == organisation_id)
     found: str | None = connection.scalar(sql.select(api_keys.c.user_id).where(there))
     return found
+
+
+def keep_an_owner(connection: Connection, user: User, becomes: Role | None) -> None:
+    """Refuses to take the last owner away from an organisation."""
+    if user.role is not Role.OWNER or becomes is Role.OWNER:
+        return
+    owners = (users.c.organisation_id == user.organisation_id) & (users.c.role == Role.OWNER.value)
+    if connection.scalar(sql.select(sql.func.count()).where(owners)) == 1:
+        raise ValueError(f"{user.name} is the last owner: make another one first")
+
+
+def has_keys(connection: Connection) -> bool:
+    """Also revoked ones: taking back the last key must not open the door."""
+    return connection.execute(sql.select(api_keys.c.id).limit(1)).first() is not None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sql
 
+from router.store import content, conversing
 from router.store.schema import api_keys, audit, leases, limits, organisations, spending, usage, users
 from router.tenancy.lookup import NotFound, all_of
 from router.tenancy.model import UsageSummary
@@ -24,6 +27,29 @@ _GROUPS = {
     "day": usage.c.day,
 }
 _SECRET = ("digest", "previous_digest")
+
+
+class Holding(NamedTuple):
+    """Something else that is kept of tenants: all of one's, as plain values, and the end of it."""
+
+    export: Callable[[Connection, str], dict[str, Any]]
+    delete: Callable[[Connection, str], None]
+
+
+def _files_and_batches(connection: Connection, organisation_id: str) -> dict[str, Any]:
+    """What they are, not what is in them: that may be more than fits in memory, and comes by itself."""
+    objects = takewhile(_is_no_piece, content.export(connection, organisation_id))
+    exported: dict[str, Any] = {"files": [], "batches": []}
+    for each in objects:
+        exported["files" if each["object"] == "file" else "batches"].append(each)
+    return exported
+
+
+def _is_no_piece(exported: dict[str, Any]) -> bool:
+    return bool(exported["object"] != "file_piece")
+
+
+HOLDINGS = (Holding(_files_and_batches, content.delete), Holding(conversing.export, conversing.delete))
 
 
 def usage_summary(
@@ -63,7 +89,16 @@ def export(connection: Connection, organisation_id: str) -> dict[str, Any]:
         exported[table.name] = [
             {name: value for name, value in row.items() if name not in _SECRET} for row in rows
         ]
+    for holding in HOLDINGS:
+        exported.update(holding.export(connection, organisation_id))
     return exported
+
+
+def file_contents(connection: Connection, organisation_id: str) -> Iterator[tuple[str, int, bytes]]:
+    """The content of its files, which `export` only lists: id, number of the piece, and the piece."""
+    for each in content.export(connection, organisation_id):
+        if each["object"] == "file_piece":
+            yield each["file_id"], each["number"], each["data"]
 
 
 def delete(connection: Connection, organisation_id: str, now_s: float) -> None:
@@ -71,6 +106,8 @@ def delete(connection: Connection, organisation_id: str, now_s: float) -> None:
         sql.select(api_keys.c.id).where(api_keys.c.organisation_id == organisation_id)
     )
     subjects = [organisation_id, *key_ids]
+    for holding in HOLDINGS:
+        holding.delete(connection, organisation_id)
     for table in (spending, leases):
         connection.execute(sql.delete(table).where(table.c.subject.in_(subjects)))
     for table in (usage, audit, limits, api_keys, users):

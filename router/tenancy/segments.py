@@ -12,7 +12,6 @@ import msgspec
 from router.tenancy.model import UsageRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 SUFFIX = ".usage"
@@ -55,22 +54,35 @@ def read(path: Path) -> Contents:
 
 
 class Segment:
-    """The file that is being written; after a failed write it takes no more."""
+    """The file that is being written; after a failed write it takes no more.
+
+    What was written outlives the process at once, and the machine once it was synced.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.bytes = 0
+        self.is_broken = False
+        self._synced_bytes = 0
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        _sync_directory(path.parent)
 
-    def append(self, records: Iterable[UsageRecord]) -> None:
-        """On the disk when it returns."""
-        data = b"".join(map(to_line, records))
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
-        os.fsync(self._descriptor)
-        self.bytes += len(data)
+    def write(self, lines: bytes) -> None:
+        view = memoryview(lines)
+        try:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError:
+            self.is_broken = True  # whatever reached the file stays its end
+            raise
+        self.bytes += len(lines)
+
+    def sync(self) -> None:
+        size = self.bytes
+        if size != self._synced_bytes:
+            if not self._synced_bytes:
+                _sync_directory(self.path.parent)
+            os.fsync(self._descriptor)
+            self._synced_bytes = size
 
     def close(self) -> int:
         """Answers the size of the file; one without a whole write is removed."""

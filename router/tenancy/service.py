@@ -15,8 +15,9 @@ from router.tenancy.catalogue import Catalogue
 from router.tenancy.keyring import Keyring
 from router.tenancy.keys import fingerprint
 from router.tenancy.ledger import Ledger, must_ask_the_store
+from router.tenancy.local import ensure_local
 from router.tenancy.spending import Treasury
-from router.tenancy.spool import UsageSpool
+from router.tenancy.spool import claim_spool
 from router.tenancy.worker import Chore, Worker
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class TenancySettings:
-    """Where things are kept. Routers that share a store share the pepper; each has a spool of its own."""
+    """Where things are kept. Routers that share a store share the pepper; each takes a spool of its own."""
 
     store_url: str
     pepper: bytes
@@ -50,26 +51,27 @@ class Tenancy:
 
     def __init__(self, settings: TenancySettings) -> None:
         self._settings = settings
-        self._store = Store(settings.store_url)
+        self.store = Store(settings.store_url)
         self._month = CurrentMonth()
         self._leasing = asyncio.Lock()
-        self.spool = UsageSpool(settings.spool_dir, settings.max_spool_bytes)
-        self._treasury = Treasury(self._store, self.spool.process)
+        self.spool = claim_spool(settings.spool_dir, settings.max_spool_bytes)
+        self._treasury = Treasury(self.store, self.spool.process)
         self.keyring = Keyring(settings.pepper)
         self.ledger = Ledger()
-        self.catalogue = Catalogue(self._store, self.keyring)
-        self._administration = Administration(self._store, settings.pepper, self.catalogue.refresh)
+        self.catalogue = Catalogue(self.store, self.keyring)
+        self._administration = Administration(self.store, settings.pepper, self.catalogue.refresh)
         self.worker = Worker(
             [
                 Chore("reading keys and limits", settings.poll_s, self.catalogue.refresh),
-                Chore("delivering usage", settings.deliver_s, self._deliver),
+                Chore("delivering usage", settings.deliver_s, self.deliver),
             ]
         )
 
     def start(self) -> None:
         """Waits for the store: without it nobody's key could be verified."""
-        self._store.prepare(fingerprint(self._settings.pepper))
-        self._deliver()
+        self.store.prepare(fingerprint(self._settings.pepper))
+        ensure_local(self.store)
+        self.deliver()
         self._treasury.release()
         self.catalogue.refresh()
         self.spool.start()
@@ -81,7 +83,7 @@ class Tenancy:
         self.worker.submit(self._hand_over_all)
         self.worker.stop(timeout_s)
         self.spool.close()
-        self._store.close()
+        self.store.close()
 
     async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
         """Goes to the store only where this process's lease of a budget has run out.
@@ -98,6 +100,11 @@ class Tenancy:
             for ask in self.ledger.asks_for(caller, cost, time.monotonic_ns(), month):
                 await self._ask(ask)
         return self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month)
+
+    @property
+    def has_keys(self) -> bool:
+        """Also one that was revoked: taking back the last key must not open the door."""
+        return len(self.keyring) > 0
 
     def record(self, usage: UsageRecord) -> None:
         self.spool.append(usage)
@@ -126,9 +133,10 @@ class Tenancy:
             return
         self.ledger.granted(ask, answer, asked_ns)
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
+        """On the store's thread: all usage recorded so far is in the store."""
         self.spool.deliver(self._treasury.charge)
 
     def _hand_over_all(self) -> None:
-        self._deliver()
+        self.deliver()
         self._treasury.release()

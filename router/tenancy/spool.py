@@ -1,12 +1,14 @@
-"""Usage records on their way to the store: on disk within a fifth of a second, in the store once each.
+"""Usage records on their way to the store: in a file when `append` returns, in the store once each.
 
-The event loop appends to a deque and goes on. One thread writes what has gathered to a segment file; another
-one hands closed segments to the store and removes them. Delivery is idempotent, so a crash between the two
-only means that a segment is delivered again.
+The event loop writes a line to the present segment, into the kernel's memory, which a killed process does not
+take with it. One thread syncs the segment to the disk ten times a second; another one hands closed segments
+to the store and removes them. Delivery is idempotent, so a crash between the two only means that a segment is
+delivered again. What cannot be written, because the disk is full, waits in memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -37,6 +39,7 @@ _BATCH = 500
 _WRITE_AT_ONCE = 5_000
 # What the store will never take; kept for a person to look at.
 _UNACCEPTABLE = (sql.exc.DataError, sql.exc.IntegrityError)
+_MOST_SPOOLS = 64
 
 
 class SpoolInUse(Exception):
@@ -54,9 +57,11 @@ class UsageSpool:
         self._max_bytes = max_bytes
         self._flush_s = flush_s
         self._pending: deque[UsageRecord] = deque()
+        self._segment: segments.Segment | None = None
+        # Held for microseconds: whoever syncs, closes or delivers a file has taken it out of reach before.
+        self._swapping = threading.Lock()
         self._writing = threading.Lock()
         self._stopping = threading.Event()
-        self._segment: segments.Segment | None = None
         self._closed_bytes = sum(path.stat().st_size for path in self._closed())
         self.failed_writes = 0
         self.damaged_lines = 0
@@ -64,11 +69,21 @@ class UsageSpool:
         self._thread = threading.Thread(target=self._run, name="usage-spool", daemon=True)
 
     def start(self) -> None:
+        with self._writing:
+            self._open_segment()
         self._thread.start()
 
     def append(self, record: UsageRecord) -> None:
-        """From the event loop: no lock, no file."""
-        self._pending.append(record)
+        """From the event loop: what it costs is one write of a line, which waits for no disk."""
+        with self._swapping:
+            segment = self._segment
+            if segment is not None and not segment.is_broken and not self._pending:
+                try:
+                    segment.write(segments.to_line(record))
+                    return
+                except OSError as error:
+                    self._complain(error)
+            self._pending.append(record)
 
     @property
     def bytes(self) -> int:
@@ -88,16 +103,17 @@ class UsageSpool:
     def flush(self) -> None:
         """Everything appended so far is on disk, unless the disk is full: then it stays in memory."""
         with self._writing:
-            while self._pending:
-                batch = list(islice(self._pending, _WRITE_AT_ONCE))
-                try:
-                    self._write(batch)
-                except OSError as error:
-                    self._complain(error)
-                    return
-                self.failed_writes = 0
-                for _ in batch:
-                    self._pending.popleft()
+            try:
+                while self._pending:
+                    self._write_pending()
+                if self._segment is not None:
+                    self._segment.sync()
+                    if self._segment.bytes >= _SEGMENT_BYTES:
+                        self._open_segment()
+            except OSError as error:
+                self._complain(error)
+                return
+            self.failed_writes = 0
 
     def deliver(self, deliver: Deliver) -> int:
         """Hands all there is to the store, oldest first; raises what the store raises, losing nothing.
@@ -107,7 +123,8 @@ class UsageSpool:
         delivered = self._deliver_closed(deliver)
         self.flush()
         with self._writing:
-            self._close_segment()
+            if self._segment is not None and (self._segment.bytes or self._segment.is_broken):
+                self._open_segment()
         return delivered + self._deliver_closed(deliver)
 
     def close(self) -> None:
@@ -124,23 +141,35 @@ class UsageSpool:
         while not self._stopping.wait(self._flush_s):
             self.flush()
 
-    def _write(self, batch: list[UsageRecord]) -> None:
-        if self._segment is None:
-            name = f"{time.time_ns():020d}-{secrets.token_hex(4)}{segments.SUFFIX}"
-            self._segment = segments.Segment(self._directory / name)
-        try:
-            self._segment.append(batch)
-        except OSError:
-            # Whatever reached the file stays its end; what is written again in another one counts once.
-            self._close_segment()
-            raise
-        if self._segment.bytes >= _SEGMENT_BYTES:
-            self._close_segment()
+    def _write_pending(self) -> None:
+        if self._segment is None or self._segment.is_broken:
+            self._open_segment()
+        segment = self._segment
+        assert segment is not None
+        # Only this thread takes records away, so that those it has copied are still the first ones.
+        batch = list(islice(self._pending, _WRITE_AT_ONCE))
+        lines = b"".join(map(segments.to_line, batch))
+        with self._swapping:
+            segment.write(lines)
+            for _ in batch:
+                self._pending.popleft()
+
+    def _open_segment(self) -> None:
+        """Puts a new file in the place of the present one, which is closed."""
+        name = f"{time.time_ns():020d}-{secrets.token_hex(4)}{segments.SUFFIX}"
+        self._swap(segments.Segment(self._directory / name))
 
     def _close_segment(self) -> None:
-        if self._segment is not None:
-            self._closed_bytes += self._segment.close()
-            self._segment = None
+        self._swap(None)
+
+    def _swap(self, fresh: segments.Segment | None) -> None:
+        with self._swapping:
+            former, self._segment = self._segment, fresh
+        if former is not None:
+            try:
+                former.sync()
+            finally:
+                self._closed_bytes += former.close()
 
     def _complain(self, error: OSError) -> None:
         if not self.failed_writes:
@@ -182,6 +211,14 @@ class UsageSpool:
             log.exception("the store refuses the usage of %s; it is kept aside", records[0].request_id)
             with open(self._directory / "refused", "ab") as file:
                 file.write(segments.to_line(records[0]))
+
+
+def claim_spool(base: Path, max_bytes: int) -> UsageSpool:
+    """The first spool below `base` that no other process holds; what a dead one left is delivered first."""
+    for number in range(_MOST_SPOOLS):
+        with contextlib.suppress(SpoolInUse):
+            return UsageSpool(base / str(number), max_bytes)
+    raise SpoolInUse(f"{base}: {_MOST_SPOOLS} other processes spool their usage here")
 
 
 def _lock(directory: Path) -> int:

@@ -9,7 +9,7 @@ from client.http import InflightClient, NotListening, RequestFailed, Usage
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.pipeline import Delta
 from tests.fakes.pipeline import words
-from tests.router.running import MODEL, RunningRouter
+from tests.router.running import EMBEDDER, MODEL, RunningRouter
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_text_with_odd_line_ends_and_characters_arrives_as_it_was(
 
 
 def test_models_are_listed_and_the_first_is_the_default(client: InflightClient) -> None:
-    assert client.models() == [MODEL, "no-template"]
+    assert client.models() == [MODEL, "no-template", EMBEDDER]
     assert client.model({}) == MODEL
     assert client.model({"model": "other"}) == "other"
 

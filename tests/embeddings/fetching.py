@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launcher.models.embeddings import resolve_embeddings
+from launcher.models.embeddings import ALL_MINILM, resolve_embeddings
 from python_backend.embeddings.model import EmbeddingModel
 from tests.conftest import Unwatched
 
 
 def embeddings_checkpoint(data_dir: Path) -> Path:
-    return resolve_embeddings(data_dir, Unwatched())
+    return resolve_embeddings(ALL_MINILM.name, data_dir, Unwatched()).directory
 
 
 def embed(model: EmbeddingModel, *texts: str) -> list[list[float]]:

@@ -68,14 +68,12 @@ def client(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with open_run(tmp_path_factory.mktemp("triton")) as run:
         copy = run.directory / "model_repository" / MODEL
         shutil.copytree(ROOT / "model_repository" / MODEL, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        (config,) = copy.glob("config.pbtxt*")
-        config.rename(copy / "config.pbtxt")
         set_parameters(copy / "config.pbtxt", {"checkpoint_dir": str(checkpoint)})
         taken: set[int] = set()
         grpc_port, metrics_port = (claim_port(ADDRESS, 0, "", taken) for _ in range(2))
         runtime = build_runtime(ROOT, run.directory)
         server = TritonServer(runtime, (copy.parent,), run.shared_memory_prefix, grpc_port, metrics_port)
-        environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id, "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
         child = ChildProcess(server.command(), runtime.environment(environment), run.directory / "triton.log")
         child.start()
         try:

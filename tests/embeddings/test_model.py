@@ -14,9 +14,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from python_backend.embeddings.model import SLICE_TOKENS, EmbeddingModel, shortened, slices_of
+from python_backend.embeddings.model import (
+    SLICE_TOKENS,
+    EmbeddingModel,
+    check_description,
+    shortened,
+    slices_of,
+)
 from python_backend.wire.errors import InflightError
 from tests.embeddings.fetching import embed
+from tests.embeddings.published import PUBLISHED
 
 THOUSAND_WORDS = " ".join(f"word{number} and others" for number in range(334))
 TEXTS = (
@@ -67,9 +74,8 @@ def test_vectors_and_tokens_are_those_of_sentence_transformers(model: EmbeddingM
 
 
 def test_they_are_the_published_ones(model: EmbeddingModel) -> None:
-    first, second = embed(model, "This is an example sentence", "Each sentence is converted")
-    assert first[:3] == pytest.approx([0.0676569, 0.0634960, 0.0487131], abs=1e-6)
-    assert second[:3] == pytest.approx([0.0864386, 0.1027626, 0.0053946], abs=1e-6)
+    for vector, beginning in zip(embed(model, *PUBLISHED), PUBLISHED.values(), strict=True):
+        assert vector[:3] == pytest.approx(beginning, abs=1e-6)
 
 
 def test_a_text_has_the_same_vector_whoever_is_in_its_batch(model: EmbeddingModel) -> None:
@@ -123,6 +129,7 @@ def test_slices_take_every_text_once_and_stay_small(lengths: list[int]) -> None:
         ("config.json", {"num_hidden_layers": 7}, "lacks tensor encoder.layer.6"),
         ("sentence_bert_config.json", {"max_seq_length": 9999}, "max_seq_length is 9999; allowed: 3 to 512"),
         ("1_Pooling/config.json", {"pooling_mode_cls_token": True}, "pooling_mode_cls_token is chosen"),
+        ("modules.json", {"a": "table"}, r"modules\.json cannot be read"),
     ],
 )
 def test_a_checkpoint_that_would_be_computed_wrongly_is_refused(
@@ -139,6 +146,19 @@ def test_a_checkpoint_that_would_be_computed_wrongly_is_refused(
     changed.write_text(json.dumps({**before, **change}))
     with pytest.raises(InflightError, match=said):
         EmbeddingModel.load(directory)
+
+
+def test_a_model_with_a_step_that_is_not_computed_here_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copy(checkpoint / "config.json", tmp_path)
+    steps = [f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize")]
+    (tmp_path / "modules.json").write_text(json.dumps([{"type": step} for step in steps]))
+    check_description(tmp_path)
+    steps.append("sentence_transformers.models.Dense")
+    (tmp_path / "modules.json").write_text(json.dumps([{"type": step} for step in steps]))
+    with pytest.raises(
+        InflightError, match="Dense is not computed here; allowed: Transformer, Pooling, Norm"
+    ):
+        check_description(tmp_path)
 
 
 def test_a_checkpoint_without_a_tokenizer_is_refused(checkpoint: Path, tmp_path: Path) -> None:

@@ -21,6 +21,37 @@ def test_what_was_asked_for_comes_with_the_tokens() -> None:
     assert second.generation_logits == logits_row([*prompt, answer[0]])
 
 
+def test_top_log_probs_come_with_the_tokens_of_who_asked() -> None:
+    engine, _ = fake_engine()
+    engine.add(1, GenerationRequest([1, 2, 3], 2, top_log_probs=2))
+    engine.add(2, GenerationRequest([1, 2, 3], 2))
+    events = events_of(engine)
+    tops = [event.top_log_probs for event in events if event.key == 1]
+    assert tops == [[[(token_id, -1.0)] * 3] for token_id in continuation([1, 2, 3], 2)]
+    assert all(event.top_log_probs is None for event in events if event.key == 2)
+
+
+def test_prompt_log_probs_come_with_the_first_token_and_are_of_the_whole_prompt() -> None:
+    engine, executor = fake_engine(max_batch_size=2, max_step_tokens=3)
+    prompt = list(range(10))
+    for key in (1, 2):  # the second could have found the prompt in the cache
+        engine.add(key, GenerationRequest(prompt, 2, top_log_probs=0, returns_prompt_log_probs=True))
+        first, second = events_of(engine)
+        assert first.top_log_probs is not None
+        assert [row[0][0] for row in first.top_log_probs] == [*prompt[1:], first.token_ids[0]]
+        assert second.top_log_probs == [[(second.token_ids[0], -1.0)]]
+    assert len(executor.steps) > 4
+
+
+def test_the_first_token_tells_how_much_of_the_prompt_was_cached() -> None:
+    engine, _ = fake_engine()
+    prompt = list(range(10))
+    for key, expected in ((1, 0), (2, 8)):
+        engine.add(key, GenerationRequest(prompt, 3))
+        perfs = [event.perf for event in events_of(engine)]
+        assert [perf and perf.cached_tokens for perf in perfs] == [expected, None, expected]
+
+
 def test_context_logits_are_gathered_over_the_chunks_of_a_prompt() -> None:
     engine, executor = fake_engine(max_batch_size=2, max_step_tokens=3)
     prompt = list(range(10))

@@ -110,6 +110,23 @@ def test_of_a_chunk_that_reaches_into_the_answer_only_the_prompt_is_context() ->
     assert result.token_id == 13
 
 
+def test_prompt_log_probs_are_of_the_tokens_that_follow_those_of_the_chunk() -> None:
+    asked = {"top_log_probs": 1, "returns_prompt_log_probs": True}
+    model = FakeModel()
+    first, last, other = results_of(model, chunk(0, 4, **asked), chunk(4, 6, **asked), chunk(0, 3))
+    assert model.wanted_rows == list(range(10))
+    for result, following in ((first, [1, 2, 3, 4]), (last, [5, 6, 7, 8, 9])):
+        assert result.prompt_log_probs is not None
+        assert [[token_id for token_id, _ in row] for row in result.prompt_log_probs] == [
+            [token_id, token_id] for token_id in following
+        ], "the next token is the likeliest"
+        assert all(-0.1 < log_prob < 0 for row in result.prompt_log_probs for _, log_prob in row)
+    assert (last.token_id, last.context_logits) == (10, None)
+    assert last.top_log_probs is not None
+    assert [token_id for token_id, _ in last.top_log_probs] == [10, 10]
+    assert other.prompt_log_probs is None
+
+
 def test_generation_logits_and_log_probs_are_those_of_the_chosen_row() -> None:
     asked = {"returns_generation_logits": True, "returns_log_probs": True}
     one, other = results_of(FakeModel(), chunk(0, 10, **asked), chunk(9, 1))

@@ -293,6 +293,28 @@ def test_log_probs_and_logits_are_the_models_own(sampling: SamplingParams) -> No
     assert choice.logits == logits[0].tobytes()
 
 
+@settings(deadline=None)
+@given(
+    scores=st.lists(st.integers(-20, 20), min_size=1, max_size=300),
+    count=st.integers(0, 20),
+    biased=st.integers(0, 299),
+)
+def test_top_log_probs_are_the_token_and_the_likeliest(scores: list[int], count: int, biased: int) -> None:
+    logits = np.array([scores], np.float32)
+    request = GenerationRequest([0], 9, token_bias={biased % len(scores): 50.0}, top_log_probs=count)
+    choice = chosen(logits, request)
+    assert choice.token_id == biased % len(scores)
+    assert choice.top_log_probs is not None
+    (first, *others) = choice.top_log_probs
+    assert first[0] == choice.token_id
+    order = sorted(range(len(scores)), key=lambda token_id: (-scores[token_id], token_id))
+    assert [token_id for token_id, _ in others] == order[:count]
+    wide = logits[0].astype(np.float64)
+    expected = wide - math.log(np.exp(wide).sum())
+    for token_id, log_prob in choice.top_log_probs:
+        assert log_prob == pytest.approx(expected[token_id], abs=1e-5)
+
+
 def test_log_probs_and_logits_are_given_only_when_asked_for() -> None:
     assert choose_tokens(row_of(1.0, 2.0), [sequence_of(GREEDY)]) == [Choice(1)]
 

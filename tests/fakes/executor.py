@@ -178,6 +178,11 @@ class FakeLaunched:
             result.context_logits = b"".join(logits_row(context[: end + 1]) for end in ends)
         if token_id is not None and request.returns_log_probs:
             result.log_prob = -float(chunk.end - sequence.prompt_tokens + 1)
+        if request.returns_prompt_log_probs:
+            following = sequence.tokens[chunk.start + 1 : min(chunk.end + 1, sequence.prompt_tokens)]
+            result.prompt_log_probs = [[(each, -1.0)] for each in following]
+        if token_id is not None and request.top_log_probs is not None:
+            result.top_log_probs = [(token_id, -1.0)] * (1 + request.top_log_probs)
         if token_id is not None and request.returns_generation_logits:
             result.generation_logits = logits_row(context)
         return result

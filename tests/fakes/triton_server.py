@@ -27,6 +27,8 @@ class Reply:
     final: bool = False
     error: str = ""
     pause_s: float = 0.0
+    row: int | None = None
+    bare: bool = False  # no outputs at all
 
 
 Script = Callable[[Any], Sequence[Reply]]
@@ -149,7 +151,9 @@ def _message(request: Any, reply: Reply) -> Any:
     ]
     if reply.finish is not None:
         outputs.append(("finish_reason", "BYTES", [reply.finish]))
-    for name, dtype, values in outputs:
+    if reply.row is not None:
+        outputs.append(("batch_index", "INT32", [reply.row]))
+    for name, dtype, values in [] if reply.bare else outputs:
         response.outputs.add(name=name, datatype=dtype, shape=[1])
         response.raw_output_contents.append(codec.encode(dtype, values))
     response.parameters["triton_final_response"].bool_param = reply.final

@@ -54,7 +54,16 @@ def test_version_names_inflight_triton_and_python() -> None:
         (["--port", "70000"], 2, "stack.port is 70000; allowed"),
         (["--config", "nowhere.toml"], 2, "nowhere.toml cannot be read"),
         (["--model", "nowhere", "--port", "0"], 1, "'nowhere' is neither a known model"),
-        (["--model", "{stray}", "--port", "0"], 1, "'mamba' model, which this engine does not read"),
+        (
+            ["--model", "{stray}", "--port", "0", "--embeddings", ""],
+            1,
+            "'mamba' model, which this engine does not read",
+        ),
+        (
+            ["--model", "{stray}", "--port", "0", "--embeddings", "nowhere"],
+            1,
+            "embeddings: 'nowhere' is neither all-minilm-l6-v2 nor a directory",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_sentence(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,13 @@ def test_only_models_are_copied_because_triton_stops_at_anything_else(tmp_path: 
     write_repository(project / "model_repository", tmp_path / "copy", {})
     assert [path.name for path in (tmp_path / "copy").iterdir()] == ["tensorrt_llm"]
     assert list((tmp_path / "copy" / "tensorrt_llm" / "1").iterdir()) == []
+
+
+def test_a_model_can_be_left_out(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project")
+    shutil.copytree(project / "ensembles" / "ensemble", project / "model_repository" / "other")
+    write_repository(project / "model_repository", tmp_path / "copy", {}, left_out=["other"])
+    assert [path.name for path in (tmp_path / "copy").iterdir()] == ["tensorrt_llm"]
 
 
 def test_a_missing_repository_is_an_error(tmp_path: Path) -> None:

@@ -6,13 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from launcher.router_process import CLOSING_S, DEFAULT_STOP_TIMEOUT_S, check_router_settings, longest_stop_s
+from launcher.models.checkpoint import Checkpoint
+from launcher.router_process import (
+    CLOSING_S,
+    DEFAULT_STOP_TIMEOUT_S,
+    RouterProcess,
+    check_router_settings,
+    longest_stop_s,
+)
+from launcher.runtime import TritonRuntime
 from launcher.settings import ROUTER_KEYS_OF_OURS, SettingsError
-from router.settings import Settings, Tuning
+from launcher.triton import TritonServer
+from router.settings import EmbedderSettings, Settings, Tuning, load
+
+
+def check(settings: dict[str, int], directory: Path, host: str = "127.0.0.1") -> None:
+    check_router_settings(host, directory / "data", settings, directory / "router.toml")
+
+
+def test_an_address_that_others_reach_is_refused_while_there_are_no_keys(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="there are no API keys: make one with `inflight keys create`"):
+        check({}, tmp_path, "0.0.0.0")
 
 
 def test_good_settings_of_the_router_pass(tmp_path: Path) -> None:
-    check_router_settings({"max_body_bytes": 2048, "stop_timeout_s": 2}, tmp_path / "router.toml")
+    check({"max_body_bytes": 2048, "stop_timeout_s": 2}, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +38,7 @@ def test_good_settings_of_the_router_pass(tmp_path: Path) -> None:
     [
         (
             {"max_body_byte": 2048},
-            r"^\[router\] unknown setting max_body_byte: allowed are max_body_bytes, stop_timeout_s$",
+            r"^\[router\] unknown setting max_body_byte: allowed are max_body_bytes, stop_timeout_s, ",
         ),
         ({"max_body_bytes": 1}, r"^\[router\] setting max_body_bytes: Expected `int` >= 1024$"),
     ],
@@ -29,7 +47,7 @@ def test_bad_ones_are_refused_in_the_words_of_the_router(
     settings: dict[str, int], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match=message):
-        check_router_settings(settings, tmp_path / "router.toml")
+        check(settings, tmp_path)
 
 
 def test_another_router_in_the_working_directory_is_not_asked(
@@ -40,14 +58,35 @@ def test_another_router_in_the_working_directory_is_not_asked(
     (tmp_path / "run").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError, match="max_body_bytes"):
-        check_router_settings({"max_body_bytes": 1}, tmp_path / "run" / "router.toml")
+        check({"max_body_bytes": 1}, tmp_path / "run")
 
 
 def test_a_setting_is_either_the_launchers_or_the_users() -> None:
     assert set(Settings.__struct_fields__) - ROUTER_KEYS_OF_OURS == set(Tuning.__struct_fields__)
 
 
+def test_the_router_can_read_what_is_written_for_it(tmp_path: Path) -> None:
+    (text, embeddings) = (
+        Checkpoint(name, Path(f"/{name}"), Path(f"/{name}")) for name in ("text", "vectors")
+    )
+    triton = TritonServer(TritonRuntime(Path(), Path(), Path()), (), "", grpc_port=1, metrics_port=2)
+    router = RouterProcess("127.0.0.1", 8080, tmp_path / "router.toml", tmp_path)
+    router.write_settings(triton, text, 30, {"max_body_bytes": 2048})
+    assert load(router.settings_path).embedders == ()
+    router.write_settings(triton, text, 30, {}, embeddings)
+    settings = load(router.settings_path)
+    assert [model.name for model in settings.models] == ["text"]
+    assert settings.embedders == (EmbedderSettings("vectors", "/vectors", "embeddings"),)
+
+
 def test_a_proper_end_of_the_router_is_never_cut() -> None:
     assert Tuning().stop_timeout_s == DEFAULT_STOP_TIMEOUT_S
     assert longest_stop_s(30, {}) == 30 + 4 * DEFAULT_STOP_TIMEOUT_S + CLOSING_S
     assert longest_stop_s(30, {"stop_timeout_s": 60}) == 30 + 4 * 60 + CLOSING_S
+
+
+def test_the_grpc_port_is_told_to_the_router_and_may_be_off(tmp_path: Path) -> None:
+    off = RouterProcess("127.0.0.1", 8080, tmp_path / "router.toml", tmp_path)
+    assert off.grpc_url is None
+    on = RouterProcess("::1", 8080, tmp_path / "router.toml", tmp_path, grpc_port=8081)
+    assert on.grpc_url == "[::1]:8081"

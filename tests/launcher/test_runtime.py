@@ -41,6 +41,8 @@ def test_triton_sees_the_virtual_environment_first_and_no_foreign_python_paths(t
     assert environment["LD_LIBRARY_PATH"] == f"{built.library_dir}:/cuda"
     assert environment["PYTHONDONTWRITEBYTECODE"] == "1"
     assert environment.keys().isdisjoint({"PYTHONPATH", "PYTHONHOME"})
+    assert environment["OPENBLAS_NUM_THREADS"] == "1", "instances must not fight over the cores"
+    assert built.environment({"OPENBLAS_NUM_THREADS": "3"})["OPENBLAS_NUM_THREADS"] == "3"
 
 
 def test_libpython_of_this_interpreter_is_found() -> None:

@@ -112,7 +112,7 @@ def test_one_that_hangs_when_it_is_started_again_is_killed_and_in_the_end_given_
 
 def test_a_stub_that_stays_dead_is_a_fault_and_one_that_is_collected_is_not() -> None:
     watch = StubWatch(grace_s=3)
-    assert watch.judge([11], now_s=10) is None
-    assert watch.judge([], now_s=12) is None
-    assert watch.judge([11], now_s=14) is None
-    assert watch.judge([11, 12], now_s=17) == "one of its model processes died"
+    assert watch.judge({11: None}, now_s=10) is None
+    assert watch.judge({}, now_s=12) is None
+    assert watch.judge({11: None}, now_s=14) is None
+    assert watch.judge({11: None, 12: None}, now_s=17) == "one of its model processes died"

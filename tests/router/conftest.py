@@ -1,12 +1,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 import uvloop
 
+from router.store.database import Store, sqlite_url
+from router.tenancy.keys import fingerprint
 from tests.router.running import RunningRouter, running_router
+from tests.router.tenancy.postgres import Postgres, running_postgres
+from tests.router.tenancy.values import PEPPER
+
+_numbers = itertools.count()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -19,3 +27,26 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 async def router() -> AsyncIterator[RunningRouter]:
     async with running_router() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with running_postgres() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh, empty database of each kind."""
+    if request.param == "sqlite":
+        return sqlite_url(tmp_path / "store.db")
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.new_database(f"test_{next(_numbers)}")
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    opened = Store(store_url)
+    opened.prepare(fingerprint(PEPPER))
+    yield opened
+    opened.close()

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 
-from router.answering import Service
+from router.api import conversations, responses
 from router.app import App
+from router.embedder import ServedEmbedder
+from router.files.model import FileLimits
 from router.http.connection import Limits
 from router.http.listener import Listener
+from router.identity import Doorkeeper
 from router.metrics import Metrics
 from router.prompting import ChatTemplate
 from router.registry import Registry, ServedModel
+from router.service import Service
+from router.store.access import StoreAccess
+from router.store.database import sqlite_url
+from router.tenancy.administration import DEFAULT_SCOPES, Administration
+from router.tenancy.model import NO_LIMITS, Role, Scope, UsageSummary
+from router.tenancy.model import Limits as LimitsOf
+from router.tenancy.rbac import SYSTEM
+from router.tenancy.service import Tenancy, TenancySettings
 from router.ticket import TicketDesk
+from tests.fakes.embedder import LIMITS as EMBEDDER_LIMITS
+from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.pipeline import FakePipeline
 
 TEMPLATE = (
@@ -26,6 +42,7 @@ TEMPLATE = (
 )
 MODEL = "tiny"
 BARE_MODEL = "no-template"
+EMBEDDER = "tiny-vectors"
 QUESTION = [{"role": "user", "content": "hi"}]
 
 
@@ -37,6 +54,9 @@ class RunningRouter:
     listener: Listener
     port: int
     http: httpx.AsyncClient
+    service: Service
+    embedder: FakeEmbedder
+    app: App
 
     @property
     def url(self) -> str:
@@ -65,23 +85,81 @@ class RunningRouter:
             assert time.monotonic() < deadline_s, f"it did not become {expected} in time"
             await asyncio.sleep(0.02)
 
+    async def new_tenant(self, name: str = "acme", limits: LimitsOf = NO_LIMITS) -> str:
+        """Its id; from the first key on, everybody needs one."""
+        tenancy = self.service.tenancy
+        made = await tenancy.administer(lambda admin: admin.create_organisation(SYSTEM, name))
+        await tenancy.administer(lambda admin: admin.set_limits(SYSTEM, made.id, limits))
+        return made.id
+
+    async def new_key(
+        self,
+        tenant: str,
+        scopes: frozenset[Scope] = DEFAULT_SCOPES,
+        role: Role = Role.MEMBER,
+        limits: LimitsOf = NO_LIMITS,
+        models: frozenset[str] | None = None,
+        platform_admin: bool = False,
+    ) -> str:
+        """As its holder sees it, of a user of its own."""
+        name = f"user-{secrets.token_hex(4)}"
+
+        def make(admin: Administration) -> str:
+            user = admin.create_user(SYSTEM, tenant, name, role, platform_admin)
+            key, text = admin.create_key(SYSTEM, tenant, user.id, name, scopes, models)
+            admin.set_limits(SYSTEM, tenant, limits, key.id)
+            return text
+
+        return await self.service.tenancy.administer(make)
+
+    async def usage(self, tenant: str) -> list[UsageSummary]:
+        """By model, once everything recorded so far is in the store."""
+        tenancy = self.service.tenancy
+        await tenancy.administer(lambda admin: tenancy.deliver())
+        return await tenancy.administer(
+            lambda admin: admin.usage(SYSTEM, tenant, ("model",), "2000-01-01", "2999-01-01")
+        )
+
     def metric(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 @asynccontextmanager
-async def running_router(limits: Limits | None = None, sweep_s: float = 0.05) -> AsyncIterator[RunningRouter]:
+async def running_router(
+    limits: Limits | None = None,
+    sweep_s: float = 0.05,
+    file_limits: FileLimits | None = None,
+    data_dir: Path | None = None,
+) -> AsyncIterator[RunningRouter]:
     pipeline = FakePipeline()
+    embedder = FakeEmbedder()
     metrics = Metrics()
     desk = TicketDesk(metrics)
     registry = Registry(
-        [ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE)), ServedModel(BARE_MODEL, pipeline, None)]
+        [ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE)), ServedModel(BARE_MODEL, pipeline, None)],
+        [ServedEmbedder(EMBEDDER, embedder, EMBEDDER_LIMITS)],
     )
-    app = App(Service(registry, desk, metrics))
-    listener = Listener(app, app.refuse, limits, sweep_s)
-    port = await listener.start("127.0.0.1", 0)
-    async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=10
-    ) as http:
-        yield RunningRouter(pipeline, desk, metrics, listener, port, http)
-    await listener.close()
+    with TemporaryDirectory() as directory:
+        async with running_tenancy(data_dir or Path(directory)) as tenancy:
+            store = StoreAccess(tenancy.store)
+            service = Service(registry, desk, metrics, tenancy, store, file_limits or FileLimits())
+            more = [*responses.routes(service), *conversations.routes(service)]
+            app = App(service, Doorkeeper(tenancy, is_private=True), more)
+            listener = Listener(app, app.refuse, limits, sweep_s, app.upload_limit)
+            port = await listener.start("127.0.0.1", 0)
+            async with httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=10
+            ) as http:
+                yield RunningRouter(pipeline, desk, metrics, listener, port, http, service, embedder, app)
+            await listener.close()
+            store.close()
+
+
+@asynccontextmanager
+async def running_tenancy(directory: Path) -> AsyncIterator[Tenancy]:
+    tenancy = Tenancy(TenancySettings(sqlite_url(directory / "store.db"), b"p" * 32, directory / "spool"))
+    await asyncio.to_thread(tenancy.start)
+    try:
+        yield tenancy
+    finally:
+        await asyncio.to_thread(tenancy.stop)

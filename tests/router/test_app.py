@@ -5,12 +5,12 @@ import logging
 import pytest
 
 from tests.fakes.pipeline import words
-from tests.router.running import MODEL, RunningRouter
+from tests.router.running import EMBEDDER, MODEL, RunningRouter
 
 
 async def test_models_are_listed_and_shown(router: RunningRouter) -> None:
     listed = (await router.http.get("/v1/models")).json()
-    assert [model["id"] for model in listed["data"]] == [MODEL, "no-template"]
+    assert [model["id"] for model in listed["data"]] == [MODEL, "no-template", EMBEDDER]
     shown = (await router.http.get(f"/v1/models/{MODEL}")).json()
     assert shown == listed["data"][0]
     assert shown["object"] == "model"
@@ -41,7 +41,7 @@ async def test_any_other_name_is_not_found_and_goes_no_further(router: RunningRo
 
 
 async def test_unknown_paths_are_not_found(router: RunningRouter) -> None:
-    for path in ("/", "/v1", "/v1/chat/completions/", "/v2/models/ensemble/infer", "/admin"):
+    for path in ("/", "/v1", "/v1/chat/completions/", "/v3/models", "/admin"):
         response = await router.http.post(path, json={})
         assert response.status_code == 404
         assert response.json()["error"]["type"] == "invalid_request_error"
@@ -72,6 +72,18 @@ async def test_live_is_always_live(router: RunningRouter) -> None:
     router.pipeline.is_ready = False
     router.desk.drain()
     assert (await router.http.get("/health/live")).status_code == 200
+
+
+async def test_a_broken_model_for_embeddings_is_told_and_takes_no_other_out_of_service(
+    router: RunningRouter,
+) -> None:
+    router.embedder.is_ready = False
+    response = await router.http.get("/health/ready")
+    assert response.status_code == 200
+    assert response.json() == {
+        "status": "ready",
+        "models": {MODEL: True, "no-template": True, EMBEDDER: False},
+    }
 
 
 async def test_ready_follows_triton_within_a_moment(router: RunningRouter) -> None:

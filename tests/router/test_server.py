@@ -37,6 +37,7 @@ async def served(tmp_path: Path) -> AsyncIterator[RouterProcess]:
     settings = tmp_path / "router.toml"
     settings.write_text(
         f'port = 0\ntriton_grpc_url = "{triton.url}"\ndrain_timeout_s = 1.0\nstop_timeout_s = 1.0\n'
+        f'data_dir = "{tmp_path}"\n'
         f'[[models]]\nname = "tiny"\ncheckpoint_dir = "{tmp_path}"\n'
     )
     process = await asyncio.create_subprocess_exec(

@@ -188,6 +188,23 @@ async def test_cancelling_the_reader_is_passed_on(triton: FakeTriton, pipeline: 
         await reading
 
 
+async def test_a_stop_after_the_reader_was_cancelled_still_reaches_the_engine(
+    triton: FakeTriton, pipeline: TritonPipeline
+) -> None:
+    triton.script = lambda request: [Reply("a", pause_s=30)]
+    generation = pipeline.generate(CALL)
+    reading = asyncio.ensure_future(generation.__anext__())
+    await asyncio.wait_for(triton.began.wait(), 5)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    generation.stop()
+    while triton.running:
+        await asyncio.sleep(0.01)
+    assert set(triton.stops) == {"chatcmpl-1"}
+    assert [delta async for delta in generation] == []
+
+
 async def test_nothing_of_the_clients_reaches_the_metadata(
     triton: FakeTriton, pipeline: TritonPipeline
 ) -> None:

@@ -7,7 +7,7 @@ from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM
-from router.pipeline import Delta, GenerationCall
+from router.pipeline import Delta, GenerationCall, LoggedToken
 from router.triton_messages import GenerateRequests, is_final, read_delta, stop_request
 
 CALL = GenerationCall(
@@ -145,3 +145,40 @@ def test_the_final_flag_is_read_without_being_made() -> None:
     assert not message.parameters
     message.parameters["triton_final_response"].bool_param = True
     assert is_final(message)
+
+
+def test_what_the_contract_has_no_tensors_for_goes_as_parameters() -> None:
+    requests = GenerateRequests("ensemble")
+    asked = msgspec.structs.replace(CALL, top_log_probs=0, tier="batch", echo=True)
+    parameters = requests.build(asked).parameters
+    assert parameters["inflight_top_log_probs"].int64_param == 0
+    assert parameters["inflight_top_log_probs"].WhichOneof("parameter_choice") == "int64_param"
+    assert parameters["inflight_tier"].string_param == "batch"
+    assert parameters["inflight_echo"].bool_param
+    for call in (CALL, msgspec.structs.replace(CALL, echo=True)):
+        names = set(requests.build(call).parameters)
+        assert not names & {"inflight_top_log_probs", "inflight_tier", "inflight_echo"}
+
+
+def test_ids_go_beside_an_empty_text() -> None:
+    call = msgspec.structs.replace(CALL, prompt="", prompt_ids=(5, 6), ignore_eos=True)
+    found = inputs(GenerateRequests("ensemble").build(call))
+    assert found["prompt_ids"] == ("INT32", [1, 2], [5, 6])
+    assert found["text_input"] == ("BYTES", [1, 1], [b""])
+
+
+def test_tokens_are_read_row_by_row() -> None:
+    message = response(
+        ("text_output", "BYTES", ["é"]),
+        ("top_log_probs", "FP32", [float("nan")] * 2 + [-0.5, -0.25, -1.0, -2.0]),
+        ("top_tokens", "BYTES", [b"<s>", b"<s>", b"\xc3", b"a", b"\xa9", b"b"]),
+        ("token_characters", "INT32", [-1, 0, 1]),
+        ("cached_tokens", "INT32", [4]),
+    )
+    delta = read_delta(message)
+    assert delta.cached_tokens == 4
+    assert delta.tokens == (
+        LoggedToken(b"<s>", None, 0, is_hidden=True),
+        LoggedToken(b"\xc3", -0.5, 0, top=((b"a", -0.25),)),
+        LoggedToken(b"\xa9", -1.0, 1, top=((b"b", -2.0),)),
+    )

@@ -8,11 +8,13 @@ import time
 import urllib.request
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from tokenizers import Tokenizer
 
 from benchmarks.stack import RunningStack
 from python_backend.wire.tensors import CONTRACTS
@@ -191,6 +193,43 @@ def test_streamed_log_probs_add_up(stack: RunningStack) -> None:
     each = [number for a in answers for number in a.outputs["output_log_probs"].reshape(-1).tolist()]
     assert len(each) == sum(answer.value("num_output_tokens") for answer in answers)
     assert answers[-1].value("cum_log_probs") == pytest.approx(sum(each), abs=1e-4)
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_top_log_probs_come_with_the_bytes_of_their_tokens(stack: RunningStack, is_streamed: bool) -> None:
+    inputs = text_inputs(
+        PROMPT,
+        stream=is_streamed,
+        exclude_input_in_output=True,
+        return_log_probs=True,
+        return_num_output_tokens=True,
+    )
+    answers = ask(stack, "ensemble", {"inflight_top_log_probs": 3}, **inputs)
+    text, tokens, log_probs, top = "", b"", list[float](), list[list[float]]()
+    for answer in answers:
+        assert isinstance(answer, Response), answer
+        if not answer.outputs or not answer.value("num_output_tokens"):
+            continue
+        count = answer.value("num_output_tokens")
+        assert answer.outputs["top_tokens"].shape == (1, count, 4)
+        assert answer.outputs["token_characters"].sum() == len(answer.text)
+        text += answer.text
+        tokens += b"".join(row[0] for row in answer.outputs["top_tokens"][0])
+        log_probs += answer.outputs["output_log_probs"].reshape(-1).tolist()
+        top += answer.outputs["top_log_probs"].reshape(count, 4).tolist()
+    assert text.startswith(" Paris")
+    assert tokens.decode() == text
+    np.testing.assert_allclose([row[0] for row in top], log_probs, atol=1e-5)
+    assert all(row[0] == row[1] >= row[2] >= row[3] for row in top)  # the likeliest was taken
+
+
+def test_a_prompt_of_ids_is_not_tokenized(stack: RunningStack, default_checkpoint: Path) -> None:
+    ids = Tokenizer.from_file(str(default_checkpoint / "tokenizer.json")).encode(PROMPT.decode()).ids
+    by_text = responses(stack, "ensemble", **text_inputs(PROMPT, return_num_input_tokens=True))
+    inputs = text_inputs(b"something else", prompt_ids=ids, return_num_input_tokens=True)
+    by_ids = responses(stack, "ensemble", **inputs)
+    assert "".join(answer.text for answer in by_ids) == "".join(answer.text for answer in by_text)
+    assert by_ids[0].value("num_input_tokens") == len(ids)
 
 
 def perf(stack: RunningStack, parameters: dict[str, Any] | None = None, **more: Any) -> Response:

@@ -46,7 +46,7 @@ def test_the_readmes_question_is_answered(stack: RunningStack) -> None:
     assert "Paris" in run(["bash", "-c", f"{command} --temperature 0"], INFLIGHT_URL=stack.url)
 
 
-@pytest.mark.parametrize("page", ["docs/contract.md", "docs/api.md"])
+@pytest.mark.parametrize("page", ["docs/contract.md", "docs/api.md", "docs/batches.md"])
 def test_programs_run_as_they_stand(stack: RunningStack, page: str) -> None:
     programs = blocks(page, "python")
     assert programs

@@ -7,6 +7,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from openai import BadRequestError, OpenAI
@@ -14,6 +15,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from tokenizers import Tokenizer
 
 from benchmarks.stack import RunningStack
+from launcher.settings import StackSettings
 
 pytestmark = pytest.mark.stack
 
@@ -219,7 +221,7 @@ def test_a_seed_gives_the_same_text_again(openai: OpenAI, steady_stack: RunningS
 
 
 def test_models_are_listed(openai: OpenAI, steady_stack: RunningStack) -> None:
-    assert [model.id for model in openai.models.list()] == [steady_stack.model]
+    assert [model.id for model in openai.models.list()] == [steady_stack.model, StackSettings().embeddings]
     assert openai.models.retrieve(steady_stack.model).id == steady_stack.model
 
 
@@ -242,3 +244,39 @@ def test_the_router_tells_where_the_time_of_a_request_went(
     assert spent["prefill"] > 0
     assert spent["decode"] > 0
     assert sum(spent.values()) <= took_s
+
+
+def test_ids_are_completed_as_their_text_is(
+    openai: OpenAI, steady_stack: RunningStack, tokenizer: Tokenizer
+) -> None:
+    prompt = "The capital of France is"
+    asked: dict[str, Any] = {"model": steady_stack.model, "temperature": 0, "max_tokens": 8}
+    ids = tokenizer.encode(prompt).ids
+    by_text = openai.completions.create(prompt=prompt, echo=True, **asked).choices[0].text
+    assert openai.completions.create(prompt=ids, echo=True, **asked).choices[0].text == by_text
+    several = openai.completions.create(prompt=[ids, ids[:-1]], **asked)
+    assert prompt + several.choices[0].text == by_text
+    assert several.usage is not None
+    assert several.usage.prompt_tokens == 2 * len(ids) - 1
+    with pytest.raises(BadRequestError, match=r"prompt: there is no token 10000000; allowed: 0 to \d+"):
+        openai.completions.create(prompt=[10_000_000], **asked)
+
+
+def test_a_prompt_that_was_there_before_is_cached(openai: OpenAI, steady_stack: RunningStack) -> None:
+    prompt = f"{time.time_ns()} " + "one two three four five six seven eight nine ten " * 8
+    details = []
+    tiers: tuple[Literal["flex", "priority"], ...] = ("flex", "priority")
+    for tier in tiers:
+        answer = openai.chat.completions.create(
+            model=steady_stack.model,
+            messages=[{"role": "user", "content": prompt}],
+            max_tokens=2,
+            stop="never to be seen",
+            service_tier=tier,
+        )
+        assert answer.service_tier == tier
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens_details is not None
+        details.append(answer.usage.prompt_tokens_details.cached_tokens or 0)
+    assert details[0] < 64
+    assert details[1] >= 64

@@ -161,3 +161,34 @@ def test_only_recent_unfinished_answers_are_kept(
             last_used_s[request, beam] = now_s
         recent = [used_s for used_s in last_used_s.values() if now_s - used_s <= 30.0]
         assert len(table) <= min(len(recent), max_streams)
+
+
+@given(kind=st.sampled_from(TRAINED), text=st.sampled_from(TEXTS))
+@settings(deadline=None)
+def test_the_bytes_of_tokens_are_those_of_their_text(kind: str, text: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    [ids] = tokenizer.encode_batch([text], add_special_tokens=False)
+    table = StreamTable(tokenizer)
+    shown = [
+        token
+        for token_id in ids
+        for token in table.feed_each("one", 0, [[token_id, *ids[:2]]], is_last=False, now_s=0.0)
+    ]
+    assert "".join(token.text for token in shown) == tokenizer.decode(ids)
+    assert b"".join(token.pieces[0] for token in shown if not token.is_hidden).decode() == tokenizer.decode(
+        ids
+    )
+    assert all(len(token.pieces) == 1 + len(ids[:2]) for token in shown)
+
+
+def test_half_a_character_has_its_bytes_and_a_hidden_token_its_name(byte_level: Tokenizer) -> None:
+    table = StreamTable(byte_level)
+    first, second = byte_ids(byte_level, "é".encode())
+    hidden = min(byte_level.special_ids)
+    rows = [[first, second], [second, hidden], [hidden], [10_000_000]]
+    half, whole, special, unknown = table.feed_each("one", 0, rows, is_last=True, now_s=0.0)
+    assert half == ("", False, ["é".encode()[:1], "é".encode()[1:]])
+    assert whole == ("é", False, ["é".encode()[1:], b"<unk>"])
+    assert special == ("", True, [b"<unk>"])
+    assert unknown == ("", True, [b""])
+    assert len(table) == 0

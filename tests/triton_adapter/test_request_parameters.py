@@ -10,9 +10,11 @@ from python_backend.engine.request import Tier
 from python_backend.triton_adapter.request_parameters import (
     Limits,
     decode_cache_salt,
+    decode_echo,
     decode_limits,
     decode_logit_bias,
     decode_tier,
+    decode_top_log_probs,
     refuse_other_phases,
 )
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -104,3 +106,20 @@ def test_a_part_of_a_request_is_refused_by_name() -> None:
     refuse_other_phases({"request_type": "context_and_generation"})
     with pytest.raises(InflightError, match="request_type is 'context_only'; this engine does context_and"):
         refuse_other_phases({"request_type": "context_only"})
+
+
+def test_top_log_probs_are_so_many_or_none_at_all() -> None:
+    assert decode_top_log_probs({}) is None
+    assert [decode_top_log_probs({"inflight_top_log_probs": count}) for count in (0, 20)] == [0, 20]
+
+
+@pytest.mark.parametrize("count", [-1, 21, True, "3", 2.0])
+def test_top_log_probs_that_cannot_be_are_refused(count: Any) -> None:
+    with pytest.raises(InflightError, match=r"inflight_top_log_probs .* allowed: 0 to 20"):
+        decode_top_log_probs({"inflight_top_log_probs": count})
+
+
+def test_an_echo_is_asked_for_or_not() -> None:
+    assert [decode_echo({}), decode_echo({"inflight_echo": True})] == [False, True]
+    with pytest.raises(InflightError, match="inflight_echo is 'yes'; allowed: a boolean"):
+        decode_echo({"inflight_echo": "yes"})

@@ -194,6 +194,51 @@ def test_log_probs_and_logits_have_the_contracts_shapes(model: TritonPythonModel
     assert "generation_logits" not in names(last)
 
 
+def test_top_log_probs_have_the_token_first_and_none_come_without_tokens(model: TritonPythonModel) -> None:
+    asked = request()
+    asked.request_parameters = {"inflight_top_log_probs": 1}
+    (key,) = start(model, asked)
+    say_and_wait(
+        model,
+        asked,
+        SequenceEvent(key, [7], top_log_probs=[[(7, -0.5), (9, -0.25)]]),
+        SequenceEvent(key, [], FinishReason.END_ID),
+    )
+    first, last = asked.sender.responses
+    assert first.outputs["top_token_ids"].tolist() == [[[[7, 9]]]]
+    assert first.outputs["top_log_probs"].tolist() == [[[[-0.5, -0.25]]]]
+    assert not names(last) & {"top_token_ids", "top_log_probs"}
+
+
+@pytest.mark.parametrize("wants_log_probs", [False, True])
+def test_a_stream_begins_with_its_prompt_if_asked(model: TritonPythonModel, wants_log_probs: bool) -> None:
+    asked = request(return_num_output_tokens=[True], return_perf_metrics=[True])
+    asked.request_parameters = {"inflight_echo": True}
+    top = None
+    if wants_log_probs:
+        asked.request_parameters = {"inflight_echo": True, "inflight_top_log_probs": 0}
+        top = [[(6, -2.0)], [(7, -0.5)]]
+    (key,) = start(model, asked)
+    cached = PerfMetrics(1, 2, 3, 4, 5, 6, 7, 8)
+    say_and_wait(model, asked, SequenceEvent(key, [7], perf=cached, top_log_probs=top))
+    say_and_wait(model, asked, SequenceEvent(key, [], FinishReason.END_ID, perf=PERF))
+    prompt, first, last = asked.sender.responses
+    assert [each.outputs["output_ids"].reshape(-1).tolist() for each in (prompt, first, last)] == [
+        [5, 6],
+        [7],
+        [],
+    ]
+    assert [value(each, "cached_tokens") for each in (prompt, first, last)] == [8, 8, 0]
+    assert [value(each, "num_output_tokens") for each in (prompt, first, last)] == [2, 1, 0]
+    assert "arrival_time_ns" in names(last) - names(prompt) - names(first)
+    if wants_log_probs:
+        of_prompt = prompt.outputs["top_log_probs"].reshape(-1)
+        assert np.isnan(of_prompt[0])
+        assert of_prompt[1:].tolist() == [-2.0]
+        assert prompt.outputs["top_token_ids"].reshape(-1).tolist() == [5, 6]
+        assert first.outputs["top_log_probs"].reshape(-1).tolist() == [-0.5]
+
+
 def test_an_answer_that_does_not_stream_collects_all_of_it(model: TritonPythonModel) -> None:
     asked = request(
         streaming=False, return_log_probs=[True], return_generation_logits=[True], return_perf_metrics=[True]

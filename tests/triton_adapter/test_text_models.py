@@ -162,3 +162,35 @@ def test_an_engine_without_marks_is_understood_too(
     (face,) = tokenizer.encode_batch(["🙂!"], False)
     pieces = [text_of(post, [token_id], 1, "nvidia") for token_id in face]
     assert "".join([*pieces, text_of(post, [], 0, "nvidia")]) == "🙂!"
+
+
+def test_ids_take_the_place_of_a_text(pre: preprocessing.TritonPythonModel, tokenizer: Tokenizer) -> None:
+    ids = np.asarray([[11, 12, 13]], dtype=np.int32)
+    by_ids, by_text = pre.execute([query(b"Hello there", PROMPT_IDS=ids), query(b"Hello there")])
+    assert by_ids.outputs["INPUT_ID"].tolist() == [[11, 12, 13]]
+    assert by_ids.outputs["REQUEST_INPUT_LEN"].tolist() == [[3]]
+    assert by_text.outputs["INPUT_ID"].tolist() == tokenizer.encode_batch(["Hello there"], True)
+
+
+def test_the_bytes_of_tokens_come_where_those_beside_them_do(
+    post: postprocessing.TritonPythonModel, tokenizer: Tokenizer
+) -> None:
+    (ids,) = tokenizer.encode_batch(["so 🙂"], False)
+    echoed, answer = ids[:1], [*ids[1:], tokenizer.eos_id]
+    mark = StreamMark(0, 1, True).to_padding_id()
+    arrays = {
+        "TOKENS_BATCH": np.asarray([[[*echoed, *answer, mark]]], dtype=np.int32),
+        "SEQUENCE_LENGTH": np.asarray([[len(ids) + 1]], dtype=np.int32),
+        "TOP_TOKEN_IDS": np.asarray([[[[token_id, echoed[0]] for token_id in answer]]], dtype=np.int32),
+    }
+    (response,) = post.execute([Request(arrays, "r")])
+    assert response.outputs["OUTPUT"][0].decode() == "so 🙂"
+    tokens = response.outputs["top_tokens"]
+    assert tokens.shape == (1, len(answer), 2)
+    *pieces, end = [row[0] for row in tokens[0]]
+    assert b"".join(pieces).decode() == " 🙂"
+    assert (end, tokens[0][0][1]) == (b"<|im_end|>", b"so")
+    characters = response.outputs["token_characters"]
+    assert characters.shape == (1, len(answer))
+    assert characters[0, :-1].sum() == 2
+    assert characters[0, -1] == -1, "it is not shown"

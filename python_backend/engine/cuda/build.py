@@ -24,7 +24,13 @@ from python_backend.engine.cuda.memory import (
     require_room_for_weights,
     weight_bytes,
 )
-from python_backend.engine.cuda.profiling import blocks_for, largest_step, run, warm_up_lengths
+from python_backend.engine.cuda.profiling import (
+    blocks_for,
+    largest_step,
+    mixed_steps,
+    run,
+    warm_up_lengths,
+)
 from python_backend.engine.cuda.random_weights import RandomPlace
 from python_backend.engine.cuda.sampler import Sampler
 from python_backend.engine.cuda.slots import Slots
@@ -114,11 +120,15 @@ class _Builder:
         executor.warm_up()
         longest = min(config.max_step_tokens, self._max_sequence_tokens - 1, capacity_tokens)
         kinds = [] if experts is None else rows_of_each_kind(experts, longest, self._dtype)
-        lengths = warm_up_lengths(longest, kinds)
-        for done, length in enumerate(lengths):
-            self._progress("warming up", done, len(lengths))
-            run(executor, [length], config.tokens_per_block)
-        self._progress("warming up", len(lengths), len(lengths))
+        blocks = capacity_tokens // config.tokens_per_block
+        steps = [
+            *([length] for length in warm_up_lengths(longest, kinds)),
+            *mixed_steps(config.max_step_tokens, min(config.max_batch_size, blocks - 1)),
+        ]
+        for done, lengths in enumerate(steps):
+            self._progress("warming up", done, len(steps))
+            run(executor, lengths, config.tokens_per_block)
+        self._progress("warming up", len(steps), len(steps))
 
     def _place(self) -> DeviceWeights:
         free, total = torch.cuda.mem_get_info(self._device)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from python_backend.engine.cuda.kernels.prefill_attention import prefill_tiles, prefill_tiling
+from python_backend.engine.cuda.of_prompt import OfPrompt, prompt_rows, rows_at_a_time, wanted_rows
 from python_backend.engine.cuda.sampler import NOTHING_LEFT, SampledRow
 from python_backend.engine.cuda.staging import Arrivals, copy_to_host
 from python_backend.engine.cuda.step import PrefillChunks, StepRows
@@ -26,13 +27,12 @@ if TYPE_CHECKING:
     from python_backend.engine.cuda.sampler import Chosen, Sampler
     from python_backend.engine.cuda.slots import Slots
     from python_backend.engine.cuda.staging import Staging
+    from python_backend.engine.cuda.top_log_probs import TopLogProbs
     from python_backend.engine.scheduling.plan import BlockCopy, Chunk
     from python_backend.engine.sequence import Sequence
     from python_backend.wire.errors import InflightError
 
     Numbers = NDArray[np.int32]
-
-_LOGITS_AT_A_TIME = 512
 
 
 class CudaExecutor:
@@ -94,13 +94,13 @@ class CudaExecutor:
         self._slots.update_tables(chunks, self._staging)
         self._cache.copy(copies, self._staging)
         ordered = _singles_first(chunks)
-        context_logits: dict[int, list[torch.Tensor]] = {}
-        if all(chunk.count == 1 and chunk.yields_token and not _prompt_rows(chunk) for chunk in ordered):
+        of_prompts: dict[int, OfPrompt] = {}
+        if all(chunk.count == 1 and chunk.yields_token and not prompt_rows(chunk) for chunk in ordered):
             logits = self._decode(ordered)
         else:
-            logits, context_logits = self._run_mixed(ordered)
+            logits, of_prompts = self._run_mixed(ordered)
         yielding, chosen = self._choose(ordered, logits)
-        return LaunchedStep(chunks, yielding, self._arriving(chosen), context_logits)
+        return LaunchedStep(chunks, yielding, self._arriving(chosen), of_prompts)
 
     def _arriving(self, chosen: Chosen | None) -> Choices | None:
         if chosen is None:
@@ -108,6 +108,7 @@ class CudaExecutor:
         return Choices(
             self._tokens.take(chosen.tokens),
             None if chosen.log_probs is None else self._log_probs.take(chosen.log_probs),
+            None if chosen.top_log_probs is None else chosen.top_log_probs.to_host(),
             {row: copy_to_host(logits) for row, logits in chosen.raw_logits.items()},
             chosen.errors,
         )
@@ -129,24 +130,34 @@ class CudaExecutor:
                 found[slot.number] = chunk.sequence.tokens[chunk.start]
         return found
 
-    def _run_mixed(self, chunks: Row[Chunk]) -> tuple[torch.Tensor, dict[int, list[torch.Tensor]]]:
-        """Logits of the rows that yield a token, and those asked for of prompts, by the chunk's identity."""
+    def _run_mixed(self, chunks: Row[Chunk]) -> tuple[torch.Tensor, dict[int, OfPrompt]]:
+        """Logits of the rows that yield a token, and what was asked of prompts, by the chunk's identity."""
         singles = sum(chunk.count == 1 for chunk in chunks)
         self._slots.set_tokens(self._tokens_to_set(chunks[:singles]), self._staging)
-        wanted = [_wanted_rows(chunk) for chunk in chunks]
+        wanted = [wanted_rows(chunk) for chunk in chunks]
         rows = self._mixed_rows(chunks, singles, wanted)
         found = self._decoder.forward(rows, self._cache, self._slots.block_tables)
-        of_prompts: dict[int, list[torch.Tensor]] = {}
+        of_prompts: dict[int, OfPrompt] = {}
         last_rows, first = [], 0
         for chunk, part in zip(chunks, wanted, strict=True):
-            if count := _prompt_rows(chunk):
-                of_prompts[id(chunk)] = self._logits_on_host(found[first : first + count])
+            if count := prompt_rows(chunk):
+                of_prompts[id(chunk)] = self._of_prompt(chunk, found[first : first + count])
             first += len(part)
             if chunk.yields_token:
                 last_rows.append(first - 1)
-        if len(last_rows) < len(found):
-            found = found.index_select(0, self._staging.upload(np.array(last_rows, np.int32)))
-        return self._logits(found), of_prompts
+        if of_prompts:
+            found = found.index_select(0, self._staging.upload(self._filled_up(last_rows)))
+        return self._logits(found)[: len(last_rows)], of_prompts
+
+    def _filled_up(self, rows: list[int]) -> Numbers:
+        """With repetitions, to a number of rows for which a graph was recorded: its kernels are loaded.
+
+        A library has many for some hundreds of rows. To load one waits until the device has nothing to do: at
+        its end a step would wait for itself, and the tokens of the one before it with it.
+        """
+        count = len(rows)
+        size = self._graphs.size_for(count) if 0 < count <= self._slots.dummy else count
+        return np.array(rows + rows[:1] * (size - count), np.int32)
 
     def _logits(self, rows: torch.Tensor) -> torch.Tensor:
         size = (len(rows), self._decoder.shape.vocabulary)
@@ -155,10 +166,11 @@ class CudaExecutor:
             self._decoder.write_logits(rows, logits)
         return logits
 
-    def _logits_on_host(self, rows: torch.Tensor) -> list[torch.Tensor]:
-        """A few rows at a time: a prompt's logits may be more than the device has room for."""
-        starts = range(0, len(rows), _LOGITS_AT_A_TIME)
-        return [copy_to_host(self._logits(rows[at : at + _LOGITS_AT_A_TIME])) for at in starts]
+    def _of_prompt(self, chunk: Chunk, rows: torch.Tensor) -> OfPrompt:
+        found, count = OfPrompt(), rows_at_a_time(chunk)
+        for first in range(0, len(rows), count):
+            found.add(chunk, first, self._logits(rows[first : first + count]), self._staging)
+        return found
 
     def _mixed_rows(self, chunks: Row[Chunk], singles: int, wanted: Row[range]) -> StepRows:
         counts = np.array([chunk.count for chunk in chunks], np.int32)
@@ -187,7 +199,7 @@ class CudaExecutor:
             self._prefill_chunks(counts[singles:], starts[singles:], slots[singles:])
             if singles < len(chunks)
             else None,
-            self._staging.upload(np.array(wanted_rows, np.int32)),
+            self._staging.upload(self._filled_up(wanted_rows)),
         )
 
     def _prefill_chunks(self, counts: Numbers, starts: Numbers, slots: Numbers) -> PrefillChunks:
@@ -218,6 +230,7 @@ class Choices:
 
     tokens: torch.Tensor
     log_probs: torch.Tensor | None
+    top_log_probs: TopLogProbs | None
     raw_logits: dict[int, torch.Tensor]
     errors: dict[int, InflightError]
 
@@ -230,12 +243,12 @@ class LaunchedStep:
         chunks: Row[Chunk],
         yielding: Row[Chunk],
         choices: Choices | None,
-        context_logits: dict[int, list[torch.Tensor]],
+        of_prompts: dict[int, OfPrompt],
     ) -> None:
         self._chunks = chunks
         self._yielding = yielding
         self._choices = choices
-        self._context_logits = context_logits
+        self._of_prompts = of_prompts
         self._is_over = _event_behind_everything()
 
     def results(self) -> list[ChunkResult]:
@@ -244,12 +257,14 @@ class LaunchedStep:
         found = {id(chunk): ChunkResult() for chunk in self._chunks}
         if self._choices is not None:
             self._read_choices(found, self._choices)
-        for chunk_id, parts in self._context_logits.items():
-            found[chunk_id].context_logits = b"".join(part.numpy().tobytes() for part in parts)
+        for chunk in self._chunks:
+            if (of_prompt := self._of_prompts.get(id(chunk))) is not None:
+                of_prompt.tell(chunk, found[id(chunk)])
         return list(found.values())
 
     def _read_choices(self, found: dict[int, ChunkResult], choices: Choices) -> None:
         log_probs = None if choices.log_probs is None else choices.log_probs.tolist()
+        top = {} if choices.top_log_probs is None else choices.top_log_probs.by_row()
         for row, (chunk, token_id) in enumerate(zip(self._yielding, choices.tokens.tolist(), strict=True)):
             result = found[id(chunk)]
             if row in choices.errors:
@@ -258,6 +273,8 @@ class LaunchedStep:
                 result.token_id = token_id
                 if log_probs is not None and chunk.sequence.request.returns_log_probs:
                     result.log_prob = log_probs[row]
+                if (count := chunk.sequence.request.top_log_probs) is not None:
+                    result.top_log_probs = top[row][: count + 1]
                 if (logits := choices.raw_logits.get(row)) is not None:
                     result.generation_logits = logits.numpy().tobytes()
             elif token_id == NOTHING_LEFT:
@@ -277,17 +294,3 @@ def _event_behind_everything() -> torch.cuda.Event | None:
 def _singles_first(chunks: Row[Chunk]) -> list[Chunk]:
     """Decoding rows, then longer chunks; the order within each stays."""
     return sorted(chunks, key=lambda chunk: chunk.count > 1)
-
-
-def _prompt_rows(chunk: Chunk) -> int:
-    """How many of the chunk's first rows are of a prompt whose logits were asked for."""
-    if not chunk.sequence.request.returns_context_logits:
-        return 0
-    return max(0, min(chunk.end, chunk.sequence.prompt_tokens) - chunk.start)
-
-
-def _wanted_rows(chunk: Chunk) -> range:
-    """Rows of the chunk that someone asked for: those of the prompt, or the last alone."""
-    if _prompt_rows(chunk):
-        return range(chunk.count)
-    return range(chunk.count - 1, chunk.count) if chunk.yields_token else range(0)

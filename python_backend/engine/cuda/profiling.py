@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # Up to 16, 32 and 64 rows are products of kernels of their own; a library has several for more than that.
 _LENGTHS = (2, 17, 33, 65, 129, 257, 513, 1025)
+_CHUNKS_OF_MIXED_STEPS = (2, 32)
 
 
 def largest_step(max_step_tokens: int, max_batch_size: int, max_sequence_tokens: int) -> list[int]:
@@ -29,6 +30,12 @@ def warm_up_lengths(longest: int, kinds: list[int]) -> list[int]:
     `kinds` are numbers of rows that matter to the model.
     """
     return sorted({length for length in (*_LENGTHS, *kinds) if length <= longest} | {longest})
+
+
+def mixed_steps(max_step_tokens: int, most_chunks: int) -> list[list[int]]:
+    """Steps of single tokens beside a prompt: few, and more than some of torch's kernels take for few."""
+    sizes = {min(chunks, most_chunks, max_step_tokens - 1) for chunks in _CHUNKS_OF_MIXED_STEPS}
+    return [[1] * (size - 1) + [2] for size in sorted(sizes) if size > 1]
 
 
 def blocks_for(lengths: list[int], tokens_per_block: int) -> int:

@@ -17,6 +17,7 @@ from python_backend.engine.cuda.kernels.choosing import NOT_NUMBERS, NOTHING_LEF
 from python_backend.engine.cuda.kernels.sampling import SamplingKernels
 from python_backend.engine.cuda.sampling_table import SamplingTable
 from python_backend.engine.cuda.score_edits import ScoreEdits
+from python_backend.engine.cuda.top_log_probs import TopLogProbs, top_log_probs
 from python_backend.engine.request import GenerationRequest, SamplingParams
 from python_backend.engine.sequence import Sequence
 
@@ -39,8 +40,9 @@ _GUIDE = 32
 _DECAY = 64
 _LOG_PROBS = 128
 _RAW_LOGITS = 256
+_TOP_LOG_PROBS = 512
 _ADJUSTED = _PENALTIES | _RULES | _GUIDE
-_ON_HOST = _RULES | _GUIDE | _DECAY | _LOG_PROBS | _RAW_LOGITS
+_ON_HOST = _RULES | _GUIDE | _DECAY | _LOG_PROBS | _RAW_LOGITS | _TOP_LOG_PROBS
 
 
 class SampledRow(NamedTuple):
@@ -56,12 +58,13 @@ class Chosen:
     """A step's outcome, by row, on the device still.
 
     A token may be NOT_NUMBERS or NOTHING_LEFT; where `errors` says why a sequence cannot go on it means
-    nothing. `log_probs` and `raw_logits` (fp32) are the model's own, before any setting changed them; those
-    of rows whose request did not ask for them mean nothing, or are not there.
+    nothing. `log_probs`, `top_log_probs` and `raw_logits` (fp32) are the model's own, before any setting
+    changed them; those of rows whose request did not ask for them mean nothing, or are not there.
     """
 
     tokens: torch.Tensor
     log_probs: torch.Tensor | None
+    top_log_probs: TopLogProbs | None
     raw_logits: dict[int, torch.Tensor]
     errors: dict[int, InflightError]
 
@@ -113,6 +116,7 @@ class Sampler:
         self._table.flush(self._kernels, staging)
         raw_logits = {row: logits[row].clone() for row, need in on_host.items() if need & _RAW_LOGITS}
         log_probs_of = self._log_probs(logits, needs, on_host, staging) if needs & _LOG_PROBS else None
+        top_of = self._top_log_probs(logits, rows, on_host, staging) if needs & _TOP_LOG_PROBS else None
         if needs & _ADJUSTED:
             self._adjust(logits, needs, edits, slots, staging)
         positions = None
@@ -130,7 +134,8 @@ class Sampler:
             has_top_k=bool(needs & _TOP_K),
         )
         log_probs = log_probs_of(tokens) if log_probs_of is not None else None
-        return Chosen(tokens, log_probs, raw_logits, edits.errors)
+        top_log_probs = top_of(tokens) if top_of is not None else None
+        return Chosen(tokens, log_probs, top_log_probs, raw_logits, edits.errors)
 
     def _look_at(self, rows: Row[SampledRow]) -> tuple[int, dict[int, int]]:
         """What the rows need, all together, and by row what the host has a part in."""
@@ -183,6 +188,15 @@ class Sampler:
         kept = staging.upload(np.arange(len(wanted), dtype=np.int32))
         return self._kernels.log_probs(logits.index_select(0, rows), kept, rows)
 
+    def _top_log_probs(
+        self, logits: torch.Tensor, rows: Row[SampledRow], on_host: dict[int, int], staging: Staging
+    ) -> Callable[[torch.Tensor], TopLogProbs]:
+        wanted = [row for row, need in on_host.items() if need & _TOP_LOG_PROBS]
+        count = max(rows[row].sequence.request.top_log_probs or 0 for row in wanted)
+        places = staging.upload(np.array(wanted, np.int64))
+        scores = logits.index_select(0, places)  # a copy: the logits may be overwritten before the choice
+        return lambda tokens: top_log_probs(scores, tokens.index_select(0, places), wanted, count)
+
 
 def _needs_of(request: GenerationRequest, vocabulary: int) -> int:
     sampling = request.sampling
@@ -198,4 +212,5 @@ def _needs_of(request: GenerationRequest, vocabulary: int) -> int:
         | _DECAY * (draws and sampling.decays_top_p)
         | _LOG_PROBS * request.returns_log_probs
         | _RAW_LOGITS * request.returns_generation_logits
+        | _TOP_LOG_PROBS * (request.top_log_probs is not None)
     )

@@ -221,6 +221,8 @@ class Scheduler:
         for index in range(computed_tokens // size):
             self._keep(sequence, index)
         sequence.computed_tokens = sequence.scheduled_tokens = computed_tokens
+        if sequence.preemptions == 0:
+            sequence.cached_tokens = computed_tokens
         return True
 
     def _make_way(self, plan: StepPlan, sequence: Sequence, shared: list[int], blocks: int) -> bool:

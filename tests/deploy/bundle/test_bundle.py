@@ -10,17 +10,21 @@ import sys
 import tarfile
 import time
 import zipfile
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 
 import pytest
 from packaging.requirements import Requirement
+from rich.console import Console
 
 from deploy.bundle import __main__ as bundling
 from deploy.bundle.__main__ import bundle_name
 from deploy.bundle.archive import write_archive
 from deploy.bundle.contents import contents
 from deploy.bundle.wheels import BundleError, Target, Wheelhouse
+from launcher.console import StackConsole
 from launcher.models.checkpoint import CheckpointError
+from launcher.settings import StackSettings
 
 HERE = "{}.{}".format(*sys.version_info[:2])
 OTHER = "3.12" if HERE != "3.12" else "3.11"
@@ -272,6 +276,17 @@ def test_a_model_that_cannot_be_had_is_told_in_a_sentence(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "argv", ["make bundle", "--with-default-model"])
     with pytest.raises(SystemExit, match="there is no room"):
         bundling.main()
+
+
+def test_models_that_come_along_are_found_where_the_launcher_looks(
+    tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundling, "StackSettings", partial(StackSettings, data_dir=data_dir))
+    models = bundling.default_models(StackConsole(Console(quiet=True)))
+    packed = contents(tmp_path, [], "1.0", HERE, models)
+    for model, file in ((StackSettings.model, "model.gguf"), (StackSettings.embeddings, "model.safetensors")):
+        assert PurePosixPath("inflight-1.0/models") / model / file in packed
+    assert not [path for path in contents(tmp_path, [], "1.0", HERE) if "models" in path.parts]
 
 
 def test_another_python_is_refused_by_its_version(bundle: Path, tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.sampler import Sampler
+from python_backend.engine.cuda.step import StepRows
 from python_backend.engine.engine import Engine, EngineConfig
 from python_backend.engine.messages import SequenceEvent
 from python_backend.engine.request import GenerationRequest, Guide, SamplingParams, Tier
@@ -106,7 +108,12 @@ def test_logits_and_log_probs_are_those_of_transformers(build: Build, model: Any
     engine.add(
         1,
         GenerationRequest(
-            PROMPT, 3, returns_log_probs=True, returns_context_logits=True, returns_generation_logits=True
+            PROMPT,
+            3,
+            returns_log_probs=True,
+            returns_context_logits=True,
+            returns_generation_logits=True,
+            top_log_probs=4,
         ),
     )
     events = events_of(engine)
@@ -121,6 +128,36 @@ def test_logits_and_log_probs_are_those_of_transformers(build: Build, model: Any
     log_probs = [number for event in mine for number in event.log_probs or []]
     expected = logits[len(PROMPT) - 1 :].log_softmax(-1)[range(3), answer]
     np.testing.assert_allclose(log_probs, expected.numpy(), atol=1e-4)
+    top = [pairs for event in mine for pairs in event.top_log_probs or []]
+    likeliest = logits[len(PROMPT) - 1 :].log_softmax(-1).topk(4)
+    assert [[token_id for token_id, _ in pairs] for pairs in top] == [
+        [token_id, *ids] for token_id, ids in zip(answer, likeliest.indices.tolist(), strict=True)
+    ]
+    np.testing.assert_allclose(
+        [[number for _, number in pairs[1:]] for pairs in top], likeliest.values, atol=1e-4
+    )
+    np.testing.assert_allclose([pairs[0][1] for pairs in top], expected.numpy(), atol=1e-4)
+
+
+def test_log_probs_of_a_prompt_are_those_of_transformers(build: Build, model: Any) -> None:
+    """Asked by one of two, whose prompt takes two steps, and by nobody of a prompt of one token."""
+    engine = build(max_step_tokens=6)
+    engine.add(0, GenerationRequest([4, 5], 3))
+    engine.add(1, GenerationRequest(PROMPT, 1, top_log_probs=2, returns_prompt_log_probs=True))
+    engine.add(2, GenerationRequest([7], 1, top_log_probs=2, returns_prompt_log_probs=True))
+    events = {event.key: event for event in events_of(engine) if event.top_log_probs}
+    assert events.keys() == {1, 2}
+    assert len(events[2].top_log_probs or ()) == 1
+    rows = events[1].top_log_probs or []
+    following = [*PROMPT[1:], *events[1].token_ids]
+    expected = all_logits(model, PROMPT).log_softmax(-1)
+    likeliest = expected.topk(2).indices.tolist()
+    assert [[token_id for token_id, _ in row] for row in rows] == [
+        [token_id, *ids] for token_id, ids in zip(following, likeliest, strict=True)
+    ]
+    for row, log_probs in zip(rows, expected.tolist(), strict=True):
+        for token_id, log_prob in row:
+            assert log_prob == pytest.approx(log_probs[token_id], abs=1e-4)
 
 
 @pytest.mark.parametrize("prompt", [[7], PROMPT])
@@ -142,6 +179,34 @@ def test_one_token_of_budget_left_for_a_newcomer_hurts_nobody(build: Build, mode
         engine.add(key, GenerationRequest(prompt, 6))
     for key, (answer, _) in drain(engine).items():
         assert answer == greedy_choices(model, prompts[key], answer)
+
+
+def test_rows_that_fill_up_a_step_change_no_answer(
+    build: Build, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are loaded for the sizes of graphs alone; one of the prompts' logits are asked for besides."""
+    engine = build(max_batch_size=12, max_step_tokens=64)
+    forward, sizes = CudaDecoder.forward, []
+
+    def note(self: CudaDecoder, rows: StepRows, *others: Any) -> Any:
+        sizes.append(None if rows.wanted_rows is None else len(rows.wanted_rows))
+        return forward(self, rows, *others)
+
+    monkeypatch.setattr(CudaDecoder, "forward", note)
+    prompts = [[number, *PROMPT[:number]] for number in range(1, 6)]
+    for key, prompt in enumerate(prompts):
+        engine.add(key, GenerationRequest(prompt, 4))
+    told = engine.step()
+    engine.add(5, GenerationRequest(PROMPT, 4, returns_context_logits=True))
+    prompts.append(PROMPT)
+    told += events_of(engine)
+    assert sizes[0] == 8
+    for key, prompt in enumerate(prompts):
+        answer = [token for event in told if event.key == key for token in event.token_ids]
+        assert len(answer) == 4
+        assert answer == greedy_choices(model, prompt, answer)
+    logits = next(event.context_logits for event in told if event.key == 5 and event.token_ids)
+    np.testing.assert_allclose(rows(logits), all_logits(model, PROMPT).numpy(), atol=1e-4)
 
 
 def test_a_launch_that_failed_half_way_leaves_nothing_for_the_next_try(

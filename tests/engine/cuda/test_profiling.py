@@ -7,7 +7,13 @@ from collections.abc import Sequence as Row
 from hypothesis import given
 from hypothesis import strategies as st
 
-from python_backend.engine.cuda.profiling import blocks_for, largest_step, run, warm_up_lengths
+from python_backend.engine.cuda.profiling import (
+    blocks_for,
+    largest_step,
+    mixed_steps,
+    run,
+    warm_up_lengths,
+)
 from python_backend.engine.execution import ChunkResult, Finished
 from python_backend.engine.scheduling.plan import BlockCopy, Chunk
 from python_backend.engine.sequence import Sequence
@@ -43,6 +49,16 @@ def test_prompts_to_compile_by_are_none_too_long_and_the_longest_is_among_them(
     assert lengths[-1] == longest
     assert lengths == sorted(set(lengths))
     assert {kind for kind in kinds if kind <= longest} <= set(lengths)
+
+
+@given(st.integers(1, 100), st.integers(0, 100))
+def test_mixed_steps_are_single_tokens_and_a_prompt_within_the_limits(step_tokens: int, chunks: int) -> None:
+    steps = mixed_steps(step_tokens, chunks)
+    assert bool(steps) == (step_tokens > 2 and chunks > 1)
+    for lengths in steps:
+        assert sum(lengths) <= step_tokens
+        assert len(lengths) <= chunks
+        assert sorted(lengths)[-2:] == [1, 2]
 
 
 class NotingExecutor:

@@ -274,9 +274,34 @@ def test_log_probs_and_logits_are_the_models_own(device: str, vocabulary: int, i
     assert chosen.raw_logits.keys() == {1, 2}
 
 
+@pytest.mark.parametrize("is_adjusted", [False, True])
+@pytest.mark.parametrize("vocabulary", [3, 5000])
+def test_top_log_probs_are_those_of_the_cpu(device: str, vocabulary: int, is_adjusted: bool) -> None:
+    bias = {1: 50.0} if is_adjusted else {}
+    sequences = [
+        sequence_of(GenerationRequest([0], 9)),
+        *(
+            sequence_of(GenerationRequest([0], 9, token_bias=bias, top_log_probs=count))
+            for count in (0, 20, 5)
+        ),
+    ]
+    logits = random_logits(4, vocabulary)
+    chosen = choose(device, logits, sequences)
+    assert chosen.top_log_probs is not None
+    found = chosen.top_log_probs.by_row()
+    assert found.keys() == {1, 2, 3}
+    for row, choice in enumerate(choose_tokens(logits, sequences)[1:], start=1):
+        assert choice.top_log_probs is not None
+        mine = found[row][: len(choice.top_log_probs)]
+        assert [token_id for token_id, _ in mine] == [token_id for token_id, _ in choice.top_log_probs]
+        expected = [number for _, number in choice.top_log_probs]
+        np.testing.assert_allclose([number for _, number in mine], expected, atol=1e-5)
+
+
 def test_nobody_who_did_not_ask_gets_log_probs(device: str) -> None:
     chosen = choose(device, random_logits(1, 37), [sampled(SamplingParams())])
     assert chosen.log_probs is None
+    assert chosen.top_log_probs is None
     assert not chosen.raw_logits
     assert not chosen.errors
 

@@ -41,7 +41,14 @@ class RunningStack:
             write_project(project)
             write_checkpoint(model)
         settings = directory / "inflight.toml"
-        section = {"port": 0, "data_dir": str(self.data_dir), "model": str(model), **(stack or {})}
+        section = {
+            "port": 0,
+            "grpc_port": 0,
+            "data_dir": str(self.data_dir),
+            "model": str(model),
+            "embeddings": "",
+        }
+        section.update(stack or {})
         settings.write_text(to_toml({"stack": section, "engine": engine or {}, "router": router or {}}))
         self._output = directory / "output"
         with self._output.open("wb") as file:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,10 @@ def events(body: str) -> list[str]:
     parts = body.removesuffix("\n\n").split("\n\n")
     assert all(part.startswith("data: ") for part in parts)
     return [part.removeprefix("data: ") for part in parts]
+
+
+def counts(usage: Any) -> tuple[int, int, int]:
+    return usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]
 
 
 def chunks(body: str) -> list[dict[str, object]]:
@@ -42,7 +47,7 @@ async def test_a_whole_answer_has_text_reason_and_usage(router: RunningRouter) -
             "finish_reason": "stop",
         }
     ]
-    assert answer["usage"] == {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+    assert counts(answer["usage"]) == (7, 2, 9)
 
 
 async def test_a_stream_begins_with_the_role_and_ends_with_the_reason(router: RunningRouter) -> None:
@@ -65,7 +70,7 @@ async def test_usage_comes_last_and_only_when_asked_for(router: RunningRouter) -
     got = chunks((await router.chat(stream=True, stream_options={"include_usage": True})).text)
     assert all(chunk["usage"] is None for chunk in got[:-1])
     assert got[-1]["choices"] == []
-    assert got[-1]["usage"] == {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+    assert counts(got[-1]["usage"]) == (7, 2, 9)
 
 
 async def test_several_answers_to_one_prompt_are_told_apart_and_its_tokens_counted_once(
@@ -76,7 +81,7 @@ async def test_several_answers_to_one_prompt_are_told_apart_and_its_tokens_count
     texts = [choice["message"]["content"] for choice in answer["choices"]]
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
     assert texts == [f"seed {2**63 - 1 + index}" for index in range(3)]
-    assert answer["usage"] == {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+    assert counts(answer["usage"]) == (7, 3, 10)
     assert len({call.request_id for call in router.pipeline.calls}) == 3
 
 
@@ -366,3 +371,35 @@ async def test_draining_refuses_new_requests_and_says_when_to_come_back(router: 
     assert response.status_code == 503
     assert "retry-after" in response.headers
     assert response.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    ("asked", "tier", "told"),
+    [
+        ("auto", None, "default"),
+        ("default", None, "default"),
+        ("flex", "batch", "flex"),
+        ("priority", "interactive", "priority"),
+    ],
+)
+async def test_a_service_tier_is_one_of_the_engines(
+    router: RunningRouter, asked: str, tier: str | None, told: str
+) -> None:
+    assert (await router.chat(service_tier=asked)).json()["service_tier"] == told
+    got = chunks((await router.chat(service_tier=asked, stream=True)).text)
+    assert {chunk["service_tier"] for chunk in got} == {told}
+    assert {call.tier for call in router.pipeline.calls} == {tier}
+    assert "service_tier" not in (await router.chat()).json()
+
+
+async def test_the_usage_tells_what_was_cached(router: RunningRouter) -> None:
+    router.pipeline.script = lambda call: [
+        Delta("Hi", 1, 7, cached_tokens=5),
+        Delta("", 0, 7, "end_id", cached_tokens=5),
+    ]
+    usage = (await router.chat(n=2)).json()["usage"]
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 5, "audio_tokens": 0}
+    assert set(usage["completion_tokens_details"].values()) == {0}
+    got = chunks((await router.chat(stream=True, stream_options={"include_usage": True})).text)
+    last: Any = got[-1]["usage"]
+    assert last["prompt_tokens_details"]["cached_tokens"] == 5

@@ -72,7 +72,8 @@ async def test_several_prompts_are_answered_together_and_keep_their_index(router
         (1, "b!"),
         (2, "c!"),
     ]
-    assert answer["usage"] == {"prompt_tokens": 21, "completion_tokens": 6, "total_tokens": 27}
+    usage = answer["usage"]
+    assert [usage[f"{kind}_tokens"] for kind in ("prompt", "completion", "total")] == [21, 6, 27]
     assert len({call.request_id for call in router.pipeline.calls}) == 3
 
 
@@ -105,3 +106,19 @@ async def test_a_client_that_leaves_stops_all_its_prompts(router: RunningRouter)
     await client.close()
     await router.until(lambda: router.desk.open_count == 0)
     assert all(generation.stopped for generation in router.pipeline.generations)
+
+
+async def test_ids_are_a_prompt_and_lists_of_ids_are_several(router: RunningRouter) -> None:
+    assert len((await router.complete(prompt=[5, 6, 7])).json()["choices"]) == 1
+    assert len((await router.complete(prompt=[[5, 6], [7]])).json()["choices"]) == 2
+    assert [call.prompt_ids for call in router.pipeline.calls] == [(5, 6, 7), (5, 6), (7,)]
+
+
+async def test_an_id_that_the_engine_does_not_know_is_told_in_the_callers_words(
+    router: RunningRouter,
+) -> None:
+    error = InflightError(ErrorKind.INVALID_REQUEST, "the prompt holds token id 99999; allowed: 0 to 49151")
+    router.pipeline.script = lambda call: [error]
+    told = (await router.complete(prompt=[99999])).json()["error"]
+    assert told["message"] == "prompt: there is no token 99999; allowed: 0 to 49151"
+    assert told["param"] == "prompt"

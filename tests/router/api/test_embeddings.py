@@ -1,4 +1,4 @@
-"""POST /v1/embeddings without its transport: what is asked, what is refused, what is answered."""
+"""The bodies of POST /v1/embeddings: what is asked, what is refused, what is answered."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from router.api.embeddings import (
     MAX_INPUTS,
     MAX_TOTAL_TOKENS,
     ROWS_PER_CALL,
-    EmbeddingAnswer,
-    EmbeddingCall,
-    EmbeddingLimits,
     check_total,
     decode_embeddings,
     embedding_calls,
     load_limits,
-    render,
+    render_rows,
+    render_whole,
 )
+from router.embedder import EmbeddingAnswer, EmbeddingCall, EmbeddingLimits
 
 MODEL = "all-minilm-l6-v2"
 LIMITS = EmbeddingLimits(dimensions=384, vocabulary=30522, max_tokens=256)
@@ -214,9 +213,14 @@ ANSWERS = [
 ]
 
 
+def render(encoding_format: str | None) -> bytes:
+    rows = [render_rows(ANSWERS[0], 0, encoding_format), render_rows(ANSWERS[1], 2, encoding_format)]
+    return render_whole(MODEL, rows, 266)
+
+
 @pytest.mark.parametrize("encoding_format", [None, "float", "base64"])
 def test_answers_are_put_together_in_order_and_lose_no_bit(encoding_format: str | None) -> None:
-    body = json.loads(render(MODEL, encoding_format, ANSWERS))
+    body = json.loads(render(encoding_format))
     assert body["object"] == "list"
     assert body["model"] == MODEL
     assert body["usage"] == {"prompt_tokens": 266, "total_tokens": 266}
@@ -237,7 +241,7 @@ def test_the_official_client_reads_both_forms() -> None:
         body = decode_embeddings(request.content)
         (call,) = embedding_calls(body, LIMITS)
         assert call.rows == ["a", "b", "c"]
-        content = render(body.model, body.encoding_format, ANSWERS)
+        content = render(body.encoding_format)
         return httpx.Response(200, content=content, headers={"content-type": "application/json"})
 
     transport: Any = httpx.Client(transport=httpx.MockTransport(answer))

@@ -9,7 +9,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.pipeline import Delta
+from router.pipeline import Delta, LoggedToken
 from tests.fakes.pipeline import words
 from tests.router.running import MODEL, RunningRouter
 
@@ -100,3 +100,39 @@ async def test_an_error_in_mid_stream_is_raised(router: RunningRouter, client: o
     stream = await client.completions.create(model=MODEL, prompt="x", stream=True)
     with pytest.raises(openai.APIError, match="gone"):
         _ = [chunk async for chunk in stream]
+
+
+async def test_log_probabilities(router: RunningRouter, client: openai.AsyncOpenAI) -> None:
+    token = LoggedToken(b"Hi", -0.5, 2, top=((b"Ho", -0.75),))
+    router.pipeline.script = lambda call: [Delta("Hi", 1, 7, tokens=(token,)), Delta("", finish="end_id")]
+    chat = await client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": "hi"}], logprobs=True, top_logprobs=1
+    )
+    assert chat.choices[0].logprobs is not None
+    assert chat.choices[0].logprobs.content is not None
+    (told,) = chat.choices[0].logprobs.content
+    assert (told.token, told.logprob, told.bytes) == ("Hi", -0.5, [72, 105])
+    assert [(each.token, each.logprob) for each in told.top_logprobs] == [("Ho", -0.75)]
+    plain = (await client.completions.create(model=MODEL, prompt="x", logprobs=1)).choices[0].logprobs
+    assert plain is not None
+    assert (plain.tokens, plain.token_logprobs, plain.text_offset) == (["Hi"], [-0.5], [0])
+    assert plain.top_logprobs == [{"Ho": -0.75, "Hi": -0.5}]
+
+
+async def test_ids_tiers_and_details(router: RunningRouter, client: openai.AsyncOpenAI) -> None:
+    answer = await client.completions.create(model=MODEL, prompt=[[1, 2], [3]])
+    assert len(answer.choices) == 2
+    chat = await client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "hi"}],
+        service_tier="flex",
+        max_completion_tokens=5,
+        seed=1,
+        user="u",
+        metadata={"a": "b"},
+        store=False,
+    )
+    assert chat.service_tier == "flex"
+    assert chat.usage is not None
+    assert chat.usage.prompt_tokens_details is not None
+    assert chat.usage.prompt_tokens_details.cached_tokens == 0

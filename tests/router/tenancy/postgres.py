@@ -99,7 +99,7 @@ def _run(directory: Path, binaries: Path) -> Iterator[Postgres]:
     try:
         yield _wait(Postgres(directory), server)
     finally:
-        server.send_signal(signal.SIGINT)
+        server.send_signal(signal.SIGQUIT)  # at once: nobody wants what is in it any more
         server.wait(_START_TIMEOUT_S)
         log.close()
 

@@ -46,6 +46,19 @@ def test_a_key_is_known_by_its_text_alone() -> None:
     assert keyring(known).verify(text, NOW_S) is known
 
 
+def test_the_holder_of_a_key_is_known_by_its_id_while_the_key_is_good() -> None:
+    known, _ = ringed()
+    ring = keyring(known, ringed("key-2")[0])
+    assert ring.holder("org-1", "key-1", NOW_S) is known
+    assert ring.holder("org-1", "key-3", NOW_S) is None
+    assert ring.holder("org-2", "key-1", NOW_S) is None
+    revoked = replace(known, key=replace(known.key, revoked_s=NOW_S))
+    expired = replace(known, key=replace(known.key, expires_s=NOW_S))
+    assert keyring(revoked).holder("org-1", "key-1", NOW_S) is None
+    assert keyring(expired).holder("org-1", "key-1", NOW_S) is None
+    assert keyring(expired).holder("org-1", "key-1", NOW_S - 1) is expired
+
+
 @settings(deadline=None)
 @given(st.text(max_size=80), st.integers(0, 51), st.characters())
 def test_any_other_text_is_refused(text: str, at: int, other: str) -> None:

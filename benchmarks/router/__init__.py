@@ -1,0 +1,1 @@
+"""The router against its peers: CPU, latency and memory, side by side in one run."""

@@ -1,0 +1,32 @@
+"""The tenant of these measurements: a key with every limit set, high enough never to be reached."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router.tenancy.model import Limits, Price, Role
+from router.tenancy.office import open_office
+from router.tenancy.rbac import SYSTEM
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PLENTY = 1_000_000_000
+_LIMITS = Limits(
+    requests_per_min=_PLENTY,
+    tokens_per_min=_PLENTY * 1000,
+    concurrent_requests=100_000,
+    monthly_budget=_PLENTY * 100_000,
+)
+
+
+def make_tenant(data_dir: Path, model: str) -> str:
+    """Returns the key's text."""
+    with open_office(data_dir) as office:
+        organisation = office.create_organisation(SYSTEM, "bench")
+        user = office.create_user(SYSTEM, organisation.id, "bench", Role.MEMBER)
+        key, text = office.create_key(SYSTEM, organisation.id, user.id, "bench")
+        office.set_limits(SYSTEM, organisation.id, _LIMITS)
+        office.set_limits(SYSTEM, organisation.id, _LIMITS, key.id)
+        office.set_price(SYSTEM, Price(model, prompt=150_000, cached_prompt=75_000, completion=600_000))
+    return text

@@ -1,0 +1,131 @@
+"""`inflight tenants`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.administration.office import (
+    DOLLAR,
+    AsJson,
+    Config,
+    DataDir,
+    dollars,
+    find_key,
+    find_tenant,
+    moment,
+    office,
+    show,
+    show_json,
+)
+
+if TYPE_CHECKING:
+    from router.tenancy.model import Limits
+
+tenants = typer.Typer(
+    no_args_is_help=True, help="Organisations that use the models: make, limit, export, delete."
+)
+
+
+@tenants.command("create")
+def create_tenant(name: str, data_dir: DataDir = None, config: Config = None) -> None:
+    """Make a tenant; then make it a key with `inflight keys create`."""
+    from router.tenancy.rbac import SYSTEM
+
+    with office(data_dir, config) as admin:
+        made = admin.create_organisation(SYSTEM, name)
+    print(f"Tenant {made.name} has the id {made.id}.")
+    print(f"A key for it: inflight keys create NAME --tenant {made.name}")
+
+
+@tenants.command("list")
+def list_tenants(as_json: AsJson = False, data_dir: DataDir = None, config: Config = None) -> None:
+    """All tenants with their limits."""
+    from router.tenancy.model import NO_LIMITS
+    from router.tenancy.rbac import SYSTEM
+
+    with office(data_dir, config) as admin:
+        found = [
+            (each, admin.list_limits(SYSTEM, each.id).get(each.id, NO_LIMITS))
+            for each in admin.list_organisations(SYSTEM)
+        ]
+    if as_json:
+        show_json([{**asdict(each), "limits": asdict(limits)} for each, limits in found])
+        return
+    columns = ("tenant", "id", "made", "requests/min", "tokens/min", "at once", "budget a month")
+    show(
+        "Tenants",
+        columns,
+        ((each.name, each.id, moment(each.created_s), *limit_cells(limits)) for each, limits in found),
+    )
+
+
+def limit_cells(limits: Limits) -> tuple[object, ...]:
+    budget = dollars(limits.monthly_budget)
+    if budget and not limits.budget_is_hard:
+        budget += " (soft)"
+    return limits.requests_per_min, limits.tokens_per_min, limits.concurrent_requests, budget
+
+
+@tenants.command("limit")
+def limit_tenant(
+    tenant: str,
+    key: Annotated[str | None, typer.Option(help="Limit this one key of the tenant instead.")] = None,
+    requests_per_min: Annotated[int | None, typer.Option(min=0)] = None,
+    request_burst: Annotated[int | None, typer.Option(min=0, help="[default: one minute's worth]")] = None,
+    tokens_per_min: Annotated[int | None, typer.Option(min=0)] = None,
+    token_burst: Annotated[int | None, typer.Option(min=0, help="[default: one minute's worth]")] = None,
+    concurrent_requests: Annotated[int | None, typer.Option(min=0)] = None,
+    monthly_budget: Annotated[float | None, typer.Option(min=0, help="In dollars.")] = None,
+    soft: Annotated[bool, typer.Option(help="A budget that is only reported, never refused.")] = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Set all limits of a tenant or of a key anew; what is left out is unlimited."""
+    from router.tenancy.model import Limits
+    from router.tenancy.rbac import SYSTEM
+
+    budget = None if monthly_budget is None else round(monthly_budget * DOLLAR)
+    limits = Limits(
+        requests_per_min, request_burst, tokens_per_min, token_burst, concurrent_requests, budget, not soft
+    )
+    with office(data_dir, config) as admin:
+        found = find_tenant(admin, tenant)
+        key_id = None if key is None else find_key(admin, key).id
+        admin.set_limits(SYSTEM, found.id, limits, key_id)
+    whose = f"key {key}" if key else f"tenant {found.name}"
+    columns = ("requests/min", "tokens/min", "at once", "budget a month")
+    show(
+        f"Limits of {whose}",
+        columns,
+        [["none" if cell in (None, "") else cell for cell in limit_cells(limits)]],
+    )
+
+
+@tenants.command("export")
+def export_tenant(tenant: str, data_dir: DataDir = None, config: Config = None) -> None:
+    """Everything kept of a tenant, as JSON on stdout."""
+    from router.tenancy.rbac import SYSTEM
+
+    with office(data_dir, config) as admin:
+        show_json(admin.export_organisation(SYSTEM, find_tenant(admin, tenant).id))
+
+
+@tenants.command("delete")
+def delete_tenant(
+    tenant: str,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Delete a tenant, its keys and everything kept of it; this cannot be undone."""
+    from router.tenancy.rbac import SYSTEM
+
+    with office(data_dir, config) as admin:
+        found = find_tenant(admin, tenant)
+        if not yes:
+            typer.confirm(f"Delete {found.name} ({found.id}) and everything kept of it?", abort=True)
+        admin.delete_organisation(SYSTEM, found.id)
+    print(f"{found.name} is deleted; its keys end within a second.")

@@ -1,0 +1,20 @@
+"""`python -m python_backend.embeddings DIRECTORY`: ends with a sentence where that cannot make embeddings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from python_backend.embeddings.model import check_description
+from python_backend.wire.errors import InflightError
+
+
+def main() -> None:
+    try:
+        check_description(Path(sys.argv[1]))
+    except InflightError as error:
+        sys.exit(error.message)
+
+
+if __name__ == "__main__":
+    main()

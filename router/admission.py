@@ -1,0 +1,127 @@
+"""Lets a request in to a model: limits and budget reserved before, settled and recorded after."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.identity import check_model_allowed
+from router.tenancy.limits import Limit, Refusal
+from router.tenancy.model import UsageRecord
+from router.ticket import Outcome
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from router.record import Record
+    from router.service import Service
+    from router.tenancy.ledger import Reservation
+    from router.tenancy.service import Tenancy
+    from router.ticket import Ticket, TicketDesk
+
+# Clients refused together should not come back together.
+_JITTER = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The most that a request can use, as far as can be known before it is sent."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+
+
+def admitted(service: Service, record: Record, model: str, need: Need) -> Admitted:
+    """The only way to a model: `async with admitted(...) as ticket`."""
+    return Admitted(service.desk, service.tenancy, record, model, need)
+
+
+class Admitted:
+    """One request at one model, for the length of an `async with` block; ends exactly once."""
+
+    def __init__(self, desk: TicketDesk, tenancy: Tenancy, record: Record, model: str, need: Need) -> None:
+        self._desk = desk
+        self._tenancy = tenancy
+        self._record = record
+        self._need = need
+        record.model = model
+        self._price = self._tenancy.catalogue.prices.get(model)
+        self._reservation: Reservation
+        self._ticket: Ticket
+
+    async def __aenter__(self) -> Ticket:
+        record, need = self._record, self._need
+        check_model_allowed(record.caller, record.model)
+        ticket = self._desk.admit(record)
+        if self._tenancy.spool.is_full:
+            raise InflightError(ErrorKind.OVERLOADED, "usage cannot be recorded at the moment")
+        cost = 0 if self._price is None else self._price.cost(need.prompt_tokens, 0, need.completion_tokens)
+        tokens = need.prompt_tokens + need.completion_tokens
+        answer = await self._tenancy.reserve(record.caller, tokens, cost)
+        if isinstance(answer, Refusal):
+            raise refused(answer, random.random())
+        self._reservation = answer
+        ticket.bill = self._bill
+        self._ticket = ticket.__enter__()
+        return ticket
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ticket.__exit__(kind, error, trace)
+        if self._record.dispatched_s is None:
+            self._reservation.cancel()
+        else:
+            self._bill(Outcome(self._record.outcome))
+
+    def _bill(self, outcome: Outcome) -> None:
+        """Once: what comes later was not used by the caller."""
+        if not self._reservation.is_open:
+            return
+        record = self._record
+        cost = 0
+        if self._price is not None:
+            cost = self._price.cost(record.prompt_tokens, record.cached_tokens, record.completion_tokens)
+        self._reservation.settle(record.prompt_tokens + record.completion_tokens, cost)
+        self._tenancy.record(_usage(record, cost, outcome))
+
+
+def _usage(record: Record, cost: int, outcome: Outcome) -> UsageRecord:
+    now_s, ended_s = time.monotonic(), time.time()
+    caller = record.caller
+    return UsageRecord(
+        request_id=record.request_id,
+        organisation_id=caller.organisation.id,
+        user_id=caller.user.id,
+        key_id=caller.key.id,
+        model=record.model,
+        model_version=record.model_version,
+        started_s=ended_s - (now_s - record.arrived_s),
+        ended_s=ended_s,
+        prompt_tokens=record.prompt_tokens,
+        cached_tokens=record.cached_tokens,
+        completion_tokens=record.completion_tokens,
+        cost=cost,
+        outcome=outcome.value,
+        stages=record.stages(now_s),
+    )
+
+
+def refused(refusal: Refusal, chance: float) -> InflightError:
+    """What the caller is told of a limit; `chance` in 0..1 spreads the time to come back."""
+    if refusal.limit is Limit.LEASE:
+        message = "the budget of this key cannot be checked at the moment"
+        return InflightError(ErrorKind.OVERLOADED, message)
+    whose = "organisation" if refusal.subject.startswith("org") else "key"
+    if refusal.limit is Limit.BUDGET:
+        message = f"the {refusal.limit.value} of this {whose} does not cover this request"
+        return InflightError(ErrorKind.QUOTA, message)
+    message = f"this {whose} has reached its limit of {refusal.limit.value}"
+    if refusal.retry_after_s is None:
+        message = f"this request alone is more than the limit of {refusal.limit.value} of this {whose} allows"
+        return InflightError(ErrorKind.RATE_LIMITED, message)
+    wait_s = refusal.retry_after_s * (1 + _JITTER * chance)
+    return InflightError(ErrorKind.RATE_LIMITED, message, retry_after_s=wait_s)

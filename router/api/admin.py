@@ -1,0 +1,237 @@
+"""The administration over HTTP: tenants, users, keys, limits, prices, usage and the audit log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.api.admin_bodies import (
+    AuditQuery,
+    KeyBody,
+    LimitsBody,
+    PriceBody,
+    RoleBody,
+    RotateBody,
+    TenantBody,
+    UsageQuery,
+    UserBody,
+)
+from router.api.decoding import decode, decode_query, invalid
+from router.api.errors import respond_json
+from router.api.routes import Route
+from router.store.database import StoreAway
+from router.tenancy.administration import DEFAULT_SCOPES, Administration, AlreadyThere, Forbidden
+from router.tenancy.calendar import day_of, month_of
+from router.tenancy.lookup import NotFound
+from router.tenancy.model import ApiKey, Limits, Price, Scope, UsageSummary
+from router.tenancy.rbac import Actor
+
+if TYPE_CHECKING:
+    from router.http.exchange import Exchange
+    from router.record import Record
+    from router.service import Service
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One act: who, on what, with which body or query."""
+
+    admin: Administration
+    actor: Actor
+    values: dict[str, str]
+    given: Any
+
+    @property
+    def tenant(self) -> str:
+        return self.values["tenant"]
+
+
+Act = Callable[[Asked], Any]
+
+
+class Administer:
+    """An endpoint that does one act on the store's thread and shows what came of it."""
+
+    def __init__(self, service: Service, act: Act, takes: type[Any] | None, status: int = 200) -> None:
+        self._tenancy = service.tenancy
+        self._act = act
+        self._takes = takes
+        self._decoder = None if takes is None else msgspec.json.Decoder(takes)
+        self._status = status
+
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        caller = record.caller
+        actor = Actor.of(caller.user, caller.key.scopes)
+        given = self._given(exchange)
+        values = {"tenant": caller.organisation.id, **record.values}
+        try:
+            value = await self._tenancy.administer(
+                lambda admin: self._act(Asked(admin, actor, values, given))
+            )
+        except Forbidden as error:
+            raise InflightError(ErrorKind.FORBIDDEN, str(error)) from None
+        except NotFound as error:
+            raise InflightError(ErrorKind.NOT_FOUND, str(error)) from None
+        except AlreadyThere as error:
+            raise InflightError(ErrorKind.CONFLICT, str(error)) from None
+        except ValueError as error:
+            raise invalid(str(error)) from None
+        except StoreAway:
+            raise InflightError(ErrorKind.OVERLOADED, "the store cannot be reached at the moment") from None
+        respond_json(exchange, record, value, self._status)
+
+    def _given(self, exchange: Exchange) -> Any:
+        if self._decoder is None or self._takes is None:
+            return None
+        if exchange.request.method in ("GET", "DELETE"):
+            return decode_query(exchange.request.query, self._takes)
+        return decode(self._decoder, exchange.request.body or b"{}")
+
+
+def _listed(values: Any) -> dict[str, Any]:
+    return {"object": "list", "data": [asdict(value) for value in values]}
+
+
+def show_key(key: ApiKey) -> dict[str, Any]:
+    """Without anything that its secret could be tried out with."""
+    shown = asdict(key)
+    for hidden in ("digest", "previous_digest"):
+        del shown[hidden]
+    return {**shown, "scopes": sorted(key.scopes), "models": sorted(key.models) if key.models else key.models}
+
+
+def _create_key(asked: Asked) -> dict[str, Any]:
+    body: KeyBody = asked.given
+    if body.expires_at is not None and body.expires_at <= time.time():
+        raise ValueError("expires_at: expected a time that is still to come, in seconds since 1970")
+    key, text = asked.admin.create_key(
+        asked.actor,
+        asked.tenant,
+        body.user_id,
+        body.name,
+        DEFAULT_SCOPES if body.scopes is None else frozenset(body.scopes),
+        None if body.models is None else frozenset(body.models),
+        body.expires_at,
+    )
+    return {**show_key(key), "key": text}
+
+
+def _rotate_key(asked: Asked) -> dict[str, Any]:
+    key, text = asked.admin.rotate_key(asked.actor, asked.tenant, asked.values["key"], asked.given.grace_s)
+    return {**show_key(key), "key": text}
+
+
+def _set_limits(asked: Asked) -> dict[str, Any]:
+    given = msgspec.structs.asdict(asked.given)
+    limits = Limits(monthly_budget=given.pop("monthly_budget_microdollars"), **given)
+    asked.admin.set_limits(asked.actor, asked.tenant, limits, asked.values.get("key"))
+    return show_limits(limits)
+
+
+def show_limits(limits: Limits) -> dict[str, Any]:
+    shown = asdict(limits)
+    return {"monthly_budget_microdollars": shown.pop("monthly_budget"), **shown}
+
+
+def _list_limits(asked: Asked) -> dict[str, Any]:
+    found = asked.admin.list_limits(asked.actor, asked.tenant)
+    return {subject: show_limits(limits) for subject, limits in found.items()}
+
+
+def _set_price(asked: Asked) -> dict[str, Any]:
+    body: PriceBody = asked.given
+    cached = body.prompt if body.cached_prompt is None else body.cached_prompt
+    price = Price(asked.values["model"], body.prompt, cached, body.completion)
+    asked.admin.set_price(asked.actor, price)
+    return asdict(price)
+
+
+def _usage(asked: Asked, tenant: str | None) -> dict[str, Any]:
+    query: UsageQuery = asked.given
+    today = day_of(time.time())
+    since, until = query.since or f"{month_of(time.time())}-01", query.until or today
+    by = tuple(filter(None, query.by.split(",")))
+    found = asked.admin.usage(asked.actor, tenant, by, since, until)
+    rows = [show_usage(by, each) for each in found]
+    return {"object": "list", "since": since, "until": until, "data": rows}
+
+
+def show_usage(by: tuple[str, ...], summary: UsageSummary) -> dict[str, Any]:
+    shown = asdict(summary)
+    group = dict(zip(by, shown.pop("group"), strict=True))
+    return {**group, "cost_microdollars": shown.pop("cost"), **shown}
+
+
+def _deleted(act: Callable[[Asked], None]) -> Act:
+    def do(asked: Asked) -> dict[str, Any]:
+        act(asked)
+        return {"deleted": True}
+
+    return do
+
+
+def routes(service: Service) -> list[Route]:
+    read, write = Scope.ADMIN_READ, Scope.ADMIN_WRITE
+
+    def route(
+        method: str,
+        path: str,
+        summary: str,
+        act: Act,
+        takes: type[msgspec.Struct] | None = None,
+        scope: Scope | None = None,
+    ) -> Route:
+        changes = method not in ("GET", "DELETE")
+        endpoint = Administer(service, act, takes, 201 if method == "POST" else 200)
+        needed = scope or (read if method == "GET" else write)
+        content_type = "application/json" if changes and takes is not None else ""
+        return Route(
+            method, path, endpoint, summary, takes if changes else None, scope=needed, takes=content_type
+        )
+
+    tenant, user, key = "/admin/tenants/{tenant}", "/users/{user}", "/keys/{key}"
+    return [
+        route("POST", "/admin/tenants", "Make a tenant",
+              lambda a: asdict(a.admin.create_organisation(a.actor, a.given.name)), TenantBody),
+        route("GET", "/admin/tenants", "All tenants",
+              lambda a: _listed(a.admin.list_organisations(a.actor))),
+        route("GET", f"{tenant}/export", "Everything kept of a tenant",
+              lambda a: a.admin.export_organisation(a.actor, a.tenant)),
+        route("DELETE", tenant, "Delete a tenant and everything kept of it",
+              _deleted(lambda a: a.admin.delete_organisation(a.actor, a.tenant))),
+        route("POST", f"{tenant}/users", "Make a user",
+              lambda a: asdict(a.admin.create_user(
+                  a.actor, a.tenant, a.given.name, a.given.role, a.given.platform_admin)), UserBody),
+        route("GET", f"{tenant}/users", "The users of a tenant",
+              lambda a: _listed(a.admin.list_users(a.actor, a.tenant))),
+        route("PATCH", f"{tenant}{user}", "Change a user's role",
+              lambda a: asdict(a.admin.set_role(a.actor, a.tenant, a.values["user"], a.given.role)),
+              RoleBody),
+        route("DELETE", f"{tenant}{user}", "Delete a user, whose keys end",
+              _deleted(lambda a: a.admin.delete_user(a.actor, a.tenant, a.values["user"]))),
+        route("POST", f"{tenant}/keys", "Make a key, which is shown this once", _create_key, KeyBody),
+        route("GET", f"{tenant}/keys", "The keys of a tenant, without their secrets",
+              lambda a: {"object": "list", "data": [*map(show_key, a.admin.list_keys(a.actor, a.tenant))]}),
+        route("POST", f"{tenant}{key}/rotate", "Give a key a new secret", _rotate_key, RotateBody),
+        route("DELETE", f"{tenant}{key}", "Revoke a key for good",
+              _deleted(lambda a: a.admin.revoke_key(a.actor, a.tenant, a.values["key"]))),
+        route("PUT", f"{tenant}/limits", "Set the limits of a tenant", _set_limits, LimitsBody),
+        route("PUT", f"{tenant}{key}/limits", "Set the limits of a key", _set_limits, LimitsBody),
+        route("GET", f"{tenant}/limits", "The limits of a tenant and its keys", _list_limits),
+        route("PUT", "/admin/prices/{model}", "Set what a model's tokens cost", _set_price, PriceBody),
+        route("GET", "/admin/prices", "What tokens cost", lambda a: _listed(a.admin.list_prices(a.actor)),
+              scope=Scope.USAGE_READ),
+        route("GET", f"{tenant}/usage", "Usage and cost of a tenant", lambda a: _usage(a, a.tenant),
+              UsageQuery, Scope.USAGE_READ),
+        route("GET", "/admin/usage", "Usage and cost of all tenants", lambda a: _usage(a, None),
+              UsageQuery, Scope.USAGE_READ),
+        route("GET", "/admin/audit", "What was done, and what was refused",
+              lambda a: _listed(a.admin.audit_log(a.actor, a.given.tenant, a.given.limit)), AuditQuery),
+        route("GET", "/v1/usage", "Your own usage and cost", lambda a: _usage(a, a.tenant),
+              UsageQuery, Scope.USAGE_READ),
+    ]  # fmt: skip

@@ -1,0 +1,152 @@
+"""/v1/conversations: what was said, kept under a name, listed, changed, exported and deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from router.api.decoding import decode, decode_query
+from router.api.errors import respond_json
+from router.api.response_bodies import Metadata
+from router.api.routes import Route
+from router.conversations.conversation_store import ConversationStore
+from router.conversations.exporting import as_json, as_markdown
+from router.conversations.items import GivenItem, read_items
+from router.conversations.owning import Owner
+from router.conversations.pages import Page, PageQuery
+from router.documents.reading import Documents
+from router.documents.uploads import UploadedFiles
+
+if TYPE_CHECKING:
+    from router.conversations.items import Item
+    from router.http.exchange import Exchange
+    from router.record import Record
+    from router.service import Service
+
+MOST_ITEMS_AT_ONCE = 20
+_PATH = "/v1/conversations"
+_Items = Annotated[list[GivenItem], Meta(max_length=MOST_ITEMS_AT_ONCE)]
+
+
+class ConversationBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    metadata: Metadata | None = None
+    items: _Items | None = None
+
+
+class ConversationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All metadata there is to be; its `title` is the conversation's name."""
+
+    metadata: Metadata | None
+
+
+class NewItems(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    items: _Items
+    include: list[str] | None = None
+
+
+class ExportQuery(msgspec.Struct, frozen=True):
+    format: Literal["json", "markdown"] = "json"
+
+
+_body = msgspec.json.Decoder(ConversationBody)
+_change = msgspec.json.Decoder(ConversationChange)
+_items = msgspec.json.Decoder(NewItems)
+
+
+class Conversations:
+    def __init__(self, store: ConversationStore, documents: Documents) -> None:
+        self._store = store
+        self._documents = documents
+
+    async def create(self, exchange: Exchange, record: Record) -> None:
+        body = decode(_body, exchange.request.body or b"{}")
+        items = await read_items(body.items or [], "items", record.caller, self._documents)
+        made = await self._store.create(Owner.of(record.caller), body.metadata or {}, items)
+        respond_json(exchange, record, made.rendered())
+
+    async def list(self, exchange: Exchange, record: Record) -> None:
+        query = decode_query(exchange.request.query, PageQuery)
+        page = await self._store.page(Owner.of(record.caller), query)
+        respond_json(exchange, record, page.rendered(lambda conversation: conversation.rendered()))
+
+    async def show(self, exchange: Exchange, record: Record) -> None:
+        found = await self._store.find(*_named(record))
+        respond_json(exchange, record, found.rendered())
+
+    async def update(self, exchange: Exchange, record: Record) -> None:
+        change = decode(_change, exchange.request.body)
+        changed = await self._store.update(*_named(record), change.metadata or {})
+        respond_json(exchange, record, changed.rendered())
+
+    async def delete(self, exchange: Exchange, record: Record) -> None:
+        owner, conversation_id = _named(record)
+        await self._store.delete(owner, conversation_id)
+        value = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+        respond_json(exchange, record, value)
+
+    async def export(self, exchange: Exchange, record: Record) -> None:
+        """All of it, as JSON or for people."""
+        query = decode_query(exchange.request.query, ExportQuery)
+        owner, conversation_id = _named(record)
+        conversation = await self._store.find(owner, conversation_id)
+        items = await self._store.history(owner, conversation_id, most=None)
+        if query.format == "json":
+            respond_json(exchange, record, as_json(conversation, items))
+            return
+        headers = [
+            ("content-type", "text/markdown; charset=utf-8"),
+            ("content-disposition", f'attachment; filename="{conversation_id}.md"'),
+            ("x-request-id", record.request_id),
+        ]
+        exchange.respond(200, as_markdown(conversation, items).encode(), headers)
+
+    # Items
+
+    async def add_items(self, exchange: Exchange, record: Record) -> None:
+        body = decode(_items, exchange.request.body)
+        items = await read_items(body.items, "items", record.caller, self._documents)
+        await self._store.add(*_named(record), items)
+        respond_json(exchange, record, Page(items).rendered(_shown))
+
+    async def list_items(self, exchange: Exchange, record: Record) -> None:
+        query = decode_query(exchange.request.query, PageQuery)
+        page = await self._store.items(*_named(record), query)
+        respond_json(exchange, record, page.rendered(_shown))
+
+    async def show_item(self, exchange: Exchange, record: Record) -> None:
+        item = await self._store.item(*_named(record), record.values["item_id"])
+        respond_json(exchange, record, item.shown)
+
+    async def delete_item(self, exchange: Exchange, record: Record) -> None:
+        left = await self._store.delete_item(*_named(record), record.values["item_id"])
+        respond_json(exchange, record, left.rendered())
+
+
+def _named(record: Record) -> tuple[Owner, str]:
+    return Owner.of(record.caller), record.values["conversation_id"]
+
+
+def _shown(item: Item) -> dict[str, Any]:
+    return item.shown
+
+
+def routes(service: Service, documents: Documents | None = None) -> list[Route]:
+    api = Conversations(
+        ConversationStore(service.store), documents or Documents(UploadedFiles(service.store))
+    )
+    one = f"{_PATH}/{{conversation_id}}"
+    item = f"{one}/items/{{item_id}}"
+    return [
+        Route("POST", _PATH, api.create, "Begin a conversation", ConversationBody),
+        Route("GET", _PATH, api.list, "One's own conversations, the last used first"),
+        Route("GET", one, api.show, "One conversation"),
+        Route("POST", one, api.update, "Change its metadata; title is its name", ConversationChange),
+        Route("DELETE", one, api.delete, "Delete a conversation and all that was said in it"),
+        Route("GET", f"{one}/export", api.export, "All of it, as JSON or with format=markdown"),
+        Route("GET", f"{one}/items", api.list_items, "What was said, the newest first"),
+        Route("POST", f"{one}/items", api.add_items, "Add to what was said", NewItems),
+        Route("GET", item, api.show_item, "One item"),
+        Route("DELETE", item, api.delete_item, "Delete one item"),
+    ]

@@ -1,0 +1,58 @@
+"""Turns bodies and query strings into checked values, and what is wrong with them into the API's words."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from python_backend.wire.errors import ErrorKind, InflightError
+
+Value = TypeVar("Value")
+_MOST_QUERY_FIELDS = 50
+
+
+def decode(decoder: msgspec.json.Decoder[Value], body: bytes) -> Value:
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        raise invalid("the JSON is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise invalid("the body is not valid UTF-8") from None
+    except msgspec.ValidationError as error:
+        raise explain(str(error)) from None
+    except msgspec.DecodeError as error:
+        raise invalid(f"the body is not valid JSON: {error}") from None
+
+
+def decode_query(query: str, kind: type[Value]) -> Value:
+    """Numbers and booleans may be written as text; a field given twice counts as its last value."""
+    try:
+        fields = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_QUERY_FIELDS))
+    except ValueError:
+        raise invalid(f"the query has more than {_MOST_QUERY_FIELDS} fields") from None
+    try:
+        return msgspec.convert(fields, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise explain(str(error)) from None
+
+
+def explain(problem: str) -> InflightError:
+    """Turns msgspec's sentence into one that names the field first."""
+    what, _, where = problem.partition(" - at `")
+    path = where.rpartition("$")[2].rstrip("`").lstrip(".")
+    if what.startswith("Object contains unknown field"):
+        field = ".".join(filter(None, [path, what.split("`")[1]]))
+        return invalid(f"Unrecognized request argument supplied: {field}", field)
+    if what.startswith("Object missing required field"):
+        field = ".".join(filter(None, [path, what.split("`")[1]]))
+        return invalid(f"Missing required parameter: {field}", field)
+    what = what[0].lower() + what[1:]
+    if where.startswith("key`"):
+        what = f"a key: {what}"
+    return invalid(f"{path}: {what}" if path else f"the body: {what}", path or None)
+
+
+def invalid(message: str, param: str | None = None) -> InflightError:
+    return InflightError(ErrorKind.INVALID_REQUEST, message, param)

@@ -1,0 +1,49 @@
+"""An exchange whose end is held back, for an answer that is stored before its end is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router.http.exchange import Exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.http.exchange import Headers
+
+
+class HeldExchange(Exchange):
+    """Passes on everything but the end: neither a whole answer nor an error, nor the last bytes of a stream.
+
+    `tail` holds the latter; who holds this ends the exchange behind it.
+    """
+
+    __slots__ = ("_behind", "tail")
+
+    def __init__(self, behind: Exchange) -> None:
+        super().__init__(behind.request, behind._wire)
+        self._behind = behind
+        self.tail = b""
+
+    @property
+    def started(self) -> bool:
+        return self._behind.started
+
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        self._behind.on_disconnect(callback)
+
+    def start(self, status: int, headers: Headers, length_bytes: int | None = None) -> None:
+        self._behind.start(status, headers, length_bytes)
+
+    async def send(self, data: bytes) -> None:
+        await self._behind.send(data)
+
+    def respond(self, status: int, body: bytes, headers: Headers) -> None:
+        self.ended = True
+
+    def end(self, data: bytes = b"") -> None:
+        self.tail = data
+        self.ended = True
+
+    def end_behind(self, data: bytes) -> None:
+        self._behind.end(data)

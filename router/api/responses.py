@@ -1,0 +1,89 @@
+"""/v1/responses: what is answered, shown again and deleted there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.api.decoding import decode_query, invalid
+from router.api.errors import respond_json
+from router.api.response_bodies import ResponseBody
+from router.api.response_making import CreateResponse
+from router.api.routes import Route
+from router.conversations.counting import Tokenizers
+from router.conversations.owning import Owner, missing
+from router.conversations.pages import Page, PageQuery
+from router.conversations.response_store import ResponseStore
+from router.documents.reading import Documents
+from router.documents.uploads import UploadedFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from router.conversations.items import Item
+    from router.http.exchange import Exchange
+    from router.record import Record
+    from router.service import Service
+
+_PATH = "/v1/responses"
+
+
+class ShowQuery(msgspec.Struct, frozen=True):
+    stream: bool = False
+
+
+class StoredResponses:
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    async def show(self, exchange: Exchange, record: Record) -> None:
+        if decode_query(exchange.request.query, ShowQuery).stream:
+            message = "stream: a stored response comes whole"
+            raise InflightError(ErrorKind.UNSUPPORTED, message, "stream")
+        response = await self._store.find(Owner.of(record.caller), record.values["response_id"])
+        respond_json(exchange, record, response)
+
+    async def list_input(self, exchange: Exchange, record: Record) -> None:
+        query = decode_query(exchange.request.query, PageQuery)
+        items = await self._store.input_items(Owner.of(record.caller), record.values["response_id"])
+        page = _page(items, query)
+        respond_json(exchange, record, page.rendered(lambda item: item.shown))
+
+    async def delete(self, exchange: Exchange, record: Record) -> None:
+        response_id = record.values["response_id"]
+        await self._store.delete(Owner.of(record.caller), response_id)
+        respond_json(exchange, record, {"id": response_id, "object": "response", "deleted": True})
+
+    async def cancel(self, exchange: Exchange, record: Record) -> None:
+        await self._store.find(Owner.of(record.caller), record.values["response_id"])
+        raise invalid("only a response made with background can be cancelled, and there are none here")
+
+
+def _page(items: list[Item], query: PageQuery) -> Page[Item]:
+    ordered = items if query.order == "asc" else items[::-1]
+    if query.after is not None:
+        places = [index for index, item in enumerate(ordered) if item.id == query.after]
+        if not places:
+            raise missing("Item", query.after, "after")
+        ordered = ordered[places[0] + 1 :]
+    return Page.of(ordered, query.limit)
+
+
+def routes(
+    service: Service, documents: Documents | None = None, checkpoints: Mapping[str, Path] | None = None
+) -> list[Route]:
+    """`checkpoints` are the directories of the models, for their tokenizers."""
+    documents = documents or Documents(UploadedFiles(service.store))
+    create = CreateResponse(service, documents, Tokenizers(checkpoints or {}))
+    stored = StoredResponses(ResponseStore(service.store))
+    one = f"{_PATH}/{{response_id}}"
+    return [
+        Route("POST", _PATH, create, "Answer, remembering what was said", ResponseBody, streams=True),
+        Route("GET", one, stored.show, "A response that was stored"),
+        Route("DELETE", one, stored.delete, "Delete a stored response"),
+        Route("GET", f"{one}/input_items", stored.list_input, "What a stored response was asked"),
+        Route("POST", f"{one}/cancel", stored.cancel, "Refused: nothing runs in the background", takes=""),
+    ]

@@ -1,0 +1,1 @@
+"""What was said before: kept, cut to what a model can read, shown, taken away."""

@@ -1,0 +1,220 @@
+"""One gRPC call: a request, and the messages of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from router.grpc.messages import PREFIX_BYTES, MessageReader
+from router.grpc.status import GrpcError, StatusCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.grpc.headers import ResponseHeaders
+
+# What a server may send ahead of the reader. With the bytes that wait for a slow HTTP client this stays under
+# 256 KiB a stream.
+STREAM_WINDOW_BYTES = 128 << 10
+
+
+class Carrier(Protocol):
+    """The connection, as a call sees it."""
+
+    def credit(self, call: Call, increment_bytes: int) -> None:
+        """Lets the server send that much more on this stream."""
+
+    def drop(self, call: Call) -> None:
+        """Takes a call off the connection that the server has not ended."""
+
+
+class Call:
+    """Ends exactly once, with `error` None or saying why; what was received before can still be read."""
+
+    __slots__ = (
+        "_carrier",
+        "_deadline",
+        "_discarding",
+        "_messages",
+        "_on_end",
+        "_reader",
+        "_started",
+        "_unread_bytes",
+        "_waiter",
+        "_window_bytes",
+        "attempts",
+        "deadline_s",
+        "ended",
+        "error",
+        "method",
+        "request",
+        "send_window_bytes",
+        "stream_id",
+        "unsent",
+    )
+
+    def __init__(self, method: str, request: bytes, max_message_bytes: int) -> None:
+        self.method = method
+        self.request = request
+        self.ended = False
+        self.error: GrpcError | None = None
+        # Kept for the connection: our place on it, and what the server's window has not let through.
+        self.stream_id = 0
+        self.send_window_bytes = 0
+        self.unsent: memoryview | None = None
+        self.attempts = 0
+        self.deadline_s: float | None = None
+        self._carrier: Carrier | None = None
+        self._reader = MessageReader(max_message_bytes)
+        self._messages: deque[bytes] = deque()
+        self._unread_bytes = 0
+        self._window_bytes = STREAM_WINDOW_BYTES
+        self._started = False
+        self._discarding = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._on_end: Callable[[], None] | None = None
+
+    # For the caller
+
+    async def read(self) -> bytes | None:
+        """The next message, or None after the last; raises GrpcError where the call failed."""
+        while not self._messages:
+            if self.ended:
+                if self.error is not None:
+                    raise GrpcError(self.error.code, self.error.details)
+                return None
+            if self._waiter is not None:
+                raise RuntimeError("somebody else is reading this call")
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        message = self._messages.popleft()
+        self._unread_bytes -= len(message) + PREFIX_BYTES
+        if not self.ended:
+            self._credit()
+        return message
+
+    def cancel(self) -> None:
+        """Gives the call up; what was not read is gone."""
+        self.fail(GrpcError(StatusCode.CANCELLED, "cancelled by the caller"))
+        self._forget_messages()
+
+    def discard(self) -> None:
+        """Lets the call run to its end with nobody reading."""
+        self._discarding = True
+        self._forget_messages()
+        if not self.ended:
+            self._credit()
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Calls back once, when the call has ended; at once if it has."""
+        if self.ended:
+            callback()
+        else:
+            self._on_end = callback
+
+    def set_deadline(self, timeout_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.deadline_s = loop.time() + timeout_s
+        self._deadline = loop.call_later(timeout_s, self._expire)
+
+    def fail(self, error: GrpcError) -> None:
+        """Ends the call from this side."""
+        if not self.ended:
+            carrier = self._carrier
+            self.end(error)
+            if carrier is not None:
+                carrier.drop(self)
+
+    def _expire(self) -> None:
+        self.fail(GrpcError(StatusCode.DEADLINE_EXCEEDED, "the server did not answer in time"))
+
+    # For the connection
+
+    def opened(self, carrier: Carrier, stream_id: int, send_window_bytes: int) -> None:
+        self._carrier = carrier
+        self.stream_id = stream_id
+        self.send_window_bytes = send_window_bytes
+        self.attempts += 1
+
+    def closed_unseen(self) -> bool:
+        """The server says it has not looked at this call; tells whether it may begin again elsewhere."""
+        self._carrier = None
+        self.unsent = None
+        return not self._started
+
+    def receive(self, data: bytes, flow_bytes: int) -> None:
+        """Part of the answer; `flow_bytes` is what it counts against the window, padding included."""
+        if not self._started:
+            self.fail(GrpcError(StatusCode.INTERNAL, "the server sent a message before its headers"))
+            return
+        self._window_bytes -= flow_bytes
+        if self._window_bytes < 0:
+            self.fail(GrpcError(StatusCode.INTERNAL, "the server sent more than it may"))
+            return
+        try:
+            messages = self._reader.feed(data)
+        except GrpcError as error:
+            self.fail(error)
+            return
+        if messages and not self._discarding:
+            self._messages.extend(messages)
+            for message in messages:
+                self._unread_bytes += len(message) + PREFIX_BYTES
+            self._wake()
+        self._credit()
+
+    def receive_headers(self, headers: ResponseHeaders, last: bool) -> None:
+        if last:
+            error = headers.outcome()
+            if error is None and self._reader.held_bytes:
+                error = GrpcError(StatusCode.INTERNAL, "the stream ended inside a message")
+            self.end(error)
+        elif self._started:
+            self.fail(GrpcError(StatusCode.INTERNAL, "the server sent its headers twice"))
+        elif not headers.is_informational:
+            self._started = True
+            if (refusal := headers.refusal()) is not None:
+                self.fail(refusal)
+
+    def end(self, error: GrpcError | None) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        self.error = error
+        self.unsent = None
+        self._carrier = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._wake()
+        if self._on_end is not None:
+            callback, self._on_end = self._on_end, None
+            callback()
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _forget_messages(self) -> None:
+        self._messages.clear()
+        self._unread_bytes = 0
+
+    def _credit(self) -> None:
+        """Gives back what was read, so that unread messages and the window are one window together.
+
+        A message that does not fit is given back as it comes, once it is the one that the reader waits for:
+        otherwise it would never be whole.
+        """
+        kept_bytes = self._unread_bytes
+        if self._messages or self._reader.needed_bytes <= STREAM_WINDOW_BYTES // 2:
+            kept_bytes += self._reader.held_bytes
+        owed_bytes = STREAM_WINDOW_BYTES - self._window_bytes - kept_bytes
+        if owed_bytes >= STREAM_WINDOW_BYTES // 2 and self._carrier is not None:
+            self._window_bytes += owed_bytes
+            self._carrier.credit(self, owed_bytes)

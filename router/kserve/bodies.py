@@ -1,0 +1,153 @@
+"""HTTP bodies of the inference protocol: JSON, and behind it the tensors that are sent as bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from router.api.decoding import decode
+from router.kserve.answers import Output
+from router.kserve.offers import VERSION
+from router.kserve.tensors import MAX_ELEMENTS, Sent, refuse, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from router.kserve.offers import Asked
+
+HEADER_LENGTH = "inference-header-content-length"
+# As JSON a number takes a hundred times as long as its bytes, and everybody else waits.
+MAX_JSON_ELEMENTS = 1 << 16
+_MAX_DEPTH = 8
+
+
+class InputBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    shape: list[int]
+    datatype: str
+    data: Any = None
+    parameters: dict[str, Any] = {}
+
+
+class OutputBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class InferBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    inputs: list[InputBody]
+    outputs: list[OutputBody] = []
+    id: str = ""
+    parameters: dict[str, Any] = {}
+
+
+_decoder = msgspec.json.Decoder(InferBody)
+
+
+def read_body(body: bytes, header_length: str | None) -> tuple[InferBody, list[Sent]]:
+    """The JSON part, and all inputs with what belongs to them of the bytes behind it."""
+    end = _header_end(body, header_length)
+    header = decode(_decoder, body[:end])
+    inputs = []
+    for given in header.inputs:
+        size = _binary_size(given)
+        if size is None:
+            data: bytes | list[Any] = flat(given.name, given.data)
+        else:
+            if given.data is not None:
+                raise refuse(f"input '{shown(given.name)}' has both data and binary_data_size", given.name)
+            if end + size > len(body):
+                raise refuse(f"input '{shown(given.name)}' runs past the end of the body", given.name)
+            data = body[end : end + size]
+            end += size
+        inputs.append(Sent(given.name, given.datatype, given.shape, data))
+    if end != len(body):
+        raise refuse(f"{len(body) - end} bytes of the body belong to no input")
+    return header, inputs
+
+
+def _header_end(body: bytes, header_length: str | None) -> int:
+    if header_length is None:
+        return len(body)
+    if not (header_length.isascii() and header_length.isdigit() and int(header_length[:12]) <= len(body)):
+        raise refuse("Inference-Header-Content-Length: allowed is the size of the JSON part in bytes")
+    return int(header_length)
+
+
+def _binary_size(given: InputBody) -> int | None:
+    size: int | None = None
+    for name, value in given.parameters.items():
+        if name.startswith("shared_memory"):
+            raise refuse("shared memory is not offered: send the tensor itself", name)
+        if name != "binary_data_size":
+            raise refuse(f"input '{shown(given.name)}' has an unknown parameter '{shown(name)}'", name)
+        if type(value) is not int or value < 0:
+            raise refuse("binary_data_size: allowed are whole numbers from 0", name)
+        size = value
+    return size
+
+
+def flat(name: str, given: Any) -> list[Any]:
+    """The elements of JSON lists in lists, in order."""
+    if not isinstance(given, list):
+        raise refuse(f"input '{shown(name)}': its data is a list of elements", name)
+    data: list[Any] = given
+    for _ in range(_MAX_DEPTH):
+        if not any(isinstance(element, list) for element in data):
+            return data
+        if not all(isinstance(element, list) for element in data):
+            raise refuse(f"input '{shown(name)}': its lists are not all of one depth", name)
+        data = [element for row in data for element in row]
+        if len(data) > MAX_ELEMENTS:
+            raise refuse(f"input '{shown(name)}': allowed are up to {MAX_ELEMENTS} elements", name)
+    raise refuse(f"input '{shown(name)}': its lists are too deep", name)
+
+
+def binary_outputs(body: InferBody, by_default: bool) -> Collection[str] | None:
+    """The names of the outputs that are wanted as bytes; None where all are."""
+    names = set()
+    for output in body.outputs:
+        for name in output.parameters:
+            if name != "binary_data":
+                why = "shared memory" if name.startswith("shared_memory") else f"'{shown(name)}'"
+                raise refuse(f"output '{shown(output.name)}': {why} is not offered; allowed is binary_data")
+        wanted = output.parameters.get("binary_data", by_default)
+        if not isinstance(wanted, bool):
+            raise refuse("binary_data: allowed are true and false", "binary_data")
+        if wanted:
+            names.add(output.name)
+    return None if by_default and not body.outputs else names
+
+
+def render(
+    asked: Asked, outputs: Sequence[Output], binary: Collection[str] | None
+) -> tuple[bytes, int | None]:
+    """The answer's body, and the length of its JSON part where bytes follow."""
+    described: list[dict[str, Any]] = []
+    tail: list[bytes] = []
+    for output in outputs:
+        entry: dict[str, Any] = {"name": output.name, "datatype": output.dtype, "shape": output.shape}
+        if binary is None or output.name in binary:
+            entry["parameters"] = {"binary_data_size": len(output.raw)}
+            tail.append(output.raw)
+        else:
+            entry["data"] = as_json(output)
+        described.append(entry)
+    head = msgspec.json.encode({**head_fields(asked), "outputs": described})
+    return (b"".join([head, *tail]), len(head)) if tail else (head, None)
+
+
+def head_fields(asked: Asked) -> dict[str, Any]:
+    named: Mapping[str, Any] = {"id": asked.client_id} if asked.client_id else {}
+    return {**named, "model_name": asked.name, "model_version": VERSION}
+
+
+def as_json(output: Output) -> list[Any]:
+    if output.count > MAX_JSON_ELEMENTS:
+        raise refuse(
+            f"output '{output.name}' has {output.count} elements; as JSON up to {MAX_JSON_ELEMENTS} are "
+            "allowed: ask for it with binary_data",
+            output.name,
+        )
+    return output.elements()

@@ -1,0 +1,128 @@
+"""An embedding model by its contract: rows of texts or of token ids to vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from python_backend.wire import codec
+from python_backend.wire.tensors import EMBEDDINGS
+from router.admission import Need
+from router.api.embeddings import SPECIAL_TOKENS
+from router.embedder import EmbeddingCall, EmbeddingRun
+from router.kserve.answers import Answer, Output, pick
+from router.kserve.tensors import by_name, refuse
+from router.tenancy.model import Scope
+from router.ticket import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from router.embedder import EmbeddingAnswer, EmbeddingLimits, ServedEmbedder, TokenIds
+    from router.kserve.offers import Asked
+    from router.kserve.tensors import Value, Values
+    from router.metrics import Metrics
+    from router.record import Record
+    from router.ticket import Ticket
+
+_PADDING = -1
+_ALL = frozenset(tensor.name for tensor in EMBEDDINGS.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingOffer:
+    served: ServedEmbedder
+    triton_name: str
+    inputs = by_name(EMBEDDINGS.inputs)
+    outputs = by_name(EMBEDDINGS.outputs)
+    platform = ""
+    scope = Scope.EMBEDDINGS
+    is_decoupled = False
+
+    @property
+    def name(self) -> str:
+        return self.served.name
+
+    async def ready(self) -> bool:
+        return await self.served.embedder.ready()
+
+    def job(self, asked: Asked, record: Record, whole: bool) -> EmbeddingJob:
+        return EmbeddingJob(self.served, asked, record)
+
+
+class EmbeddingJob:
+    """One call of the model, whose one answer holds all rows."""
+
+    def __init__(self, served: ServedEmbedder, asked: Asked, record: Record) -> None:
+        if asked.parameters.to_model:
+            name = next(iter(asked.parameters.to_model))
+            raise refuse(f"parameter '{name}' is for language models", name)
+        self._call = embedding_call(asked.values, served.limits)
+        self._run = EmbeddingRun(served.embedder, [self._call], record)
+        self._shown = asked.outputs or _ALL
+        self.need = Need(self._call.most_tokens)
+
+    async def check(self) -> None:
+        """No text comes out of it."""
+
+    async def run(self, ticket: Ticket, metrics: Metrics, take: Callable[[Answer], Awaitable[None]]) -> None:
+        answers: list[EmbeddingAnswer] = []
+        await self._run.finish(ticket, lambda number, answer: answers.append(answer))
+        outputs = self._outputs(answers[0])
+        ticket.bill(Outcome.FINISHED)
+        await take(Answer(pick(outputs, self._shown), final=True))
+
+    async def settle(self) -> None:
+        """The run has ended all of its calls by itself."""
+
+    def _outputs(self, answer: EmbeddingAnswer) -> dict[str, Output]:
+        rows = len(answer.tokens)
+        vectors = Output("EMBEDDING", "FP32", (rows, self._call.dimensions), answer.vectors)
+        tokens = Output("TOKENS", "INT32", (rows, 1), codec.encode("INT32", answer.tokens))
+        return {"EMBEDDING": vectors, "TOKENS": tokens}
+
+
+def embedding_call(values: Values, limits: EmbeddingLimits) -> EmbeddingCall:
+    texts, ids = values.get("TEXT"), values.get("INPUT_IDS")
+    if texts is None and ids is None:
+        raise refuse("input 'TEXT' or 'INPUT_IDS' is missing", "TEXT")
+    if texts is not None and ids is not None:
+        raise refuse("inputs 'TEXT' and 'INPUT_IDS' cannot go together", "INPUT_IDS")
+    dimensions = _dimensions(values.get("DIMENSIONS"), limits)
+    if texts is not None:
+        rows = [text.decode() for text in texts.elements]
+        if not all(rows):
+            raise refuse("input 'TEXT': an empty text has no embedding", "TEXT")
+        sizes = [len(text) for text in texts.elements]
+        return EmbeddingCall(rows, dimensions, _most(sizes, limits))
+    assert ids is not None
+    id_rows = _id_rows(ids, limits)
+    return EmbeddingCall(id_rows, dimensions, _most([len(row) for row in id_rows], limits))
+
+
+def _most(sizes: list[int], limits: EmbeddingLimits) -> int:
+    return sum(min(limits.max_tokens, size + SPECIAL_TOKENS) for size in sizes)
+
+
+def _dimensions(given: Value | None, limits: EmbeddingLimits) -> int:
+    if given is None:
+        return limits.dimensions
+    chosen = set(given.elements)
+    if len(chosen) > 1 or not 1 <= min(chosen) <= limits.dimensions:
+        allowed = f"the same for all rows, 1 to {limits.dimensions}"
+        raise refuse(f"input 'DIMENSIONS': allowed is {allowed}", "DIMENSIONS")
+    return int(given.elements[0])
+
+
+def _id_rows(ids: Value, limits: EmbeddingLimits) -> list[TokenIds]:
+    """Rows of different lengths are filled up with -1 at their ends."""
+    rows = []
+    for index in range(ids.rows):
+        row = ids.row(index)
+        while row and row[-1] == _PADDING:
+            row.pop()
+        if not row or min(row) < 0 or max(row) >= limits.vocabulary:
+            allowed = f"ids from 0 to {limits.vocabulary - 1}, then -1 to fill a row up"
+            raise refuse(f"input 'INPUT_IDS', row {index}: allowed are {allowed}", "INPUT_IDS")
+        rows.append(row)
+    return rows

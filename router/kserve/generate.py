@@ -1,0 +1,65 @@
+"""Triton's generate extension: fields of a JSON object to tensors, tensors to fields."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from router.api.decoding import decode
+from router.kserve.bodies import as_json, head_fields
+from router.kserve.tensors import Sent, refuse, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from python_backend.wire.tensors import Tensor
+    from router.kserve.answers import Output
+    from router.kserve.offers import Asked
+    from router.kserve.tensors import Tensors
+
+_decoder = msgspec.json.Decoder(dict[str, Any])
+# JSON allows these bare, but parsers that split with `str.splitlines` would break an event at them.
+_LINE_ENDS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})
+
+
+def read_body(body: bytes, known: Tensors) -> tuple[str, list[Sent], dict[str, Any]]:
+    """The id, the inputs and the parameters: every field that no input is called after is one."""
+    fields = decode(_decoder, body)
+    client_id = fields.pop("id", "")
+    if not isinstance(client_id, str):
+        raise refuse("id: allowed is a text", "id")
+    nested = fields.pop("parameters", {})
+    if not isinstance(nested, dict):
+        raise refuse("parameters: allowed is an object", "parameters")
+    for name in nested:
+        if name in fields:
+            raise refuse(f"'{shown(name)}' is there twice", name)
+    inputs: list[Sent] = []
+    parameters: dict[str, Any] = {}
+    for name, value in (*fields.items(), *nested.items()):
+        if name in known:
+            inputs.append(_sent(known[name], value))
+        else:
+            parameters[name] = value
+    return client_id, inputs, parameters
+
+
+def _sent(tensor: Tensor, value: Any) -> Sent:
+    """One row; a single value stands for a list of one."""
+    elements = value if isinstance(value, list) else [value]
+    if any(isinstance(element, (list, dict)) or element is None for element in elements):
+        raise refuse(f"'{tensor.name}': allowed is a value, or a list of values", tensor.name)
+    if len(tensor.dims) > 1:
+        raise refuse(f"'{tensor.name}' can be sent to /infer alone", tensor.name)
+    return Sent(tensor.name, tensor.dtype, (1, len(elements)), elements)
+
+
+def render(asked: Asked, outputs: Sequence[Output]) -> bytes:
+    """One line, for every parser."""
+    fields = head_fields(asked)
+    for output in outputs:
+        elements = as_json(output)
+        fields[output.name] = elements[0] if len(elements) == 1 else elements
+    encoded = msgspec.json.encode(fields)
+    return encoded if encoded.isascii() else encoded.decode().translate(_LINE_ENDS).encode()

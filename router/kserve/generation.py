@@ -1,0 +1,257 @@
+"""A language model by the ensemble's contract: what its inputs ask for, and what its answers cost."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tritonclient.grpc import service_pb2
+
+from python_backend.wire import codec
+from python_backend.wire.errors import InflightError
+from python_backend.wire.tensors import ENSEMBLE
+from router.answering import need_of
+from router.kserve.answers import Answer, number, pick, read_outputs
+from router.kserve.guarding import FILTERED, GuardedText, check_prompts
+from router.kserve.parameters import EMPTY_FINAL
+from router.kserve.tensors import Value, by_name, refuse
+from router.pipeline import MAX_NEW_TOKENS, GenerationCall
+from router.tenancy.model import Scope
+from router.ticket import Outcome
+from router.triton_messages import STOP_WORDS, is_final, read_delta
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from router.admission import Need
+    from router.kserve.offers import Asked
+    from router.kserve.tensors import Values
+    from router.metrics import Metrics
+    from router.record import Record
+    from router.registry import ServedModel
+    from router.safety.guard import Safety
+    from router.ticket import Ticket
+
+MAX_SEQUENCES = 64
+# What other servers of the contract have too, and why an answer ended; the rest is between router and engine.
+INPUTS = by_name(tensor for tensor in ENSEMBLE.inputs if not tensor.extension)
+OUTPUTS = by_name(
+    tensor for tensor in ENSEMBLE.outputs if not tensor.extension or tensor.name == "finish_reason"
+)
+_PERFORMANCE = frozenset(
+    name
+    for name in OUTPUTS
+    if name.startswith(("kv_cache_", "total_", "acceptance_")) or name.endswith("_time_ns")
+)
+# The flags that the router sets for its own account, and the outputs that come of them.
+_ACCOUNT = {
+    "return_num_input_tokens": frozenset({"num_input_tokens"}),
+    "return_num_output_tokens": frozenset({"num_output_tokens"}),
+    "return_perf_metrics": _PERFORMANCE,
+}
+_FINISH_REASONS = {"end_id": "stop", "stop_words": "stop", "length": "length"}
+
+
+class RawGeneration(Protocol):
+    """One request under way in Triton."""
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """Its responses as they come, the last one marked final. Raises InflightError when it fails."""
+
+    def stop(self) -> None:
+        """Asks the engine to end early. The responses then end by themselves, soon; read them to the end."""
+
+
+class Relay(Protocol):
+    """One ensemble that takes requests built from the contract."""
+
+    def relay(self, request: Any) -> RawGeneration:
+        """Starts nothing until the first response is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOffer:
+    """A served language model; `triton_name` is its ensemble's."""
+
+    served: ServedModel
+    triton_name: str
+    relay: Relay
+    safety: Safety | None = None
+    inputs = INPUTS
+    outputs = OUTPUTS
+    platform = "ensemble"
+    scope = Scope.INFERENCE
+    is_decoupled = True
+
+    @property
+    def name(self) -> str:
+        return self.served.name
+
+    async def ready(self) -> bool:
+        return await self.served.pipeline.ready()
+
+    def job(self, asked: Asked, record: Record, whole: bool) -> GenerationJob:
+        return GenerationJob(self, asked, record, whole)
+
+
+class GenerationJob:
+    """One request to a language model, from its checked inputs to its last response."""
+
+    def __init__(self, offer: GenerationOffer, asked: Asked, record: Record, whole: bool) -> None:
+        self._record = record
+        self._offer = offer
+        self._inputs = complete(asked.values, whole)
+        self.need = need(self._inputs, offer.served.context_tokens)
+        self._shown = shown_outputs(asked.values, asked.outputs)
+        self._echoes = echoes(self._inputs)
+        self._guarded = GuardedText(offer.safety, offer.name)
+        request = build(offer.triton_name, self._inputs, record.request_id, record.tenant)
+        for name, value in asked.parameters.to_model.items():
+            field = "bool_param" if isinstance(value, bool) else "string_param"
+            setattr(request.parameters[name], field, value)
+        self._generation = offer.relay.relay(request)
+        self._counted_rows: set[int] = set()
+        self._last_s = 0.0
+
+    async def check(self) -> None:
+        if self._offer.safety is not None:
+            sequences = sum(sequences_of(self._inputs))
+            await check_prompts(self._offer.safety, self._offer.name, self._inputs, sequences)
+
+    async def run(self, ticket: Ticket, metrics: Metrics, take: Callable[[Answer], Awaitable[None]]) -> None:
+        ticket.attach(self._generation)
+        self._record.dispatched_s = time.monotonic()
+        async for response in self._generation:
+            if ticket.cut_by is not None:
+                continue  # the engine was told to stop: what still comes is for nobody
+            answer = self._read(response, metrics)
+            if answer.final:
+                ticket.bill(Outcome.FINISHED)
+            await take(answer)
+            if self._guarded.tripped:
+                return
+
+    def _read(self, response: Any, metrics: Metrics) -> Answer:
+        outputs, final = read_outputs(OUTPUTS, response), is_final(response)
+        row, sequence = number(outputs, "batch_index"), number(outputs, "sequence_index")
+        if outputs:
+            self._count(response, row, metrics)
+        outputs = self._guarded.let(outputs, final)
+        if self._guarded.tripped:
+            self._record.finish_reason, final = FILTERED, True
+        return Answer(pick(outputs, self._shown), final, row, sequence)
+
+    async def settle(self) -> None:
+        """Reads to the end, so that the engine is known to be done; stopping what has ended does nothing."""
+        self._generation.stop()
+        try:
+            async for _ in self._generation:
+                pass
+        except InflightError:
+            pass  # the client has its answer already
+
+    def _count(self, response: Any, row: int, metrics: Metrics) -> None:
+        record, now_s = self._record, time.monotonic()
+        delta = read_delta(response)
+        if row not in self._counted_rows:
+            self._counted_rows.add(row)
+            record.prompt_tokens += delta.prompt_tokens
+            record.cached_tokens += min(delta.cached_tokens, delta.prompt_tokens)
+        echoed = delta.prompt_tokens if self._echoes[row] else 0
+        record.completion_tokens += max(delta.completion_tokens - echoed, 0)
+        record.received_s = now_s
+        record.engine = delta.engine or record.engine
+        if delta.finish is not None:
+            record.finish_reason = _FINISH_REASONS.get(delta.finish, delta.finish)
+        share = metrics.share(record)
+        if self._last_s:
+            share.between_chunks.observe(now_s - self._last_s)
+        else:
+            share.first_token.observe(now_s - record.arrived_s)
+            record.first_token_s = now_s
+        self._last_s = now_s
+
+
+def complete(values: Values, whole: bool) -> Values:
+    """The inputs that are sent: the client's, with what the router needs to know and Triton to batch."""
+    rows = values["text_input"].rows
+    _check_amounts(values)
+    sent = dict(values)
+    counts = [min(count, MAX_NEW_TOKENS) for count in values["max_tokens"].elements]
+    sent["max_tokens"] = _each(counts, "INT32")
+    sent["stop_words"] = _padded(values.get("stop_words"), rows)
+    for name in _ACCOUNT:
+        sent[name] = _each([True] * rows)
+    if whole:
+        sent["stream"] = _each([False] * rows)
+    if "exclude_input_in_output" not in sent:
+        sent["exclude_input_in_output"] = _each([False] * rows)
+    return {name: sent[name] for name in INPUTS if name in sent}
+
+
+def _check_amounts(values: Values) -> None:
+    if min(values["max_tokens"].elements) < 1:
+        raise refuse(f"input 'max_tokens': allowed are 1 to {MAX_NEW_TOKENS}", "max_tokens")
+    sequences = sequences_of(values)
+    if min(sequences) < 1 or sum(sequences) > MAX_SEQUENCES:
+        allowed = f"1 and more, up to {MAX_SEQUENCES} of all rows together"
+        raise refuse(f"input 'num_return_sequences': allowed are {allowed}", "num_return_sequences")
+
+
+def sequences_of(values: Values) -> list[int]:
+    given = values.get("num_return_sequences")
+    return [1] * values["text_input"].rows if given is None else given.elements
+
+
+def _each(elements: list[Any], dtype: str = "BOOL") -> Value:
+    return Value(dtype, (len(elements), 1), elements)
+
+
+def _padded(words: Value | None, rows: int) -> Value:
+    """Triton batches only requests of the same shapes, so there are always so many words; empty ones pass."""
+    found = [[]] * rows if words is None else [words.row(index) for index in range(rows)]
+    width = -(-max(len(found[0]), 1) // STOP_WORDS) * STOP_WORDS
+    elements = [word for row in found for word in (*row, *[b""] * (width - len(row)))]
+    return Value("BYTES", (rows, width), elements)
+
+
+def need(values: Values, context_tokens: int) -> Need:
+    calls = []
+    for text, most, sequences in zip(
+        values["text_input"].elements, values["max_tokens"].elements, sequences_of(values), strict=True
+    ):
+        for number_of_it in range(sequences):
+            shares = number_of_it > 0
+            calls.append(
+                GenerationCall(
+                    request_id="", prompt=text.decode(), max_tokens=most, seed=0, shares_prompt=shares
+                )
+            )
+    return need_of(calls, context_tokens)
+
+
+def echoes(values: Values) -> list[bool]:
+    """Of each row, whether its output begins with the prompt and counts it."""
+    excluded = values["exclude_input_in_output"].elements
+    streamed = values["stream"].elements if "stream" in values else [False] * len(excluded)
+    return [not (out or stream) for out, stream in zip(excluded, streamed, strict=True)]
+
+
+def shown_outputs(values: Values, asked: frozenset[str]) -> frozenset[str]:
+    """What the client asked for by name, or else all that Triton itself would send it."""
+    if asked:
+        return asked
+    wanted = [flag for flag in _ACCOUNT if flag in values and any(values[flag].elements)]
+    hidden = frozenset().union(*(names for flag, names in _ACCOUNT.items() if flag not in wanted))
+    return frozenset(OUTPUTS) - hidden
+
+
+def build(model: str, values: Values, request_id: str, tenant: str) -> Any:
+    message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    message.parameters[EMPTY_FINAL].bool_param = True
+    message.parameters["tenant"].string_param = tenant
+    for name, value in values.items():
+        message.inputs.add(name=name, datatype=value.dtype, shape=value.shape)
+        message.raw_input_contents.append(codec.encode(value.dtype, value.elements))
+    return message

@@ -1,0 +1,215 @@
+"""KServe v2 over HTTP, on the router's own port."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router.api import sse
+from router.api.errors import HttpError, respond_json, write_error
+from router.api.routes import Route
+from router.kserve import bodies, describing, generate
+from router.kserve.answers import join
+from router.kserve.refusals import NOT_OFFERED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from router.api.routes import Endpoint
+    from router.http.exchange import Exchange
+    from router.kserve.answers import Answer, Output
+    from router.kserve.inference import Door
+    from router.kserve.offers import Asked, Offer
+    from router.record import Record
+
+_MODEL = "/v2/models/{name}"
+_VERSION = "/v2/models/{name}/versions/{version}"
+_PLAIN = "text/plain"
+
+
+class WholeAnswer:
+    """Collects everything and answers once."""
+
+    def __init__(
+        self, exchange: Exchange, record: Record, render: Callable[[Sequence[Output]], None]
+    ) -> None:
+        self._exchange = exchange
+        self._record = record
+        self._render = render
+        self._answers: list[Answer] = []
+
+    async def take(self, answer: Answer) -> None:
+        self._answers.append(answer)
+        if answer.final:
+            self._render(join(self._answers))
+
+    def fail(self, error: Exception) -> None:
+        write_error(self._exchange, self._record, error)
+
+
+class EventStream:
+    """Each answer an event as it comes; until the first one an error still has a status."""
+
+    def __init__(self, exchange: Exchange, record: Record, asked: Asked) -> None:
+        self._exchange = exchange
+        self._record = record
+        self._asked = asked
+
+    async def take(self, answer: Answer) -> None:
+        exchange = self._exchange
+        if not exchange.started:
+            exchange.start(200, [*sse.HEADERS, ("x-request-id", self._record.request_id)])
+        if answer.outputs:
+            await exchange.send(b"data: " + generate.render(self._asked, answer.outputs) + b"\n\n")
+        if answer.final:
+            exchange.end()
+
+    def fail(self, error: Exception) -> None:
+        write_error(self._exchange, self._record, error)
+
+
+class HttpDoor:
+    """The endpoints; each of those of a model exists with and without a version."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def _offer(self, record: Record) -> Offer:
+        values = record.values
+        return self._door.offers.find(values["name"], values.get("version", ""), record.caller)
+
+    async def server(self, exchange: Exchange, record: Record) -> None:
+        respond_json(exchange, record, describing.server())
+
+    async def live(self, exchange: Exchange, record: Record) -> None:
+        _respond_empty(exchange, record, True)
+
+    async def ready(self, exchange: Exchange, record: Record) -> None:
+        ready = await self._door.all_ready()
+        _respond_empty(exchange, record, ready)
+
+    async def model_ready(self, exchange: Exchange, record: Record) -> None:
+        ready = await self._door.is_ready(self._offer(record))
+        _respond_empty(exchange, record, ready)
+
+    async def metadata(self, exchange: Exchange, record: Record) -> None:
+        respond_json(exchange, record, describing.metadata(self._offer(record), record.values["name"]))
+
+    async def config(self, exchange: Exchange, record: Record) -> None:
+        respond_json(exchange, record, describing.config(self._offer(record), record.values["name"]))
+
+    async def statistics(self, exchange: Exchange, record: Record) -> None:
+        if "name" in record.values:
+            found = [(record.values["name"], self._offer(record))]
+        else:
+            found = [(offer.name, offer) for offer in self._door.offers.for_caller(record.caller)]
+        of = self._door.statistics.of
+        tallies = [(name, of(record.tenant, offer.name)) for name, offer in found]
+        respond_json(exchange, record, describing.statistics(tallies))
+
+    async def index(self, exchange: Exchange, record: Record) -> None:
+        offers = self._door.offers.for_caller(record.caller)
+        listed = [(offer.name, await self._door.is_ready(offer)) for offer in offers]
+        respond_json(exchange, record, describing.index(listed))
+
+    async def infer(self, exchange: Exchange, record: Record) -> None:
+        body, inputs = bodies.read_body(_body(exchange), exchange.request.headers.get(bodies.HEADER_LENGTH))
+        name, version = record.values["name"], record.values.get("version", "")
+        outputs = [output.name for output in body.outputs]
+        asked = self._door.offers.understand(
+            record.caller, name, version, body.id, inputs, outputs, body.parameters
+        )
+        binary = bodies.binary_outputs(body, asked.parameters.binary_output)
+        await self._run(
+            exchange,
+            record,
+            asked,
+            WholeAnswer(exchange, record, lambda found: _respond(exchange, record, asked, found, binary)),
+        )
+
+    async def generate(self, exchange: Exchange, record: Record) -> None:
+        asked = self._understand_generate(exchange, record)
+
+        def respond(outputs: Sequence[Output]) -> None:
+            headers = [("content-type", "application/json"), ("x-request-id", record.request_id)]
+            exchange.respond(200, generate.render(asked, outputs), headers)
+
+        await self._run(exchange, record, asked, WholeAnswer(exchange, record, respond))
+
+    async def generate_stream(self, exchange: Exchange, record: Record) -> None:
+        asked = self._understand_generate(exchange, record)
+        await self._run(exchange, record, asked, EventStream(exchange, record, asked))
+
+    def _understand_generate(self, exchange: Exchange, record: Record) -> Asked:
+        offer = self._offer(record)
+        client_id, inputs, parameters = generate.read_body(_body(exchange), offer.inputs)
+        name, version = record.values["name"], record.values.get("version", "")
+        return self._door.offers.understand(record.caller, name, version, client_id, inputs, (), parameters)
+
+    async def _run(
+        self, exchange: Exchange, record: Record, asked: Asked, delivery: WholeAnswer | EventStream
+    ) -> None:
+        whole = isinstance(delivery, WholeAnswer)
+        await self._door.infer(record, asked, whole, delivery, exchange.on_disconnect)
+
+
+def _respond_empty(exchange: Exchange, record: Record, yes: bool) -> None:
+    headers = [("content-type", _PLAIN), ("x-request-id", record.request_id)]
+    exchange.respond(200 if yes else 503, b"", headers)
+
+
+def _body(exchange: Exchange) -> bytes:
+    if exchange.request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise HttpError(415, "compressed bodies are not accepted")
+    return exchange.request.body
+
+
+def _respond(
+    exchange: Exchange,
+    record: Record,
+    asked: Asked,
+    outputs: Sequence[Output],
+    binary: Collection[str] | None,
+) -> None:
+    body, header_length = bodies.render(asked, outputs, binary)
+    kind = "application/json" if header_length is None else "application/octet-stream"
+    headers = [("content-type", kind), ("x-request-id", record.request_id)]
+    if header_length is not None:
+        headers.append((bodies.HEADER_LENGTH, str(header_length)))
+    exchange.respond(200, body, headers)
+
+
+def _refusal(why: str) -> Endpoint:
+    async def refuse(exchange: Exchange, record: Record) -> None:
+        raise HttpError(403, why)
+
+    return refuse
+
+
+def routes(door: Door) -> list[Route]:
+    http = HttpDoor(door)
+    of_models: list[tuple[str, str, Endpoint, str]] = [
+        ("GET", "", http.metadata, "A model's inputs and outputs"),
+        ("GET", "/ready", http.model_ready, "A model would answer now"),
+        ("GET", "/config", http.config, "A model's config"),
+        ("GET", "/stats", http.statistics, "How often you asked a model"),
+        ("POST", "/infer", http.infer, "Tensors in, tensors out"),
+        ("POST", "/generate", http.generate, "Fields in, an answer out"),
+        ("POST", "/generate_stream", http.generate_stream, "Fields in, an answer in events"),
+    ]
+    found = [
+        Route("GET", "/v2", http.server, "The server"),
+        Route("GET", "/v2/health/live", http.live, "The process answers", None, _PLAIN, scope=None),
+        Route("GET", "/v2/health/ready", http.ready, "Requests would be served", None, _PLAIN, scope=None),
+        Route("GET", "/v2/models/stats", http.statistics, "How often you asked each model"),
+        Route("POST", "/v2/repository/index", http.index, "The models", None, "TritonModels", takes=""),
+    ]
+    for base in (_MODEL, _VERSION):
+        for method, rest, endpoint, summary in of_models:
+            streams = rest == "/generate_stream"
+            body = bodies.InferBody if rest == "/infer" else None
+            answer = _PLAIN if rest == "/ready" else "object"
+            route = Route(method, base + rest, endpoint, summary, body, answer, streams, takes="")
+            found.append(route)
+    for methods, path, why in NOT_OFFERED:
+        found += [Route(method, path, _refusal(why), "Not offered", takes="") for method in methods]
+    return found

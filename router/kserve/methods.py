@@ -1,0 +1,229 @@
+"""The methods of Triton's gRPC service: each call let in, answered, counted and logged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import json_format
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.kserve import describing
+from router.kserve.calls import Departure, SingleAnswer, StreamedAnswer, http_status, status_of
+from router.kserve.messages import read_request
+from router.kserve.refusals import NOT_OFFERED_METHODS
+from router.kserve.streams import Stream
+from router.record import Record, new_request_id
+from router.tenancy.model import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+
+    from router.identity import Doorkeeper
+    from router.kserve.calls import Outbox
+    from router.kserve.inference import Delivery, Door
+    from router.kserve.offers import Asked, Offer
+    from router.tenancy.keyring import Caller
+
+log = logging.getLogger(__name__)
+
+_QUIET = ("grpc ServerLive", "grpc ServerReady", "grpc ModelReady")
+
+
+class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]  # untyped base
+    def __init__(self, door: Door, doorkeeper: Doorkeeper) -> None:
+        self._door = door
+        self._doorkeeper = doorkeeper
+        self._running: set[asyncio.Task[None]] = set()
+        self._streams: set[Stream] = set()
+        for method, why in NOT_OFFERED_METHODS.items():
+            setattr(self, method, self._refusal(method, why))
+
+    # Descriptions
+
+    async def ServerLive(self, request: Any, context: Any) -> Any:
+        async def live(record: Record) -> Any:
+            return service_pb2.ServerLiveResponse(live=True)
+
+        return await self._describe("ServerLive", context, live, scope=None)
+
+    async def ServerReady(self, request: Any, context: Any) -> Any:
+        async def ready(record: Record) -> Any:
+            return service_pb2.ServerReadyResponse(ready=await self._door.all_ready())
+
+        return await self._describe("ServerReady", context, ready, scope=None)
+
+    async def ServerMetadata(self, request: Any, context: Any) -> Any:
+        async def metadata(record: Record) -> Any:
+            return service_pb2.ServerMetadataResponse(**describing.server())
+
+        return await self._describe("ServerMetadata", context, metadata)
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:
+        async def ready(record: Record) -> Any:
+            offer = self._offer(request, record)
+            return service_pb2.ModelReadyResponse(ready=await self._door.is_ready(offer))
+
+        return await self._describe("ModelReady", context, ready)
+
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:
+        async def metadata(record: Record) -> Any:
+            found = describing.metadata(self._offer(request, record), request.name)
+            return json_format.ParseDict(found, service_pb2.ModelMetadataResponse())
+
+        return await self._describe("ModelMetadata", context, metadata)
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        async def config(record: Record) -> Any:
+            found = describing.config(self._offer(request, record), request.name)
+            return json_format.ParseDict({"config": found}, service_pb2.ModelConfigResponse())
+
+        return await self._describe("ModelConfig", context, config)
+
+    async def ModelStatistics(self, request: Any, context: Any) -> Any:
+        async def statistics(record: Record) -> Any:
+            if request.name:
+                found = [(request.name, self._offer(request, record))]
+            else:
+                found = [(offer.name, offer) for offer in self._door.offers.for_caller(record.caller)]
+            of = self._door.statistics.of
+            told = describing.statistics((name, of(record.tenant, offer.name)) for name, offer in found)
+            return json_format.ParseDict(told, service_pb2.ModelStatisticsResponse())
+
+        return await self._describe("ModelStatistics", context, statistics)
+
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:
+        async def index(record: Record) -> Any:
+            offers = self._door.offers.for_caller(record.caller)
+            listed = [(offer.name, await self._door.is_ready(offer)) for offer in offers]
+            told = {"models": describing.index(listed)}
+            return json_format.ParseDict(told, service_pb2.RepositoryIndexResponse())
+
+        return await self._describe("RepositoryIndex", context, index)
+
+    def _offer(self, request: Any, record: Record) -> Offer:
+        return self._door.offers.find(request.name, request.version, record.caller)
+
+    def _refusal(self, method: str, why: str) -> Callable[[Any, Any], Coroutine[Any, Any, Any]]:
+        async def refuse(request: Any, context: Any) -> Any:
+            async def act(record: Record) -> Any:
+                raise InflightError(ErrorKind.FORBIDDEN, why)
+
+            return await self._describe(method, context, act)
+
+        return refuse
+
+    async def _describe(
+        self,
+        method: str,
+        context: Any,
+        act: Callable[[Record], Awaitable[Any]],
+        scope: Scope | None = Scope.INFERENCE,
+    ) -> Any:
+        """One call that asks no model: let in, answered, counted and logged."""
+        record = _new_record(method)
+        failure: BaseException | None = None
+        try:
+            if scope is not None:
+                record.caller = self._identify(context, scope)
+            return await act(record)
+        except Exception as error:
+            failure = error
+            return await context.abort(*status_of(error, record.request_id))
+        finally:
+            self._account_for(record, failure)
+
+    # Inference
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        record = _new_record("ModelInfer")
+        try:
+            asked = self._understand(record, request, context)
+        except Exception as error:
+            return await context.abort(*status_of(error, record.request_id))
+        answer, departure = SingleAnswer(asked), Departure()
+        self._run(self._infer(record, asked, True, answer, departure))
+        try:
+            return await asyncio.shield(answer.response)
+        except asyncio.CancelledError:
+            departure.leave()
+            raise
+        except Exception as error:
+            return await context.abort(*status_of(error, record.request_id))
+
+    async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:
+        def start(request: Any, outbox: Outbox, departure: Departure) -> asyncio.Task[None]:
+            record = _new_record("ModelStreamInfer")
+            asked = self._understand(record, request, context)
+            return self._run(self._infer(record, asked, False, StreamedAnswer(outbox, asked), departure))
+
+        try:
+            self._identify(context)
+        except InflightError as error:
+            record = _new_record("ModelStreamInfer")
+            self._account_for(record, error)
+            await context.abort(*status_of(error, record.request_id))
+        stream = Stream(start, context)
+        self._streams.add(stream)
+        try:
+            await stream.serve(requests)
+        finally:
+            self._streams.discard(stream)
+
+    def _understand(self, record: Record, request: Any, context: Any) -> Asked:
+        """Refuses by an error that is counted; a key is looked at again for each request of a stream."""
+        try:
+            record.caller = self._identify(context)
+            return read_request(self._door.offers, record.caller, request)
+        except Exception as error:
+            self._account_for(record, error)
+            raise
+
+    async def _infer(
+        self, record: Record, asked: Asked, whole: bool, delivery: Delivery, departure: Departure
+    ) -> None:
+        """Runs in a task of its own that nobody cancels: who leaves has the request cut instead."""
+        failure: Exception | None = None
+        try:
+            await self._door.infer(record, asked, whole, delivery, departure.on_leave)
+        except Exception as error:
+            failure = error
+            delivery.fail(error)
+        finally:
+            self._account_for(record, failure)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def finish(self) -> None:
+        """Waits until every request is settled; all of them were cut, or had ended."""
+        if self._running:
+            await asyncio.wait(self._running)
+
+    def close_idle_streams(self) -> None:
+        for stream in list(self._streams):
+            stream.close_if_idle()
+
+    def _identify(self, context: Any, scope: Scope = Scope.INFERENCE) -> Caller:
+        given = [value for name, value in context.invocation_metadata() or () if name == "authorization"]
+        authorization = given[0] if len(given) == 1 and isinstance(given[0], str) else None
+        return self._doorkeeper.identify(authorization, scope)
+
+    def _account_for(self, record: Record, failure: BaseException | None) -> None:
+        if failure is not None and not isinstance(failure, InflightError | asyncio.CancelledError):
+            log.error("%s failed", record.request_id, exc_info=failure)
+        status = http_status(failure)
+        self._door.service.metrics.answered(record, status)
+        quiet = record.route in _QUIET
+        log.log(logging.DEBUG if quiet else logging.INFO, "%s", record.describe(status, time.monotonic()))
+
+
+def _new_record(method: str) -> Record:
+    """The name of a route in logs and metrics."""
+    return Record(f"grpc {method}", new_request_id("infer"))

@@ -1,0 +1,61 @@
+"""Log lines without secrets and personal data, whatever a library or an exception puts into them."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+import threading
+from typing import TYPE_CHECKING, TextIO
+
+from router.privacy.redaction import redact
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+log = logging.getLogger(__name__)
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+class RedactingFormatter(logging.Formatter):
+    """Redacts messages, tracebacks and stacks; not the time, which looks like a number of somebody.
+
+    A formatter and not a filter: what comes from the loggers of libraries passes the handler alone, and a
+    traceback becomes text only here.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.exc_text:
+            record = copy.copy(record)  # another handler's formatter has left its text
+            record.exc_text = None if record.exc_info else redact(record.exc_text or "")
+        return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = redact(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, info: object) -> str:
+        return redact(super().formatException(info))  # type: ignore[arg-type]  # the stubs keep its type private
+
+    def formatStack(self, stack: str) -> str:
+        return redact(super().formatStack(stack))
+
+
+def set_up_logging(stream: TextIO, level: int = logging.INFO) -> None:
+    """All that the process says goes through one handler: logs, warnings, and errors that nobody caught."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(RedactingFormatter(_FORMAT))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = lambda args: _log_uncaught(
+        args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback
+    )
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        return
+    log.critical("an error that nobody caught", exc_info=(kind, error, trace))

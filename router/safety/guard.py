@@ -1,0 +1,127 @@
+"""Applies a check to prompts before they are admitted, and to answers before they leave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from python_backend.wire.errors import ErrorKind, InflightError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from router.pipeline import GenerationCall
+    from router.safety.check import Check, Reader
+
+log = logging.getLogger(__name__)
+
+# A longer prompt is judged in a thread, so that the streams of others go on meanwhile.
+_LONG_PROMPT_CHARS = 16 << 10
+
+
+class StreamGuard:
+    """One answer on its way: holds back what the reader has not cleared."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._held = ""
+        self.tripped = False
+
+    @property
+    def held_chars(self) -> int:
+        """How many of the characters given last have not left."""
+        return len(self._held)
+
+    def feed(self, text: str) -> str:
+        """Takes what comes next; returns what may leave. Sets `tripped` when nothing more may."""
+        return self._read(text, is_last=False) if text else ""
+
+    def flush(self) -> str:
+        """The rest, once no more text can come; it may trip here too."""
+        return self._read("", is_last=True) if self._held else ""
+
+    def _read(self, text: str, is_last: bool) -> str:
+        if self.tripped:
+            return ""
+        held = self._held + text
+        try:
+            clear_chars, rule = self._reader.read(held, is_last)
+            _check_verdict(clear_chars, len(held), is_last and rule is None)
+        except Exception as error:
+            self.tripped, self._held = True, ""
+            raise _failed(error) from None
+        self._held = held[clear_chars:]
+        if rule is not None:
+            self.tripped, self._held = True, ""
+            log.info("an answer was ended by the rule %s", rule)
+        return held[:clear_chars]
+
+
+class Safety:
+    """The check of this router, and the models whose prompts and answers it reads."""
+
+    def __init__(self, check: Check, models: Collection[str] = ()) -> None:
+        self._check = check
+        self._models = frozenset(models)
+
+    def applies_to(self, model: str) -> bool:
+        return not self._models or model in self._models
+
+    async def admit_calls(self, model: str, calls: Sequence[GenerationCall]) -> None:
+        """The same for what is to be generated, and nothing that would tell of text without being text."""
+        if not self.applies_to(model):
+            return
+        for call in calls:
+            if call.prompt_ids is not None:
+                raise _unreadable("prompt", "send the prompt as text, not as token ids")
+            if call.top_log_probs is not None:
+                raise _unreadable("logprobs", "they name tokens that the check has not let pass")
+        await self.admit(model, (call.prompt for call in calls if not call.shares_prompt))
+
+    async def admit(self, model: str, prompts: Iterable[str]) -> None:
+        """Raises CONTENT_FILTER, with the name of the rule and none of the text."""
+        if not self.applies_to(model):
+            return
+        for prompt in prompts:
+            if len(prompt) > _LONG_PROMPT_CHARS:
+                rule = await asyncio.to_thread(self._judge, prompt)
+            else:
+                rule = self._judge(prompt)
+            if rule is not None:
+                message = f"the prompt is refused by the rule '{rule}'"
+                raise InflightError(ErrorKind.CONTENT_FILTER, message)
+
+    def guard(self, model: str) -> StreamGuard | None:
+        if not self.applies_to(model):
+            return None
+        try:
+            return StreamGuard(self._check.reader())
+        except Exception as error:
+            raise _failed(error) from None
+
+    def _judge(self, prompt: str) -> str | None:
+        try:
+            return self._check.judge(prompt)
+        except Exception as error:
+            raise _failed(error) from None
+
+
+def _unreadable(param: str, why: str) -> InflightError:
+    message = f"{param}: not with this model, whose prompts and answers are checked: {why}"
+    return InflightError(ErrorKind.UNSUPPORTED, message, param)
+
+
+def _check_verdict(clear_chars: int, held_chars: int, is_end: bool) -> None:
+    if not (held_chars if is_end else 0) <= clear_chars <= held_chars:
+        raise ValueError("a reader cleared more or less than there is")
+
+
+def _failed(error: Exception) -> InflightError:
+    """Nothing passes unchecked. The words of the error may quote the text, so they are not logged."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = "" if place is None else f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}"
+    log.error("the safety check failed: %s%s", type(error).__name__, where)
+    return InflightError(ErrorKind.INTERNAL, "the safety check failed")

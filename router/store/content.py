@@ -1,0 +1,113 @@
+"""The tables of files and batches: what tenants have uploaded, and the work they have left for later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sql
+from sqlalchemy import BigInteger, Boolean, Column, Double, Integer, LargeBinary, String, Table, Text
+
+from router.store.schema import METADATA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection
+
+# `is_whole` is false while pieces are still being added; such a file is nobody's to see.
+files = Table(
+    "files",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("organisation_id", String, nullable=False),
+    Column("filename", String, nullable=False),
+    Column("purpose", String, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("created_s", Double, nullable=False),
+    Column("expires_s", Double),
+    Column("is_whole", Boolean, nullable=False),
+    sql.Index("files_by_age", "organisation_id", "created_s", "id"),
+)
+file_pieces = Table(
+    "file_pieces",
+    METADATA,
+    Column("file_id", String, sql.ForeignKey("files.id"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+)
+# No foreign keys to files: those may be gone while a batch is still remembered.
+batches = Table(
+    "batches",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("organisation_id", String, nullable=False),
+    Column("key_id", String, nullable=False),
+    Column("endpoint", String, nullable=False),
+    Column("input_file_id", String, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("output_lifetime_s", BigInteger),
+    Column("model", String),
+    Column("status", String, nullable=False, index=True),
+    Column("created_s", Double, nullable=False),
+    Column("expires_s", Double, nullable=False),
+    Column("in_progress_s", Double),
+    Column("finalizing_s", Double),
+    Column("completed_s", Double),
+    Column("failed_s", Double),
+    Column("expired_s", Double),
+    Column("cancelling_s", Double),
+    Column("cancelled_s", Double),
+    Column("output_file_id", String),
+    Column("error_file_id", String),
+    Column("errors", Text, nullable=False),
+    Column("total_count", BigInteger, nullable=False),
+    Column("completed_count", BigInteger, nullable=False),
+    Column("failed_count", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    # Which router checks the input or writes the output, and until when it may be trusted to.
+    Column("worker", String),
+    Column("lease_s", Double),
+    sql.Index("batches_by_age", "organisation_id", "created_s", "id"),
+)
+# The request itself stays in the input file, at `start`; `answer` is the line of the output.
+batch_lines = Table(
+    "batch_lines",
+    METADATA,
+    Column("batch_id", String, sql.ForeignKey("batches.id"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("custom_id", Text, nullable=False),
+    Column("start_bytes", BigInteger, nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    Column("state", String, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("worker", String),
+    Column("lease_s", Double),
+    Column("succeeded", Boolean),
+    Column("answer", Text),
+    sql.Index("batch_lines_by_state", "batch_id", "state", "number"),
+)
+
+
+def export(connection: Connection, organisation_id: str) -> Iterator[dict[str, Any]]:
+    """Everything of one organisation, an object at a time; content of files comes in their pieces."""
+    for table, kind in ((files, "file"), (batches, "batch")):
+        rows = connection.execute(sql.select(table).where(table.c.organisation_id == organisation_id))
+        for row in rows.mappings():
+            yield {"object": kind, **row}
+    wanted = sql.select(file_pieces).join(files).where(files.c.organisation_id == organisation_id)
+    ordered = wanted.order_by(file_pieces.c.file_id, file_pieces.c.number)
+    for row in connection.execute(ordered.execution_options(yield_per=1)).mappings():
+        yield {"object": "file_piece", **row}
+
+
+def delete(connection: Connection, organisation_id: str) -> None:
+    """Files, batches and what they were made of; nothing of them is left."""
+    whose = sql.select(batches.c.id).where(batches.c.organisation_id == organisation_id)
+    connection.execute(sql.delete(batch_lines).where(batch_lines.c.batch_id.in_(whose)))
+    connection.execute(sql.delete(batches).where(batches.c.organisation_id == organisation_id))
+    whose = sql.select(files.c.id).where(files.c.organisation_id == organisation_id)
+    connection.execute(sql.delete(file_pieces).where(file_pieces.c.file_id.in_(whose)))
+    connection.execute(sql.delete(files).where(files.c.organisation_id == organisation_id))

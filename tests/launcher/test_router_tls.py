@@ -1,0 +1,57 @@
+"""What changes for the launcher when the router's clients need certificates."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import HTTPServer
+from pathlib import Path
+
+import pytest
+
+from launcher.models.checkpoint import Checkpoint
+from launcher.router_process import RouterProcess
+from launcher.runtime import TritonRuntime
+from launcher.settings import load_settings
+from launcher.triton import TritonServer
+from tests.launcher.stand_ins.router import Handler
+
+
+@pytest.fixture
+def health_port() -> Iterator[int]:
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_address_says_https(tmp_path: Path) -> None:
+    assert RouterProcess("127.0.0.1", 8443, tmp_path, tmp_path, tls=True).url == "https://127.0.0.1:8443"
+    assert RouterProcess("::1", 8080, tmp_path, tmp_path).url == "http://[::1]:8080"
+
+
+def test_readiness_is_asked_at_the_health_port_on_loopback(tmp_path: Path, health_port: int) -> None:
+    router = RouterProcess("192.0.2.1", 8443, tmp_path / "router.toml", tmp_path, True, health_port)
+    assert router.is_ready()
+    triton = TritonServer(TritonRuntime(Path(), Path(), Path()), (), "", grpc_port=1, metrics_port=2)
+    router.write_settings(triton, Checkpoint("text", Path("/text"), Path("/text")), 30, {})
+    assert f"health_port = {health_port}" in router.settings_path.read_text()
+
+
+def test_paths_of_the_router_are_from_where_the_user_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "inflight.toml"
+    file.write_text(
+        '[router]\ntls_cert = "cert.pem"\ntls_key = "/k.pem"\nsafety_rules = ""\nmax_body_bytes = 2048\n'
+    )
+    assert load_settings(file, {}).router == {
+        "tls_cert": str(tmp_path / "cert.pem"),
+        "tls_key": "/k.pem",
+        "safety_rules": "",
+        "max_body_bytes": 2048,
+    }

@@ -1,0 +1,129 @@
+"""Large bodies on a real connection: who may send them, how many, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from router.files.model import FileLimits
+from router.http.connection import Limits
+from router.tenancy.model import Scope
+from tests.router.raw import RawClient
+from tests.router.running import RunningRouter, running_router
+
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+OFFER = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+LIMITS = Limits(body_timeout_s=0.4, linger_s=0.1, max_uploads=2, least_upload_bytes_per_s=1 << 20)
+
+
+def form(content: bytes, purpose: str = "user_data") -> bytes:
+    fields = f'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n{purpose}\r\n'
+    file = '--x\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
+    return fields.encode() + file.encode() + content + b"\r\n--x--\r\n"
+
+
+def head(size: int, path: str = "/v1/files", more: str = "") -> bytes:
+    kind = "Content-Type: multipart/form-data; boundary=x\r\n"
+    return f"POST {path} HTTP/1.1\r\n{kind}Content-Length: {size}\r\n{more}\r\n".encode()
+
+
+@pytest.fixture
+async def router() -> AsyncIterator[RunningRouter]:
+    async with running_router(LIMITS, file_limits=FileLimits(max_file_bytes=3 << 20)) as running:
+        yield running
+        assert running.listener.open_uploads == 0
+
+
+@pytest.fixture
+async def client(router: RunningRouter) -> AsyncIterator[RawClient]:
+    connected = await RawClient.connect(router.port)
+    yield connected
+    await connected.close()
+    await router.until(lambda: router.listener.open_uploads == 0)
+
+
+async def test_a_file_larger_than_other_bodies_may_be_is_taken(client: RawClient) -> None:
+    body = form(b"y" * (2 << 20))
+    await client.send(head(len(body)) + body + LIVE)
+    reply = await client.reply()
+    assert (reply.status, json.loads(reply.body)["bytes"]) == (200, 2 << 20)
+    assert (await client.reply()).status == 200
+
+
+async def test_a_body_beyond_the_files_limit_is_refused_before_it_is_sent(client: RawClient) -> None:
+    await client.send(head(4 << 20))
+    assert (await client.reply()).status == 413
+
+
+async def test_a_chunked_body_beyond_the_files_limit_is_refused(client: RawClient) -> None:
+    kind = b"Content-Type: multipart/form-data; boundary=x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    await client.send(b"POST /v1/files HTTP/1.1\r\n" + kind)
+    await client.send((b"80000\r\n" + b"x" * 0x80000 + b"\r\n") * 8)
+    assert (await client.reply()).status == 413
+
+
+async def test_a_file_in_a_form_that_just_fits_is_still_too_large(client: RawClient) -> None:
+    body = form(b"y" * ((3 << 20) + 1))
+    await client.send(head(len(body)) + body)
+    reply = await client.reply()
+    assert reply.status == 413
+    assert json.loads(reply.body)["error"]["param"] == "file"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/files/file-1", "/nowhere"])
+async def test_only_files_may_be_large(client: RawClient, path: str) -> None:
+    await client.send(head(2 << 20, path))
+    assert (await client.reply()).status == 413
+
+
+async def test_who_has_no_valid_key_may_send_no_more_than_elsewhere(router: RunningRouter) -> None:
+    key = await router.new_key(await router.new_tenant(), frozenset({Scope.FILES}))
+    for authorization, status in (("", 413), ("Authorization: Bearer sk-wrong\r\n", 413), (key, 200)):
+        client = await RawClient.connect(router.port)
+        body = form(b"y" * (2 << 20))
+        more = f"Authorization: Bearer {key}\r\n" if authorization == key else authorization
+        await client.send(head(len(body), more=more))
+        if status == 200:
+            await client.send(body)
+        assert (await client.reply()).status == status
+        await client.close()
+
+
+async def test_a_client_that_offers_http_2_may_upload(client: RawClient, router: RunningRouter) -> None:
+    body = form(b"y" * 1000)
+    await client.send(head(len(body), more=OFFER) + body)
+    assert (await client.reply()).status == 200
+
+
+async def test_only_so_many_uploads_are_taken_at_once(router: RunningRouter) -> None:
+    clients = [await RawClient.connect(router.port) for _ in range(3)]
+    for client in clients:
+        await client.send(head(2 << 20))
+    await router.until(lambda: router.listener.open_uploads == 2)
+    assert (await clients[2].reply()).status == 503
+    for client in clients:
+        await client.close()
+    await router.until(lambda: router.listener.open_uploads == 0)
+
+
+async def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(
+    client: RawClient, router: RunningRouter
+) -> None:
+    await client.send(head(3 << 20) + b"x" * (2 << 20))
+    await router.until(lambda: router.listener.open_uploads == 1)
+
+
+async def test_an_upload_that_goes_on_has_time_and_one_that_stalls_has_not(client: RawClient) -> None:
+    body = form(b"y" * (1 << 20))
+    await client.send(head(len(body)))
+    began_s = time.monotonic()
+    for start in range(0, 1 << 20, 1 << 17):
+        await client.send(body[start : start + (1 << 17)])
+        await asyncio.sleep(0.1)
+    assert time.monotonic() - began_s > LIMITS.body_timeout_s * 1.5
+    await client.send(body[1 << 20 : -1])
+    assert (await client.reply()).status == 408

@@ -1,0 +1,317 @@
+"""Triton's own gRPC clients, sync and aio, against the router."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.grpc.aio as triton_aio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
+from router.tenancy.model import Limits, Scope
+from tests.fakes.triton_server import Reply, story
+from tests.router.kserve.asking import grpc_input, prompt_inputs, received
+from tests.router.kserve.running import RunningKserve
+from tests.router.running import EMBEDDER, MODEL
+
+
+@pytest.fixture
+async def client(kserve: RunningKserve) -> AsyncIterator[triton_aio.InferenceServerClient]:
+    async with triton_aio.InferenceServerClient(kserve.grpc_url) as opened:
+        yield opened
+
+
+async def stream(client: Any, requests: list[dict[str, Any]], **options: Any) -> list[Any]:
+    """Every result of one stream: responses, or errors as what they are."""
+
+    async def each() -> AsyncIterator[dict[str, Any]]:
+        for request in requests:
+            yield request
+
+    found = client.stream_infer(each(), **options)
+    return [error or result async for result, error in found]
+
+
+def texts(results: list[Any]) -> list[str]:
+    pieces = [result.as_numpy("text_output") for result in results]
+    return [b"".join(piece.flatten()).decode() for piece in pieces if piece is not None]
+
+
+def request(model: str = MODEL, **more: Any) -> dict[str, Any]:
+    inputs = prompt_inputs(grpc_input, stream=("BOOL", [[True]]))
+    return {"model_name": model, "inputs": inputs, **more}
+
+
+async def test_server_and_models_describe_themselves(client: Any) -> None:
+    assert await client.is_server_live()
+    assert await client.is_server_ready()
+    assert await client.is_model_ready(MODEL)
+    assert (await client.get_server_metadata()).name == "inflight"
+    metadata = await client.get_model_metadata("ensemble", "1")
+    assert metadata.name == "ensemble"
+    assert {each.name: each.datatype for each in metadata.inputs}["text_input"] == "BYTES"
+    config = (await client.get_model_config(MODEL)).config
+    assert config.model_transaction_policy.decoupled
+    assert [each.dims for each in config.input if each.name == "max_tokens"] == [[1]]
+    index = await client.get_model_repository_index()
+    assert [(each.name, each.state) for each in index.models] == [(MODEL, "READY"), (EMBEDDER, "READY")]
+
+
+async def test_a_decoupled_model_answers_plain_infer_with_everything_in_one_response(
+    kserve: RunningKserve, client: Any
+) -> None:
+    kserve.triton.script = lambda request: story("Hello world")
+    result = await client.infer(MODEL, prompt_inputs(grpc_input), request_id="mine")
+    assert result.as_numpy("text_output").tolist() == [b"Hello world"]
+    response = result.get_response()
+    assert (response.model_name, response.model_version, response.id) == (MODEL, "1", "mine")
+    assert received(kserve.triton)["stream"] == [False]
+
+
+async def test_nothing_of_the_clients_message_is_passed_on(kserve: RunningKserve, client: Any) -> None:
+    await client.infer(MODEL, prompt_inputs(grpc_input), request_id="mine", headers={"x-secret": "1"})
+    (sent,) = kserve.triton.requests
+    assert sent.model_name == "ensemble"
+    assert sent.id.startswith("infer-")
+    assert set(sent.parameters) == {"triton_enable_empty_final_response", "tenant"}
+    assert sent.parameters["tenant"].string_param == "local"
+    assert "x-secret" not in kserve.triton.metadata[0]
+
+
+async def test_token_counts_are_shown_to_who_asks_alone(kserve: RunningKserve, client: Any) -> None:
+    plain = await client.infer(MODEL, prompt_inputs(grpc_input))
+    assert [output.name for output in plain.get_response().outputs] == ["text_output", "finish_reason"]
+    flagged = prompt_inputs(grpc_input, return_num_output_tokens=("BOOL", [[True]]))
+    counted = await client.infer(MODEL, flagged)
+    assert "num_output_tokens" in [output.name for output in counted.get_response().outputs]
+    wanted = [triton.InferRequestedOutput("num_input_tokens")]
+    by_name = await client.infer(MODEL, prompt_inputs(grpc_input), outputs=wanted)
+    assert [output.name for output in by_name.get_response().outputs] == ["num_input_tokens"]
+
+
+async def raw_stream(kserve: RunningKserve, requests: list[Any]) -> list[Any]:
+    """As protobufs: the aio client has no way to ask for an empty last response."""
+    async with grpc.aio.insecure_channel(kserve.grpc_url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        return [message.infer_response async for message in stub.ModelStreamInfer(iter(requests))]
+
+
+async def test_a_stream_carries_several_requests_and_marks_the_end_of_each(kserve: RunningKserve) -> None:
+    kserve.triton.script = lambda request: [Reply("a"), Reply("b"), Reply(final=True, bare=True)]
+    responses = await raw_stream(kserve, [raw_request(str(number), wants_final=True) for number in range(3)])
+    for number in range(3):
+        mine = [each for each in responses if each.id == str(number)]
+        assert b"".join(each.raw_output_contents[0][4:] for each in mine[:-1]) == b"ab"
+        assert [each.parameters["triton_final_response"].bool_param for each in mine] == [False, False, True]
+        assert not mine[-1].outputs
+
+
+async def test_an_empty_last_response_comes_only_to_who_asked_for_it(kserve: RunningKserve) -> None:
+    kserve.triton.script = lambda request: [Reply("a"), Reply("b"), Reply(final=True, bare=True)]
+    assert len(await raw_stream(kserve, [raw_request()])) == 2
+    assert len(await raw_stream(kserve, [raw_request(wants_final=True)])) == 3
+
+
+async def test_an_error_in_a_stream_names_its_kind_and_leaves_the_others_alone(
+    kserve: RunningKserve, client: Any
+) -> None:
+    bad = {**request(), "inputs": [grpc_input("text_input", "BYTES", [[b"hi"]])], "request_id": "bad"}
+    results = await stream(client, [bad, request()])
+    errors = [each for each in results if isinstance(each, Exception)]
+    assert [str(each) for each in errors] == ["invalid_request: input 'max_tokens' is missing"]
+    assert texts([each for each in results if each not in errors]) == ["Hello", " world"]
+
+
+async def test_rows_come_back_below_one_another(kserve: RunningKserve, client: Any) -> None:
+    kserve.triton.script = lambda request: [
+        Reply("second", row=1, finish="end_id"),
+        Reply("first", row=0, finish="length", final=True),
+    ]
+    inputs = [
+        grpc_input("text_input", "BYTES", [[b"1"], [b"2"]]),
+        grpc_input("max_tokens", "INT32", [[4], [5]]),
+        grpc_input("stop_words", "BYTES", [[b"x", b"y"], [b"z", b""]]),
+    ]
+    wanted = [triton.InferRequestedOutput("text_output")]
+    result = await client.infer(MODEL, inputs, outputs=wanted)
+    assert result.as_numpy("text_output").tolist() == [b"first", b"second"]
+    sent = received(kserve.triton)
+    assert sent["max_tokens"] == [4, 5]
+    assert sent["stop_words"] == [b"x", b"y", b"", b"", b"z", b"", b"", b""]
+    assert sent["return_num_input_tokens"] == [True, True]
+
+
+async def test_embeddings_have_their_own_contract(kserve: RunningKserve, client: Any) -> None:
+    result = await client.infer("embeddings", [grpc_input("TEXT", "BYTES", [[b"a"], [b"b"]])])
+    assert result.as_numpy("EMBEDDING").shape == (2, 8)
+    assert result.as_numpy("TOKENS").tolist() == [[3], [3]]
+    with pytest.raises(InferenceServerException, match="TEXT"):
+        await client.infer("embeddings", [grpc_input("TEXT", "BYTES", [[b""]])])
+
+
+@pytest.mark.parametrize("model", ["preprocessing", "tensorrt_llm", "postprocessing"])
+async def test_steps_inside_a_pipeline_cannot_be_called(client: Any, model: str) -> None:
+    with pytest.raises(InferenceServerException, match="a step inside others") as refused:
+        await client.infer(model, prompt_inputs(grpc_input))
+    assert refused.value.status() == "StatusCode.NOT_FOUND"
+
+
+async def test_what_only_an_operator_may_do_is_refused_with_the_reason(client: Any) -> None:
+    with pytest.raises(InferenceServerException, match="operator") as refused:
+        await client.load_model(MODEL)
+    assert refused.value.status() == "StatusCode.PERMISSION_DENIED"
+    with pytest.raises(InferenceServerException, match="shared memory is not offered"):
+        await client.register_system_shared_memory("a", "/a", 10)
+
+
+async def test_keys_are_needed_once_there_are_some(kserve: RunningKserve, client: Any) -> None:
+    tenant = await kserve.router.new_tenant()
+    key = await kserve.router.new_key(tenant)
+    for headers in ({}, {"authorization": "Bearer ik-wrong"}, {"authorization": key}):
+        with pytest.raises(InferenceServerException) as refused:
+            await client.infer(MODEL, prompt_inputs(grpc_input), headers=headers)
+        assert refused.value.status() == "StatusCode.UNAUTHENTICATED"
+    headers = {"authorization": f"Bearer {key}"}
+    await client.infer(MODEL, prompt_inputs(grpc_input), headers=headers)
+    assert texts(await stream(client, [request()], headers=headers)) == ["Hello", " world"]
+    with pytest.raises(grpc.aio.AioRpcError) as unknown:
+        await stream(client, [request()])
+    assert unknown.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert await client.is_server_ready()
+    (usage,) = await kserve.router.usage(tenant)
+    assert (usage.group, usage.requests) == ((MODEL,), 2)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (10, 2)
+    statistics = await client.get_inference_statistics(MODEL, headers=headers)
+    assert statistics.model_stats[0].inference_count == 2
+
+
+async def test_a_key_is_for_its_models_and_scopes(kserve: RunningKserve, client: Any) -> None:
+    tenant = await kserve.router.new_tenant()
+    key = await kserve.router.new_key(tenant, frozenset({Scope.INFERENCE}), models=frozenset({MODEL}))
+    headers = {"authorization": f"Bearer {key}"}
+    index = await client.get_model_repository_index(headers=headers)
+    assert [each.name for each in index.models] == [MODEL]
+    with pytest.raises(InferenceServerException) as refused:
+        await client.infer(EMBEDDER, [grpc_input("TEXT", "BYTES", [[b"a"]])], headers=headers)
+    assert refused.value.status() == "StatusCode.PERMISSION_DENIED"
+
+
+async def test_a_spent_limit_is_resource_exhausted_with_a_time_to_come_back(
+    kserve: RunningKserve, client: Any
+) -> None:
+    tenant = await kserve.router.new_tenant(limits=Limits(requests_per_min=1))
+    key = await kserve.router.new_key(tenant)
+    metadata = (("authorization", f"Bearer {key}"),)
+    headers = dict(metadata)
+    await client.infer(MODEL, prompt_inputs(grpc_input), headers=headers)
+    results = await stream(client, [request()], headers=headers)
+    assert str(results[0]).startswith("rate_limit_exceeded: ")
+    async with grpc.aio.insecure_channel(kserve.grpc_url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.ModelInfer(raw_request(), metadata=metadata)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    trailers: Any = refused.value.trailing_metadata()
+    assert int(dict(trailers)["retry-after"]) >= 1
+
+
+def raw_request(request_id: str = "", wants_final: bool = False) -> Any:
+    message = service_pb2.ModelInferRequest(model_name=MODEL, id=request_id)
+    if wants_final:
+        message.parameters["triton_enable_empty_final_response"].bool_param = True
+    text = message.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
+    text.contents.bytes_contents.append(b"hi")
+    most = message.inputs.add(name="max_tokens", datatype="INT32", shape=[1, 1])
+    most.contents.int_contents.append(3)
+    return message
+
+
+async def test_a_client_that_cancels_stops_the_engine(kserve: RunningKserve, client: Any) -> None:
+    kserve.triton.script = lambda request: [Reply("a", pause_s=30)]
+    asking = asyncio.ensure_future(client.infer(MODEL, prompt_inputs(grpc_input)))
+    await kserve.triton.began.wait()
+    asking.cancel()
+    await kserve.router.until(lambda: not kserve.triton.running)
+    assert kserve.triton.stops
+    await kserve.router.until(lambda: kserve.router.desk.open_count == 0)
+    ended = kserve.router.metric(
+        "inflight_requests_ended_total", outcome="cancelled", model=MODEL, tenant="local"
+    )
+    assert ended == 1
+
+
+async def test_leaving_a_stream_stops_every_request_in_it(kserve: RunningKserve, client: Any) -> None:
+    kserve.triton.script = lambda request: [Reply("a"), Reply("b", pause_s=30)]
+    asked = [request(request_id=str(number)) for number in range(3)]
+
+    async def each() -> AsyncIterator[dict[str, Any]]:
+        for one in asked:
+            yield one
+        await asyncio.sleep(30)
+
+    found = client.stream_infer(each())
+    await found.__anext__()
+    await kserve.router.until(lambda: len(kserve.triton.running) == 3)
+    found.cancel()
+    await kserve.router.until(lambda: not kserve.triton.running)
+    assert len(set(kserve.triton.stops)) == 3
+    await kserve.router.until(lambda: kserve.router.desk.open_count == 0)
+
+
+def ask_with_threads(url: str) -> list[Any]:
+    results: queue.Queue[Any] = queue.Queue()
+    with triton.InferenceServerClient(url) as client:
+        whole = client.infer(MODEL, prompt_inputs(grpc_input))
+        client.start_stream(callback=lambda result, error: results.put(error or result))
+        client.async_stream_infer(**request(), enable_empty_final_response=True)
+        found = [results.get(timeout=5)]
+        while not found[-1].get_response().parameters["triton_final_response"].bool_param:
+            found.append(results.get(timeout=5))
+        client.stop_stream()
+    return [whole, *found]
+
+
+async def test_the_client_with_threads_works_too(kserve: RunningKserve) -> None:
+    whole, *streamed = await asyncio.to_thread(ask_with_threads, kserve.grpc_url)
+    assert "".join(texts(streamed)) == "Hello world"
+    assert texts([whole])
+
+
+async def test_compressed_messages_and_large_ones_are_refused(kserve: RunningKserve, client: Any) -> None:
+    with pytest.raises(InferenceServerException):
+        await client.infer(MODEL, prompt_inputs(grpc_input), compression_algorithm="gzip")
+    with pytest.raises(InferenceServerException) as refused:
+        await client.infer(MODEL, prompt_inputs(grpc_input, "a" * (2 << 20)))
+    assert refused.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+    assert not kserve.triton.requests
+
+
+async def test_while_draining_requests_are_refused_and_idle_streams_end(
+    kserve: RunningKserve, client: Any
+) -> None:
+    async def forever() -> AsyncIterator[dict[str, Any]]:
+        yield request()
+        await asyncio.sleep(30)
+
+    idle = client.stream_infer(forever())
+    await idle.__anext__()
+    await kserve.router.until(lambda: kserve.router.desk.open_count == 0)
+    kserve.router.desk.drain()
+    assert not await client.is_server_ready()
+    with pytest.raises(InferenceServerException, match="shutting down") as refused:
+        await client.infer(MODEL, prompt_inputs(grpc_input))
+    assert refused.value.status() == "StatusCode.UNAVAILABLE"
+    await asyncio.wait_for(kserve.server.stop(10), 5)
+
+
+async def test_a_triton_that_is_away_is_unavailable(kserve: RunningKserve, client: Any) -> None:
+    await kserve.triton.stop()
+    with pytest.raises(InferenceServerException) as failed:
+        await client.infer(MODEL, prompt_inputs(grpc_input))
+    assert failed.value.status() == "StatusCode.UNAVAILABLE"

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from python_backend.wire.errors import InflightError
+from router.kserve.parameters import Parameters, Plain, read_parameters
+from tests.router.kserve.asking import is_clear, outcome
+
+PLAIN = st.one_of(st.booleans(), st.integers(), st.floats(), st.text())
+
+
+def test_the_documented_ones_are_taken() -> None:
+    given = {
+        "add_special_tokens": False,
+        "inflight_logit_bias": '{"11": -100}',
+        "triton_enable_empty_final_response": True,
+        "binary_data_output": True,
+        "request_type": "context_and_generation",
+    }
+    to_model: dict[str, Plain] = {"add_special_tokens": False, "inflight_logit_bias": '{"11":-100.0}'}
+    assert read_parameters(given) == Parameters(to_model, empty_final=True, binary_output=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tenant",
+        "triton_final_response",
+        "triton_anything",
+        "inflight_tier",
+        "inflight_configure",
+        "inflight_cache_salt",
+        "priority",
+        "timeout",
+        "sequence_id",
+        "headers",
+        "unknown",
+        "\0" * 100,
+    ],
+)
+def test_reserved_and_unknown_ones_are_refused_by_name(name: str) -> None:
+    with pytest.raises(InflightError, match="is not taken") as refused:
+        read_parameters({name: True})
+    assert refused.value.message.isprintable()
+
+
+@pytest.mark.parametrize("bias", ["", "[]", '{"a": 1}', '{"1": 101}', '{"1": "x"}', "{" * 1000, 5, True])
+def test_a_bias_that_the_api_would_refuse_is_refused_here_too(bias: object) -> None:
+    with pytest.raises(InflightError, match="300 token ids"):
+        read_parameters({"inflight_logit_bias": bias})
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(), PLAIN, max_size=40))
+def test_nothing_undocumented_ever_reaches_a_model(given: dict[str, object]) -> None:
+    found = outcome(lambda: read_parameters(given))
+    assert is_clear(found)
+    if isinstance(found, Parameters):
+        assert set(found.to_model) <= {"add_special_tokens", "inflight_logit_bias"}

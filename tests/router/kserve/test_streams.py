@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from router.kserve.calls import Departure, Outbox
+from router.kserve.streams import Stream
+
+
+class StuckContext:
+    """A client that does not read."""
+
+    def __init__(self) -> None:
+        self.written: list[Any] = []
+
+    async def write(self, message: Any) -> None:
+        self.written.append(message)
+        await asyncio.Event().wait()
+
+
+async def forever() -> AsyncIterator[Any]:
+    yield "request"
+    await asyncio.Event().wait()
+
+
+async def test_a_client_that_does_not_read_is_taken_for_one_that_left() -> None:
+    left = asyncio.Event()
+
+    async def answer(outbox: Outbox, departure: Departure) -> None:
+        departure.on_leave(left.set)
+        for number in range(100):
+            await outbox.put(number)
+
+    def start(request: Any, outbox: Outbox, departure: Departure) -> asyncio.Task[None]:
+        return asyncio.ensure_future(answer(outbox, departure))
+
+    context = StuckContext()
+    with pytest.raises(asyncio.CancelledError):
+        await Stream(start, context, send_timeout_s=0.05).serve(forever())
+    assert left.is_set()
+    assert context.written == [0]
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    _, waiting = await asyncio.wait(others, timeout=1)
+    assert not waiting, "nobody waits for room in an outbox that is closed"
+
+
+async def test_an_outbox_holds_senders_back_until_there_is_room() -> None:
+    outbox = Outbox(2)
+    sending = asyncio.ensure_future(_put_all(outbox, 5))
+    await asyncio.sleep(0)
+    assert not sending.done()
+    assert [await outbox.get() for _ in range(5)] == [0, 1, 2, 3, 4]
+    await sending
+    outbox.close()
+    assert await outbox.get() is None
+
+
+async def _put_all(outbox: Outbox, count: int) -> None:
+    for number in range(count):
+        await outbox.put(number)
+
+
+async def test_who_asks_late_is_told_of_a_departure_at_once() -> None:
+    told: list[int] = []
+    departure = Departure()
+    departure.on_leave(lambda: told.append(1))
+    departure.leave()
+    departure.on_leave(lambda: told.append(2))
+    departure.leave()
+    assert told == [1, 2]

@@ -1,0 +1,180 @@
+"""A whole stack with keys, whose engine makes up its tokens, and the sheet that each test leaves clean."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from tokenizers import Tokenizer
+
+from benchmarks.stack import RunningStack, running_stack
+from router.tenancy.model import Limits, Role, Scope
+from router.tenancy.office import open_office
+from router.tenancy.rbac import SYSTEM
+
+SHARED_MEMORY = Path("/dev/shm")
+TOKENS_PER_S = 8_000
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.stack)
+            item.add_marker(pytest.mark.timeout(900 if config.getoption("--full") else 180))
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether tests run at their full length."""
+    return bool(request.config.getoption("--full"))
+
+
+@dataclass
+class Fortress:
+    """The stack under attack, the key of an ordinary tenant, and what its processes hold."""
+
+    stack: RunningStack
+    state_dir: Path
+    tenant: str
+    key: str
+    tokenizer: Tokenizer
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.key}"}
+
+    @property
+    def port(self) -> int:
+        return int(self.stack.url.rpartition(":")[2])
+
+    def processes(self) -> list[psutil.Process]:
+        return psutil.Process(self.stack.process.pid).children(recursive=True)
+
+    def process(self, word: str) -> psutil.Process:
+        (found,) = (each for each in self.processes() if word in " ".join(each.cmdline()))
+        return found
+
+    @property
+    def router(self) -> psutil.Process:
+        return self.process(" -m router ")
+
+    def client(self, **options: object) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=4000, max_keepalive_connections=100)
+        return httpx.AsyncClient(
+            base_url=self.stack.url, headers=self.headers, timeout=60, limits=limits, trust_env=False
+        )
+
+    def completion(self, tokens: int, **fields: object) -> dict[str, object]:
+        body = {"model": self.stack.model, "prompt": "Hello", "max_tokens": tokens, "ignore_eos": True}
+        return {**body, **fields}
+
+    def text_of(self, tokens: int) -> str:
+        """What the engine says to `completion`, to the last character."""
+        first_id = self.tokenizer.encode("Hello").ids[0]
+        return self.tokenizer.decode([first_id + position % 50 for position in range(tokens)])
+
+    def new_tenant(
+        self, name: str, limits: Limits | None = None, scopes: frozenset[Scope] | None = None
+    ) -> str:
+        """A key of a tenant of its own; the router knows it within a second."""
+        with open_office(self.state_dir) as admin:
+            tenant = admin.create_organisation(SYSTEM, name)
+            if limits is not None:
+                admin.set_limits(SYSTEM, tenant.id, limits)
+            user = admin.create_user(SYSTEM, tenant.id, "owner", Role.OWNER)
+            _, key = admin.create_key(SYSTEM, tenant.id, user.id, name, scopes or frozenset(Scope))
+        return key
+
+    def billed(self) -> tuple[int, int]:
+        """Prompt and completion tokens of all tenants, in the store."""
+        with open_office(self.state_dir) as admin:
+            sums = admin.usage(SYSTEM, None, (), "2000-01-01", "2999-01-01")
+        return (sums[0].prompt_tokens, sums[0].completion_tokens) if sums else (0, 0)
+
+    async def counted(self) -> tuple[int, int]:
+        """The same, as the router's metrics have it."""
+        async with self.client() as http:
+            text = (await http.get("/metrics")).text
+        return (
+            int(_sum(text, "inflight_prompt_tokens_total")),
+            int(_sum(text, "inflight_completion_tokens_total")),
+        )
+
+    async def in_flight(self) -> float:
+        async with self.client() as http:
+            return _sum((await http.get("/metrics")).text, "inflight_requests_in_flight")
+
+
+def _sum(text: str, family: str) -> float:
+    return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"{family}{{"))
+
+
+@contextmanager
+def fortress(
+    folder: Path, data_dir: Path, tokenizer: Tokenizer, tokens_per_s: int = TOKENS_PER_S
+) -> Iterator[Fortress]:
+    state_dir = folder / "state"
+    with open_office(state_dir) as admin:
+        tenant = admin.create_organisation(SYSTEM, "acme")
+        user = admin.create_user(SYSTEM, tenant.id, "ann", Role.MEMBER)
+        _, key = admin.create_key(SYSTEM, tenant.id, user.id, "laptop")
+    engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(tokens_per_s)}
+    settings = {"state_dir": str(state_dir)}
+    with running_stack(engine, data_dir=data_dir, router_settings=settings) as running:
+        yield Fortress(running, state_dir, tenant.id, key, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(default_checkpoint: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(default_checkpoint / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def quick(
+    tmp_path_factory: pytest.TempPathFactory, data_dir: Path, tokenizer: Tokenizer
+) -> Iterator[Fortress]:
+    with fortress(tmp_path_factory.mktemp("fortress"), data_dir, tokenizer) as running:
+        yield running
+
+
+def shared_regions() -> set[str]:
+    return {path.name for path in SHARED_MEMORY.iterdir()}
+
+
+async def until(condition: object, what: str, limit_s: float = 5.0) -> None:
+    """Waits for a value of a coroutine function to become true."""
+    deadline_s = time.monotonic() + limit_s
+    while not await condition():  # type: ignore[operator]  # any coroutine function
+        assert time.monotonic() < deadline_s, what
+        await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def sheet(quick: Fortress) -> AsyncIterator[Fortress]:
+    """The stack; after the test, nothing is lost, nothing leaks and nobody died."""
+    before = {each.pid for each in quick.processes()}
+    regions, files = shared_regions(), quick.router.num_fds()
+    yield quick
+
+    async def is_settled() -> bool:
+        return await quick.in_flight() == 0 and quick.stack.used_blocks() == 0
+
+    async def is_billed() -> bool:
+        return quick.billed() == await quick.counted()
+
+    async def has_closed_its_files() -> bool:
+        return quick.router.num_fds() <= files + 8  # gRPC and the store keep a few at hand
+
+    await until(is_settled, "I2: requests or blocks of the cache are still held")
+    await until(is_billed, "I1: what was billed is not what was delivered")
+    assert {each.pid for each in quick.processes()} == before, "I3: a process died"
+    assert shared_regions() <= regions, "I4: shared memory was left behind"
+    await until(has_closed_its_files, "I4: sockets or files were left open")
+    assert quick.key not in quick.stack.output(), "I5: a secret is in the log"

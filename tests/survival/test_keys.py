@@ -1,0 +1,157 @@
+"""Keys and what they open: T34 to T37."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import statistics
+import time
+from dataclasses import replace
+
+import httpx
+
+from router.tenancy import keys
+from router.tenancy.keyring import Keyring
+from router.tenancy.model import Limits
+from router.tenancy.office import open_office
+from router.tenancy.rbac import SYSTEM
+from tests.router.tenancy.values import PEPPER, caller
+from tests.survival.conftest import Fortress
+
+KNOWN_WITHIN_S = 5.0
+
+
+def test_t34_the_time_of_a_refusal_tells_nothing_of_the_secret(full: bool) -> None:
+    """First against last character wrong, in random order; Welch's t over the faster half of each."""
+    text, prefix = keys.mint()
+    holder = caller()
+    kept = replace(holder.key, prefix=prefix, digest=keys.digest(text, PEPPER))
+    keyring = Keyring(PEPPER)
+    keyring.replace("org-1", [replace(holder, key=kept)])
+    samples = 100_000 if full else 20_000
+    first, last = f"{text[:12]}{_other(text[12])}{text[13:]}", f"{text[:-1]}{_other(text[-1])}"
+    times: dict[str, list[int]] = {first: [], last: []}
+    chance = random.Random(34)
+    for _ in range(samples):
+        wrong = chance.choice((first, last))
+        began_ns = time.perf_counter_ns()
+        keyring.verify(wrong, 0.0)
+        times[wrong].append(time.perf_counter_ns() - began_ns)
+    assert abs(welch_t(*(sorted(each)[: len(each) // 2] for each in times.values()))) < 4.5
+
+
+def _other(character: str) -> str:
+    return "a" if character != "a" else "b"
+
+
+def welch_t(a: list[int], b: list[int]) -> float:
+    spread = statistics.variance(a) / len(a) + statistics.variance(b) / len(b)
+    return (statistics.fmean(a) - statistics.fmean(b)) / math.sqrt(spread)
+
+
+async def status(quick: Fortress, key: str) -> tuple[int, bytes]:
+    async with httpx.AsyncClient(base_url=quick.stack.url, trust_env=False) as http:
+        headers = {"authorization": f"Bearer {key}"}
+        response = await http.get("/v1/models", headers=headers)
+    return response.status_code, response.content
+
+
+async def becomes(quick: Fortress, key: str, expected: int) -> None:
+    deadline_s = time.monotonic() + KNOWN_WITHIN_S
+    while (await status(quick, key))[0] != expected:
+        assert time.monotonic() < deadline_s, f"{expected} is not the answer after {KNOWN_WITHIN_S} s"
+        await asyncio.sleep(0.05)
+
+
+async def test_t35_a_key_taken_back_is_refused_soon_and_like_one_that_never_was(sheet: Fortress) -> None:
+    key = sheet.new_tenant("leaving")
+    await becomes(sheet, key, 200)
+    with open_office(sheet.state_dir) as admin:
+        (tenant,) = (each for each in admin.list_organisations(SYSTEM) if each.name == "leaving")
+        (kept,) = admin.list_keys(SYSTEM, tenant.id)
+        _, fresh = admin.rotate_key(SYSTEM, tenant.id, kept.id, grace_s=0.0)
+    await becomes(sheet, key, 401)
+    await becomes(sheet, fresh, 200)
+    with open_office(sheet.state_dir) as admin:
+        admin.revoke_key(SYSTEM, tenant.id, kept.id)
+    await becomes(sheet, fresh, 401)
+    never = f"ik-{'x' * 8}-{'y' * 40}"
+    assert await status(sheet, fresh) == await status(sheet, key) == await status(sheet, never)
+
+
+async def test_t36_no_route_of_the_administration_opens_to_a_tenant(sheet: Fortress) -> None:
+    async with sheet.client() as http:
+        paths = (await http.get("/openapi.json")).json()["paths"]
+        routes = [(method, path) for path in paths if path.startswith("/admin") for method in paths[path]]
+        assert len(routes) >= 18
+        routes.remove(("get", "/admin/prices"))  # what tokens cost is for every tenant to see
+        for method, path in routes:
+            place = path.replace("{tenant}", "local").replace("{", "").replace("}", "")
+            kind = {"content-type": "application/json"}
+            response = await http.request(method, place, content=b"{}", headers=kind)
+            assert response.status_code == 403, (method, path, response.text)
+
+
+async def test_t37_what_is_somebody_elses_is_not_there(sheet: Fortress, full: bool) -> None:
+    """Files, batches, responses, conversations: the answer that a made-up id gets, and nothing listed."""
+    other = {"authorization": f"Bearer {sheet.new_tenant('curious')}"}
+    await becomes(sheet, other["authorization"].removeprefix("Bearer "), 200)
+    async with sheet.client() as http:
+        upload = await http.post(
+            "/v1/files", files={"file": ("a.jsonl", b'{"a": 1}\n')}, data={"purpose": "user_data"}
+        )
+        mine = {
+            "/v1/files": upload.json()["id"],
+            "/v1/conversations": (await http.post("/v1/conversations", json={})).json()["id"],
+            "/v1/responses": (
+                await http.post(
+                    "/v1/responses",
+                    json={"model": sheet.stack.model, "input": "hi", "max_output_tokens": 16},
+                )
+            ).json()["id"],
+        }
+        for path, identifier in mine.items():
+            assert (await http.get(f"{path}/{identifier}")).status_code == 200, path
+            made_up = identifier[:-4] + "0000"
+            for _ in range(300 if full else 5):
+                theirs = await http.get(f"{path}/{identifier}", headers=other)
+                nobodys = await http.get(f"{path}/{made_up}", headers=other)
+                assert theirs.status_code == nobodys.status_code == 404
+                assert theirs.text.replace(identifier, "") == nobodys.text.replace(made_up, "")
+            assert (await http.delete(f"{path}/{identifier}", headers=other)).status_code == 404
+        for path in ("/v1/files", "/v1/conversations", "/v1/batches"):
+            assert (await http.get(path, headers=other)).json()["data"] == []
+        stolen = {
+            "input_file_id": mine["/v1/files"],
+            "endpoint": "/v1/completions",
+            "completion_window": "24h",
+        }
+        assert (await http.post("/v1/batches", json=stolen, headers=other)).status_code in (400, 404)
+        continued = {
+            "model": sheet.stack.model,
+            "input": "go on",
+            "previous_response_id": mine["/v1/responses"],
+        }
+        assert (await http.post("/v1/responses", json=continued, headers=other)).status_code in (400, 404)
+        assert (await http.get("/v1/usage", headers=other)).json()["data"] == []
+
+
+async def test_limits_hold_exactly_when_everybody_comes_at_once(sheet: Fortress) -> None:
+    tenants = {
+        "requests": sheet.new_tenant("many", Limits(requests_per_min=10, request_burst=10)),
+        "tokens": sheet.new_tenant("much", Limits(tokens_per_min=10 * 12, token_burst=10 * 12)),
+    }
+    for limit, key in tenants.items():
+        await becomes(sheet, key, 200)
+        headers = {"authorization": f"Bearer {key}"}
+        async with sheet.client() as http:
+            # 2 tokens are reserved for "Hello" and 10 for the answer; 11 are used.
+            asking = (
+                http.post("/v1/completions", json=sheet.completion(10), headers=headers) for _ in range(64)
+            )
+            answers = await asyncio.gather(*asking)
+        statuses = [each.status_code for each in answers]
+        assert 10 <= statuses.count(200) <= 11, limit
+        assert statuses.count(429) == 64 - statuses.count(200)
+        assert all(int(each.headers["retry-after"]) >= 1 for each in answers if each.status_code == 429)
