@@ -8,7 +8,19 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
-from router.api import admin, batches, chat, completions, description, embeddings, files, health, models
+from router.api import (
+    admin,
+    batches,
+    chat,
+    completions,
+    conversations,
+    description,
+    embeddings,
+    files,
+    health,
+    models,
+    responses,
+)
 from router.api.errors import HttpError, error_body, write_error
 from router.api.routes import RouteTable
 from router.record import Record, new_request_id
@@ -36,6 +48,8 @@ def all_routes(service: Service) -> list[Route]:
         *chat.routes(service),
         *completions.routes(service),
         *embeddings.routes(service),
+        *responses.routes(service),
+        *conversations.routes(service),
         *models.routes(service),
         *files.routes(service),
         *batches.routes(service),

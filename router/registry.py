@@ -11,6 +11,7 @@ from router.sampling_defaults import CONTEXT_TOKENS, SamplingDefaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from router.embedder import ServedEmbedder
     from router.pipeline import Pipeline
@@ -24,6 +25,7 @@ class ServedModel:
     template: ChatTemplate | None = None
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     context_tokens: int = CONTEXT_TOKENS
+    checkpoint_dir: Path | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))
 
 

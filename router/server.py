@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.api import conversations, responses
 from router.api.embeddings import load_limits
 from router.app import App
 from router.batches.runner import BatchRunner, BatchSettings
-from router.documents.reading import Documents
-from router.documents.uploads import UploadedFiles
 from router.embedder import ServedEmbedder
 from router.files.model import FileLimits
 from router.http.connection import Limits
@@ -41,7 +38,6 @@ from router.triton_embedder import TritonEmbedder
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from router.api.routes import Route
     from router.settings import EmbedderSettings, ModelSettings, PlacedTuning, Settings
 
 log = logging.getLogger(__name__)
@@ -68,7 +64,7 @@ async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) 
     metrics.watch(tenancy)
     doorkeeper = Doorkeeper(tenancy, is_loopback(settings.host))
     door = build_door(service, settings, triton)
-    app = App(service, doorkeeper, [*_conversing(service, settings), *kserve.routes(door)])
+    app = App(service, doorkeeper, kserve.routes(door))
     limits = Limits(max_body_bytes=settings.max_body_bytes)
     listener = Listener(app, app.refuse, limits, upload_limit=app.upload_limit)
     batch_settings = BatchSettings(settings.batch_concurrency, settings.max_body_bytes)
@@ -117,16 +113,8 @@ def _served(model: ModelSettings, triton: TritonConnection) -> ServedModel:
     pipeline = TritonPipeline(triton, model.pipeline, model.engine)
     directory = Path(model.checkpoint_dir)
     defaults = load_sampling_defaults(directory)
-    return ServedModel(model.name, pipeline, template, defaults, load_context_tokens(directory))
-
-
-def _conversing(service: Service, settings: Settings) -> list[Route]:
-    documents = Documents(UploadedFiles(service.store))
-    checkpoints = {model.name: Path(model.checkpoint_dir) for model in settings.models}
-    return [
-        *responses.routes(service, documents, checkpoints),
-        *conversations.routes(service, documents),
-    ]
+    context_tokens = load_context_tokens(directory)
+    return ServedModel(model.name, pipeline, template, defaults, context_tokens, directory)
 
 
 def _embedder(model: EmbedderSettings, triton: TritonConnection) -> ServedEmbedder:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from router.documents.reading import Documents
+from router.documents.uploads import UploadedFiles
 from router.files.model import FileLimits
 
 if TYPE_CHECKING:
@@ -23,3 +25,8 @@ class Service:
     tenancy: Tenancy
     store: StoreAccess
     file_limits: FileLimits = field(default_factory=FileLimits)
+    documents: Documents = field(init=False)
+
+    def __post_init__(self) -> None:
+        # One for all: how many PDFs are read at once is bounded there.
+        object.__setattr__(self, "documents", Documents(UploadedFiles(self.store)))

@@ -125,7 +125,7 @@ def _describe(problem: str, whole: type[Tuning]) -> str:
 def _check(settings: Settings) -> None:
     if not re.fullmatch(r"[^\s/]+:\d{1,5}", settings.triton_grpc_url):
         raise SettingsError(f"triton_grpc_url = {settings.triton_grpc_url!r}: expected HOST:PORT")
-    names = [model.name for model in (*settings.models, *settings.embedders)]
+    names = [*(model.name for model in settings.models), *(model.name for model in settings.embedders)]
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(f"models: the name {name!r} is given twice")

@@ -70,7 +70,10 @@ class TritonConnection:
 
     def infer(self, request: Any, timeout_s: float | None = None) -> InferStream:
         """Sends one request on a stream of its own, which the server sees half closed."""
-        return InferStream(self._channel.call(_STREAM_INFER, request.SerializeToString(), timeout_s))
+        return self.infer_bytes(request.SerializeToString(), timeout_s)
+
+    def infer_bytes(self, request: bytes, timeout_s: float | None = None) -> InferStream:
+        return InferStream(self._channel.call(_STREAM_INFER, request, timeout_s))
 
     async def infer_once(self, request: Any, timeout_s: float | None = None) -> Any:
         """ModelInfer: one request, one response."""
@@ -112,7 +115,7 @@ class TritonPipeline:
         self._requests = GenerateRequests(name)
 
     def generate(self, call: GenerationCall) -> TritonGeneration:
-        return TritonGeneration(self._connection, self._engine, self._requests.build(call), call.max_tokens)
+        return TritonGeneration(self._connection, self._engine, self._requests.encode(call), call)
 
     async def ready(self) -> bool:
         return await self._connection.ready(self._name)
@@ -127,11 +130,14 @@ class TritonGeneration:
     long is the call given up.
     """
 
-    def __init__(self, connection: TritonConnection, engine: str, request: Any, max_tokens: int) -> None:
+    def __init__(
+        self, connection: TritonConnection, engine: str, request: bytes, call: GenerationCall
+    ) -> None:
         self._connection = connection
         self._engine = engine
         self._request = request
-        self._max_tokens = max_tokens
+        self._request_id = call.request_id
+        self._max_tokens = call.max_tokens
         self._stream: InferStream | None = None
         self._ended = asyncio.Event()  # Triton is done with the request; some of it may be unread
         self._over = False  # all of it was read, or nobody ever will
@@ -151,12 +157,12 @@ class TritonGeneration:
             if self._stop_asked:
                 self._over = True
                 return Delta("", finish="cancelled")
-            self._stream = self._connection.infer(self._request)
+            self._stream = self._connection.infer_bytes(self._request)
             self._stream.call.on_end(self._end)
         while (message := await self._read(self._stream)) is not None:
             if message.error_message:
                 self._expect_end()
-                raise _from_triton(message.error_message, self._request.id)
+                raise _from_triton(message.error_message, self._request_id)
             if not self._answered:
                 return self._delta(message.infer_response)
         if not self._answered:
@@ -173,7 +179,7 @@ class TritonGeneration:
                 return None
             if self._given_up:
                 raise InflightError(ErrorKind.CANCELLED, "the engine did not stop in time") from None
-            raise from_status(error, self._request.id) from error
+            raise from_status(error, self._request_id) from error
         except asyncio.CancelledError:
             # Triton must be able to come to the end, where a stop sees it.
             self._over = True
@@ -216,7 +222,7 @@ class TritonGeneration:
                 self._connection.run_stop(self._deliver_stop())
 
     async def _deliver_stop(self) -> None:
-        request = stop_request(self._engine, self._request.id)
+        request = stop_request(self._engine, self._request_id)
         limit_s = self._connection.stop_timeout_s
         give_up_s = time.monotonic() + limit_s
         interval_s = _STOP_INTERVAL_S

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -43,6 +45,8 @@ _INPUTS = (
 # These go past the step that Triton batches, so they may come and go too.
 _GUIDE_INPUTS = ("guided_decoding_guide_type", "guided_decoding_guide")
 _NO_END_ID = -1
+# Tensors of one number, each token has some: looking up their format takes longer than reading them.
+_INT32, _INT64 = struct.Struct("<i").unpack, struct.Struct("<q").unpack
 _ENGINE_TIMES = {
     "arrival_time_ns": "arrival_s",
     "first_scheduled_time_ns": "first_scheduled_s",
@@ -60,58 +64,114 @@ def _template(model: str, contract: ModelContract, names: Sequence[str]) -> Any:
     return message
 
 
+def _tag(name: str) -> bytes:
+    """What comes before a field of a request on the wire: its number, and that a length follows."""
+    number = service_pb2.ModelInferRequest.DESCRIPTOR.fields_by_name[name].number
+    return bytes((number << 3 | 2,))
+
+
+_ID, _RAW_INPUT = _tag("id"), _tag("raw_input_contents")
+
+
+def _size(size: int) -> bytes:
+    """A number as protobuf writes it: seven bits a byte, the lowest first."""
+    encoded = bytearray()
+    while size >= 128:
+        encoded.append(size & 127 | 128)
+        size >>= 7
+    encoded.append(size)
+    return bytes(encoded)
+
+
+def _raw(data: bytes) -> bytes:
+    return b"".join((_RAW_INPUT, _size(len(data)), data))
+
+
+@lru_cache(maxsize=4096)
+def _raw_number(dtype: str, value: float) -> bytes:
+    """Most requests have the same few values."""
+    return _raw(codec.encode(dtype, [value]))
+
+
+@lru_cache(maxsize=4096)
+def _usual_parameters(tenant: str, add_special_tokens: bool) -> bytes:
+    message = service_pb2.ModelInferRequest()
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    message.parameters["tenant"].string_param = tenant
+    message.parameters["add_special_tokens"].bool_param = add_special_tokens
+    return bytes(message.SerializeToString())
+
+
+_NO_STOP_WORDS = _raw(codec.encode("BYTES", [""] * STOP_WORDS))
+_FLAGS = _raw(codec.encode("BOOL", [True])) * 5
+
+
 class GenerateRequests:
-    """Requests to one pipeline; what never changes is built once."""
+    """Requests to one pipeline, as bytes.
+
+    The parts of a protobuf may be written one after another. So what never changes is written once, what
+    seldom changes is kept, and no message is built and copied for what is left.
+    """
 
     def __init__(self, pipeline: str) -> None:
-        self._template = _template(pipeline, ENSEMBLE, _INPUTS)
-        self._template.parameters["triton_enable_empty_final_response"].bool_param = True
-        self._without_end = _template(pipeline, ENSEMBLE, (*_INPUTS, "end_id"))
-        self._without_end.parameters["triton_enable_empty_final_response"].bool_param = True
-        self._dtypes = [ENSEMBLE.input(name).dtype for name in _INPUTS]
+        usual = _template(pipeline, ENSEMBLE, _INPUTS)
+        without_end = _template(pipeline, ENSEMBLE, (*_INPUTS, "end_id"))
+        self._template: bytes = usual.SerializeToString()
+        self._without_end: bytes = without_end.SerializeToString()
+
+    def encode(self, call: GenerationCall) -> bytes:
+        request_id, prompt = call.request_id.encode(), call.prompt.encode()
+        parts = [
+            self._without_end if call.ignore_eos else self._template,
+            _usual_parameters(call.tenant, call.add_special_tokens),
+            _ID + _size(len(request_id)) + request_id,
+            # The values, in the order of _INPUTS; the prompt is not copied before the end.
+            _RAW_INPUT + _size(len(prompt) + 4) + len(prompt).to_bytes(4, "little"),
+            prompt,
+            _raw_number("INT32", call.max_tokens),
+            _stop_words(call.stop),
+            _raw_number("INT32", call.top_k),
+            _raw_number("FP32", call.top_p),
+            _raw_number("FP32", call.temperature),
+            _raw_number("FP32", call.repetition_penalty),
+            _raw_number("INT32", call.min_tokens),
+            _raw_number("FP32", call.presence_penalty),
+            _raw_number("FP32", call.frequency_penalty),
+            _raw(call.seed.to_bytes(8, "little")),
+            _FLAGS,
+        ]
+        if call.ignore_eos:
+            parts.append(_raw_number("INT32", _NO_END_ID))
+        if (more := _more(call)) is not None:
+            parts.append(more.SerializeToString())
+        return b"".join(parts)
 
     def build(self, call: GenerationCall) -> Any:
-        message = service_pb2.ModelInferRequest()
-        message.CopyFrom(self._without_end if call.ignore_eos else self._template)
-        message.id = call.request_id
-        message.parameters["tenant"].string_param = call.tenant
-        message.parameters["add_special_tokens"].bool_param = call.add_special_tokens
-        stop_words = (*call.stop, *[""] * (STOP_WORDS - len(call.stop)))
-        values: list[Sequence[Any]] = [
-            [call.prompt],
-            [call.max_tokens],
-            stop_words,
-            [call.top_k],
-            [call.top_p],
-            [call.temperature],
-            [call.repetition_penalty],
-            [call.min_tokens],
-            [call.presence_penalty],
-            [call.frequency_penalty],
-            [call.seed],
-            [True],
-            [True],
-            [True],
-            [True],
-            [True],
-        ]
-        raw = message.raw_input_contents
-        raw.extend(map(codec.encode, self._dtypes, values))
-        if call.ignore_eos:
-            raw.append(codec.encode("INT32", [_NO_END_ID]))
-        if call.guide is not None:
-            for name, text in zip(_GUIDE_INPUTS, call.guide, strict=True):
-                message.inputs.add(name=name, datatype="BYTES", shape=[1, 1])
-                raw.append(codec.encode("BYTES", [text]))
-        if call.prompt_ids is not None:
-            message.inputs.add(name="prompt_ids", datatype="INT32", shape=[1, len(call.prompt_ids)])
-            raw.append(codec.encode("INT32", call.prompt_ids))
-        _add_parameters(message.parameters, call)
-        return message
+        """The same as a message, to look at."""
+        return service_pb2.ModelInferRequest.FromString(self.encode(call))
 
 
-def _add_parameters(parameters: Any, call: GenerationCall) -> None:
-    """What the contract has no tensors for."""
+def _stop_words(stop: tuple[str, ...]) -> bytes:
+    if not stop:
+        return _NO_STOP_WORDS
+    return _raw(codec.encode("BYTES", (*stop, *[""] * (STOP_WORDS - len(stop)))))
+
+
+def _more(call: GenerationCall) -> Any:
+    """What few requests have: inputs after the usual ones, and what the contract has no tensors for."""
+    unusual = (call.guide, call.prompt_ids, call.logit_bias, call.top_log_probs, call.tier)
+    if unusual == (None,) * len(unusual) and not call.engine_echoes:
+        return None
+    message = service_pb2.ModelInferRequest()
+    raw = message.raw_input_contents
+    if call.guide is not None:
+        for name, text in zip(_GUIDE_INPUTS, call.guide, strict=True):
+            message.inputs.add(name=name, datatype="BYTES", shape=[1, 1])
+            raw.append(codec.encode("BYTES", [text]))
+    if call.prompt_ids is not None:
+        message.inputs.add(name="prompt_ids", datatype="INT32", shape=[1, len(call.prompt_ids)])
+        raw.append(codec.encode("INT32", call.prompt_ids))
+    parameters = message.parameters
     if call.logit_bias is not None:
         parameters["inflight_logit_bias"].string_param = msgspec.json.encode(call.logit_bias).decode()
     if call.top_log_probs is not None:
@@ -120,6 +180,7 @@ def _add_parameters(parameters: Any, call: GenerationCall) -> None:
         parameters["inflight_echo"].bool_param = True
     if call.tier is not None:
         parameters["inflight_tier"].string_param = call.tier
+    return message
 
 
 def stop_request(engine: str, request_id: str) -> Any:
@@ -147,17 +208,17 @@ def read_delta(response: Any) -> Delta:
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         name = output.name
         if name == "text_output":
-            text = b"".join(codec.decode("BYTES", raw)).decode("utf-8", "replace")
+            text = _text(raw)
         elif name == "num_output_tokens":
-            completion_tokens = codec.decode("INT32", raw)[0]
+            (completion_tokens,) = _INT32(raw)
         elif name == "num_input_tokens":
-            prompt_tokens = codec.decode("INT32", raw)[0]
+            (prompt_tokens,) = _INT32(raw)
         elif name == "finish_reason":
-            finish = codec.decode("BYTES", raw)[0].decode() or None
+            finish = _text(raw) or None
         elif name in _ENGINE_TIMES:
-            times[_ENGINE_TIMES[name]] = codec.decode("INT64", raw)[0] / 1e9
+            times[_ENGINE_TIMES[name]] = _INT64(raw)[0] / 1e9
         elif name == "cached_tokens":
-            cached_tokens = codec.decode("INT32", raw)[0]
+            (cached_tokens,) = _INT32(raw)
         elif name == "top_log_probs":
             log_probs = codec.decode("FP32", raw)
         elif name == "top_tokens":
@@ -167,6 +228,13 @@ def read_delta(response: Any) -> Delta:
     engine = EngineTimes(**times) if len(times) == len(_ENGINE_TIMES) else None
     tokens = _logged(pieces, log_probs, characters) if characters else ()
     return Delta(text, completion_tokens, prompt_tokens, finish, engine, cached_tokens, tokens)
+
+
+def _text(raw: bytes) -> str:
+    """A tensor of one text, or of several that are one."""
+    if int.from_bytes(raw[:4], "little") == len(raw) - 4:
+        return raw[4:].decode("utf-8", "replace")
+    return b"".join(codec.decode("BYTES", raw)).decode("utf-8", "replace")
 
 
 def _logged(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.stack import RunningStack
 
 ABOUT_THE_CPU = "about the CPU's kernels"
+STACK_GROUP = "stack"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,6 +36,24 @@ def pytest_configure(config: pytest.Config) -> None:
     # Read when a kernel is defined, so before anything imports one.
     if config.getoption("--device") == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two workers: one takes all tests of real stacks, at once, for they take longest; others go file by file.
+
+    So there is one stack of a kind, and nothing that a file or a session prepares is prepared twice for long.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("stack") is None)
+    for item in items:
+        group = STACK_GROUP if item.get_closest_marker("stack") else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A worker's names of tests end with their group; reports and --last-failed want the plain ones."""
+    if hasattr(report, "node"):
+        report.nodeid = report.nodeid.rpartition("@")[0] or report.nodeid
 
 
 class LeftOut(pytest.Module):

@@ -187,11 +187,21 @@ def routes(service: Service) -> list[Route]:
         scope: Scope | None = None,
     ) -> Route:
         changes = method not in ("GET", "DELETE")
-        endpoint = Administer(service, act, takes, 201 if method == "POST" else 200)
+        status = 201 if method == "POST" else 200
+        endpoint = Administer(service, act, takes, status)
         needed = scope or (read if method == "GET" else write)
         content_type = "application/json" if changes and takes is not None else ""
+        body, query = (takes, None) if changes else (None, takes)
         return Route(
-            method, path, endpoint, summary, takes if changes else None, scope=needed, takes=content_type
+            method,
+            path,
+            endpoint,
+            summary,
+            body,
+            scope=needed,
+            takes=content_type,
+            query=query,
+            status=status,
         )
 
     tenant, user, key = "/admin/tenants/{tenant}", "/users/{user}", "/keys/{key}"

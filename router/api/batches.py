@@ -65,7 +65,7 @@ def routes(service: Service) -> list[Route]:
     add = partial(Route, scope=Scope.FILES, takes="", answer="Batch")
     return [
         add("POST", PATH, batches.make, "Make a batch of an uploaded file", body=BatchBody, takes=JSON),
-        add("GET", PATH, batches.list_all, "List batches", answer="BatchList"),
+        add("GET", PATH, batches.list_all, "List batches", answer="BatchList", query=BatchesQuery),
         add("GET", f"{PATH}/{{batch_id}}", batches.show, "Show a batch and how far it is"),
         add("POST", f"{PATH}/{{batch_id}}/cancel", batches.cancel, "Cancel a batch, and keep what is done"),
     ]

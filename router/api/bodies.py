@@ -17,8 +17,8 @@ _StopText = Annotated[str, Meta(min_length=1, max_length=1000)]
 MAX_CHOICES = 16
 MAX_BIASES = 300
 MAX_TOOLS = 128
-_TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
-_Bias = Annotated[float, Meta(ge=-100, le=100)]
+_MOST_DIGITS = 9
+_MOST_BIAS = 100.0
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 ServiceTier = Literal["auto", "default", "flex", "priority"]
 
@@ -122,7 +122,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     safety_identifier: Any = None
     prompt_cache_key: Any = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    logit_bias: Annotated[dict[_TokenId, _Bias], Meta(max_length=MAX_BIASES)] | None = None
+    # Its ids and values are judged when their number is known to be bearable.
+    logit_bias: Annotated[dict[str, float], Meta(max_length=MAX_BIASES)] | None = None
     service_tier: ServiceTier | None = None
 
 
@@ -203,7 +204,18 @@ def _decode(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
     _refuse_unsupported(decoded, NEUTRAL, "")
     if decoded.stream_options is not None and not decoded.stream:
         raise invalid("stream_options is only allowed when stream is true", "stream_options")
+    if decoded.logit_bias:
+        _check_biases(decoded.logit_bias)
     return decoded
+
+
+def _check_biases(biases: dict[str, float]) -> None:
+    for token, bias in biases.items():
+        if not (token.isascii() and token.isdigit() and len(token) <= _MOST_DIGITS):
+            raise invalid("logit_bias: a key: expected a token id, as digits", "logit_bias")
+        if not -_MOST_BIAS <= bias <= _MOST_BIAS:
+            allowed = f"expected -{_MOST_BIAS:g} to {_MOST_BIAS:g}"
+            raise invalid(f"logit_bias[{token}]: {allowed}, got {bias:g}", f"logit_bias[{token}]")
 
 
 def _refuse_unsupported(struct: msgspec.Struct, neutral: dict[str, tuple[Any, ...]], prefix: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.answering import answer
 from router.api.bodies import ChatBody, decode_chat
@@ -11,6 +13,7 @@ from router.api.calls import chat_calls, chat_messages, served_tier
 from router.api.dialects import ChatDialect
 from router.api.routes import Route
 from router.api.tools import ToolReader, described, forces_call, offered
+from router.documents.expanding import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,9 +33,12 @@ class ChatCompletions:
         if model.template is None:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
+        messages = await expand(body.messages, record.caller, self._service.documents)
+        if messages is not body.messages:
+            body = msgspec.structs.replace(body, messages=messages)
         knows_tools = model.template.knows_tools
-        messages = chat_messages(body, knows_tools)
-        prompt = model.template.render(messages, described(offered(body)) if knows_tools else None)
+        tools = described(offered(body)) if knows_tools else None
+        prompt = model.template.render(chat_messages(body, knows_tools), tools)
         calls = chat_calls(body, prompt, record.request_id, record.tenant, model.defaults)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = ChatDialect(

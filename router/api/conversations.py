@@ -17,7 +17,6 @@ from router.conversations.items import GivenItem, read_items
 from router.conversations.owning import Owner
 from router.conversations.pages import Page, PageQuery
 from router.documents.reading import Documents
-from router.documents.uploads import UploadedFiles
 
 if TYPE_CHECKING:
     from router.conversations.items import Item
@@ -132,21 +131,46 @@ def _shown(item: Item) -> dict[str, Any]:
     return item.shown
 
 
-def routes(service: Service, documents: Documents | None = None) -> list[Route]:
-    api = Conversations(
-        ConversationStore(service.store), documents or Documents(UploadedFiles(service.store))
-    )
+def routes(service: Service) -> list[Route]:
+    api = Conversations(ConversationStore(service.store), service.documents)
     one = f"{_PATH}/{{conversation_id}}"
     item = f"{one}/items/{{item_id}}"
     return [
-        Route("POST", _PATH, api.create, "Begin a conversation", ConversationBody),
-        Route("GET", _PATH, api.list, "One's own conversations, the last used first"),
-        Route("GET", one, api.show, "One conversation"),
-        Route("POST", one, api.update, "Change its metadata; title is its name", ConversationChange),
+        Route("POST", _PATH, api.create, "Begin a conversation", ConversationBody, "Conversation"),
+        Route(
+            "GET",
+            _PATH,
+            api.list,
+            "One's own conversations, the last used first",
+            answer="ConversationList",
+            query=PageQuery,
+        ),
+        Route("GET", one, api.show, "One conversation", answer="Conversation"),
+        Route(
+            "POST",
+            one,
+            api.update,
+            "Change its metadata; title is its name",
+            ConversationChange,
+            "Conversation",
+        ),
         Route("DELETE", one, api.delete, "Delete a conversation and all that was said in it"),
-        Route("GET", f"{one}/export", api.export, "All of it, as JSON or with format=markdown"),
-        Route("GET", f"{one}/items", api.list_items, "What was said, the newest first"),
-        Route("POST", f"{one}/items", api.add_items, "Add to what was said", NewItems),
-        Route("GET", item, api.show_item, "One item"),
-        Route("DELETE", item, api.delete_item, "Delete one item"),
+        Route(
+            "GET",
+            f"{one}/export",
+            api.export,
+            "All of it, as JSON or with format=markdown",
+            query=ExportQuery,
+        ),
+        Route(
+            "GET",
+            f"{one}/items",
+            api.list_items,
+            "What was said, the newest first",
+            answer="ItemList",
+            query=PageQuery,
+        ),
+        Route("POST", f"{one}/items", api.add_items, "Add to what was said", NewItems, "ItemList"),
+        Route("GET", item, api.show_item, "One item", answer="Item"),
+        Route("DELETE", item, api.delete_item, "Delete one item", answer="Conversation"),
     ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from router.api.answer_schemas import ANSWERS, TEXT
 from router.api.bodies import MESSAGE_NEUTRAL, NEUTRAL
 from router.api.errors import TRITON_PREFIX, respond_json
 from router.api.routes import JSON, Route
@@ -19,41 +20,6 @@ if TYPE_CHECKING:
     from router.record import Record
 
 _REFERENCE = "#/components/schemas/{name}"
-
-
-def _object(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _array(items: Any) -> dict[str, Any]:
-    return {"type": "array", "items": items}
-
-
-_Schema = dict[str, Any]
-_TEXT: _Schema = {"type": "string"}
-_NUMBER: _Schema = {"type": "integer"}
-_ANY: _Schema = {}
-_USAGE = _object(prompt_tokens=_NUMBER, completion_tokens=_NUMBER, total_tokens=_NUMBER)
-_FINISH = {"enum": ["stop", "length", "tool_calls", "content_filter"]}
-_MODEL = _object(id=_TEXT, object={"const": "model"}, created=_NUMBER, owned_by=_TEXT)
-
-
-def _completion(kind: str, **choice: Any) -> dict[str, Any]:
-    choices = _array(_object(index=_NUMBER, **choice, finish_reason=_FINISH))
-    return _object(
-        id=_TEXT, object={"const": kind}, created=_NUMBER, model=_TEXT, choices=choices, usage=_USAGE
-    )
-
-
-_ANSWERS = {
-    "ChatCompletion": _completion("chat.completion", message=_object(role=_TEXT, content=_ANY)),
-    "Completion": _completion("text_completion", text=_TEXT),
-    "Model": _MODEL,
-    "ModelList": _object(object={"const": "list"}, data=_array(_MODEL)),
-    "TritonError": _object(error=_TEXT),
-    "TritonModels": _array(_object(name=_TEXT, version=_TEXT, state=_TEXT, reason=_TEXT)),
-    "Error": _object(error=_object(message=_TEXT, type=_TEXT, param=_ANY, code=_ANY)),
-}
 
 
 def openapi(routes: Sequence[Route]) -> dict[str, Any]:
@@ -70,7 +36,7 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
         "info": {"title": "Inflight", "version": version("inflight")},
         "paths": paths,
         "components": {
-            "schemas": {**schemas, **_ANSWERS},
+            "schemas": {**schemas, **ANSWERS},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -84,36 +50,58 @@ def _narrow(schema: dict[str, Any], neutral: dict[str, tuple[Any, ...]]) -> None
 
 
 def _operation(endpoint: Route) -> dict[str, Any]:
-    content: dict[str, Any]
-    if "/" in endpoint.answer:
-        content = {endpoint.answer: {"schema": _TEXT}}
-    else:
-        known = endpoint.answer in _ANSWERS
-        schema = {"$ref": _REFERENCE.format(name=endpoint.answer)} if known else {"type": "object"}
-        content = {"application/json": {"schema": schema}}
-    if endpoint.streams:
-        content["text/event-stream"] = {"schema": _TEXT}
     shape = "TritonError" if endpoint.path.startswith(TRITON_PREFIX) else "Error"
     problem = {"schema": {"$ref": _REFERENCE.format(name=shape)}}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
         "responses": {
-            "200": {"description": "The answer", "content": content},
-            "default": {"description": "What is wrong", "content": {"application/json": problem}},
+            str(endpoint.status): {"description": "The answer", "content": _answer(endpoint)},
+            "default": {"description": "What is wrong", "content": {JSON: problem}},
         },
     }
     if endpoint.body is not None:
         body = {"schema": {"$ref": _REFERENCE.format(name=endpoint.body.__name__)}}
-        content = {endpoint.takes or JSON: body}
-        operation["requestBody"] = {"required": True, "content": content}
-    if endpoint.names:
-        operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": _TEXT} for name in endpoint.names
-        ]
+        operation["requestBody"] = {"required": True, "content": {endpoint.takes or JSON: body}}
+    if parameters := [*_path_parameters(endpoint), *_query_parameters(endpoint)]:
+        operation["parameters"] = parameters
     if endpoint.scope is not None:
         operation["security"] = [{"key": []}]
         operation["description"] = f"A key needs the scope `{endpoint.scope.value}`."
     return operation
+
+
+def _answer(endpoint: Route) -> dict[str, Any]:
+    if "/" in endpoint.answer:
+        content: dict[str, Any] = {endpoint.answer: {"schema": TEXT}}
+    else:
+        known = endpoint.answer in ANSWERS
+        schema = {"$ref": _REFERENCE.format(name=endpoint.answer)} if known else {"type": "object"}
+        content = {JSON: {"schema": schema}}
+    if endpoint.streams:
+        content["text/event-stream"] = {"schema": TEXT}
+    return content
+
+
+def _path_parameters(endpoint: Route) -> list[dict[str, Any]]:
+    return [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in endpoint.names]
+
+
+def _query_parameters(endpoint: Route) -> list[dict[str, Any]]:
+    """One for each field of the struct; a query cannot say null, so it is not among what is taken."""
+    if endpoint.query is None:
+        return []
+    (found,), parts = msgspec.json.schema_components([endpoint.query], ref_template=_REFERENCE)
+    schema = parts.get(endpoint.query.__name__, found)
+    required = schema.get("required", ())
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": _without_null(field)}
+        for name, field in schema["properties"].items()
+    ]
+
+
+def _without_null(field: dict[str, Any]) -> dict[str, Any]:
+    kinds = [kind for kind in field.get("anyOf", ()) if kind.get("type") != "null"]
+    return kinds[0] if len(kinds) == 1 else field
 
 
 class Description:

@@ -62,7 +62,7 @@ def routes(service: Service) -> list[Route]:
     add = partial(Route, scope=Scope.FILES, takes="")
     return [
         add("POST", PATH, files.upload, "Upload a file", body=FileForm, answer="File", takes=MULTIPART),
-        add("GET", PATH, files.list_all, "List files", answer="FileList"),
+        add("GET", PATH, files.list_all, "List files", answer="FileList", query=FilesQuery),
         add("GET", f"{PATH}/{{file_id}}", files.show, "Show a file", answer="File"),
         add("DELETE", f"{PATH}/{{file_id}}", files.delete, "Delete a file", answer="FileDeleted"),
         add(

@@ -16,13 +16,8 @@ from router.conversations.counting import Tokenizers
 from router.conversations.owning import Owner, missing
 from router.conversations.pages import Page, PageQuery
 from router.conversations.response_store import ResponseStore
-from router.documents.reading import Documents
-from router.documents.uploads import UploadedFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from router.conversations.items import Item
     from router.http.exchange import Exchange
     from router.record import Record
@@ -72,18 +67,24 @@ def _page(items: list[Item], query: PageQuery) -> Page[Item]:
     return Page.of(ordered, query.limit)
 
 
-def routes(
-    service: Service, documents: Documents | None = None, checkpoints: Mapping[str, Path] | None = None
-) -> list[Route]:
-    """`checkpoints` are the directories of the models, for their tokenizers."""
-    documents = documents or Documents(UploadedFiles(service.store))
-    create = CreateResponse(service, documents, Tokenizers(checkpoints or {}))
+def routes(service: Service) -> list[Route]:
+    places = {model.name: model.checkpoint_dir for model in service.registry}
+    tokenizers = Tokenizers({name: place for name, place in places.items() if place is not None})
+    create = CreateResponse(service, service.documents, tokenizers)
     stored = StoredResponses(ResponseStore(service.store))
     one = f"{_PATH}/{{response_id}}"
+    input_items = f"{one}/input_items"
     return [
-        Route("POST", _PATH, create, "Answer, remembering what was said", ResponseBody, streams=True),
-        Route("GET", one, stored.show, "A response that was stored"),
+        Route("POST", _PATH, create, "Answer, remembering what was said", ResponseBody, "Response", True),
+        Route("GET", one, stored.show, "A response that was stored", answer="Response", query=ShowQuery),
         Route("DELETE", one, stored.delete, "Delete a stored response"),
-        Route("GET", f"{one}/input_items", stored.list_input, "What a stored response was asked"),
+        Route(
+            "GET",
+            input_items,
+            stored.list_input,
+            "What a stored response was asked",
+            answer="ItemList",
+            query=PageQuery,
+        ),
         Route("POST", f"{one}/cancel", stored.cancel, "Refused: nothing runs in the background", takes=""),
     ]

@@ -25,7 +25,8 @@ class Route:
 
     Where `takes_rest`, the name at the end stands for all that is left, slashes too.
     `scope` is what a key needs, None is open to everybody. `takes` is the content type of the body, an
-    empty one where there need not be a body. `answer` names a schema, or is the type of what else comes.
+    empty one where there need not be a body. `answer` names a schema, or is the type of what else comes;
+    `status` is that of an answer where all went well. `query` is what may follow the path.
     """
 
     method: str
@@ -39,6 +40,8 @@ class Route:
     takes: str = JSON
     request_id_prefix: str = "req"
     takes_rest: bool = False
+    query: type[msgspec.Struct] | None = None
+    status: int = 200
 
     @property
     def names(self) -> list[str]:

@@ -50,6 +50,12 @@ _ACCOUNT = {
     "return_num_output_tokens": frozenset({"num_output_tokens"}),
     "return_perf_metrics": _PERFORMANCE,
 }
+# Outputs that are as long as a prompt or an answer, by what asks for them.
+_UNEVEN = {
+    "return_log_probs": "output_log_probs",
+    "return_context_logits": "context_logits",
+    "return_generation_logits": "generation_logits",
+}
 _FINISH_REASONS = {"end_id": "stop", "stop_words": "stop", "length": "length"}
 
 
@@ -105,6 +111,8 @@ class GenerationJob:
         self.need = need(self._inputs, offer.served.context_tokens)
         self._shown = shown_outputs(asked.values, asked.outputs)
         self._echoes = echoes(self._inputs)
+        if whole:
+            check_joinable(self._inputs, self._shown)
         self._guarded = GuardedText(offer.safety, offer.name)
         request = build(offer.triton_name, self._inputs, record.request_id, record.tenant)
         for name, value in asked.parameters.to_model.items():
@@ -214,6 +222,14 @@ def _padded(words: Value | None, rows: int) -> Value:
     width = -(-max(len(found[0]), 1) // STOP_WORDS) * STOP_WORDS
     elements = [word for row in found for word in (*row, *[b""] * (width - len(row)))]
     return Value("BYTES", (rows, width), elements)
+
+
+def check_joinable(values: Values, shown: frozenset[str]) -> None:
+    """One response holds all rows only where they have one shape."""
+    if sum(sequences_of(values)) > 1:
+        for flag, name in _UNEVEN.items():
+            if name in shown and flag in values and any(values[flag].elements):
+                raise refuse(f"output '{name}' has another shape in each row: ask for it in a stream", name)
 
 
 def need(values: Values, context_tokens: int) -> Need:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission import admitted
 from router.kserve.statistics import Statistics
+from router.tenancy.model import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,4 +91,6 @@ class Door:
             return ready and not self.service.desk.draining
 
     async def all_ready(self) -> bool:
-        return all([await self.is_ready(offer) for offer in self.offers])
+        """As GET /health/ready says it: models for embeddings do not decide."""
+        deciding = [offer for offer in self.offers if offer.scope is Scope.INFERENCE]
+        return all([await self.is_ready(offer) for offer in deciding])

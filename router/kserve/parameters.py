@@ -20,12 +20,14 @@ _MAX_PARAMETERS = 32
 EMPTY_FINAL = "triton_enable_empty_final_response"
 LOGIT_BIAS = "inflight_logit_bias"
 SPECIAL_TOKENS = "add_special_tokens"
+TIER = "inflight_tier"
+TIERS = ("interactive", "standard", "batch")
 # What Triton's own parameters would do, and why they do not.
 _WHY_NOT = {
     "sequence_id": "no model here keeps state between requests",
     "sequence_start": "no model here keeps state between requests",
     "sequence_end": "no model here keeps state between requests",
-    "priority": "who goes first is the operator's to say",
+    "priority": "inflight_tier says who goes first",
     "timeout": "cancel the request instead, which stops the engine",
     "headers": "headers are not passed on",
     "tenant": "the key tells whose request it is",
@@ -60,6 +62,8 @@ def read_parameters(given: Mapping[str, Any]) -> Parameters:
             to_model[name] = _boolean(name, value)
         elif name == LOGIT_BIAS:
             to_model[name] = _logit_bias(value)
+        elif name == TIER:
+            to_model[name] = _tier(value)
         elif name == "request_type" and value == "context_and_generation":
             continue  # what is done anyway
         else:
@@ -71,6 +75,12 @@ def _boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise refuse(f"parameter '{name}': allowed are true and false", name)
     return value
+
+
+def _tier(value: Any) -> str:
+    if value not in TIERS:
+        raise refuse(f"parameter '{TIER}': allowed are {', '.join(TIERS)}", TIER)
+    return str(value)
 
 
 def _logit_bias(value: Any) -> str:
@@ -85,7 +95,7 @@ def _logit_bias(value: Any) -> str:
 
 
 def _unknown(name: str) -> InflightError:
-    allowed = f"allowed are {SPECIAL_TOKENS}, {LOGIT_BIAS} and {EMPTY_FINAL}"
+    allowed = f"allowed are {SPECIAL_TOKENS}, {TIER}, {LOGIT_BIAS} and {EMPTY_FINAL}"
     why = _WHY_NOT.get(name)
     if why is None and name.startswith(("triton_", "inflight_")):
         why = "it is reserved"

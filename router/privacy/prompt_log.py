@@ -13,6 +13,7 @@ import shutil
 import threading
 import time
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -117,7 +118,7 @@ class PromptLog:
                 continue
             if entry is None:
                 return
-            self._attempt(lambda kept=entry: self._append(kept))  # type: ignore[misc]  # bound in the loop
+            self._attempt(partial(self._append, entry))
             with self._turn:
                 self._waiting_chars -= entry.chars
 

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
-from router.api import conversations, responses
 from router.app import App
 from router.embedder import ServedEmbedder
 from router.files.model import FileLimits
@@ -143,8 +142,7 @@ async def running_router(
         async with running_tenancy(data_dir or Path(directory)) as tenancy:
             store = StoreAccess(tenancy.store)
             service = Service(registry, desk, metrics, tenancy, store, file_limits or FileLimits())
-            more = [*responses.routes(service), *conversations.routes(service)]
-            app = App(service, Doorkeeper(tenancy, is_private=True), more)
+            app = App(service, Doorkeeper(tenancy, is_private=True))
             listener = Listener(app, app.refuse, limits, sweep_s, app.upload_limit)
             port = await listener.start("127.0.0.1", 0)
             async with httpx.AsyncClient(

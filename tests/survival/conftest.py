@@ -15,11 +15,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmarks.stack import RunningStack, running_stack
+from launcher.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
 from router.tenancy.model import Limits, Role, Scope
 from router.tenancy.office import open_office
 from router.tenancy.rbac import SYSTEM
 
-SHARED_MEMORY = Path("/dev/shm")
 TOKENS_PER_S = 8_000
 
 
@@ -145,7 +145,8 @@ def quick(
 
 
 def shared_regions() -> set[str]:
-    return {path.name for path in SHARED_MEMORY.iterdir()}
+    """Triton's: whatever runs beside these tests, PostgreSQL for one, has regions of its own."""
+    return {path.name for path in SHARED_MEMORY_DIR.glob(f"{SHARED_MEMORY_PREFIX}*")}
 
 
 async def until(condition: object, what: str, limit_s: float = 5.0) -> None:

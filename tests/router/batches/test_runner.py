@@ -74,14 +74,16 @@ async def test_a_line_that_fails_is_in_the_error_file_and_the_others_go_on(
     assert line["response"]["body"]["error"]["param"] == "temperature"
 
 
-async def test_embeddings_and_completions_work_the_same_way(
-    router: RunningRouter, client: BatchClient
-) -> None:
+async def test_other_endpoints_work_the_same_way(router: RunningRouter, client: BatchClient) -> None:
     inputs = jsonl([request("e", "/v1/embeddings", model=EMBEDDER, input="hi")])
     texts = jsonl([request("c", "/v1/completions", prompt="hi")])
+    asked = jsonl([request("r", "/v1/responses", input="hi")])
     async with batch_runner(router):
+        responded = await client.until_over(await client.make(asked, "/v1/responses"))
         embedded = await client.until_over(await client.make(inputs, "/v1/embeddings"))
         completed = await client.until_over(await client.make(texts, "/v1/completions"))
+    [line] = await client.lines(responded.output_file_id)
+    assert line["response"]["body"]["output"][0]["content"][0]["text"] == "Hello world"
     [line] = await client.lines(embedded.output_file_id)
     assert line["response"]["body"]["data"][0]["object"] == "embedding"
     [line] = await client.lines(completed.output_file_id)

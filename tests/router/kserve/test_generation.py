@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import InflightError
-from router.kserve.generation import MAX_SEQUENCES, complete, echoes, need, shown_outputs
+from router.kserve.generation import MAX_SEQUENCES, check_joinable, complete, echoes, need, shown_outputs
 from router.kserve.tensors import Value
 from router.pipeline import MAX_NEW_TOKENS
 
@@ -76,3 +76,11 @@ def test_outputs_that_only_the_router_asked_for_are_not_shown() -> None:
     wanted = shown_outputs(values(return_perf_metrics=column("BOOL", True)), frozenset())
     assert {"first_token_time_ns", "kv_cache_reused_blocks", "total_draft_tokens"} <= wanted
     assert shown_outputs(values(), frozenset({"num_input_tokens"})) == {"num_input_tokens"}
+
+
+def test_rows_of_different_lengths_are_refused_where_they_would_have_to_be_one_tensor() -> None:
+    asked = values(2, return_log_probs=column("BOOL", True, False))
+    with pytest.raises(InflightError, match="ask for it in a stream"):
+        check_joinable(asked, shown_outputs(asked, frozenset()))
+    check_joinable(asked, frozenset({"cum_log_probs"}))
+    check_joinable(values(return_log_probs=column("BOOL", True)), frozenset({"output_log_probs"}))

@@ -119,6 +119,26 @@ async def test_errors_are_in_tritons_shape(kserve: RunningKserve, client: Any, h
     assert answer.text.endswith('data: {"error":"the model cannot answer at the moment"}\n\n')
 
 
+async def test_the_api_describes_these_paths_and_their_errors_too(http: Any) -> None:
+    document = (await http.get("/openapi.json")).json()
+    infer = document["paths"]["/v2/models/{name}/infer"]["post"]
+    assert infer["responses"]["default"]["content"]["application/json"]["schema"]["$ref"].endswith(
+        "TritonError"
+    )
+    assert "InferBody" in document["components"]["schemas"]
+    assert "/v2/models/{name}/generate" in (await http.get("/docs")).text
+
+
+async def test_a_model_for_embeddings_does_not_decide_whether_the_server_is_ready(
+    kserve: RunningKserve, client: Any
+) -> None:
+    kserve.router.embedder.is_ready = False
+    assert not await client.is_model_ready(EMBEDDER)
+    assert await client.is_server_ready()
+    kserve.triton.ready = False
+    await kserve.router.until_async(client.is_server_ready, False)
+
+
 async def test_operators_calls_and_shared_memory_are_refused_with_the_reason(client: Any) -> None:
     with pytest.raises(InferenceServerException, match="operator"):
         await client.unload_model(MODEL)

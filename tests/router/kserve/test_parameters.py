@@ -14,12 +14,17 @@ PLAIN = st.one_of(st.booleans(), st.integers(), st.floats(), st.text())
 def test_the_documented_ones_are_taken() -> None:
     given = {
         "add_special_tokens": False,
+        "inflight_tier": "batch",
         "inflight_logit_bias": '{"11": -100}',
         "triton_enable_empty_final_response": True,
         "binary_data_output": True,
         "request_type": "context_and_generation",
     }
-    to_model: dict[str, Plain] = {"add_special_tokens": False, "inflight_logit_bias": '{"11":-100.0}'}
+    to_model: dict[str, Plain] = {
+        "add_special_tokens": False,
+        "inflight_tier": "batch",
+        "inflight_logit_bias": '{"11":-100.0}',
+    }
     assert read_parameters(given) == Parameters(to_model, empty_final=True, binary_output=True)
 
 
@@ -29,7 +34,6 @@ def test_the_documented_ones_are_taken() -> None:
         "tenant",
         "triton_final_response",
         "triton_anything",
-        "inflight_tier",
         "inflight_configure",
         "inflight_cache_salt",
         "priority",
@@ -46,6 +50,12 @@ def test_reserved_and_unknown_ones_are_refused_by_name(name: str) -> None:
     assert refused.value.message.isprintable()
 
 
+@pytest.mark.parametrize("tier", ["", "first", 1, True, 0.5])
+def test_a_tier_that_is_none_is_refused(tier: object) -> None:
+    with pytest.raises(InflightError, match="interactive, standard, batch"):
+        read_parameters({"inflight_tier": tier})
+
+
 @pytest.mark.parametrize("bias", ["", "[]", '{"a": 1}', '{"1": 101}', '{"1": "x"}', "{" * 1000, 5, True])
 def test_a_bias_that_the_api_would_refuse_is_refused_here_too(bias: object) -> None:
     with pytest.raises(InflightError, match="300 token ids"):
@@ -58,4 +68,4 @@ def test_nothing_undocumented_ever_reaches_a_model(given: dict[str, object]) -> 
     found = outcome(lambda: read_parameters(given))
     assert is_clear(found)
     if isinstance(found, Parameters):
-        assert set(found.to_model) <= {"add_special_tokens", "inflight_logit_bias"}
+        assert set(found.to_model) <= {"add_special_tokens", "inflight_logit_bias", "inflight_tier"}

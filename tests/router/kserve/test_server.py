@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from router.identity import Doorkeeper
 from router.kserve.server import KserveServer
+from router.tls import Certificates
 from tests.router.kserve.running import RunningKserve
+from tests.router.test_tls import AUTHORITY, written
 
 
 async def test_a_port_that_is_taken_is_an_error_and_not_shared(kserve: RunningKserve) -> None:
@@ -13,3 +19,18 @@ async def test_a_port_that_is_taken_is_an_error_and_not_shared(kserve: RunningKs
     with pytest.raises(OSError, match="cannot listen for gRPC"):
         await second.start("127.0.0.1", int(kserve.grpc_url.rpartition(":")[2]))
     await second.stop()
+
+
+async def test_with_certificates_it_takes_tls_alone(kserve: RunningKserve, tmp_path: Path) -> None:
+    doorkeeper = Doorkeeper(kserve.router.service.tenancy, is_private=True)
+    credentials = Certificates(written(tmp_path)).grpc_credentials()
+    server = KserveServer(kserve.door, doorkeeper, 1 << 20, credentials)
+    port = await server.start("127.0.0.1", 0)
+    trusting = grpc.ssl_channel_credentials(AUTHORITY.cert_pem.bytes())
+    question = service_pb2.ServerLiveRequest()
+    async with grpc.aio.secure_channel(f"localhost:{port}", trusting) as channel:
+        assert (await service_pb2_grpc.GRPCInferenceServiceStub(channel).ServerLive(question)).live
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await service_pb2_grpc.GRPCInferenceServiceStub(channel).ServerLive(question)
+    await server.stop()

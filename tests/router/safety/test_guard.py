@@ -74,6 +74,34 @@ def test_what_is_not_forbidden_leaves_unchanged_and_is_held_no_longer_than_the_l
         assert len(held.replace("\u200b", "")) < longest + held.count("  ")
 
 
+PATTERNS = [("a.?b", 3), ("[ab]{2,4}c", 5), ("(?:ab|ba)+", 8), ("a *b", 6), ("b.{0,3}1", 5)]
+RULES = st.one_of(
+    st.builds(
+        lambda words, whole: Rule("t", terms=tuple(words), whole_words=whole),
+        st.lists(st.text("abc1-", min_size=1, max_size=4), min_size=1, max_size=3),
+        st.booleans(),
+    ),
+    st.builds(
+        lambda bounded, whole: Rule("p", pattern=bounded[0], max_chars=bounded[1], whole_words=whole),
+        st.sampled_from(PATTERNS),
+        st.booleans(),
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.lists(RULES, min_size=1, max_size=3), st.text("ab c-1\u200bA", max_size=25))
+def test_a_stream_ends_where_the_whole_text_would_and_lets_no_more_out(
+    data: st.DataObject, rules: list[Rule], text: str
+) -> None:
+    judge = check(*rules)
+    left, guard = pour(judge, data.draw(split(text)))
+    whole = judge.reader().read(text, is_last=True)
+    assert guard.tripped == (whole.rule is not None) == (judge.judge(text) is not None)
+    assert text[: whole.clear_chars].startswith("".join(left))
+    assert guard.tripped or "".join(left) == text
+
+
 def test_benign_text_that_begins_no_rule_is_not_held_at_all() -> None:
     left, _ = pour(check(terms(*FORBIDDEN)), ["All", " is", " well", "."])
     assert left == ["All", " is", " well", ".", ""]
