@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 
 import uvloop
 
 from router import server
+from router.privacy.logs import set_up_logging
+from router.privacy.redaction import redact
 from router.prompting import TemplateBroken
 from router.settings import SettingsError, load, load_tuning
 from router.tenancy.office import StoreUnusable
@@ -21,16 +22,14 @@ def main() -> int:
     files.add_argument("--settings", type=Path, help="the TOML file with all settings")
     files.add_argument("--check", type=Path, help="could a router start with this tuning, host and data_dir?")
     arguments = parser.parse_args()
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    set_up_logging(sys.stderr)
     try:
         if arguments.check:
             server.check(load_tuning(arguments.check))
         else:
             uvloop.run(server.run(load(arguments.settings)))
     except (SettingsError, StoreUnusable, TemplateBroken, OSError) as error:
-        print(f"router: {error}", file=sys.stderr)
+        print(f"router: {redact(str(error))}", file=sys.stderr)
         return 2
     return 0
 

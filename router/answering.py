@@ -66,6 +66,8 @@ async def answer(
     new_reader: Callable[[], ToolReader] | None = None,
 ) -> None:
     """Admit, generate, deliver, settle: the whole life of a request once its body is understood."""
+    if service.safety is not None:
+        await service.safety.admit_calls(model.name, calls)
     async with admitted(service, record, model.name, need_of(calls, model.context_tokens)) as ticket:
         exchange.on_disconnect(lambda: ticket.cut(InflightError(ErrorKind.CANCELLED, "the client left")))
         choices = []
@@ -74,7 +76,10 @@ async def answer(
             generation = model.pipeline.generate(call)
             ticket.attach(generation)
             tools = None if new_reader is None else new_reader()
-            choices.append(Choice(index, call, generation, ticket, service.metrics, tools))
+            guard = None if service.safety is None else service.safety.guard(model.name)
+            choice = Choice(index, call, generation, ticket, service.metrics, tools, guard)
+            choice.heard = None if service.prompt_log is None else []
+            choices.append(choice)
         deliver = _deliver_stream if stream else _deliver_whole
         try:
             await deliver(exchange, record, ticket, choices, dialect)
@@ -84,6 +89,10 @@ async def answer(
         finally:
             for choice in choices:
                 await choice.settle()
+            if service.prompt_log is not None:
+                prompts = [call.prompt for call in calls if not call.shares_prompt]
+                heard = ["".join(choice.heard or ()) for choice in choices]
+                service.prompt_log.write(record, prompts, heard)
 
 
 async def _deliver_whole(

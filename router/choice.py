@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from router.api.tools import ToolCall, ToolReader
     from router.metrics import Metrics
     from router.pipeline import Delta, Generation, GenerationCall
+    from router.safety.guard import StreamGuard
     from router.ticket import Ticket
 
 _FINISH_REASONS = {"end_id": "stop", "stop_words": "stop", "length": "length"}
@@ -32,6 +33,7 @@ class Choice:
         ticket: Ticket,
         metrics: Metrics,
         tools: ToolReader | None = None,
+        guard: StreamGuard | None = None,
     ) -> None:
         self.index = index
         self.finish_reason = ""
@@ -39,6 +41,7 @@ class Choice:
         self.completion_tokens = 0
         self.cached_tokens = 0
         self.log = None if call.top_log_probs is None else TokenLog()
+        self.heard: list[str] | None = None  # all that left, where somebody wants to keep it
         self._generation = generation
         self._ticket = ticket
         self._record = ticket.record
@@ -47,6 +50,9 @@ class Choice:
         self._echo_to_come = call.engine_echoes
         self._shares_prompt = call.shares_prompt
         self._tools = tools
+        self._guard = guard
+        if guard is not None:
+            self._echo = guard.feed(self._echo)  # what is forbidden may begin in the prompt
         self._told_calls = 0
         self._metrics = metrics
         self._share = metrics.share(ticket.record)
@@ -77,6 +83,8 @@ class Choice:
                 if first:
                     text = self._echo + text
                 if text or first or self._has_news():
+                    if self.heard is not None:
+                        self.heard.append(text)
                     return text
                 if self.finish_reason:
                     raise StopAsyncIteration
@@ -103,12 +111,23 @@ class Choice:
 
     def _take(self, delta: Delta) -> str:
         """The part of a delta that may leave; sets `finish_reason` when it is the last."""
-        text = uncut = self._before_stop(delta)
+        text = uncut = self._guarded(self._before_stop(delta))
         if self._tools is not None:
             text = self._without_calls(text, self._tools)
         if self.log is not None:
             self.log.add(delta.tokens)
             self.log.let(len(uncut), 0 if self._tools is None else self._tools.held)
+        return text
+
+    def _guarded(self, text: str) -> str:
+        if self._guard is None:
+            return text
+        text = self._guard.feed(text)
+        if self.finish_reason:
+            text += self._guard.flush()
+        if self._guard.tripped:
+            self.finish_reason = self._record.finish_reason = "content_filter"
+            self._generation.stop()
         return text
 
     def _without_calls(self, text: str, tools: ToolReader) -> str:

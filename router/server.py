@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.api.embeddings import load_limits
@@ -15,6 +15,7 @@ from router.app import App
 from router.batches.runner import BatchRunner, BatchSettings
 from router.embedder import ServedEmbedder
 from router.files.model import FileLimits
+from router.health_door import HealthDoor
 from router.http.connection import Limits
 from router.http.listener import Listener
 from router.identity import Doorkeeper
@@ -22,8 +23,11 @@ from router.kserve import http as kserve
 from router.kserve.building import build_door
 from router.kserve.server import KserveServer
 from router.metrics import Metrics
+from router.privacy.prompt_log import PromptLog
+from router.privacy.retention import Retention
 from router.prompting import load_template
 from router.registry import Registry, ServedModel
+from router.safety.loading import load_safety
 from router.sampling_defaults import load_context_tokens, load_sampling_defaults
 from router.service import Service
 from router.settings import check_reachable, is_loopback
@@ -32,11 +36,12 @@ from router.tenancy.lookup import has_keys
 from router.tenancy.office import open_store, opening_store, places
 from router.tenancy.service import Tenancy, TenancySettings
 from router.ticket import TicketDesk
+from router.tls import Certificates, tls_files
 from router.triton_client import TritonConnection, TritonPipeline
 from router.triton_embedder import TritonEmbedder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine
 
     from router.settings import EmbedderSettings, ModelSettings, PlacedTuning, Settings
 
@@ -53,37 +58,88 @@ async def run(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) -> None:
-    triton = TritonConnection(settings.triton_grpc_url, settings.stop_timeout_s)
+    """Everything that is opened here is closed in the opposite order, whatever happens in between."""
+    async with AsyncExitStack() as closing:
+        store = StoreAccess(tenancy.store)
+        closing.callback(store.close)
+        prompt_log = open_prompt_log(settings)
+        if prompt_log is not None:
+            closing.push_async_callback(asyncio.to_thread, prompt_log.stop)
+        triton = TritonConnection(settings.triton_grpc_url, settings.stop_timeout_s)
+        closing.push_async_callback(triton.close)
+        service = _service(settings, tenancy, store, triton, prompt_log)
+        runner = await _open_doors(settings, service, triton, closing)
+        await stopping.wait()
+        stopping.clear()
+        draining = drain(service.desk, settings.drain_timeout_s, stopping, settings.stop_timeout_s)
+        await asyncio.gather(draining, runner.stop())
+
+
+def _service(
+    settings: Settings,
+    tenancy: Tenancy,
+    store: StoreAccess,
+    triton: TritonConnection,
+    prompt_log: PromptLog | None,
+) -> Service:
     models = [_served(model, triton) for model in settings.models]
-    embedders = [_embedder(model, triton) for model in settings.embedders]
+    names = [*(model.name for model in models), *(model.name for model in settings.embedders)]
     metrics = Metrics()
-    desk = TicketDesk(metrics)
-    store = StoreAccess(tenancy.store)
-    file_limits = FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant)
-    service = Service(Registry(models, embedders), desk, metrics, tenancy, store, file_limits)
     metrics.watch(tenancy)
-    doorkeeper = Doorkeeper(tenancy, is_loopback(settings.host))
-    door = build_door(service, settings, triton)
+    return Service(
+        registry=Registry(models, [_embedder(model, triton) for model in settings.embedders]),
+        desk=TicketDesk(metrics),
+        metrics=metrics,
+        tenancy=tenancy,
+        store=store,
+        file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
+        safety=load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names),
+        prompt_log=prompt_log,
+    )
+
+
+async def _open_doors(
+    settings: Settings, service: Service, triton: TritonConnection, closing: AsyncExitStack
+) -> BatchRunner:
+    """The HTTP and gRPC ports, and what goes on behind them by itself."""
+    certificates = load_certificates(settings)
+    _go_on(closing, Retention(service.tenancy.store, settings.retention_days).keep_deleting())
+    if certificates is not None:
+        _go_on(closing, certificates.watch())
+    doorkeeper = Doorkeeper(service.tenancy, is_loopback(settings.host))
+    door = build_door(service, settings, triton, service.safety)
     app = App(service, doorkeeper, kserve.routes(door))
+    if settings.health_port:
+        health = Listener(HealthDoor(app), app.refuse)
+        closing.push_async_callback(health.close)
+        await health.start("127.0.0.1", settings.health_port)
     limits = Limits(max_body_bytes=settings.max_body_bytes)
     listener = Listener(app, app.refuse, limits, upload_limit=app.upload_limit)
-    batch_settings = BatchSettings(settings.batch_concurrency, settings.max_body_bytes)
-    runner = BatchRunner(service, app.serve, batch_settings)
-    grpc_server = KserveServer(door, doorkeeper, settings.max_body_bytes)
-    port = await listener.start(settings.host, settings.port)
+    closing.push_async_callback(listener.close)
+    tls = None if certificates is None else certificates.context()
+    port = await listener.start(settings.host, settings.port, tls)
     if settings.grpc_port >= 0:
+        credentials = None if certificates is None else certificates.grpc_credentials()
+        grpc_server = KserveServer(door, doorkeeper, settings.max_body_bytes, credentials)
+        closing.push_async_callback(grpc_server.stop)
         grpc_port = await grpc_server.start(settings.host, settings.grpc_port)
         log.info("listening for Triton's gRPC clients on %s:%d", settings.host, grpc_port)
+    batch_settings = BatchSettings(settings.batch_concurrency, settings.max_body_bytes)
+    runner = BatchRunner(service, app.serve, batch_settings)
     await runner.start()
-    log.info("listening on http://%s:%d, Triton at %s", settings.host, port, settings.triton_grpc_url)
-    await stopping.wait()
-    stopping.clear()
-    draining = drain(desk, settings.drain_timeout_s, stopping, settings.stop_timeout_s)
-    await asyncio.gather(draining, runner.stop())
-    await grpc_server.stop()
-    await listener.close()
-    await triton.close()
-    store.close()
+    scheme = "http" if tls is None else "https"
+    log.info("listening on %s://%s:%d, Triton at %s", scheme, settings.host, port, settings.triton_grpc_url)
+    return runner
+
+
+def _go_on(closing: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.wait([task])
+
+    closing.push_async_callback(end)
 
 
 @asynccontextmanager
@@ -104,6 +160,21 @@ def check(settings: PlacedTuning) -> None:
     """Whether a router with these settings could start, as far as that can be told beforehand."""
     with opening_store(), open_store(places_of(settings)) as store, store.read() as connection:
         check_reachable(settings.host, has_keys(connection))
+    load_certificates(settings)
+    load_safety(settings.safety_rules, settings.safety_check, (), ())
+
+
+def load_certificates(settings: PlacedTuning) -> Certificates | None:
+    files = tls_files(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    return None if files is None else Certificates(files)
+
+
+def open_prompt_log(settings: PlacedTuning) -> PromptLog | None:
+    if not settings.prompt_log_dir:
+        return None
+    opened = PromptLog(Path(settings.prompt_log_dir), settings.prompt_log_days)
+    opened.start()
+    return opened
 
 
 def _served(model: ModelSettings, triton: TritonConnection) -> ServedModel:

@@ -11,7 +11,9 @@ from router.files.model import FileLimits
 
 if TYPE_CHECKING:
     from router.metrics import Metrics
+    from router.privacy.prompt_log import PromptLog
     from router.registry import Registry
+    from router.safety.guard import Safety
     from router.store.access import StoreAccess
     from router.tenancy.service import Tenancy
     from router.ticket import TicketDesk
@@ -25,6 +27,8 @@ class Service:
     tenancy: Tenancy
     store: StoreAccess
     file_limits: FileLimits = field(default_factory=FileLimits)
+    safety: Safety | None = None
+    prompt_log: PromptLog | None = None
     documents: Documents = field(init=False)
 
     def __post_init__(self) -> None:

@@ -53,6 +53,20 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     max_file_bytes: Annotated[int, Meta(ge=1 << 20, le=512 << 20)] = 64 << 20
     max_files_bytes_per_tenant: Annotated[int, Meta(ge=1 << 20)] = 1 << 30
     batch_concurrency: Annotated[int, Meta(ge=1, le=1024)] = 8
+    # PEM files: with the first two clients connect by TLS, with the third they must show a certificate.
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    # A plain port on loopback for /health/ alone; 0 is none.
+    health_port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    # A file of rules, a check as package.module:factory, and the models they are for: none named is all.
+    safety_rules: str = ""
+    safety_check: str = ""
+    safety_models: tuple[str, ...] = ()
+    # Where prompts and answers are logged, redacted; nowhere unless given. 0 days is for ever.
+    prompt_log_dir: str = ""
+    prompt_log_days: Annotated[int, Meta(ge=0)] = 30
+    retention_days: Annotated[int, Meta(ge=0)] = 0
 
 
 class PlacedTuning(Tuning, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -30,7 +30,14 @@ ALLOWED = {
     "client": {"client"},
     "loadtest": {"loadtest", "client"},
     # Tenants and keys are managed on the store itself, whether a router runs or not.
-    "launcher": {"launcher", "client", "python_backend.gguf", "python_backend.wire", "router.tenancy"},
+    "launcher": {
+        "launcher",
+        "client",
+        "python_backend.gguf",
+        "python_backend.wire",
+        "router.tenancy",
+        "router.privacy.prompt_log",
+    },
     "benchmarks": {"benchmarks", "client", "loadtest", "launcher", "python_backend"},
 }
 # Folders that decide: values in, value out. Beside themselves they may import the standard library alone.

@@ -50,6 +50,11 @@ def office(data_dir: Path | None, config: Path | None) -> Iterator[Administratio
         raise typer.Exit(2) from None
 
 
+def prompt_log_dir(data_dir: Path | None, config: Path | None) -> Path | None:
+    chosen = load_settings(config, {"data_dir": data_dir}).router.get("prompt_log_dir")
+    return Path(chosen) if chosen else None
+
+
 def find_tenant(admin: Administration, tenant: str) -> Organisation:
     from router.tenancy.rbac import SYSTEM
 

@@ -17,6 +17,7 @@ from launcher.administration.office import (
     find_tenant,
     moment,
     office,
+    prompt_log_dir,
     show,
     show_json,
 )
@@ -121,6 +122,7 @@ def delete_tenant(
     config: Config = None,
 ) -> None:
     """Delete a tenant, its keys and everything kept of it; this cannot be undone."""
+    from router.privacy.prompt_log import delete_prompts
     from router.tenancy.rbac import SYSTEM
 
     with office(data_dir, config) as admin:
@@ -128,4 +130,6 @@ def delete_tenant(
         if not yes:
             typer.confirm(f"Delete {found.name} ({found.id}) and everything kept of it?", abort=True)
         admin.delete_organisation(SYSTEM, found.id)
+    if prompt_log := prompt_log_dir(data_dir, config):
+        delete_prompts(prompt_log, found.id)
     print(f"{found.name} is deleted; its keys end within a second.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -175,6 +176,19 @@ def _deleted(act: Callable[[Asked], None]) -> Act:
     return do
 
 
+class DeleteTenant(Administer):
+    """What was logged of its prompts goes too."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service, _deleted(lambda a: a.admin.delete_organisation(a.actor, a.tenant)), None)
+        self._prompt_log = service.prompt_log
+
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        await super().__call__(exchange, record)
+        if self._prompt_log is not None:
+            await asyncio.to_thread(self._prompt_log.forget, record.values["tenant"])
+
+
 def routes(service: Service) -> list[Route]:
     read, write = Scope.ADMIN_READ, Scope.ADMIN_WRITE
 
@@ -212,8 +226,8 @@ def routes(service: Service) -> list[Route]:
               lambda a: _listed(a.admin.list_organisations(a.actor))),
         route("GET", f"{tenant}/export", "Everything kept of a tenant",
               lambda a: a.admin.export_organisation(a.actor, a.tenant)),
-        route("DELETE", tenant, "Delete a tenant and everything kept of it",
-              _deleted(lambda a: a.admin.delete_organisation(a.actor, a.tenant))),
+        Route("DELETE", tenant, DeleteTenant(service), "Delete a tenant and everything kept of it",
+              scope=write, takes=""),
         route("POST", f"{tenant}/users", "Make a user",
               lambda a: asdict(a.admin.create_user(
                   a.actor, a.tenant, a.given.name, a.given.role, a.given.platform_admin)), UserBody),

@@ -72,6 +72,9 @@ class Embeddings:
         body = decode_embeddings(exchange.request.body)
         model = self._service.registry.find_embedder(body.model)
         calls = embedding_calls(body, model.limits)
+        if self._service.safety is not None:
+            texts = [row for call in calls for row in call.rows if isinstance(row, str)]
+            await self._service.safety.admit(model.name, texts)
         rows = [b""] * len(calls)
 
         def take(number: int, answer: EmbeddingAnswer) -> None:

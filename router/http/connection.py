@@ -303,7 +303,8 @@ class Connection(asyncio.Protocol):
         headers, body = self._host.refuse(status, message)
         framing = [("content-length", str(len(body))), ("connection", "close")]
         self._transport.write(render_head(status, [("date", self.date()), *headers, *framing]) + body)
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # TLS has no half of a connection
+            self._transport.write_eof()
         self._discarding = True
         self._read_deadline_s = self._host.now_s() + self._limits.linger_s
 

@@ -11,8 +11,10 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 from router.http.connection import Connection, Limits
+from router.tls import HANDSHAKE_TIMEOUT_S
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Awaitable, Callable
 
     from router.http.exchange import Exchange, Refusal
@@ -50,11 +52,17 @@ class Listener:
         self._sweeper: asyncio.TimerHandle | None = None
         self._date = formatdate(usegmt=True)
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Begins to accept; returns the port, which the system chooses when 0 is asked for."""
         listening = _bind(host, port)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), sock=listening, backlog=2048)
+        self._server = await loop.create_server(
+            lambda: Connection(self),
+            sock=listening,
+            backlog=2048,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
+        )
         self._sweep()
         bound: int = listening.getsockname()[1]
         return bound
@@ -100,7 +108,7 @@ class Listener:
         try:
             await self._handler(exchange)
         except Exception:
-            log.exception("the handler of %s %s failed", exchange.request.method, exchange.request.path)
+            log.exception("the handler of a %s failed", exchange.request.method)
         finally:
             if exchange.request.upload is not None:
                 exchange.request.upload.close()

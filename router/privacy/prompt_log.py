@@ -97,6 +97,10 @@ class PromptLog:
             )
         )
 
+    def forget(self, tenant: str) -> None:
+        """All that was logged of one tenant, but for what is not written yet."""
+        delete_prompts(self._directory, tenant)
+
     def add(self, entry: Entry) -> None:
         with self._turn:
             fits = self._waiting_chars + entry.chars <= _MAX_WAITING_CHARS

@@ -101,10 +101,10 @@ def _engine(url: str) -> Engine:
     if parsed.get_backend_name() == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
         options = {"connect_timeout": _CONNECT_TIMEOUT_S}
-        return sql.create_engine(parsed, connect_args=options, pool_pre_ping=True)
+        return sql.create_engine(parsed, connect_args=options, pool_pre_ping=True, hide_parameters=True)
     if parsed.get_backend_name() != "sqlite":
         raise ValueError(f"store: {parsed.get_backend_name()} is not supported; use sqlite or postgresql")
-    engine = sql.create_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_S})
+    engine = sql.create_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_S}, hide_parameters=True)
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine

@@ -26,8 +26,9 @@ def options_of(command: str) -> set[str]:
     return {name for parameter in COMMANDS.commands[command].params for name in parameter.opts}
 
 
-def test_it_offers_serving_measuring_asking_and_chatting() -> None:
-    assert set(COMMANDS.commands) == {"up", "perplexity", "version", "chat", "ask"}
+def test_it_offers_serving_measuring_asking_chatting_and_administration() -> None:
+    serving = {"up", "perplexity", "version", "chat", "ask"}
+    assert set(COMMANDS.commands) == serving | {"tenants", "keys", "prices", "usage", "audit"}
 
 
 def test_every_stack_setting_has_a_flag() -> None:
@@ -50,7 +51,7 @@ def test_version_names_inflight_triton_and_python() -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["--host", "0.0.0.0"], 2, "no API keys yet"),
+        (["--host", "0.0.0.0"], 2, "there are no API keys"),
         (["--port", "70000"], 2, "stack.port is 70000; allowed"),
         (["--config", "nowhere.toml"], 2, "nowhere.toml cannot be read"),
         (["--model", "nowhere", "--port", "0"], 1, "'nowhere' is neither a known model"),

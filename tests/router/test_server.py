@@ -66,7 +66,7 @@ async def _read(process: asyncio.subprocess.Process, log: list[str]) -> None:
 async def _port(log: list[str]) -> int:
     while True:
         for line in log:
-            if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
+            if found := re.search(r"listening on https?://127\.0\.0\.1:(\d+)", line):
                 return int(found[1])
         await asyncio.sleep(0.02)
 

@@ -45,7 +45,7 @@ def test_settings_cannot_change_afterwards() -> None:
     [
         (
             changed("port = 8123", "prot = 8123"),
-            "unknown setting prot: allowed are max_body_bytes, stop_timeout_s, store_url",
+            "unknown setting prot: allowed are max_body_bytes, stop_timeout_s, state_dir",
         ),
         (changed("engine =", "engin ="), r"unknown setting models\[0\].engin: allowed are name"),
         (changed("port = 8123", 'port = "x"'), "setting port: Expected `int`, got `str`"),

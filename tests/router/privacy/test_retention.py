@@ -131,3 +131,10 @@ def test_files_batches_responses_and_conversations_are_exported_and_deleted_with
     administration.delete_organisation(SYSTEM, ours)
     assert set(counts(store).values()) == {1}
     assert administration.export_organisation(SYSTEM, other)["files"]
+
+
+def test_an_error_of_the_store_does_not_quote_what_was_to_be_stored(store: Store) -> None:
+    keep(store, "org-1", NOW_S)
+    with pytest.raises(sql.exc.IntegrityError) as raised:
+        keep(store, "org-1", NOW_S)
+    assert "org-1" not in str(raised.value)
