@@ -91,20 +91,22 @@ class Metrics:
             ("kind", "model"),
             registry=registry,
         )
+        self.spool_bytes = Gauge(
+            "inflight_usage_spool_bytes", "Usage on disk, not yet in the store.", registry=registry
+        )
+        self.usage_pending = Gauge(
+            "inflight_usage_pending", "Usage records in memory alone.", registry=registry
+        )
+        self.store_reachable = Gauge(
+            "inflight_store_reachable", "1 while the store answers.", registry=registry
+        )
         self._shares: dict[tuple[str, str], Share] = {}
 
     def watch(self, tenancy: Tenancy) -> None:
         """Shows whether usage reaches the store."""
-        for name, text, value in (
-            (
-                "inflight_usage_spool_bytes",
-                "Usage not yet in the store.",
-                lambda: tenancy.spool.bytes,
-            ),
-            ("inflight_usage_pending", "Usage records in memory alone.", lambda: tenancy.spool.pending),
-            ("inflight_store_reachable", "1 while the store answers.", lambda: tenancy.worker.is_well),
-        ):
-            prometheus_client.Gauge(name, text, registry=self.registry).set_function(value)
+        self.spool_bytes.set_function(lambda: tenancy.spool.bytes)
+        self.usage_pending.set_function(lambda: tenancy.spool.pending)
+        self.store_reachable.set_function(lambda: tenancy.worker.is_well)
 
     def share(self, record: Record) -> Share:
         key = (record.model, record.tenant)

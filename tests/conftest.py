@@ -39,9 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two workers: one takes all tests of real stacks, at once, for they take longest; others go file by file.
+    """Of two workers one begins at once with all that needs a real stack, which takes longest.
 
-    So there is one stack of a kind, and nothing that a file or a session prepares is prepared twice for long.
+    So there is one stack of a kind. Everything else goes file by file: what a file prepares is prepared once.
     """
     items.sort(key=lambda item: item.get_closest_marker("stack") is None)
     for item in items:

@@ -71,7 +71,8 @@ def report(console: Console, plots: Plots, names: Sequence[str] = (), rounds: in
             console.print(f"  {each.name} cannot be had here: left out")
     console.print(
         f"Each router on core 0, client and upstream stub on core {LOAD_CORE}; CPU of the router's own "
-        f"processes; median of {rounds} rounds in turn; {STREAMS} streams of {STREAM_TOKENS} tokens, one every 20 ms"
+        f"processes; median of {rounds} rounds in turn; {STREAMS} streams of {STREAM_TOKENS} tokens, "
+        "one every 20 ms"
     )
     results = run(console, present, rounds)
     print_table(console, results)

@@ -73,9 +73,7 @@ def test_equal_guides_are_compiled_once_and_followed_apart(compiler: GuideCompil
     answers = [compiler.compile(guide) for _ in range(20)]
     states = [answer.result(WAIT_S) for answer in answers]
     assert len({walk(state, seed) for seed, state in enumerate(states)}) > 1
-    start_s = time.monotonic()
-    compiler.compile(guide).result(0)
-    assert time.monotonic() - start_s < 0.1
+    assert compiler.compile(guide).done()
 
 
 def test_too_many_guides_at_once_are_turned_away(tmp_path: Path) -> None:
@@ -106,7 +104,7 @@ def test_an_answer_whose_guide_has_grown_too_costly_is_given_up_in_time(tmp_path
         start_s = time.monotonic()
         with pytest.raises(InflightError, match=r"costs too much to follow; limit for one token 0\.1 s"):
             slow.mask(END_ID)
-        assert time.monotonic() - start_s < 1
+        assert time.monotonic() - start_s < 5, "left to itself it takes minutes"
         assert quick.mask(END_ID).any()
 
 
