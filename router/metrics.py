@@ -91,13 +91,13 @@ class Metrics:
             ("kind", "model"),
             registry=registry,
         )
-        self.spool_bytes = Gauge(
+        self.spool_bytes = prometheus_client.Gauge(
             "inflight_usage_spool_bytes", "Usage on disk, not yet in the store.", registry=registry
         )
-        self.usage_pending = Gauge(
+        self.usage_pending = prometheus_client.Gauge(
             "inflight_usage_pending", "Usage records in memory alone.", registry=registry
         )
-        self.store_reachable = Gauge(
+        self.store_reachable = prometheus_client.Gauge(
             "inflight_store_reachable", "1 while the store answers.", registry=registry
         )
         self._shares: dict[tuple[str, str], Share] = {}

@@ -21,7 +21,6 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 from schemathesis.schemas import APIOperation
 
-from router.api import conversations, responses
 from router.app import App
 from router.http.listener import Listener
 from router.identity import Doorkeeper
@@ -56,12 +55,7 @@ async def whole_router() -> AsyncIterator[tuple[str, str, dict[str, str]]]:
         tenant = await running.router.new_tenant("acme")
         user = await tenancy.administer(lambda it: it.create_user(SYSTEM, tenant, "ann", Role.OWNER))
         made, _ = await tenancy.administer(lambda it: it.create_key(SYSTEM, tenant, user.id, "laptop"))
-        more = [
-            *responses.routes(service),
-            *conversations.routes(service),
-            *kserve_http.routes(running.door),
-        ]
-        app = App(service, Doorkeeper(tenancy, is_private=True), more)
+        app = App(service, Doorkeeper(tenancy, is_private=True), kserve_http.routes(running.door))
         listener = Listener(app, app.refuse, upload_limit=app.upload_limit)
         port = await listener.start("127.0.0.1", 0)
         yield f"http://127.0.0.1:{port}", key, {"tenant": tenant, "user": user.id, "key": made.id}
