@@ -95,24 +95,28 @@ class StackConsole:
         computes_on: str | None = None,
         embeddings: str | None = None,
         grpc_url: str | None = None,
+        needs_key: bool = False,
     ) -> None:
         question = [{"role": "user", "content": EXAMPLE_QUESTION}]
         body = json.dumps({"model": model, "max_tokens": 100, "messages": question})
         self.say("")
         self.say(f"Inflight is ready after {took_s:.1f} s.", style="bold green")
         self.say(f"  address  {url}/v1  (OpenAI-compatible)")
-        self.say(f"  model    {model}")
+        self.say(f"  models   {model}{f', {embeddings} (embeddings)' if embeddings else ''}")
         if computes_on:
             self.say(f"  computes on {computes_on}")
-        if embeddings:
-            self.say(f"  embeddings {embeddings}")
         if grpc_url:
             self.say(f"  gRPC     {grpc_url}  (KServe v2, for Triton's clients)")
         self.say(f"  Triton   {triton.grpc_url}  (gRPC), {triton.metrics_url}")
+        if not needs_key:
+            self.say(
+                f"  keys     none yet: anyone on this machine is served ({own_command()} keys create --help)"
+            )
         self.say(f"  logs     {logs}")
         self.say("")
         self.say("Try it:")
-        self.say(f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'")
+        key = ' -H "Authorization: Bearer $INFLIGHT_API_KEY"' if needs_key else ""
+        self.say(f"  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'")
         self.say(f"  {own_command()} chat --url {url}")
         self.say("")
         self.say("Ctrl-C finishes the requests in flight and stops everything.")

@@ -34,6 +34,8 @@ def check_router_settings(host: str, data_dir: Path, extra: Mapping[str, Any], f
 
     Where others can reach the host, it also looks whether there are keys.
     """
+    if not extra and host in (LOOPBACK, "localhost", "::1"):
+        return  # nothing to judge, and asking takes a second
     file.write_text(to_toml({"host": host, "data_dir": str(data_dir), **extra}), encoding="utf-8")
     command = [sys.executable, "-m", "router", "--check", str(file)]
     # Not in the user's directory, where another package may be called router.
@@ -108,12 +110,20 @@ class RouterProcess:
         self.settings_path.write_text(to_toml(document), encoding="utf-8")
 
     def is_ready(self) -> bool:
+        return self._status("/health/ready") == 200
+
+    def needs_key(self) -> bool:
+        """Whether examples should show one; over TLS nobody serves without."""
+        return bool(self.health_port) or self._status("/v1/models") == 401
+
+    def _status(self, path: str) -> int:
+        """0 where nobody answers."""
         host, port = (LOOPBACK, self.health_port) if self.health_port else (self.host, self.port)
         connection = http.client.HTTPConnection(host, port, timeout=PROBE_TIMEOUT_S)
         try:
-            connection.request("GET", "/health/ready")
-            return connection.getresponse().status == 200
+            connection.request("GET", path)
+            return connection.getresponse().status
         except (OSError, http.client.HTTPException):
-            return False
+            return 0
         finally:
             connection.close()

@@ -97,6 +97,7 @@ class Stack:
             self._computes_on,
             self._embeddings,
             router.grpc_url,
+            router.needs_key(),
         )
         while not self._signals.stop_requested:
             self._supervisor.tick()

@@ -51,6 +51,20 @@ def prompt_size(call: GenerationCall, context_tokens: int) -> int:
     return min(tokens, context_tokens)
 
 
+# Triton keeps what is not read, about half a kilobyte a token, and cannot be told to wait.
+_MOST_TOKENS_BEHIND = 16_000
+_LEAST_PATIENCE_S = 1.0
+
+
+def patience_s(tokens: int, lasted_s: float) -> float:
+    """How long a client may stop reading an answer that has come to so many tokens in this time."""
+    return max(_LEAST_PATIENCE_S, _MOST_TOKENS_BEHIND * lasted_s / max(1, tokens))
+
+
+def patience_with(record: Record, now_s: float) -> float:
+    return patience_s(record.completion_tokens, now_s - (record.first_token_s or now_s))
+
+
 def _in_tier(calls: Sequence[GenerationCall], tier: str) -> list[GenerationCall]:
     return [msgspec.structs.replace(call, tier=tier) for call in calls]
 
@@ -131,6 +145,7 @@ async def _deliver_stream(
             if data:
                 await exchange.send(data)
 
+    exchange.set_patience(lambda: patience_with(record, time.monotonic()))
     await _together(ticket, choices, relay)
     ticket.bill(Outcome.FINISHED)
     exchange.end(dialect.closing(choices))

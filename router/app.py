@@ -21,7 +21,7 @@ from router.api import (
     models,
     responses,
 )
-from router.api.errors import HttpError, error_body, write_error
+from router.api.errors import HttpError, error_body, shaped_for, write_error
 from router.api.routes import RouteTable
 from router.record import Record, new_request_id
 from router.tenancy.model import Scope
@@ -127,12 +127,12 @@ class App:
             return 0
         return self._max_upload_bytes
 
-    def refuse(self, status: int, message: str) -> Refusal:
+    def refuse(self, status: int, message: str, path: str = "") -> Refusal:
         """Headers and body of the answer to bytes that did not become a request."""
         record = Record(_UNKNOWN, new_request_id("req"))
         self._account_for(record, status)
         headers = [("content-type", "application/json"), ("x-request-id", record.request_id)]
-        return headers, error_body(status, message)
+        return headers, shaped_for(path, error_body(status, message))
 
     def _account_for(self, record: Record, status: int) -> None:
         self._metrics.answered(record, status)

@@ -138,8 +138,9 @@ class TritonGeneration:
         self._request = request
         self._request_id = call.request_id
         self._max_tokens = call.max_tokens
-        self._stream: InferStream | None = None
-        self._ended = asyncio.Event()  # Triton is done with the request; some of it may be unread
+        self._triton_call: Call | None = None
+        self._ended = False  # Triton is done with the request; some of it may be unread
+        self._when_ended: asyncio.Event | None = None
         self._over = False  # all of it was read, or nobody ever will
         self._answered = False  # the finish or the error is out; only the end of the stream is left
         self._stop_asked = False
@@ -153,13 +154,14 @@ class TritonGeneration:
     async def __anext__(self) -> Delta:
         if self._over:
             raise StopAsyncIteration
-        if self._stream is None:
+        call = self._triton_call
+        if call is None:
             if self._stop_asked:
                 self._over = True
                 return Delta("", finish="cancelled")
-            self._stream = self._connection.infer_bytes(self._request)
-            self._stream.call.on_end(self._end)
-        while (message := await self._read(self._stream)) is not None:
+            call = self._triton_call = self._connection.infer_bytes(self._request).call
+            call.on_end(self._end)
+        while (message := await self._read(call)) is not None:
             if message.error_message:
                 self._expect_end()
                 raise _from_triton(message.error_message, self._request_id)
@@ -169,10 +171,10 @@ class TritonGeneration:
             raise InflightError(ErrorKind.ENGINE_FAILED, "the stream ended before the answer did")
         raise StopAsyncIteration
 
-    async def _read(self, stream: InferStream) -> Any:
+    async def _read(self, call: Call) -> Any:
         """The next message, or None at the end of the stream."""
         try:
-            message = await stream.read()
+            data = await call.read()
         except GrpcError as error:
             self._over = True
             if self._answered:
@@ -183,10 +185,12 @@ class TritonGeneration:
         except asyncio.CancelledError:
             # Triton must be able to come to the end, where a stop sees it.
             self._over = True
-            stream.call.discard()
+            call.discard()
             raise
-        self._over = message is None
-        return message
+        if data is None:
+            self._over = True
+            return None
+        return _read_response(data)
 
     def _delta(self, response: Any) -> Delta:
         delta = read_delta(response)
@@ -201,27 +205,30 @@ class TritonGeneration:
 
     def _expect_end(self) -> None:
         self._answered = True
-        if not self._ended.is_set():
+        if not self._ended:
             loop = asyncio.get_running_loop()
             self._deadline = loop.call_later(self._connection.stop_timeout_s, self._give_up)
 
     def _end(self) -> None:
-        self._ended.set()
+        self._ended = True
         if self._deadline is not None:
             self._deadline.cancel()
+        if self._when_ended is not None:
+            self._when_ended.set()
 
     def _give_up(self) -> None:
-        assert self._stream is not None
+        assert self._triton_call is not None
         self._given_up = True
-        self._stream.cancel()
+        self._triton_call.cancel()
 
     def stop(self) -> None:
-        if not (self._stop_asked or self._answered or self._ended.is_set()):
+        if not (self._stop_asked or self._answered or self._ended):
             self._stop_asked = True
-            if self._stream is not None:
-                self._connection.run_stop(self._deliver_stop())
+            if self._triton_call is not None:
+                self._when_ended = asyncio.Event()
+                self._connection.run_stop(self._deliver_stop(self._when_ended))
 
-    async def _deliver_stop(self) -> None:
+    async def _deliver_stop(self, when_ended: asyncio.Event) -> None:
         request = stop_request(self._engine, self._request_id)
         limit_s = self._connection.stop_timeout_s
         give_up_s = time.monotonic() + limit_s
@@ -233,7 +240,7 @@ class TritonGeneration:
             except GrpcError as error:
                 log.warning("%s: the stop was not delivered: %s", request.id, error)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), interval_s)
+                await asyncio.wait_for(when_ended.wait(), interval_s)
                 return
             interval_s *= 2
         log.error("%s: the engine did not stop within %.1f s", request.id, limit_s)

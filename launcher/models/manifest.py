@@ -42,7 +42,7 @@ def find_damage(directory: Path, source: str, progress: Progress) -> str | None:
     if found_source != source:
         return f"it was made from {found_source!r}, not {source!r}"
     total_bytes = sum(size for size, _ in expected.values())
-    with progress.stage("Checking the model files", total_bytes=total_bytes):
+    with progress.stage(f"Checking {directory.name}", total_bytes=total_bytes):
         return next(
             (damage for name in expected if (damage := damage_of(directory / name, *expected[name]))), None
         )

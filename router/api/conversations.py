@@ -160,6 +160,7 @@ def routes(service: Service) -> list[Route]:
             f"{one}/export",
             api.export,
             "All of it, as JSON or with format=markdown",
+            answer="object or text/markdown",
             query=ExportQuery,
         ),
         Route(

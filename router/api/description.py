@@ -71,12 +71,14 @@ def _operation(endpoint: Route) -> dict[str, Any]:
 
 
 def _answer(endpoint: Route) -> dict[str, Any]:
-    if "/" in endpoint.answer:
-        content: dict[str, Any] = {endpoint.answer: {"schema": TEXT}}
-    else:
-        known = endpoint.answer in ANSWERS
-        schema = {"$ref": _REFERENCE.format(name=endpoint.answer)} if known else {"type": "object"}
-        content = {JSON: {"schema": schema}}
+    content: dict[str, Any] = {}
+    for answer in endpoint.answer.split(" or "):
+        if "/" in answer:
+            content[answer] = {"schema": TEXT}
+        elif answer in ANSWERS:
+            content[JSON] = {"schema": {"$ref": _REFERENCE.format(name=answer)}}
+        else:
+            content[JSON] = {"schema": {"type": "object"}}
     if endpoint.streams:
         content["text/event-stream"] = {"schema": TEXT}
     return content

@@ -47,16 +47,17 @@ def write_error(exchange: Exchange, record: Record, error: Exception) -> None:
     status, body, headers = _render(error, record.request_id)
     if exchange.ended:
         return
-    if exchange.request.path.startswith(TRITON_PREFIX):
-        body = _in_triton_shape(body)
+    body = shaped_for(exchange.request.path, body)
     if exchange.started:
         exchange.end(b"data: " + body + b"\n\n")
     else:
         exchange.respond(status, body, [_JSON, ("x-request-id", record.request_id), *headers])
 
 
-def _in_triton_shape(body: bytes) -> bytes:
+def shaped_for(path: str, body: bytes) -> bytes:
     """Triton's clients read the message where OpenAI's find an object."""
+    if not path.startswith(TRITON_PREFIX):
+        return body
     return msgspec.json.encode({"error": msgspec.json.decode(body)["error"]["message"]})
 
 

@@ -32,6 +32,9 @@ class HeldExchange(Exchange):
     def on_disconnect(self, callback: Callable[[], None]) -> None:
         self._behind.on_disconnect(callback)
 
+    def set_patience(self, patience_s: Callable[[], float]) -> None:
+        self._behind.set_patience(patience_s)
+
     def start(self, status: int, headers: Headers, length_bytes: int | None = None) -> None:
         self._behind.start(status, headers, length_bytes)
 

@@ -25,8 +25,9 @@ class Route:
 
     Where `takes_rest`, the name at the end stands for all that is left, slashes too.
     `scope` is what a key needs, None is open to everybody. `takes` is the content type of the body, an
-    empty one where there need not be a body. `answer` names a schema, or is the type of what else comes;
-    `status` is that of an answer where all went well. `query` is what may follow the path.
+    empty one where there need not be a body. `answer` names a schema, or is the type of what else comes,
+    or both with " or " between; `status` is that of an answer where all went well. `query` is what may
+    follow the path.
     """
 
     method: str

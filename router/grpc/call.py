@@ -135,10 +135,9 @@ class Call:
 
     # For the connection
 
-    def opened(self, carrier: Carrier, stream_id: int, send_window_bytes: int) -> None:
+    def opened(self, carrier: Carrier, stream_id: int) -> None:
         self._carrier = carrier
         self.stream_id = stream_id
-        self.send_window_bytes = send_window_bytes
         self.attempts += 1
 
     def closed_unseen(self) -> bool:

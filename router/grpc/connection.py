@@ -11,7 +11,7 @@ from router.grpc import frames
 from router.grpc.call import STREAM_WINDOW_BYTES, Call
 from router.grpc.frames import ConnectionFailure, ErrorCode, Setting
 from router.grpc.headers import MAX_HEADER_BYTES, RequestHeaders, read_block
-from router.grpc.messages import PREFIX
+from router.grpc.sending import Sender
 from router.grpc.status import GrpcError, StatusCode, from_reset
 
 if TYPE_CHECKING:
@@ -79,11 +79,8 @@ class Connection(asyncio.Protocol):
         self._rest = b""
         self._block: tuple[int, int, bytes] | None = None  # stream, flags, what has come of a header block
         self._received_bytes = 0
-        self._send_window_bytes = frames.DEFAULT_WINDOW_BYTES
-        self._stream_send_window_bytes = frames.DEFAULT_WINDOW_BYTES
-        self._frame_bytes = frames.DEFAULT_FRAME_BYTES
+        self._sender = Sender()
         self._max_calls = frames.LARGEST_STREAM_ID
-        self._sending: dict[int, Call] = {}
         self._heard = False
         self._silence: asyncio.TimerHandle | None = None
         self._reason = "the connection was closed"
@@ -116,61 +113,28 @@ class Connection(asyncio.Protocol):
         self._next_id += 2
         if self._next_id > frames.LARGEST_STREAM_ID:
             self.leaving = True
-        call.opened(self, stream_id, self._stream_send_window_bytes)
+        call.opened(self, stream_id)
         self._calls[stream_id] = call
         timeout_s = None
         if call.deadline_s is not None:
             timeout_s = call.deadline_s - asyncio.get_running_loop().time()
-        block = self._headers.block(call.method, timeout_s)
-        head = frames.head(len(block), frames.HEADERS, frames.END_HEADERS, stream_id) + block
-        prefix = PREFIX.pack(0, len(call.request))
-        size = len(prefix) + len(call.request)
-        if self._sending or size > min(self._frame_bytes, self._send_window_bytes, call.send_window_bytes):
-            self._transport.write(head)
-            call.unsent = memoryview(prefix + call.request)
-            self._sending[stream_id] = call
-            self._send_more()
-        else:
-            self._send_window_bytes -= size
-            data_head = frames.head(size, frames.DATA, frames.END_STREAM, stream_id)
-            self._transport.write(b"".join((head, data_head, prefix, call.request)))
+        self._sender.request(call, self._headers.block(call.method, timeout_s))
 
     def credit(self, call: Call, increment_bytes: int) -> None:
-        self._write(frames.window_update(call.stream_id, increment_bytes))
+        self._sender.write(frames.window_update(call.stream_id, increment_bytes))
 
     def drop(self, call: Call) -> None:
         if self._forget(call.stream_id) is not None:
-            self._write(frames.reset(call.stream_id, ErrorCode.CANCEL))
+            self._sender.write(frames.reset(call.stream_id, ErrorCode.CANCEL))
 
     def _forget(self, stream_id: int) -> Call | None:
         call = self._calls.pop(stream_id, None)
         if call is not None:
-            if self._sending:
-                self._sending.pop(stream_id, None)
+            self._sender.forget(stream_id)
             was_full = len(self._calls) + 1 >= self._max_calls
             if was_full or (self.leaving and not self._calls):
                 asyncio.get_running_loop().call_soon(self._owner.changed, self)
         return call
-
-    def _send_more(self) -> None:
-        """Sends what the windows allow, in the order in which the calls began."""
-        for stream_id, call in list(self._sending.items()):
-            unsent = call.unsent
-            while unsent:
-                size = min(len(unsent), self._frame_bytes, self._send_window_bytes, call.send_window_bytes)
-                if size <= 0:
-                    break
-                flags = frames.END_STREAM if size == len(unsent) else 0
-                self._transport.write(frames.head(size, frames.DATA, flags, stream_id))
-                self._transport.write(unsent[:size])
-                unsent = unsent[size:]
-                self._send_window_bytes -= size
-                call.send_window_bytes -= size
-            call.unsent = unsent
-            if not unsent:
-                del self._sending[stream_id]
-            if self._send_window_bytes <= 0:
-                break
 
     # The socket
 
@@ -182,6 +146,7 @@ class Connection(asyncio.Protocol):
             for name, value in _TCP_OPTIONS:
                 raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self._transport.write(_HELLO)
+        self._sender.start(self._transport)
         self._listen()
 
     def data_received(self, data: bytes) -> None:
@@ -209,7 +174,7 @@ class Connection(asyncio.Protocol):
             return
         self._rest = data[at:] if at < end else b""
         if self._received_bytes >= _WINDOW_BYTES // 2:
-            self._transport.write(frames.window_update(0, self._received_bytes))
+            self._sender.write(frames.window_update(0, self._received_bytes))
             self._received_bytes = 0
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -219,7 +184,7 @@ class Connection(asyncio.Protocol):
         if self._silence is not None:
             self._silence.cancel()
         calls, self._calls = self._calls, {}
-        self._sending.clear()
+        self._sender.stop()
         for call in calls.values():
             call.end(GrpcError(StatusCode.UNAVAILABLE, self._reason))
         self._owner.lost(self, self._reason)
@@ -228,21 +193,18 @@ class Connection(asyncio.Protocol):
         """Gives up what is still running."""
         for call in list(self._calls.values()):
             call.fail(GrpcError(StatusCode.CANCELLED, "the channel was closed"))
-        self.leaving = True
-        if not self._transport.is_closing():
-            self._transport.write(frames.goaway(ErrorCode.NO_ERROR))
-            self._transport.close()
-
-    def _write(self, data: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(data)
+        self._leave(ErrorCode.NO_ERROR)
 
     def _fail(self, failure: ConnectionFailure) -> None:
         log.error("the server broke HTTP/2: %s", failure)
         self._reason = f"the server broke HTTP/2: {failure}"
         self._rest = b""
+        self._leave(failure.code, str(failure))
+
+    def _leave(self, code: ErrorCode, message: str = "") -> None:
         self.leaving = True
-        self._transport.write(frames.goaway(failure.code, str(failure)))
+        self._sender.write(frames.goaway(code, message))
+        self._sender.stop()
         self._transport.close()
 
     # The frames
@@ -295,7 +257,7 @@ class Connection(asyncio.Protocol):
         last = bool(flags & frames.END_STREAM)
         if last:
             if call.unsent:  # answered before it was asked to the end
-                self._transport.write(frames.reset(stream_id, ErrorCode.NO_ERROR))
+                self._sender.write(frames.reset(stream_id, ErrorCode.NO_ERROR))
             self._forget(stream_id)
         call.receive_headers(headers, last)
 
@@ -315,47 +277,32 @@ class Connection(asyncio.Protocol):
             return
         for name, value in frames.read_settings(payload):
             if name == Setting.INITIAL_WINDOW_SIZE:
-                self._resize_windows(value)
+                self._sender.resize_streams(value)
             elif name == Setting.MAX_FRAME_SIZE:
-                if not frames.DEFAULT_FRAME_BYTES <= value < 1 << 24:
-                    raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE of {value}")
-                self._frame_bytes = value
+                self._sender.resize_frames(value)
             elif name == Setting.MAX_CONCURRENT_STREAMS:
                 self._max_calls = value
-        self._transport.write(_ACK_SETTINGS)
+        self._sender.write(_ACK_SETTINGS)
         if self.is_ready:
             asyncio.get_running_loop().call_soon(self._owner.changed, self)
         else:
             self.is_ready = True
             self._owner.ready(self)
-        self._send_more()
-
-    def _resize_windows(self, size: int) -> None:
-        if size > frames.LARGEST_WINDOW_BYTES:
-            raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE of {size}")
-        difference = size - self._stream_send_window_bytes
-        self._stream_send_window_bytes = size
-        for call in self._sending.values():
-            call.send_window_bytes += difference
 
     def _on_window_update(self, stream_id: int, flags: int, payload: bytes) -> None:
         increment = frames.read_number(payload)
         if increment == 0:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "a WINDOW_UPDATE of 0")
         if stream_id == 0:
-            self._send_window_bytes += increment
-            if self._send_window_bytes > frames.LARGEST_WINDOW_BYTES:
-                raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "a window over the limit")
+            self._sender.widen(None, increment)
         elif (call := self._running(stream_id)) is not None:
-            call.send_window_bytes += increment
-        if self._sending:
-            self._send_more()
+            self._sender.widen(call, increment)
 
     def _on_ping(self, stream_id: int, flags: int, payload: bytes) -> None:
         if len(payload) != 8:
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, f"a PING of {len(payload)} bytes")
         if not flags & frames.ACK:
-            self._transport.write(frames.frame(frames.PING, frames.ACK, 0, payload))
+            self._sender.write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _on_goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
         """The streams up to the one named are finished; those beyond it were not looked at."""
@@ -384,7 +331,7 @@ class Connection(asyncio.Protocol):
         if self._heard:
             self._listen()
             return
-        self._transport.write(_PING)
+        self._sender.write(_PING)
         loop = asyncio.get_running_loop()
         self._silence = loop.call_later(_PING_TIMEOUT_S, self._check_answer)
 

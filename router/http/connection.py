@@ -43,7 +43,8 @@ class Host(Protocol):
     """The listener, as a connection sees it."""
 
     limits: Limits
-    refuse: Callable[[int, str], Refusal]
+    # Status, message and the path, as far as it was read.
+    refuse: Callable[[int, str, str], Refusal]
     # Method, path and headers -> how many bytes may be uploaded, 0 for what is not an upload.
     upload_limit: Callable[[str, str, dict[str, str]], int]
     open_uploads: int
@@ -124,7 +125,10 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writable = asyncio.get_running_loop().create_future()
-        self._write_deadline_s = self._host.now_s() + self._limits.write_stall_timeout_s
+        limit_s = self._limits.write_stall_timeout_s
+        if self._active is not None:
+            limit_s = min(limit_s, self._active.patience_s)
+        self._write_deadline_s = self._host.now_s() + limit_s
 
     def resume_writing(self) -> None:
         self._write_deadline_s = None
@@ -300,7 +304,7 @@ class Connection(asyncio.Protocol):
         if self._active is not None or self._waiting:
             self._transport.close()
             return
-        headers, body = self._host.refuse(status, message)
+        headers, body = self._host.refuse(status, message, self._split_target()[0])
         framing = [("content-length", str(len(body))), ("connection", "close")]
         self._transport.write(render_head(status, [("date", self.date()), *headers, *framing]) + body)
         if self._transport.can_write_eof():  # TLS has no half of a connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
@@ -67,6 +68,7 @@ class Exchange:
         "_callbacks",
         "_chunked",
         "_head",
+        "_patience_s",
         "_wire",
         "ended",
         "gone",
@@ -85,6 +87,7 @@ class Exchange:
         self._head = b""
         self._chunked = False
         self._callbacks: list[Callable[[], None]] = []
+        self._patience_s: Callable[[], float] | None = None
 
     @property
     def started(self) -> bool:
@@ -96,6 +99,14 @@ class Exchange:
             callback()
         else:
             self._callbacks.append(callback)
+
+    def set_patience(self, patience_s: Callable[[], float]) -> None:
+        """How long the client may leave the answer unread; asked whenever it stops reading."""
+        self._patience_s = patience_s
+
+    @property
+    def patience_s(self) -> float:
+        return math.inf if self._patience_s is None else self._patience_s()
 
     def respond(self, status: int, body: bytes, headers: Headers) -> None:
         self._begin(status)

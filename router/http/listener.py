@@ -33,7 +33,7 @@ class Listener:
     def __init__(
         self,
         handler: Callable[[Exchange], Awaitable[None]],
-        refuse: Callable[[int, str], Refusal],
+        refuse: Callable[[int, str, str], Refusal],
         limits: Limits | None = None,
         sweep_s: float = _SWEEP_S,
         upload_limit: Callable[[str, str, dict[str, str]], int] | None = None,
@@ -114,7 +114,7 @@ class Listener:
                 exchange.request.upload.close()
                 self.open_uploads -= 1
         if not exchange.started:
-            headers, body = self.refuse(500, "the server failed to answer")
+            headers, body = self.refuse(500, "the server failed to answer", exchange.request.path)
             exchange.keep_alive = False
             exchange.respond(500, body, headers)
         elif not exchange.ended:

@@ -27,5 +27,5 @@ def build_door(
         offers.append(GenerationOffer(served, model.pipeline, TritonRelay(triton, model.engine), safety))
     for embedder in settings.embedders:
         found = service.registry.find_embedder(embedder.name)
-        offers.append(EmbeddingOffer(found, embedder.triton_model))
+        offers.append(EmbeddingOffer(found, embedder.triton_model, safety))
     return Door(service, Offers(offers))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from router.kserve.tensors import Value, Values
     from router.metrics import Metrics
     from router.record import Record
+    from router.safety.guard import Safety
     from router.ticket import Ticket
 
 _PADDING = -1
@@ -33,6 +34,7 @@ _ALL = frozenset(tensor.name for tensor in EMBEDDINGS.outputs)
 class EmbeddingOffer:
     served: ServedEmbedder
     triton_name: str
+    safety: Safety | None = None
     inputs = by_name(EMBEDDINGS.inputs)
     outputs = by_name(EMBEDDINGS.outputs)
     platform = ""
@@ -47,23 +49,29 @@ class EmbeddingOffer:
         return await self.served.embedder.ready()
 
     def job(self, asked: Asked, record: Record, whole: bool) -> EmbeddingJob:
-        return EmbeddingJob(self.served, asked, record)
+        return EmbeddingJob(self.served, asked, record, self.safety)
 
 
 class EmbeddingJob:
     """One call of the model, whose one answer holds all rows."""
 
-    def __init__(self, served: ServedEmbedder, asked: Asked, record: Record) -> None:
+    def __init__(
+        self, served: ServedEmbedder, asked: Asked, record: Record, safety: Safety | None = None
+    ) -> None:
         if asked.parameters.to_model:
             name = next(iter(asked.parameters.to_model))
             raise refuse(f"parameter '{name}' is for language models", name)
+        self._name = served.name
+        self._safety = safety
         self._call = embedding_call(asked.values, served.limits)
         self._run = EmbeddingRun(served.embedder, [self._call], record)
         self._shown = asked.outputs or _ALL
         self.need = Need(self._call.most_tokens)
 
     async def check(self) -> None:
-        """No text comes out of it."""
+        """No text comes out of it, so only what goes in is read: texts, not ids."""
+        if self._safety is not None:
+            await self._safety.admit(self._name, [row for row in self._call.rows if isinstance(row, str)])
 
     async def run(self, ticket: Ticket, metrics: Metrics, take: Callable[[Answer], Awaitable[None]]) -> None:
         answers: list[EmbeddingAnswer] = []

@@ -18,6 +18,17 @@ if TYPE_CHECKING:
     from router.kserve.offers import Asked
     from router.kserve.tensors import Tensors
 
+
+class GenerateBody(msgspec.Struct, frozen=True):
+    """What most requests carry, for those who read the description; a model's other inputs are taken too."""
+
+    text_input: str
+    max_tokens: int | None = None
+    stream: bool | None = None
+    parameters: dict[str, Any] = {}
+    id: str = ""
+
+
 _decoder = msgspec.json.Decoder(dict[str, Any])
 # JSON allows these bare, but parsers that split with `str.splitlines` would break an event at them.
 _LINE_ENDS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})

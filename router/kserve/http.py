@@ -14,6 +14,8 @@ from router.kserve.refusals import NOT_OFFERED
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    import msgspec
+
     from router.api.routes import Endpoint
     from router.http.exchange import Exchange
     from router.kserve.answers import Answer, Output
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
 _MODEL = "/v2/models/{name}"
 _VERSION = "/v2/models/{name}/versions/{version}"
 _PLAIN = "text/plain"
+# Bodies and answers of a model's endpoints, where there is more to say than that it is an object.
+_SHAPES: dict[str, tuple[type[msgspec.Struct] | None, str]] = {
+    "/ready": (None, _PLAIN),
+    "/infer": (bodies.InferBody, "object or application/octet-stream"),
+    "/generate": (generate.GenerateBody, "object"),
+    "/generate_stream": (generate.GenerateBody, "text/event-stream"),
+}
 
 
 class WholeAnswer:
@@ -205,10 +214,8 @@ def routes(door: Door) -> list[Route]:
     ]
     for base in (_MODEL, _VERSION):
         for method, rest, endpoint, summary in of_models:
-            streams = rest == "/generate_stream"
-            body = bodies.InferBody if rest == "/infer" else None
-            answer = _PLAIN if rest == "/ready" else "object"
-            route = Route(method, base + rest, endpoint, summary, body, answer, streams, takes="")
+            body, answer = _SHAPES.get(rest, (None, "object"))
+            route = Route(method, base + rest, endpoint, summary, body, answer, takes="")
             found.append(route)
     for methods, path, why in NOT_OFFERED:
         found += [Route(method, path, _refusal(why), "Not offered", takes="") for method in methods]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission import admitted
 from router.kserve.statistics import Statistics
+from router.kserve.transcript import Transcript
 from router.tenancy.model import Scope
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Door:
         service = self.service
         job = asked.offer.job(asked, record, whole)
         await job.check()
+        transcript = Transcript(service.prompt_log, record, asked)
         finished = False
 
         async def take(answer: Answer) -> None:
@@ -61,6 +63,7 @@ class Door:
             if answer.final:  # before the client knows, who may ask at once
                 finished = True
                 self.statistics.add(record, True, time.monotonic())
+            transcript.hear(answer)
             await delivery.take(answer)
 
         try:
@@ -77,6 +80,7 @@ class Door:
                     raise ticket.cut_by or error from None
                 finally:
                     await job.settle()
+                    transcript.write()
         finally:
             if record.outcome and not finished:
                 self.statistics.add(record, False, time.monotonic())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.grpc.status import GrpcError, StatusCode
+from router.pipeline import GenerationCall
 from router.triton_client import TritonGeneration
 from router.triton_messages import is_final
 
@@ -21,7 +22,9 @@ class TritonRelay:
         self._engine = engine
 
     def relay(self, request: Any) -> RelayedGeneration:
-        return RelayedGeneration(self._connection, self._engine, request, 0)
+        # Only the id matters here: the rest of what is asked for is in the request.
+        call = GenerationCall(request_id=request.id, prompt="", max_tokens=0, seed=0)
+        return RelayedGeneration(self._connection, self._engine, request.SerializeToString(), call)
 
 
 class RelayedGeneration(TritonGeneration):

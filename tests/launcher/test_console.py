@@ -94,3 +94,15 @@ def test_the_example_can_be_pasted_into_a_shell() -> None:
     assert "127.0.0.1:20001  (gRPC), http://127.0.0.1:20002/metrics" in text
     assert "3.2 s" in text
     assert "  computes on GPU 0 (NVIDIA H200), bf16" in text.splitlines()
+
+
+@pytest.mark.parametrize("needs_key", [True, False])
+def test_the_example_shows_a_key_where_one_is_needed(needs_key: bool) -> None:
+    console, output = consoles(terminal=False)
+    runtime = TritonRuntime(Path("tritonserver"), Path("backends"), Path("pythonpath"))
+    triton = TritonServer(runtime, (), "prefix", grpc_port=20001, metrics_port=20002)
+    console.announce("http://x", "m", triton, Path("/logs"), 1.0, embeddings="e", needs_key=needs_key)
+    text = output.getvalue()
+    assert "  models   m, e (embeddings)" in text.splitlines()
+    assert ("Bearer $INFLIGHT_API_KEY" in text) == needs_key
+    assert ("none yet: anyone on this machine is served" in text) != needs_key

@@ -220,8 +220,8 @@ def test_a_bad_router_setting_is_told_before_anything_is_started(
     stack = RunningStack(tmp_path, router={"max_body_byte": 2048})
     started.append(stack)
     assert stack.process.wait(timeout=30) == 2
-    message = "[router] unknown setting max_body_byte: allowed are max_body_bytes, stop_timeout_s\n"
-    assert stack.output == message
+    (line,) = stack.output.splitlines()
+    assert line.startswith("[router] unknown setting max_body_byte: allowed are max_body_bytes, ")
     assert stack.logs == {}
 
 

@@ -83,7 +83,7 @@ async def serving(
     handshake_timeout_s: float = 5.0,
 ) -> AsyncIterator[Door]:
     certificates = Certificates(files)
-    listener = Listener(handler, lambda status, message: ([], message.encode()), Limits())
+    listener = Listener(handler, lambda status, message, path: ([], message.encode()), Limits())
     server = await asyncio.get_running_loop().create_server(
         lambda: Connection(listener),
         "127.0.0.1",

@@ -23,6 +23,7 @@ from router.tenancy.rbac import SYSTEM
 TOKENS_PER_S = 8_000
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests/conftest.py looks for the mark
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:

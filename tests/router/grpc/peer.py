@@ -93,6 +93,7 @@ class Peer:
         self.connection.connection_made(self.transport)
         assert self.transport.written.startswith(frames.PREFACE)
         self.say(frames.settings(self.settings))
+        self.flush()
         self.transport.written = b""
 
     def ready(self, connection: Connection) -> None:
@@ -112,8 +113,13 @@ class Peer:
 
     def heard(self) -> list[Frame]:
         """Frames written since this was asked last."""
+        self.flush()
         written, self.transport.written = self.transport.written, b""
         return parse(written)
+
+    def flush(self) -> None:
+        """Does not wait for the end of this turn of the event loop, when frames are written."""
+        self.connection._sender.flush()
 
     def begin(self, request: bytes = b"hello", max_message_bytes: int = 1 << 20) -> Call:
         call = Call("/service/Method", request, max_message_bytes)

@@ -286,7 +286,7 @@ async def test_a_handler_that_fails_still_answers(caplog: pytest.LogCaptureFixtu
             await exchange.send(b"some")
         raise ValueError("no")
 
-    listener = Listener(broken, lambda status, message: ((), b"{}"))
+    listener = Listener(broken, lambda status, message, path: ((), b"{}"))
     port = await listener.start("127.0.0.1", 0)
     client = await RawClient.connect(port)
     await client.send(LIVE)

@@ -235,7 +235,7 @@ def raw_request(request_id: str = "", wants_final: bool = False) -> Any:
 async def test_a_client_that_cancels_stops_the_engine(kserve: RunningKserve, client: Any) -> None:
     kserve.triton.script = lambda request: [Reply("a", pause_s=30)]
     asking = asyncio.ensure_future(client.infer(MODEL, prompt_inputs(grpc_input)))
-    await kserve.triton.began.wait()
+    await asyncio.wait_for(kserve.triton.began.wait(), 5)
     asking.cancel()
     await kserve.router.until(lambda: not kserve.triton.running)
     assert kserve.triton.stops

@@ -203,3 +203,13 @@ async def test_the_client_without_asyncio_works_too(kserve: RunningKserve) -> No
             return client.infer(MODEL, prompt_inputs(http_input)).as_numpy("text_output").tolist()
 
     assert await asyncio.to_thread(ask) == [b"Hello world"]
+
+
+async def test_what_is_wrong_as_http_is_told_as_triton_tells_it_too(http: httpx.AsyncClient) -> None:
+    """Before it is known who asks for what."""
+    response = await http.get("/v2/models/tiny", headers={"not_a_header": "1"})
+    assert response.status_code == 400
+    assert response.json() == {"error": "header names with underscores are not accepted"}
+    too_large = await http.post(f"/v2/models/{MODEL}/infer", content=b" " * ((1 << 20) + 1))
+    assert too_large.status_code == 413
+    assert isinstance(too_large.json()["error"], str)

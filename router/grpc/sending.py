@@ -1,0 +1,111 @@
+"""What goes out on a connection: requests as far as the server's windows allow, many frames in one write."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from router.grpc import frames
+from router.grpc.frames import ConnectionFailure, ErrorCode
+from router.grpc.messages import PREFIX
+
+if TYPE_CHECKING:
+    from router.grpc.call import Call
+
+
+class Sender:
+    """Requests begin in their order; one that waits for a window lets those behind it wait too.
+
+    Frames are written once in a turn of the event loop: a system call costs more than all the rest.
+    """
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes | memoryview] = []
+        self._window_bytes = frames.DEFAULT_WINDOW_BYTES
+        self._stream_window_bytes = frames.DEFAULT_WINDOW_BYTES
+        self._frame_bytes = frames.DEFAULT_FRAME_BYTES
+        self._waiting: dict[int, Call] = {}
+
+    def start(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def stop(self) -> None:
+        """The transport is gone, or about to be: what comes after is for nobody."""
+        self.flush()
+        self._transport = None
+        self._waiting.clear()
+
+    def write(self, data: bytes | memoryview) -> None:
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._out.append(data)
+
+    def flush(self) -> None:
+        out, self._out = self._out, []
+        if out and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def request(self, call: Call, block: bytes) -> None:
+        """A whole request: its headers, and its one message."""
+        stream_id = call.stream_id
+        head = frames.head(len(block), frames.HEADERS, frames.END_HEADERS, stream_id) + block
+        prefix = PREFIX.pack(0, len(call.request))
+        size = len(prefix) + len(call.request)
+        call.send_window_bytes = self._stream_window_bytes
+        if self._waiting or size > min(self._frame_bytes, self._window_bytes, call.send_window_bytes):
+            self.write(head)
+            call.unsent = memoryview(prefix + call.request)
+            self._waiting[stream_id] = call
+            self._send_more()
+        else:
+            self._window_bytes -= size
+            data_head = frames.head(size, frames.DATA, frames.END_STREAM, stream_id)
+            self.write(b"".join((head, data_head, prefix, call.request)))
+
+    def forget(self, stream_id: int) -> None:
+        if self._waiting:
+            self._waiting.pop(stream_id, None)
+
+    def widen(self, call: Call | None, increment_bytes: int) -> None:
+        """The server takes more, of one call or of all together."""
+        if call is not None:
+            call.send_window_bytes += increment_bytes
+        else:
+            self._window_bytes += increment_bytes
+            if self._window_bytes > frames.LARGEST_WINDOW_BYTES:
+                raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "a window over the limit")
+        self._send_more()
+
+    def resize_streams(self, size: int) -> None:
+        if size > frames.LARGEST_WINDOW_BYTES:
+            raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE of {size}")
+        difference = size - self._stream_window_bytes
+        self._stream_window_bytes = size
+        for call in self._waiting.values():
+            call.send_window_bytes += difference
+        self._send_more()
+
+    def resize_frames(self, size: int) -> None:
+        if not frames.DEFAULT_FRAME_BYTES <= size < 1 << 24:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE of {size}")
+        self._frame_bytes = size
+
+    def _send_more(self) -> None:
+        for stream_id, call in list(self._waiting.items()):
+            unsent = call.unsent
+            while unsent:
+                size = min(len(unsent), self._frame_bytes, self._window_bytes, call.send_window_bytes)
+                if size <= 0:
+                    break
+                flags = frames.END_STREAM if size == len(unsent) else 0
+                self.write(frames.head(size, frames.DATA, flags, stream_id))
+                self.write(unsent[:size])
+                unsent = unsent[size:]
+                self._window_bytes -= size
+                call.send_window_bytes -= size
+            call.unsent = unsent
+            if not unsent:
+                del self._waiting[stream_id]
+            if self._window_bytes <= 0:
+                break
