@@ -48,7 +48,7 @@ serve: install ## Start everything on this machine: inflight up $(ARGS)
 
 # Two workers, for a stack and for the rest (tests/conftest.py); ARGS="-n 0" has only one process, for debuggers.
 test: install-dev ## Run all tests: pytest $(ARGS)
-	@$(RUN) pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: install-dev ## Lint, formatting and types
 	$(RUN) ruff check .

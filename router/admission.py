@@ -64,6 +64,7 @@ class Admitted:
         if isinstance(answer, Refusal):
             raise refused(answer, random.random())
         self._reservation = answer
+        record.admitted_s = time.monotonic()
         ticket.bill = self._bill
         self._ticket = ticket.__enter__()
         return ticket

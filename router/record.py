@@ -32,6 +32,7 @@ class Record:
     cached_tokens: int = 0
     finish_reason: str = ""
     outcome: str = ""
+    admitted_s: float | None = None
     dispatched_s: float | None = None
     received_s: float | None = None
     engine: EngineTimes | None = None
@@ -45,7 +46,9 @@ class Record:
         if self.dispatched_s is None:
             return {}
         received_s = self.received_s or now_s
-        return stage_seconds(Moments(self.arrived_s, self.dispatched_s, received_s, now_s), self.engine)
+        admitted_s = self.admitted_s or self.dispatched_s
+        moments = Moments(self.arrived_s, admitted_s, self.dispatched_s, received_s, now_s)
+        return stage_seconds(moments, self.engine)
 
     def describe(self, status: int, now_s: float) -> str:
         """One line for the log; never any text of prompt or answer."""

@@ -18,9 +18,10 @@ class EngineTimes:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """The router's: the request is here, sent on, last heard of, and over."""
+    """The router's: the request is here, let in, sent on, last heard of, and over."""
 
     arrived_s: float
+    admitted_s: float
     dispatched_s: float
     received_s: float
     ended_s: float
@@ -30,6 +31,7 @@ class Moments:
 TOGETHER = "triton"
 STAGES = (
     "admission",
+    "queue",
     "preprocessing",
     "engine_queue",
     "prefill",
@@ -43,10 +45,14 @@ STAGES = (
 def stage_seconds(router: Moments, engine: EngineTimes | None) -> dict[str, float]:
     """Every stage's seconds; together they are the time from arrival to end.
 
+    `admission` is until the key, the body and the limits are checked, `queue` until the request is sent on.
     `preprocessing` is from sending until the engine has the request, tokenizing and Triton's queue in it;
     `postprocessing` from the last token to its arrival here.
     """
-    marks = [("admission", router.arrived_s, router.dispatched_s)]
+    marks = [
+        ("admission", router.arrived_s, router.admitted_s),
+        ("queue", router.admitted_s, router.dispatched_s),
+    ]
     if engine is None or not _fits(router, engine):
         marks.append((TOGETHER, router.dispatched_s, router.received_s))
     else:

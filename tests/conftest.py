@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from benchmarks.stack import RunningStack
 
 ABOUT_THE_CPU = "about the CPU's kernels"
-STACK_GROUP = "stack"
+# Where tests start a real Triton, on their own or with the fixtures below.
+OF_STACKS = (
+    "tests/stack/",
+    "tests/survival/",
+    "tests/embeddings/test_in_triton.py",
+    "tests/launcher/test_stack.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,23 +44,33 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of two workers one begins at once with all that needs a real stack, which takes longest.
-
-    So there is one stack of a kind. Everything else goes file by file: what a file prepares is prepared once.
-    """
-    items.sort(key=lambda item: item.get_closest_marker("stack") is None)
+    """What needs a real stack comes first: it takes longest, and one worker does it all."""
     for item in items:
-        group = STACK_GROUP if item.get_closest_marker("stack") else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+        if is_of_a_stack(item.nodeid):
+            item.add_marker(pytest.mark.stack)
+        elif item.get_closest_marker("stack"):
+            raise pytest.UsageError(f"{item.nodeid} starts a stack: its file belongs into OF_STACKS")
+    items.sort(key=lambda item: not is_of_a_stack(item.nodeid))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """A worker's names of tests end with their group; reports and --last-failed want the plain ones."""
-    if hasattr(report, "node"):
-        report.nodeid = report.nodeid.rpartition("@")[0] or report.nodeid
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """For pytest -n 2: one stack of a kind, and what a file prepares is prepared once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduling = LoadScopeScheduling(config, log)
+    scheduling._split_scope = work_of
+    return scheduling
+
+
+def is_of_a_stack(nodeid: str) -> bool:
+    return nodeid.startswith(OF_STACKS)
+
+
+def work_of(nodeid: str) -> str:
+    """Tests with the same answer are run by the same worker."""
+    return "stack" if is_of_a_stack(nodeid) else nodeid.partition("::")[0]
 
 
 class LeftOut(pytest.Module):

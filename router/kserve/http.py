@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from router.answering import patience_with
 from router.api import sse
 from router.api.errors import HttpError, respond_json, write_error
 from router.api.routes import Route
@@ -146,6 +148,7 @@ class HttpDoor:
 
     async def generate_stream(self, exchange: Exchange, record: Record) -> None:
         asked = self._understand_generate(exchange, record)
+        exchange.set_patience(lambda: patience_with(record, time.monotonic()))
         await self._run(exchange, record, asked, EventStream(exchange, record, asked))
 
     def _understand_generate(self, exchange: Exchange, record: Record) -> Asked:

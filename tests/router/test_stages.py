@@ -9,10 +9,10 @@ from router.stages import STAGES, EngineTimes, Moments, stage_seconds
 seconds = st.floats(0, 1e6, allow_nan=False)
 
 
-@given(st.lists(seconds, min_size=8, max_size=8).map(sorted))
+@given(st.lists(seconds, min_size=9, max_size=9).map(sorted))
 def test_stages_add_up_to_the_whole(moments: list[float]) -> None:
-    arrived, dispatched, *engine, received, ended = moments
-    router = Moments(arrived, dispatched, received, ended)
+    arrived, admitted, dispatched, *engine, received, ended = moments
+    router = Moments(arrived, admitted, dispatched, received, ended)
     for times in (EngineTimes(*engine), None):
         found = stage_seconds(router, times)
         assert set(found) <= set(STAGES)
@@ -22,15 +22,16 @@ def test_stages_add_up_to_the_whole(moments: list[float]) -> None:
 
 @given(st.lists(seconds, min_size=4, max_size=4))
 def test_another_machines_clock_never_makes_a_stage_negative(engine: list[float]) -> None:
-    found = stage_seconds(Moments(10.0, 11.0, 15.0, 16.0), EngineTimes(*engine))
+    found = stage_seconds(Moments(10.0, 10.5, 11.0, 15.0, 16.0), EngineTimes(*engine))
     assert all(part >= 0 for part in found.values())
     assert sum(found.values()) == pytest.approx(6.0)
 
 
 def test_each_stage_is_what_its_name_says() -> None:
-    found = stage_seconds(Moments(0.0, 1.0, 22.0, 29.0), EngineTimes(3.0, 6.0, 10.0, 15.0))
+    found = stage_seconds(Moments(0.0, 0.75, 1.0, 22.0, 29.0), EngineTimes(3.0, 6.0, 10.0, 15.0))
     assert found == {
-        "admission": 1.0,
+        "admission": 0.75,
+        "queue": 0.25,
         "preprocessing": 2.0,
         "engine_queue": 3.0,
         "prefill": 4.0,

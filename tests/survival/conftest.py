@@ -23,11 +23,9 @@ from router.tenancy.rbac import SYSTEM
 TOKENS_PER_S = 8_000
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests/conftest.py looks for the mark
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.stack)
             item.add_marker(pytest.mark.timeout(900 if config.getoption("--full") else 180))
 
 
