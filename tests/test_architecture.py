@@ -45,6 +45,7 @@ DECISIONS = (
     "python_backend/engine/scheduling",
     "router/batches/status.py",
     "router/conversations/window.py",
+    "router/releases",
     "router/tenancy/budget.py",
     "router/tenancy/ledger.py",
     "router/tenancy/limits.py",
