@@ -11,6 +11,7 @@ from rich.console import Console
 from benchmarks import batching, coalescing, costs, cpu_kernels, prefix
 from benchmarks.peers import report as peers
 from benchmarks.plots import Plots
+from benchmarks.router import report as router
 
 MEASUREMENTS = {
     "batching": batching.report,
@@ -18,6 +19,7 @@ MEASUREMENTS = {
     "peers": peers.report,
     "prefix": prefix.report,
     "costs": costs.report,
+    "router": router.report,
     "kernels": cpu_kernels.report,
 }
 

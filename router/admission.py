@@ -55,7 +55,7 @@ class Admitted:
     async def __aenter__(self) -> Ticket:
         record, need = self._record, self._need
         check_model_allowed(record.caller, record.model)
-        ticket = self._desk.admit(record)
+        self._desk.check_open()
         if self._tenancy.spool.is_full:
             raise InflightError(ErrorKind.OVERLOADED, "usage cannot be recorded at the moment")
         cost = 0 if self._price is None else self._price.cost(need.prompt_tokens, 0, need.completion_tokens)
@@ -64,6 +64,11 @@ class Admitted:
         if isinstance(answer, Refusal):
             raise refused(answer, random.random())
         self._reservation = answer
+        try:
+            ticket = self._desk.admit(record)  # while the store was asked, draining may have begun
+        except InflightError:
+            answer.cancel()
+            raise
         record.admitted_s = time.monotonic()
         ticket.bill = self._bill
         self._ticket = ticket.__enter__()
@@ -83,8 +88,8 @@ class Admitted:
         if not self._reservation.is_open:
             return
         record = self._record
-        cost = 0
-        if self._price is not None:
+        cost = 0  # also of what failed: nobody pays for an answer that we owe
+        if self._price is not None and outcome is not Outcome.FAILED:
             cost = self._price.cost(record.prompt_tokens, record.cached_tokens, record.completion_tokens)
         self._reservation.settle(record.prompt_tokens + record.completion_tokens, cost)
         self._tenancy.record(_usage(record, cost, outcome))

@@ -51,7 +51,7 @@ def prompt_size(call: GenerationCall, context_tokens: int) -> int:
     return min(tokens, context_tokens)
 
 
-# Triton keeps what is not read, about half a kilobyte a token, and cannot be told to wait.
+# Triton keeps about half a kilobyte for each token until the stream ends, and cannot be told to wait.
 _MOST_TOKENS_BEHIND = 16_000
 _LEAST_PATIENCE_S = 1.0
 
@@ -105,8 +105,7 @@ async def answer(
                 await choice.settle()
             if service.prompt_log is not None:
                 prompts = [call.prompt for call in calls if not call.shares_prompt]
-                heard = ["".join(choice.heard or ()) for choice in choices]
-                service.prompt_log.write(record, prompts, heard)
+                service.prompt_log.write(record, prompts, [choice.told for choice in choices])
 
 
 async def _deliver_whole(
@@ -136,9 +135,10 @@ async def _deliver_stream(
                     if choice.log is None
                     else dialect.logged_event(choice.index, piece, choice.log)
                 )
-            for number in range(told, len(choice.tool_calls)):
-                data += dialect.call_event(choice.index, number, choice.tool_calls[number])
-            told = len(choice.tool_calls)
+            if len(calls := choice.tool_calls) > told:
+                for number in range(told, len(calls)):
+                    data += dialect.call_event(choice.index, number, calls[number])
+                told = len(calls)
             if not exchange.started:  # not earlier: until the first token an error can still have a status
                 exchange.start(200, [*sse.HEADERS, ("x-request-id", record.request_id)])
                 data = dialect.opening(len(choices)) + data

@@ -21,6 +21,7 @@ from router.api import (
     models,
     responses,
 )
+from router.api.decoding import invalid
 from router.api.errors import HttpError, error_body, shaped_for, write_error
 from router.api.routes import RouteTable
 from router.record import Record, new_request_id
@@ -86,6 +87,8 @@ class App:
             await self._answer(exchange, record, found, route, caller)
         except (HttpError, InflightError) as error:
             write_error(exchange, record, error)
+        except RecursionError:  # what could just be read may still be too deep to be written
+            write_error(exchange, record, invalid("the JSON is nested too deeply"))
         except Exception as error:
             log.exception("%s failed", record.request_id)
             write_error(exchange, record, error)

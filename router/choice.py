@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.api.calls import in_api_words
+from router.pipeline import FINISH_REASONS
 from router.stop_text import StopScanner
 from router.token_log import TokenLog
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from router.pipeline import Delta, Generation, GenerationCall
     from router.safety.guard import StreamGuard
     from router.ticket import Ticket
-
-_FINISH_REASONS = {"end_id": "stop", "stop_words": "stop", "length": "length"}
 
 
 class Choice:
@@ -53,7 +52,7 @@ class Choice:
         self._guard = guard
         if guard is not None:
             self._echo = guard.feed(self._echo)  # what is forbidden may begin in the prompt
-        self._told_calls = 0
+        self._told_calls = self._judged_calls = 0
         self._metrics = metrics
         self._share = metrics.share(ticket.record)
         self._last_s = 0.0
@@ -62,6 +61,12 @@ class Choice:
     def tool_calls(self) -> Sequence[ToolCall]:
         """Those that were whole in the text so far."""
         return () if self._tools is None else self._tools.calls
+
+    @property
+    def told(self) -> str:
+        """All that left, where it was heard: text, and calls below it."""
+        calls = (f"{call.name} {call.arguments}" for call in self.tool_calls)
+        return "\n".join(filter(None, ("".join(self.heard or ()), *calls)))
 
     def pieces(self) -> AsyncIterator[str]:
         """The text as it comes; the first piece tells of the first token and may be empty."""
@@ -111,24 +116,34 @@ class Choice:
 
     def _take(self, delta: Delta) -> str:
         """The part of a delta that may leave; sets `finish_reason` when it is the last."""
-        text = uncut = self._guarded(self._before_stop(delta))
+        text = uncut = self._before_stop(delta)
         if self._tools is not None:
             text = self._without_calls(text, self._tools)
+        if self._guard is not None:
+            text = self._guarded(text, self._guard)
         if self.log is not None:
             self.log.add(delta.tokens)
             self.log.let(len(uncut), 0 if self._tools is None else self._tools.held)
         return text
 
-    def _guarded(self, text: str) -> str:
-        if self._guard is None:
-            return text
-        text = self._guard.feed(text)
+    def _guarded(self, text: str, guard: StreamGuard) -> str:
+        """Judges what the client sees: the text without the calls that stood in it, and each call."""
+        text = guard.feed(text)
+        if self._tools is not None:
+            self._judge_calls(self._tools, guard)
         if self.finish_reason:
-            text += self._guard.flush()
-        if self._guard.tripped:
+            text += guard.flush()
+        if guard.tripped:
             self.finish_reason = self._record.finish_reason = "content_filter"
             self._generation.stop()
         return text
+
+    def _judge_calls(self, tools: ToolReader, guard: StreamGuard) -> None:
+        while self._judged_calls < len(tools.calls):
+            if not guard.admits(tools.calls[self._judged_calls].read_out):
+                tools.drop(self._judged_calls)
+                return
+            self._judged_calls += 1
 
     def _without_calls(self, text: str, tools: ToolReader) -> str:
         text = tools.feed(text)
@@ -151,9 +166,9 @@ class Choice:
                 return text
         if delta.finish is None:
             return text
-        if delta.finish not in _FINISH_REASONS:
+        if delta.finish not in FINISH_REASONS:
             raise InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
-        self.finish_reason = self._record.finish_reason = _FINISH_REASONS[delta.finish]
+        self.finish_reason = self._record.finish_reason = FINISH_REASONS[delta.finish]
         return text + self._scanner.flush() if self._scanner is not None else text
 
     def _count(self, delta: Delta) -> bool:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # What "no limit" means on the wire; the engine clips it to what is left of the context.
 MAX_NEW_TOKENS = 1_000_000
+# What the engine calls an end -> what OpenAI does; one that it has another name for is none that was wanted.
+FINISH_REASONS = {"end_id": "stop", "stop_words": "stop", "length": "length"}
 
 
 class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):

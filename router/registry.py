@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.sampling_defaults import CONTEXT_TOKENS, SamplingDefaults
+from router.checkpoint_facts import CONTEXT_TOKENS, SamplingDefaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

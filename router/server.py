@@ -14,6 +14,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.api.embeddings import load_limits
 from router.app import App
 from router.batches.runner import BatchRunner, BatchSettings
+from router.checkpoint_facts import load_context_tokens, load_sampling_defaults
 from router.embedder import ServedEmbedder
 from router.files.model import FileLimits
 from router.health_door import HealthDoor
@@ -29,7 +30,6 @@ from router.privacy.retention import Retention
 from router.prompting import load_template
 from router.registry import Registry, ServedModel
 from router.safety.loading import load_safety
-from router.sampling_defaults import load_context_tokens, load_sampling_defaults
 from router.service import Service
 from router.settings import check_reachable, is_loopback
 from router.store.access import StoreAccess

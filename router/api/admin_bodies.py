@@ -11,6 +11,7 @@ from router.tenancy.administration import GRACE_S
 from router.tenancy.model import Role, Scope
 
 _Day = Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+_Id = Annotated[str, Meta(pattern=r"^[!-~]{1,64}$")]  # what a database can be asked for
 _Amount = Annotated[int, Meta(ge=0)]
 
 
@@ -33,11 +34,11 @@ class RoleBody(_Body, frozen=True, kw_only=True):
 
 
 class KeyBody(_Body, frozen=True, kw_only=True):
-    user_id: str
+    user_id: _Id
     name: str
     scopes: list[Scope] | None = None
     models: list[str] | None = None
-    expires_at: Annotated[int, Meta(ge=0)] | None = None
+    expires_at: _Amount | None = None
 
 
 class RotateBody(_Body, frozen=True, kw_only=True):
@@ -75,5 +76,5 @@ class UsageQuery(_Body, frozen=True, kw_only=True):
 
 
 class AuditQuery(_Body, frozen=True, kw_only=True):
-    tenant: str | None = None
+    tenant: _Id | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100

@@ -31,11 +31,11 @@ class Part(msgspec.Struct, frozen=True):
     file: FileReference | None = None
 
 
-_Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
+Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
 
 
 class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: _Name
+    name: Name
     arguments: str
 
 
@@ -58,7 +58,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ToolFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    name: _Name
+    name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -70,7 +70,7 @@ class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NamedFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: _Name
+    name: Name
 
 
 class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,7 +86,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`strict` makes no difference: the answer always follows the schema."""
 
-    name: _Name
+    name: Name
     schema: dict[str, Any]
     description: str | None = None
     strict: bool | None = None
@@ -121,6 +121,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     store: Any = None
     safety_identifier: Any = None
     prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    prompt_cache_options: Any = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     # Its ids and values are judged when their number is known to be bearable.
     logit_bias: Annotated[dict[str, float], Meta(max_length=MAX_BIASES)] | None = None
@@ -135,6 +137,7 @@ class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     function_call: Any = None
     functions: Any = None
     modalities: Any = None
+    moderation: Any = None
     parallel_tool_calls: bool | None = None
     prediction: Any = None
     reasoning_effort: Any = None
@@ -161,6 +164,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "functions": ([],),
     "modalities": (["text"],),
+    "moderation": (),
     "prediction": (),
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),
@@ -183,7 +187,7 @@ _Body = TypeVar("_Body", bound=Options)
 def decode_chat(body: bytes) -> ChatBody:
     decoded = _decode(_chat, body)
     for index, message in enumerate(decoded.messages):
-        _refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
+        refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
     if decoded.top_logprobs and not decoded.logprobs:
         raise invalid("top_logprobs: is only allowed when logprobs is true", "top_logprobs")
     asked = decoded.response_format
@@ -201,7 +205,7 @@ def decode_completion(body: bytes) -> CompletionBody:
 
 def _decode(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
     decoded = decode(decoder, body)
-    _refuse_unsupported(decoded, NEUTRAL, "")
+    refuse_unsupported(decoded, NEUTRAL, "")
     if decoded.stream_options is not None and not decoded.stream:
         raise invalid("stream_options is only allowed when stream is true", "stream_options")
     if decoded.logit_bias:
@@ -218,7 +222,7 @@ def _check_biases(biases: dict[str, float]) -> None:
             raise invalid(f"logit_bias[{token}]: {allowed}, got {bias:g}", f"logit_bias[{token}]")
 
 
-def _refuse_unsupported(struct: msgspec.Struct, neutral: dict[str, tuple[Any, ...]], prefix: str) -> None:
+def refuse_unsupported(struct: msgspec.Struct, neutral: dict[str, tuple[Any, ...]], prefix: str) -> None:
     for name, allowed in neutral.items():
         value = getattr(struct, name, None)
         if value is None or any(value == entry and type(value) is type(entry) for entry in allowed):

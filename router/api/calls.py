@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.api.decoding import invalid
 from router.api.tools import forced_schema, introduction, offered, written_call
 from router.pipeline import MAX_NEW_TOKENS, GenerationCall
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from router.api.bodies import ChatBody, CompletionBody, MadeCall, Message, Options
-    from router.sampling_defaults import SamplingDefaults
+    from router.checkpoint_facts import SamplingDefaults
 
 _Number = TypeVar("_Number", int, float)
 COMPLETION_TOKENS = 16  # OpenAI's default for plain completions
@@ -55,11 +56,11 @@ def _message(message: Message, index: int, knows_tools: bool) -> dict[str, Any]:
     role = _ROLES.get(message.role)
     if role is None:
         allowed = ", ".join(_ROLES)
-        raise _invalid(f"{where}.role: expected one of {allowed}", f"{where}.role")
+        raise invalid(f"{where}.role: expected one of {allowed}", f"{where}.role")
     if message.tool_calls and role != "assistant":
-        raise _invalid(f"{where}.tool_calls: only an assistant makes calls", f"{where}.tool_calls")
+        raise invalid(f"{where}.tool_calls: only an assistant makes calls", f"{where}.tool_calls")
     if (role == "tool") != (message.tool_call_id is not None):
-        raise _invalid(
+        raise invalid(
             f"{where}.tool_call_id: goes with the role tool, and with no other", f"{where}.tool_call_id"
         )
     has_calls = bool(message.tool_calls)
@@ -87,7 +88,7 @@ def _with_calls(
         try:
             arguments = msgspec.json.decode(call.function.arguments or "{}")
         except (msgspec.DecodeError, RecursionError):
-            raise _invalid(f"{place}: expected JSON", place) from None
+            raise invalid(f"{place}: expected JSON", place) from None
         made.append((call, arguments))
     if not knows_tools:
         texts = [written_call(call.function.name, arguments) for call, arguments in made]
@@ -111,7 +112,7 @@ def _content(message: Message, index: int) -> str:
     if isinstance(message.content, str):
         return message.content
     if message.content is None:
-        raise _invalid(f"{where}: expected a string or a list of text parts", where)
+        raise invalid(f"{where}: expected a string or a list of text parts", where)
     texts = []
     for position, part in enumerate(message.content):
         if part.type in _IMAGES:
@@ -122,7 +123,7 @@ def _content(message: Message, index: int) -> str:
             message_text = f"{where}[{position}]: this model reads text only, not {kind} parts"
             raise InflightError(ErrorKind.UNSUPPORTED, message_text, f"{where}[{position}].type")
         if part.text is None:
-            raise _invalid(f"{where}[{position}].text: expected a string", f"{where}[{position}].text")
+            raise invalid(f"{where}[{position}].text: expected a string", f"{where}[{position}].text")
         texts.append(part.text)
     return "\n".join(texts)
 
@@ -131,7 +132,7 @@ def chat_calls(
     body: ChatBody, prompt: str, request_id: str, tenant: str, defaults: SamplingDefaults
 ) -> list[GenerationCall]:
     if body.max_tokens is not None and body.max_completion_tokens is not None:
-        raise _invalid("give either max_tokens or max_completion_tokens, not both", "max_tokens")
+        raise invalid("give either max_tokens or max_completion_tokens, not both", "max_tokens")
     max_tokens = body.max_completion_tokens or body.max_tokens or MAX_NEW_TOKENS
     # The template has written the special tokens already.
     call = _call(body, prompt, request_id, tenant, max_tokens, defaults, add_special_tokens=False)
@@ -146,7 +147,7 @@ def completion_calls(
     max_tokens = body.max_tokens or COMPLETION_TOKENS
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
     if len(prompts) * (body.n or 1) > MAX_PROMPTS:
-        raise _invalid(f"n: at most {MAX_PROMPTS} answers to all prompts together", "n")
+        raise invalid(f"n: at most {MAX_PROMPTS} answers to all prompts together", "n")
 
     def call_of(prompt: str | tuple[int, ...], call_id: str) -> GenerationCall:
         text, prompt_ids = (prompt, None) if isinstance(prompt, str) else ("", prompt)
@@ -208,18 +209,18 @@ def _prompts(prompt: str | list[Any]) -> Sequence[str | tuple[int, ...]]:
     if prompt and all(type(each) is int for each in prompt):
         return [_ids(prompt, "prompt")]
     if not 1 <= len(prompt) <= MAX_PROMPTS:
-        raise _invalid(f"prompt: expected 1 to {MAX_PROMPTS} prompts", "prompt")
+        raise invalid(f"prompt: expected 1 to {MAX_PROMPTS} prompts", "prompt")
     if all(isinstance(each, str) for each in prompt):
         return prompt
     if all(isinstance(each, list) for each in prompt):
         return [_ids(each, f"prompt[{index}]") for index, each in enumerate(prompt)]
-    raise _invalid("prompt: expected a string, a list of strings, token ids or a list of such", "prompt")
+    raise invalid("prompt: expected a string, a list of strings, token ids or a list of such", "prompt")
 
 
 def _ids(prompt: list[Any], where: str) -> tuple[int, ...]:
     """The engine knows how many tokens there are, and refuses others."""
     if not prompt or not all(type(each) is int and 0 <= each <= _LARGEST_ID for each in prompt):
-        raise _invalid(f"{where}: expected one or more token ids", "prompt")
+        raise invalid(f"{where}: expected one or more token ids", "prompt")
     return tuple(prompt)
 
 
@@ -237,7 +238,7 @@ def _call(
     greedy = temperature < _GREEDY_BELOW
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
-        raise _invalid(f"min_tokens: {min_tokens} is more than the {max_tokens} allowed", "min_tokens")
+        raise invalid(f"min_tokens: {min_tokens} is more than the {max_tokens} allowed", "min_tokens")
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     seed = secrets.randbits(63) if body.seed is None else body.seed % 2**64
     return GenerationCall(
@@ -268,7 +269,3 @@ def served_tier(body: Options) -> str | None:
 
 def _given(value: _Number | None, default: _Number) -> _Number:
     return default if value is None else value
-
-
-def _invalid(message: str, param: str) -> InflightError:
-    return InflightError(ErrorKind.INVALID_REQUEST, message, param)

@@ -12,12 +12,10 @@ from router.api.bodies import ChatBody, decode_chat
 from router.api.calls import chat_calls, chat_messages, served_tier
 from router.api.dialects import ChatDialect
 from router.api.routes import Route
-from router.api.tools import ToolReader, described, forces_call, offered
+from router.api.tools import described, offered, reader_for
 from router.documents.expanding import expand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from router.http.exchange import Exchange
     from router.record import Record
     from router.service import Service
@@ -44,17 +42,9 @@ class ChatCompletions:
         dialect = ChatDialect(
             record.request_id, model.name, include_usage=include_usage, service_tier=served_tier(body)
         )
-        await answer(exchange, record, self._service, model, calls, dialect, bool(body.stream), _reader(body))
-
-
-def _reader(body: ChatBody) -> Callable[[], ToolReader] | None:
-    """What finds calls in an answer, a new one for each; None where there can be none."""
-    names = [tool.function.name for tool in offered(body)]
-    if not names:
-        return None
-    is_forced = forces_call(body)
-    at_most = 1 if body.parallel_tool_calls is False else None
-    return lambda: ToolReader(names, is_forced, at_most)
+        await answer(
+            exchange, record, self._service, model, calls, dialect, bool(body.stream), reader_for(body)
+        )
 
 
 def routes(service: Service) -> list[Route]:

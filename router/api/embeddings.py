@@ -16,6 +16,7 @@ from router.api.decoding import decode, invalid
 from router.api.routes import Route
 from router.embedder import EmbeddingAnswer, EmbeddingCall, EmbeddingLimits, EmbeddingRun, TokenIds
 from router.tenancy.model import Scope
+from router.ticket import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -92,6 +93,7 @@ class Embeddings:
                 raise
             content = render_whole(model.name, rows, record.prompt_tokens)
             headers = [("content-type", "application/json"), ("x-request-id", record.request_id)]
+            ticket.bill(Outcome.FINISHED)
             exchange.respond(200, content, headers)
 
 

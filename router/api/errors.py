@@ -82,4 +82,8 @@ def _render(error: Exception, request_id: str) -> tuple[int, bytes, tuple[tuple[
 
 
 def respond_json(exchange: Exchange, record: Record, value: Any, status: int = 200) -> None:
-    exchange.respond(status, msgspec.json.encode(value), [_JSON, ("x-request-id", record.request_id)])
+    respond_encoded(exchange, record, msgspec.json.encode(value), status)
+
+
+def respond_encoded(exchange: Exchange, record: Record, body: bytes, status: int = 200) -> None:
+    exchange.respond(status, body, [_JSON, ("x-request-id", record.request_id)])

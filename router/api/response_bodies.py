@@ -12,12 +12,15 @@ from router.api.bodies import (
     MAX_TOOLS,
     ChatBody,
     Message,
+    Name,
     NamedFunction,
     NamedTool,
     ResponseFormat,
     Schema,
+    ServiceTier,
     Tool,
     ToolFunction,
+    refuse_unsupported,
 )
 from router.api.decoding import decode, invalid
 from router.conversations.items import GivenItem
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from router.registry import ServedModel
 
 MOST_ITEMS = 2_000
-_Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
@@ -48,7 +50,7 @@ Includable = Literal[
 
 class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     type: Literal["text", "json_object", "json_schema"]
-    name: _Name | None = None
+    name: Name | None = None
     schema: dict[str, Any] | None = None
     description: str | None = None
     strict: bool | None = None
@@ -63,7 +65,7 @@ class OfferedTool(msgspec.Struct, frozen=True, omit_defaults=True):
     """Only functions are known; a tool of another type is refused by it, whatever else it has."""
 
     type: str
-    name: _Name | None = None
+    name: Name | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -71,7 +73,7 @@ class OfferedTool(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class ChosenTool(msgspec.Struct, frozen=True):
     type: str
-    name: _Name | None = None
+    name: Name | None = None
 
 
 class ConversationId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,6 +107,7 @@ class ResponseBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     # Of what can be included there are log probabilities alone; of the rest there is nothing here.
     include: list[Includable] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    service_tier: ServiceTier | None = None
     # Accepted, and without effect on the answer.
     user: str | None = None
     safety_identifier: Any = None
@@ -112,13 +115,14 @@ class ResponseBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     prompt_cache_retention: Any = None
     prompt_cache_options: Any = None
     # Not honoured: refused unless they carry a value of NEUTRAL.
+    access_programs: Any = None
     background: Any = None
     context_management: Any = None
+    image: Any = None
     max_tool_calls: Any = None
     moderation: Any = None
     prompt: Any = None
     reasoning: Any = None
-    service_tier: Any = None
 
     @property
     def conversation_id(self) -> str | None:
@@ -135,23 +139,21 @@ class ResponseBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "access_programs": ([],),
     "background": (False,),
     "context_management": ([],),
+    "image": (),
     "max_tool_calls": (),
     "moderation": (),
     "prompt": (),
     "reasoning": ({}, {"effort": None}, {"effort": "none"}, {"effort": None, "summary": None}),
-    "service_tier": ("auto", "default"),
 }
 _decoder = msgspec.json.Decoder(ResponseBody)
 
 
 def decode_response(body: bytes) -> ResponseBody:
     decoded = decode(_decoder, body)
-    for name, allowed in NEUTRAL.items():
-        value = getattr(decoded, name)
-        if value is not None and not any(value == one and type(value) is type(one) for one in allowed):
-            raise _unsupported(f"{name} is not supported yet", name)
+    refuse_unsupported(decoded, NEUTRAL, "")
     if decoded.top_logprobs and not decoded.has_log:
         raise invalid(f"top_logprobs: is only allowed when include has {_LOGPROBS}", "top_logprobs")
     if decoded.stream_options is not None and not decoded.stream:
@@ -203,6 +205,7 @@ def as_chat(body: ResponseBody, messages: list[Message]) -> ChatBody:
         parallel_tool_calls=body.parallel_tool_calls,
         logprobs=body.has_log or None,
         top_logprobs=body.top_logprobs if body.has_log else None,
+        service_tier=body.service_tier,
     )
 
 
@@ -238,7 +241,7 @@ def response_head(body: ResponseBody, response_id: str, created_s: int, model: S
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
         "reasoning": {"effort": None, "summary": None},
-        "service_tier": "default",
+        "service_tier": "default" if body.service_tier in (None, "auto") else body.service_tier,
         "store": body.store is not False,
         "temperature": model.defaults.temperature if body.temperature is None else body.temperature,
         "text": {"format": asked or {"type": "text"}, "verbosity": "medium"},

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from router.api.tools import ToolCall
     from router.token_log import TokenLog
 
-# JSON allows these bare, but parsers that split with `str.splitlines` would break an event at them.
-_LINE_ENDS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})
 _OPENING_EVENTS = ("response.created", "response.in_progress")
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _FAILURES = {ErrorKind.RATE_LIMITED: "rate_limit_exceeded", ErrorKind.QUOTA: "rate_limit_exceeded"}
@@ -154,7 +152,7 @@ class ResponsesDialect(Dialect):
         self._sequence += 1
         log = b"[]"
         if self._told < len(self._log):
-            log, self._told = _one_line(self._log[self._told :]), len(self._log)
+            log, self._told = sse.one_line(msgspec.json.encode(self._log[self._told :])), len(self._log)
         rest = b',"logprobs":%b,"sequence_number":%d}\n\n' % (log, self._sequence - 1)
         return self._before_text + sse.json_string(text) + rest
 
@@ -186,12 +184,7 @@ class ResponsesDialect(Dialect):
 
 
 def _event(value: dict[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), _one_line(value))
-
-
-def _one_line(value: Any) -> bytes:
-    data = msgspec.json.encode(value)
-    return data if data.isascii() else data.decode().translate(_LINE_ENDS).encode()
+    return b"event: %b\n" % value["type"].encode() + sse.event(value)
 
 
 def _entries(log: TokenLog | None) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from router.api.errors import respond_json
 from router.api.response_bodies import as_chat, decode_response, response_head
 from router.api.response_dialect import ResponsesDialect
 from router.api.response_exchange import HeldExchange
-from router.api.tools import ToolReader, described, forces_call, offered
+from router.api.tools import described, offered, reader_for
 from router.conversations.conversation_store import ConversationStore
 from router.conversations.counting import ContextLengths, Tokenizers
 from router.conversations.cutting import Cut, Cutter, Past
@@ -25,7 +25,7 @@ from router.conversations.owning import Owner
 from router.conversations.response_store import EndedResponse, ResponseStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from router.api.bodies import ChatBody
     from router.api.response_bodies import ResponseBody
@@ -152,7 +152,7 @@ class CreateResponse:
         exchange, dialect = answered.exchange, answered.dialect
         try:
             await answer(
-                exchange, record, self._service, model, calls, dialect, bool(chat.stream), _reader(chat)
+                exchange, record, self._service, model, calls, dialect, bool(chat.stream), reader_for(chat)
             )
         except InflightError as error:
             if exchange.started:
@@ -207,13 +207,3 @@ def _counted(output: Sequence[Item], tokens: int, model: str) -> Sequence[Item]:
     if len(output) != 1 or output[0].makes is not None:
         return output
     return [msgspec.structs.replace(output[0], tokens=tokens, counted_by=model)]
-
-
-def _reader(body: ChatBody) -> Callable[[], ToolReader] | None:
-    """What finds calls in the answer; None where there can be none."""
-    names = [tool.function.name for tool in offered(body)]
-    if not names:
-        return None
-    is_forced = forces_call(body)
-    at_most = 1 if body.parallel_tool_calls is False else None
-    return lambda: ToolReader(names, is_forced, at_most)

@@ -17,13 +17,14 @@ _LINE_ENDS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\
 
 
 def event(value: Any) -> bytes:
-    return b"data: " + _one_line(msgspec.json.encode(value)) + b"\n\n"
+    return b"data: " + one_line(msgspec.json.encode(value)) + b"\n\n"
 
 
 def json_string(text: str) -> bytes:
     """A JSON string that is one line for every parser."""
-    return _one_line(msgspec.json.encode(text))
+    return one_line(msgspec.json.encode(text))
 
 
-def _one_line(encoded: bytes) -> bytes:
+def one_line(encoded: bytes) -> bytes:
+    """JSON that no parser breaks, however it splits lines."""
     return encoded if encoded.isascii() else encoded.decode().translate(_LINE_ENDS).encode()

@@ -15,7 +15,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.stop_text import tail_length
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from router.api.bodies import ChatBody, Tool
 
@@ -39,6 +39,11 @@ class ToolCall(msgspec.Struct, frozen=True):
     id: str
     name: str
     arguments: str
+
+    @property
+    def read_out(self) -> str:
+        """All that somebody reads who takes it apart: what is escaped in JSON is written out too."""
+        return " | ".join((self.name, self.arguments, *_strings(self.arguments)))
 
     def rendered(self) -> dict[str, Any]:
         function = {"name": self.name, "arguments": self.arguments}
@@ -83,18 +88,42 @@ def forced_schema(body: ChatBody) -> dict[str, Any] | None:
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "tool_choice")
     if not tools:
         raise InflightError(ErrorKind.INVALID_REQUEST, "tool_choice: there are no tools", "tool_choice")
-    calls = [_call_schema(tool) for tool in tools]
-    return calls[0] if len(calls) == 1 else {"anyOf": calls}
+    if len(tools) == 1:
+        return _call_schema(tools[0], "#")
+    return {"anyOf": [_call_schema(tool, f"#/anyOf/{index}") for index, tool in enumerate(tools)]}
 
 
-def _call_schema(tool: Tool) -> dict[str, Any]:
+def _call_schema(tool: Tool, place: str) -> dict[str, Any]:
+    """`place` is where in the whole schema this one will be."""
     arguments = tool.function.parameters or {"type": "object"}
     return {
         "type": "object",
-        "properties": {"name": {"const": tool.function.name}, "arguments": arguments},
+        "properties": {
+            "name": {"const": tool.function.name},
+            "arguments": _moved(arguments, f"{place}/properties/arguments"),
+        },
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }
+
+
+def _moved(schema: dict[str, Any], place: str) -> dict[str, Any]:
+    """The schema as part of a larger one: its references, which count from its own root, lead there too."""
+    encoded = msgspec.json.encode(schema)
+    if b'"$ref"' not in encoded:
+        return schema
+    moved: dict[str, Any] = msgspec.json.decode(encoded)
+    open_parts: list[Any] = [moved]
+    while open_parts:  # not by recursion: a schema may be nested as deeply as JSON may
+        part = open_parts.pop()
+        if isinstance(part, list):
+            open_parts += part
+        elif isinstance(part, dict):
+            reference = part.get("$ref")
+            if isinstance(reference, str) and reference.startswith("#"):
+                part["$ref"] = place + reference[1:]
+            open_parts += part.values()
+    return moved
 
 
 class ToolReader:
@@ -109,40 +138,48 @@ class ToolReader:
         self._names = frozenset(names)
         self._is_forced = is_forced
         self._at_most = at_most
-        self._held = ""
-
-    @property
-    def held(self) -> int:
-        """How many of the last characters may still be part of a call."""
-        return len(self._held)
+        self.held = 0  # how many of the last characters may still be part of a call
+        self._held: list[str] = []
+        self._is_open = False
+        self._end = ""  # the last characters, in which a closing tag may have begun
 
     def feed(self, chunk: str) -> str:
         """Returns the text that may leave now; whole calls are in `calls` from then on."""
-        self._held += chunk
-        if self._is_forced:
+        self._held.append(chunk)
+        self.held += len(chunk)
+        self._end = self._end[1 - len(_CLOSE) :] + chunk
+        # A long call is not looked through again with each of its chunks.
+        if self._is_forced or (self._is_open and _CLOSE not in self._end):
             return ""
-        out = []
-        while (start := self._held.find(_OPEN)) >= 0:
-            end = self._held.find(_CLOSE, start)
+        text, out = "".join(self._held), []
+        while (start := text.find(_OPEN)) >= 0:
+            out.append(text[:start])
+            end = text.find(_CLOSE, start)
             if end < 0:
-                out.append(self._held[:start])
-                self._held = self._held[start:]
+                self._hold(text[start:], is_open=True)
                 return "".join(out)
-            out.append(self._held[:start])
-            out.append(self._take(self._held[start : end + len(_CLOSE)]))
-            self._held = self._held[end + len(_CLOSE) :]
-        keep = tail_length(self._held, (_OPEN,))
-        out.append(self._held[: len(self._held) - keep])
-        self._held = self._held[len(self._held) - keep :]
+            out.append(self._take(text[start : end + len(_CLOSE)]))
+            text = text[end + len(_CLOSE) :]
+        keep = tail_length(text, (_OPEN,))
+        out.append(text[: len(text) - keep])
+        self._hold(text[len(text) - keep :], is_open=False)
         return "".join(out)
+
+    def _hold(self, text: str, *, is_open: bool) -> None:
+        self._held, self.held, self._is_open = [text], len(text), is_open
 
     def flush(self) -> str:
         """What is left when no more text can come."""
-        held, self._held = self._held, ""
+        held = "".join(self._held)
+        self._hold("", is_open=False)
         if not self._is_forced and not held.startswith(_OPEN):
             return held
         # A call may lack its closing tag where the model ended right behind the JSON.
         return self._take(held)
+
+    def drop(self, first: int) -> None:
+        """Takes back the calls from this one on, before anybody was told of them."""
+        del self.calls[first:]
 
     def _take(self, written: str) -> str:
         """Adds a call; returns it as text where it is none."""
@@ -155,13 +192,54 @@ class ToolReader:
         return ""
 
 
+def _strings(encoded: str) -> list[str]:
+    """Names and texts anywhere in JSON; none where it is not JSON."""
+    found: list[str] = []
+    try:
+        open_parts: list[Any] = [msgspec.json.decode(encoded)]
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return found
+    while open_parts:
+        part = open_parts.pop()
+        if isinstance(part, str):
+            found.append(part)
+        elif isinstance(part, dict):
+            open_parts += [*part, *part.values()]
+        elif isinstance(part, list):
+            open_parts += part
+    return found
+
+
+def reader_for(body: ChatBody) -> Callable[[], ToolReader] | None:
+    """What finds calls in an answer, a new one for each; None where there can be none."""
+    names = [tool.function.name for tool in offered(body)]
+    if not names:
+        return None
+    is_forced = forces_call(body)
+    at_most = 1 if body.parallel_tool_calls is False else None
+    return lambda: ToolReader(names, is_forced, at_most)
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """A call as models write it; its arguments leave as they are, not decoded and written anew."""
+
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw()
+    parameters: msgspec.Raw = msgspec.Raw()
+
+
+_written = msgspec.json.Decoder(_Written)
+
+
 def _read(text: str, names: frozenset[str]) -> ToolCall | None:
     try:
-        value = msgspec.json.decode(text)
+        call = _written.decode(text)
+        arguments = bytes(call.arguments or call.parameters).decode().strip()
+        if arguments.startswith('"'):  # some write the object as a text
+            arguments = msgspec.json.decode(arguments, type=str)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    if not isinstance(value, dict) or value.get("name") not in names:
+    if call.name not in names:
         return None
-    arguments = value.get("arguments", value.get("parameters", {}))
-    written = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
-    return ToolCall(f"call_{secrets.token_hex(12)}", value["name"], written)
+    without = arguments in ("", "null")
+    return ToolCall(f"call_{secrets.token_hex(12)}", call.name, "{}" if without else arguments)

@@ -40,7 +40,9 @@ class LineRun:
         self._exchange = InnerExchange(claim.batch.endpoint, claim.body)
 
     def cut(self) -> None:
-        self._exchange.client_left()
+        """One that is answered stays so: it is paid for, and its request is only tidying up."""
+        if not self._exchange.ended:
+            self._exchange.client_left()
 
     async def result(self) -> Answer | Returned:
         if self._caller is None:

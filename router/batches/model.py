@@ -10,7 +10,6 @@ import msgspec
 
 from router.batches.status import Life, Status
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 WINDOW = "24h"
 WINDOW_S = 86_400
 EXPIRED = ("batch_expired", "This request could not be executed before the completion window expired.")

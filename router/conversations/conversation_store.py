@@ -14,6 +14,7 @@ from router.conversations.items import Item, new_id
 from router.conversations.owning import Owner, checked_id, missing
 from router.conversations.pages import Page, PageQuery
 from router.store.conversing import conversation_items, conversations
+from router.tenancy.lookup import deleted_among
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +66,8 @@ class ConversationStore:
         }
 
         def act(to: Connection) -> None:
+            if deleted_among(to, {owner.organisation_id}):
+                raise missing("Organisation", owner.organisation_id)
             to.execute(sql.insert(conversations).values(row))
             append(to, owner, made.id, items, now_s)
 

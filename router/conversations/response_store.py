@@ -15,6 +15,7 @@ from router.conversations.conversation_store import MOST_HISTORY_ITEMS
 from router.conversations.items import Item
 from router.conversations.owning import Owner, checked_id, missing
 from router.store.conversing import responses
+from router.tenancy.lookup import deleted_among
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 KIND = "Response"
 _MOST_LINKS = 1_000
+_LINK = tuple(column for column in responses.c if column.name != "body")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,13 @@ class ResponseStore:
     async def save(self, owner: Owner, ended: EndedResponse, keeps_response: bool) -> None:
         """One transaction: the response, and its items in its conversation where it has one.
 
-        Where the conversation was deleted meanwhile, its owner wanted it gone, and it stays gone.
+        Where the conversation, or the whole tenant, was deleted meanwhile, it stays gone.
         """
         now_s = self._clock()
 
         def act(to: Connection) -> None:
+            if deleted_among(to, {owner.organisation_id}):
+                return
             position = None
             if ended.conversation_id is not None:
                 items = [*ended.input, *ended.output]
@@ -106,14 +110,17 @@ def _history(at: Connection, owner: Owner, response_id: str) -> list[Item]:
 
 
 def _chain(owner: Owner, response_id: str) -> sql.Select[Any]:
-    """The response and those before it, newest first; it ends where one was deleted."""
+    """The response and those before it, newest first; it ends where one was deleted.
+
+    Their bodies, which hold the output once more, are not read.
+    """
     start = (
-        sql.select(responses, sql.literal(0).label("back"))
+        sql.select(*_LINK, sql.literal(0).label("back"))
         .where(responses.c.id == response_id, owner.owns(responses))
         .cte("chain", recursive=True)
     )
     earlier = (
-        sql.select(responses, start.c.back + 1)
+        sql.select(*_LINK, start.c.back + 1)
         .join(start, responses.c.id == start.c.previous_id)
         .where(owner.owns(responses), start.c.back < _MOST_LINKS)
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from python_backend.wire.errors import ErrorKind, InflightError
 from router.documents.limits import Unreadable
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _PROGRAM = Path(__file__).with_name("pdf_program.py")
 _AT_ONCE = 2
+# Nobody's limits count yet when files are read, so that the line must not grow with those who ask.
+_MOST_WAITING = 16
 _ENVIRONMENT = ("LD_LIBRARY_PATH",)  # where the interpreter may have its own libraries
 
 
@@ -27,15 +30,22 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class PdfReader:
-    """A process a file, and no more than two at once; more of them wait."""
+    """A process a file, and no more than two at once; a few more wait, all others are sent away."""
 
     def __init__(self, limits: DocumentLimits) -> None:
         self._limits = limits
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._asking = 0
 
     async def read(self, data: bytes) -> str:
-        async with self._turns:
-            answer = await self._ask(data)
+        if self._asking >= _AT_ONCE + _MOST_WAITING:
+            raise InflightError(ErrorKind.OVERLOADED, "too many PDFs are being read; try again later")
+        self._asking += 1
+        try:
+            async with self._turns:
+                answer = await self._ask(data)
+        finally:
+            self._asking -= 1
         if answer.text is None:
             raise Unreadable(answer.reason)
         return answer.text

@@ -9,12 +9,14 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import resource
 import sys
 import warnings
 
 
 def main(max_pages: int, max_characters: int, memory_bytes: int, cpu_s: int) -> None:
+    os.nice(10)  # the streams of others go first
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

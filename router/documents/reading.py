@@ -90,12 +90,13 @@ class Documents:
         if kind.startswith("image/"):
             raise Unreadable(f"is a picture, and no model here reads pictures; {READABLE} are read")
         is_table = kind in _TABLES or name.endswith(_TABLE_NAMES)
+        most = self._limits.max_characters
         if len(data) <= _SMALL_BYTES:
-            return _plain(data, is_table)
-        return await asyncio.to_thread(_plain, data, is_table)
+            return _plain(data, is_table, most)
+        return await asyncio.to_thread(_plain, data, is_table, most)
 
 
-def _plain(data: bytes, is_table: bool) -> str:
+def _plain(data: bytes, is_table: bool, most_characters: int) -> str:
     encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
     try:
         text = data.decode(encoding)
@@ -105,6 +106,8 @@ def _plain(data: bytes, is_table: bool) -> str:
         raise Unreadable(f"is neither UTF-8 text nor a PDF; {READABLE} are read")
     if not text.strip():
         raise Unreadable("holds nothing but white space")
+    if len(text) > most_characters:  # before it is made a table, which may take long
+        raise Unreadable(f"has {len(text)} characters; at most {most_characters} are read")
     return render_table(text) if is_table else text
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 from router.documents.limits import Unreadable
 
 _DELIMITERS = ",;\t|"
+_QUOTED = re.compile(r'"[^"]*"?')
 
 
 def render_table(text: str) -> str:
@@ -24,8 +26,8 @@ def render_table(text: str) -> str:
 
 
 def _delimiter(text: str) -> str:
-    """The likeliest: the one that the first line has most of."""
-    first = text.lstrip().partition("\n")[0]
+    """The likeliest: the one that the first line has most of outside of quotes."""
+    first = _QUOTED.sub("", text.lstrip()).partition("\n")[0]
     return max(_DELIMITERS, key=first.count)
 
 

@@ -8,6 +8,8 @@ import time
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
+import sqlalchemy as sql
+
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.files import rows
 from router.files.model import PIECE_BYTES, StoredFile
@@ -43,6 +45,8 @@ async def keep(store: StoreAccess, file: StoredFile, source: IO[bytes], most_byt
             rows.finish, file_id=file.id, size_bytes=file.size_bytes, sha256=digest.hexdigest()
         )
         await store.write(finished)
+    except sql.exc.IntegrityError:
+        raise rows.gone() from None  # a file that is not whole goes with its organisation alone
     except BaseException:
         await _drop(store, file.id)
         raise

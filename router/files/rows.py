@@ -9,6 +9,7 @@ import sqlalchemy as sql
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.files.model import PIECE_BYTES, StoredFile, is_id
 from router.store.content import batches, file_pieces, files
+from router.tenancy.lookup import deleted_among
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
@@ -21,6 +22,8 @@ _ENDED = ("failed", "completed", "expired", "cancelled")
 def begin(connection: Connection, file: StoredFile, most_bytes: int | None = None) -> None:
     """Takes up room for a file; its pieces follow. Two uploads never share the last of a quota."""
     if most_bytes is not None:
+        if deleted_among(connection, {file.organisation_id}):
+            raise gone()
         _lock(connection, file.organisation_id)
         taken = held_bytes(connection, file.organisation_id)
         if taken + file.size_bytes > most_bytes:
@@ -32,6 +35,10 @@ def begin(connection: Connection, file: StoredFile, most_bytes: int | None = Non
             )
     values = {name: getattr(file, name) for name in StoredFile.__slots__}
     connection.execute(sql.insert(files).values(**values, is_whole=False))
+
+
+def gone() -> InflightError:
+    return InflightError(ErrorKind.NOT_FOUND, "the organisation of this key was deleted")
 
 
 def _lock(connection: Connection, organisation_id: str) -> None:

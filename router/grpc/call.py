@@ -52,6 +52,7 @@ class Call:
         "send_window_bytes",
         "stream_id",
         "unsent",
+        "unsent_prefix",
     )
 
     def __init__(self, method: str, request: bytes, max_message_bytes: int) -> None:
@@ -63,6 +64,7 @@ class Call:
         self.stream_id = 0
         self.send_window_bytes = 0
         self.unsent: memoryview | None = None
+        self.unsent_prefix = b""
         self.attempts = 0
         self.deadline_s: float | None = None
         self._carrier: Carrier | None = None

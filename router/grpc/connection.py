@@ -75,7 +75,6 @@ class Connection(asyncio.Protocol):
         self._headers = headers
         self._calls: dict[int, Call] = {}
         self._next_id = 1
-        self._last_allowed_id = frames.LARGEST_STREAM_ID
         self._rest = b""
         self._block: tuple[int, int, bytes] | None = None  # stream, flags, what has come of a header block
         self._received_bytes = 0
@@ -183,11 +182,14 @@ class Connection(asyncio.Protocol):
         self.leaving = True
         if self._silence is not None:
             self._silence.cancel()
-        calls, self._calls = self._calls, {}
         self._sender.stop()
+        self._end_all()
+        self._owner.lost(self, self._reason)
+
+    def _end_all(self) -> None:
+        calls, self._calls = self._calls, {}
         for call in calls.values():
             call.end(GrpcError(StatusCode.UNAVAILABLE, self._reason))
-        self._owner.lost(self, self._reason)
 
     def close(self) -> None:
         """Gives up what is still running."""
@@ -200,6 +202,9 @@ class Connection(asyncio.Protocol):
         self._reason = f"the server broke HTTP/2: {failure}"
         self._rest = b""
         self._leave(failure.code, str(failure))
+        # Closing waits until everything is written, and who breaks the protocol may not read either.
+        self._end_all()
+        self._transport.abort()
 
     def _leave(self, code: ErrorCode, message: str = "") -> None:
         self.leaving = True
@@ -256,7 +261,7 @@ class Connection(asyncio.Protocol):
             return
         last = bool(flags & frames.END_STREAM)
         if last:
-            if call.unsent:  # answered before it was asked to the end
+            if call.unsent is not None:  # answered before it was asked to the end
                 self._sender.write(frames.reset(stream_id, ErrorCode.NO_ERROR))
             self._forget(stream_id)
         call.receive_headers(headers, last)

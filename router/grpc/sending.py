@@ -22,6 +22,7 @@ class Sender:
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
+        self._has_large = False
         self._window_bytes = frames.DEFAULT_WINDOW_BYTES
         self._stream_window_bytes = frames.DEFAULT_WINDOW_BYTES
         self._frame_bytes = frames.DEFAULT_FRAME_BYTES
@@ -43,8 +44,12 @@ class Sender:
 
     def flush(self) -> None:
         out, self._out = self._out, []
+        has_large, self._has_large = self._has_large, False
         if out and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            if has_large:
+                self._transport.writelines(out)
+            else:
+                self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def request(self, call: Call, block: bytes) -> None:
         """A whole request: its headers, and its one message."""
@@ -55,7 +60,8 @@ class Sender:
         call.send_window_bytes = self._stream_window_bytes
         if self._waiting or size > min(self._frame_bytes, self._window_bytes, call.send_window_bytes):
             self.write(head)
-            call.unsent = memoryview(prefix + call.request)
+            call.unsent = memoryview(call.request)
+            call.unsent_prefix = prefix
             self._waiting[stream_id] = call
             self._send_more()
         else:
@@ -92,20 +98,27 @@ class Sender:
         self._frame_bytes = size
 
     def _send_more(self) -> None:
-        for stream_id, call in list(self._waiting.items()):
-            unsent = call.unsent
-            while unsent:
-                size = min(len(unsent), self._frame_bytes, self._window_bytes, call.send_window_bytes)
-                if size <= 0:
-                    break
-                flags = frames.END_STREAM if size == len(unsent) else 0
-                self.write(frames.head(size, frames.DATA, flags, stream_id))
-                self.write(unsent[:size])
-                unsent = unsent[size:]
-                self._window_bytes -= size
-                call.send_window_bytes -= size
-            call.unsent = unsent
-            if not unsent:
-                del self._waiting[stream_id]
+        for call in list(self._waiting.values()):
+            self._send_some(call)
             if self._window_bytes <= 0:
                 break
+
+    def _send_some(self, call: Call) -> None:
+        """As much as the windows allow, without a copy of what may be megabytes."""
+        prefix, unsent = call.unsent_prefix, call.unsent
+        while unsent is not None:
+            left = len(prefix) + len(unsent)
+            size = min(left, self._frame_bytes, self._window_bytes, call.send_window_bytes)
+            if size < len(prefix) or size <= 0:
+                break
+            flags = frames.END_STREAM if size == left else 0
+            self.write(frames.head(size, frames.DATA, flags, call.stream_id) + prefix)
+            self.write(unsent[: size - len(prefix)])
+            self._has_large = True
+            unsent = unsent[size - len(prefix) :] if size < left else None
+            prefix = b""
+            self._window_bytes -= size
+            call.send_window_bytes -= size
+        call.unsent_prefix, call.unsent = prefix, unsent
+        if unsent is None:
+            del self._waiting[call.stream_id]

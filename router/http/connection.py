@@ -96,8 +96,11 @@ class Connection(asyncio.Protocol):
         self._host.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._discarding:
-            return
+        while data and not self._discarding:
+            data = self._feed(data)
+
+    def _feed(self, data: bytes) -> bytes:
+        """What has to be read once more, in other words."""
         self._message_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -105,13 +108,14 @@ class Connection(asyncio.Protocol):
         except _Refused as refused:
             self._refuse(refused.status, refused.message)
         except httptools.HttpParserUpgrade as upgrade:
-            self._decline_upgrade(data[upgrade.args[0] :])
+            return self._without_upgrade() + data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             cause = error.__context__
             if isinstance(cause, _Refused):
                 self._refuse(cause.status, cause.message)
             else:
                 self._refuse(400, f"not a valid HTTP/1.1 request: {error}")
+        return b""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._host.closed(self)
@@ -120,6 +124,7 @@ class Connection(asyncio.Protocol):
             self._upload = self._waiting.popleft().upload
             self._drop_upload()
         self._wake_writer()
+        del self._parser  # each holds the other: nothing should have to wait for the collector
         if self._active is not None:
             self._active.client_left()
 
@@ -166,6 +171,8 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._headers_done = True
         self._read_deadline_s = self._host.now_s() + self._limits.body_timeout_s
+        if self._parser.get_method() == b"CONNECT":
+            raise _Refused(400, "this server is no proxy")
         if not self._target.startswith(b"/"):
             raise _Refused(400, "the request target must be a path")
         if self._parser.get_http_version() not in ("1.0", "1.1"):
@@ -188,7 +195,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade():
-            return  # the parser stops here, before the body: see _decline_upgrade
+            return  # the parser stops here, before the body: see _without_upgrade
         self._message_bytes = 0
         self._read_deadline_s = None
         path, query = self._split_target()
@@ -255,8 +262,8 @@ class Connection(asyncio.Protocol):
         if self._message_bytes > self._limits.max_header_bytes + 2 * self._body_limit:
             raise _Refused(413, self._too_large)
 
-    def _decline_upgrade(self, rest: bytes) -> None:
-        """Reads the request again as plain HTTP/1.1.
+    def _without_upgrade(self) -> bytes:
+        """The head of the request as one of plain HTTP/1.1, for a new parser.
 
         Some clients (Java's, by default) offer h2c with every request; the parser would drop the body.
         """
@@ -264,7 +271,8 @@ class Connection(asyncio.Protocol):
         lines = [f"{self._parser.get_method().decode()} {self._target.decode()} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in self._headers.items() if name not in _UPGRADE_HEADERS]
         self._parser = httptools.HttpRequestParser(self)
-        self.data_received("\r\n".join([*lines, "", ""]).encode("latin-1") + rest)
+        self._message_bytes = 0
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
     # The answers
 
@@ -301,6 +309,7 @@ class Connection(asyncio.Protocol):
         the rest is read and dropped for a moment.
         """
         self._drop_upload()
+        self._body = bytearray()
         if self._active is not None or self._waiting:
             self._transport.close()
             return

@@ -20,6 +20,7 @@ HEADER_LENGTH = "inference-header-content-length"
 # As JSON a number takes a hundred times as long as its bytes, and everybody else waits.
 MAX_JSON_ELEMENTS = 1 << 16
 _MAX_DEPTH = 8
+_MAX_DIGITS = 12
 
 
 class InputBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,7 +71,8 @@ def read_body(body: bytes, header_length: str | None) -> tuple[InferBody, list[S
 def _header_end(body: bytes, header_length: str | None) -> int:
     if header_length is None:
         return len(body)
-    if not (header_length.isascii() and header_length.isdigit() and int(header_length[:12]) <= len(body)):
+    is_number = header_length.isascii() and header_length.isdigit() and len(header_length) <= _MAX_DIGITS
+    if not is_number or int(header_length) > len(body):
         raise refuse("Inference-Header-Content-Length: allowed is the size of the JSON part in bytes")
     return int(header_length)
 

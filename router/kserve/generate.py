@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from router.api import sse
 from router.api.decoding import decode
 from router.kserve.bodies import as_json, head_fields
 from router.kserve.tensors import Sent, refuse, shown
@@ -23,15 +24,13 @@ class GenerateBody(msgspec.Struct, frozen=True):
     """What most requests carry, for those who read the description; a model's other inputs are taken too."""
 
     text_input: str
-    max_tokens: int | None = None
+    max_tokens: int
     stream: bool | None = None
     parameters: dict[str, Any] = {}
     id: str = ""
 
 
 _decoder = msgspec.json.Decoder(dict[str, Any])
-# JSON allows these bare, but parsers that split with `str.splitlines` would break an event at them.
-_LINE_ENDS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})
 
 
 def read_body(body: bytes, known: Tensors) -> tuple[str, list[Sent], dict[str, Any]]:
@@ -72,5 +71,4 @@ def render(asked: Asked, outputs: Sequence[Output]) -> bytes:
     for output in outputs:
         elements = as_json(output)
         fields[output.name] = elements[0] if len(elements) == 1 else elements
-    encoded = msgspec.json.encode(fields)
-    return encoded if encoded.isascii() else encoded.decode().translate(_LINE_ENDS).encode()
+    return sse.one_line(msgspec.json.encode(fields))

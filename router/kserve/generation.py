@@ -16,7 +16,7 @@ from router.kserve.answers import Answer, number, pick, read_outputs
 from router.kserve.guarding import FILTERED, GuardedText, check_prompts
 from router.kserve.parameters import EMPTY_FINAL
 from router.kserve.tensors import Value, by_name, refuse
-from router.pipeline import MAX_NEW_TOKENS, GenerationCall
+from router.pipeline import FINISH_REASONS, MAX_NEW_TOKENS, GenerationCall
 from router.tenancy.model import Scope
 from router.ticket import Outcome
 from router.triton_messages import STOP_WORDS, is_final, read_delta
@@ -56,7 +56,6 @@ _UNEVEN = {
     "return_context_logits": "context_logits",
     "return_generation_logits": "generation_logits",
 }
-_FINISH_REASONS = {"end_id": "stop", "stop_words": "stop", "length": "length"}
 
 
 class RawGeneration(Protocol):
@@ -171,7 +170,7 @@ class GenerationJob:
         record.received_s = now_s
         record.engine = delta.engine or record.engine
         if delta.finish is not None:
-            record.finish_reason = _FINISH_REASONS.get(delta.finish, delta.finish)
+            record.finish_reason = FINISH_REASONS.get(delta.finish, delta.finish)
         share = metrics.share(record)
         if self._last_s:
             share.between_chunks.observe(now_s - self._last_s)
@@ -237,12 +236,11 @@ def need(values: Values, context_tokens: int) -> Need:
     for text, most, sequences in zip(
         values["text_input"].elements, values["max_tokens"].elements, sequences_of(values), strict=True
     ):
+        prompt = text.decode()
         for number_of_it in range(sequences):
             shares = number_of_it > 0
             calls.append(
-                GenerationCall(
-                    request_id="", prompt=text.decode(), max_tokens=most, seed=0, shares_prompt=shares
-                )
+                GenerationCall(request_id="", prompt=prompt, max_tokens=most, seed=0, shares_prompt=shares)
             )
     return need_of(calls, context_tokens)
 

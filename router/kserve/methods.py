@@ -170,6 +170,9 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         self._streams.add(stream)
         try:
             await stream.serve(requests)
+        except InflightError as error:
+            code, message, _ = status_of(error, "")
+            await context.abort(code, message)
         finally:
             self._streams.discard(stream)
 

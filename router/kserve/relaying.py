@@ -11,7 +11,8 @@ from router.triton_client import TritonGeneration
 from router.triton_messages import is_final
 
 if TYPE_CHECKING:
-    from router.triton_client import InferStream, TritonConnection
+    from router.grpc.call import Call
+    from router.triton_client import TritonConnection
 
 
 class TritonRelay:
@@ -35,9 +36,9 @@ class RelayedGeneration(TritonGeneration):
             self._expect_end()
         return response
 
-    async def _read(self, stream: InferStream) -> Any:
+    async def _read(self, call: Call) -> Any:
         try:
-            return await super()._read(stream)
+            return await super()._read(call)
         except InflightError as error:
             cause = error.__cause__
             if isinstance(cause, GrpcError) and cause.code is StatusCode.RESOURCE_EXHAUSTED:

@@ -8,6 +8,7 @@ import grpc
 from tritonclient.grpc import service_pb2_grpc
 
 from router.kserve.methods import Methods
+from router.tls import HANDSHAKE_TIMEOUT_S
 
 if TYPE_CHECKING:
     from router.identity import Doorkeeper
@@ -68,6 +69,8 @@ def _options(max_message_bytes: int) -> list[tuple[str, Any]]:
         ("grpc.so_reuseport", 0),
         # Only what is not compressed: a small message could become a huge one.
         ("grpc.compression_enabled_algorithms_bitset", 1),
+        # Also for who connects and never says a word.
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
         # Finds clients that vanished, and drops those that ping without end.
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from python_backend.wire.errors import ErrorKind, InflightError
 from router.kserve.calls import Departure, Outbox, error_message
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Stream:
         self._start = start
         self._context = context
         self._send_timeout_s = send_timeout_s
+        self._gave_up = False
         self._outbox = Outbox(_OUTBOX_MESSAGES)
         self._running: dict[asyncio.Task[None], Departure] = {}
 
@@ -59,14 +61,26 @@ class Stream:
             self._outbox.close()
 
     async def _send(self, message: Any) -> None:
-        """A client that does not read for too long is taken for one that has left."""
+        """A client that does not read for too long is taken for one that has left.
+
+        Its end must have a status all the same: a call whose task was cancelled stays open for ever.
+        """
         sending = asyncio.current_task()
         assert sending is not None
-        deadline = asyncio.get_running_loop().call_later(self._send_timeout_s, sending.cancel)
+        deadline = asyncio.get_running_loop().call_later(self._send_timeout_s, self._give_up, sending)
         try:
             await self._context.write(message)
+        except asyncio.CancelledError:
+            if not self._gave_up:
+                raise
+            late = f"the client did not read for {self._send_timeout_s:g} s"
+            raise InflightError(ErrorKind.CANCELLED, late) from None
         finally:
             deadline.cancel()
+
+    def _give_up(self, sending: asyncio.Task[Any]) -> None:
+        self._gave_up = True
+        sending.cancel()
 
     def close_if_idle(self) -> None:
         if not self._running:

@@ -130,9 +130,10 @@ class PromptLog:
         try:
             act()
             self._failing = False
-        except OSError as error:
+        except Exception as error:  # of any kind: without this thread nothing would be logged or deleted
             if not self._failing:
-                log.error("prompts cannot be logged: %s", error.strerror)
+                reason = error.strerror if isinstance(error, OSError) else type(error).__name__
+                log.error("prompts cannot be logged: %s", reason)
             self._failing = True
 
     def _append(self, entry: Entry) -> None:

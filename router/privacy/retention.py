@@ -80,6 +80,8 @@ class Retention:
                     await asyncio.to_thread(self.delete_old)
                 except StoreAway as error:
                     log.warning("what is old could not be deleted: %s", type(error).__name__)
+                except Exception:  # whatever it was, what is old must go the next time
+                    log.exception("what is old could not be deleted")
                 await asyncio.sleep(self._every_s)
         finally:
             self._stopping.set()
@@ -96,12 +98,22 @@ class Retention:
         return deleted
 
     def _delete_some(self, kept: Kept, before_s: float) -> int:
+        """Parts first, in transactions of their own: one row may have a hundred thousand of them."""
         key = next(iter(kept.table.primary_key))
-        old = sql.select(key).where(kept.time < before_s, kept.only).limit(_ROWS_AT_ONCE)
-        with self._store.begin() as connection:
-            ids = connection.scalars(old).all()
-            if ids:
-                for part in kept.parts:
-                    connection.execute(sql.delete(part.table).where(part.in_(ids)))
-                connection.execute(sql.delete(kept.table).where(key.in_(ids)))
+        is_old = sql.and_(kept.time < before_s, kept.only)
+        with self._store.read() as connection:
+            ids = connection.scalars(sql.select(key).where(is_old).limit(_ROWS_AT_ONCE)).all()
+        for part in kept.parts:
+            while ids and self._delete_parts(part, ids):
+                if self._stopping.wait(_PAUSE_S):
+                    return 0
+        if ids:
+            with self._store.begin() as connection:  # but for what was used again meanwhile
+                connection.execute(sql.delete(kept.table).where(key.in_(ids), is_old))
         return len(ids)
+
+    def _delete_parts(self, part: Column[str], ids: Sequence[str]) -> int:
+        key = tuple(part.table.primary_key)
+        some = sql.select(*key).where(part.in_(ids)).limit(_ROWS_AT_ONCE)
+        with self._store.begin() as connection:
+            return connection.execute(sql.delete(part.table).where(sql.tuple_(*key).in_(some))).rowcount

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire.errors import ErrorKind, InflightError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from router.pipeline import GenerationCall
     from router.safety.check import Check, Reader
@@ -21,10 +21,11 @@ _LONG_PROMPT_CHARS = 16 << 10
 
 
 class StreamGuard:
-    """One answer on its way: holds back what the reader has not cleared."""
+    """One answer on its way: holds back what the reader has not cleared. Calls in it are judged whole."""
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
+    def __init__(self, new_reader: Callable[[], Reader]) -> None:
+        self._new_reader = new_reader
+        self._reader = new_reader()
         self._held = ""
         self.tripped = False
 
@@ -41,6 +42,17 @@ class StreamGuard:
         """The rest, once no more text can come; it may trip here too."""
         return self._read("", is_last=True) if self._held else ""
 
+    def admits(self, whole: str) -> bool:
+        """Whether something that leaves beside the text may; where it may not, nothing more may."""
+        if not self.tripped:
+            try:
+                _, rule = self._new_reader().read(whole, True)
+            except Exception as error:
+                raise self._failed(error) from None
+            if rule is not None:
+                self._trip(rule)
+        return not self.tripped
+
     def _read(self, text: str, is_last: bool) -> str:
         if self.tripped:
             return ""
@@ -49,13 +61,19 @@ class StreamGuard:
             clear_chars, rule = self._reader.read(held, is_last)
             _check_verdict(clear_chars, len(held), is_last and rule is None)
         except Exception as error:
-            self.tripped, self._held = True, ""
-            raise _failed(error) from None
+            raise self._failed(error) from None
         self._held = held[clear_chars:]
         if rule is not None:
-            self.tripped, self._held = True, ""
-            log.info("an answer was ended by the rule %s", rule)
+            self._trip(rule)
         return held[:clear_chars]
+
+    def _trip(self, rule: str) -> None:
+        self.tripped, self._held = True, ""
+        log.info("an answer was ended by the rule %s", rule)
+
+    def _failed(self, error: Exception) -> InflightError:
+        self.tripped, self._held = True, ""
+        return _failed(error)
 
 
 class Safety:
@@ -96,7 +114,7 @@ class Safety:
         if not self.applies_to(model):
             return None
         try:
-            return StreamGuard(self._check.reader())
+            return StreamGuard(self._check.reader)
         except Exception as error:
             raise _failed(error) from None
 

@@ -91,16 +91,23 @@ batch_lines = Table(
 )
 
 
-def export(connection: Connection, organisation_id: str) -> Iterator[dict[str, Any]]:
-    """Everything of one organisation, an object at a time; content of files comes in their pieces."""
-    for table, kind in ((files, "file"), (batches, "batch")):
+def export(connection: Connection, organisation_id: str) -> dict[str, Any]:
+    """What they are, not what is in them: that may be more than fits in memory, and comes by itself."""
+
+    def all_of(table: Table, kind: str) -> list[dict[str, Any]]:
         rows = connection.execute(sql.select(table).where(table.c.organisation_id == organisation_id))
-        for row in rows.mappings():
-            yield {"object": kind, **row}
+        return [{"object": kind, **row} for row in rows.mappings()]
+
+    return {"files": all_of(files, "file"), "batches": all_of(batches, "batch")}
+
+
+def pieces(connection: Connection, organisation_id: str) -> Iterator[tuple[str, int, bytes]]:
+    """The content of all its files, a piece at a time: id, number of the piece, and the piece."""
     wanted = sql.select(file_pieces).join(files).where(files.c.organisation_id == organisation_id)
     ordered = wanted.order_by(file_pieces.c.file_id, file_pieces.c.number)
-    for row in connection.execute(ordered.execution_options(yield_per=1)).mappings():
-        yield {"object": "file_piece", **row}
+    with connection.execute(ordered.execution_options(yield_per=1)) as rows:
+        for row in rows:
+            yield row.file_id, row.number, row.data
 
 
 def delete(connection: Connection, organisation_id: str) -> None:

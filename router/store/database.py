@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 _BUSY_TIMEOUT_S = 10
 _RETRY_S = 0.02
-_CONNECT_TIMEOUT_S = 3
+# Without these a server that vanishes from the network is waited for as long as the kernel cares to.
+_PATIENCE = {
+    "connect_timeout": 3,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
 _READS = "only_reads"
 _CHANGES = "changes"
 _FINGERPRINT = "pepper_fingerprint"
@@ -100,8 +107,7 @@ def _engine(url: str) -> Engine:
     parsed = sql.make_url(url)
     if parsed.get_backend_name() == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
-        options = {"connect_timeout": _CONNECT_TIMEOUT_S}
-        return sql.create_engine(parsed, connect_args=options, pool_pre_ping=True, hide_parameters=True)
+        return sql.create_engine(parsed, connect_args=_PATIENCE, pool_pre_ping=True, hide_parameters=True)
     if parsed.get_backend_name() != "sqlite":
         raise ValueError(f"store: {parsed.get_backend_name()} is not supported; use sqlite or postgresql")
     engine = sql.create_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_S}, hide_parameters=True)

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import secrets
 import time
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 
-from router.store.schema import api_keys, audit, limits, organisations, prices, users
+from router.store.schema import api_keys, facts, limits, organisations, prices, users
 from router.tenancy import keys, records
-from router.tenancy.lookup import all_of, find_key, find_user, holder_of, keep_an_owner, touch
+from router.tenancy.audited import Audited, Forbidden
+from router.tenancy.calendar import END_OF_TIME_S, check_day
+from router.tenancy.lookup import (
+    KEYS_WERE_MADE,
+    all_of,
+    check_there,
+    find_holder,
+    find_key,
+    find_user,
+    holder_of,
+    keep_an_owner,
+)
 from router.tenancy.model import (
     ApiKey,
     AuditEntry,
@@ -31,16 +41,13 @@ from router.tenancy.rows import (
     limits_of,
     organisation_of,
     price_of,
-    row_of_audit,
     row_of_key,
     row_of_user,
     user_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from sqlalchemy import Connection
+    from collections.abc import Callable
 
     from router.store.database import Store
     from router.tenancy.model import UsageSummary
@@ -49,16 +56,8 @@ DEFAULT_SCOPES = frozenset({Scope.INFERENCE, Scope.EMBEDDINGS, Scope.FILES, Scop
 GRACE_S = 24 * 3600.0
 
 
-class Forbidden(Exception):
-    """The actor may not do this; says nothing of whether its object exists."""
-
-
-class AlreadyThere(Exception):
-    """The name is taken."""
-
-
-class Administration:
-    """Runs on the store's thread; calls `changed` after each commit, so that this process knows at once."""
+class Administration(Audited):
+    """What is done here runs on the store's thread; what only looks may run on any."""
 
     def __init__(
         self,
@@ -67,10 +66,8 @@ class Administration:
         changed: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store = store
+        super().__init__(store, changed, clock)
         self._pepper = pepper
-        self._changed = changed
-        self._clock = clock
 
     # Organisations
 
@@ -88,9 +85,19 @@ class Administration:
             return sorted(map(organisation_of, rows.mappings()), key=lambda each: each.name)
 
     def export_organisation(self, actor: Actor, organisation_id: str) -> dict[str, Any]:
-        """Everything kept of a tenant, but for the digests of its keys."""
-        with self._act(actor, Action.ORGANISATION_EXPORT, organisation_id, organisation_id) as (at, _):
+        """Everything kept of a tenant, but for the digests of its keys and what is in its files."""
+        with self._look(actor, Action.ORGANISATION_EXPORT, organisation_id) as at:
+            check_there(at, organisation_id)
+        self._write(self._entry(actor, Action.ORGANISATION_EXPORT, organisation_id, organisation_id))
+        # Not in the transaction of its entry: nobody else could write for as long as it takes.
+        with self._store.read() as at:
             return records.export(at, organisation_id)
+
+    def export_files(self, actor: Actor, organisation_id: str, write: Callable[[str, bytes], object]) -> None:
+        """What is in its files, by their ids, piece after piece: it may be more than fits in memory."""
+        with self._look(actor, Action.ORGANISATION_EXPORT, organisation_id) as at:
+            for file_id, _, data in records.file_contents(at, organisation_id):
+                write(file_id, data)
 
     def delete_organisation(self, actor: Actor, organisation_id: str) -> None:
         """Nothing remains but its id, marked as deleted, and the audit entry of the deletion."""
@@ -112,6 +119,7 @@ class Administration:
 
     def list_users(self, actor: Actor, organisation_id: str) -> list[User]:
         with self._look(actor, Action.USER_READ, organisation_id) as at:
+            check_there(at, organisation_id)
             return sorted(map(user_of, all_of(at, users, organisation_id)), key=lambda each: each.name)
 
     def set_role(self, actor: Actor, organisation_id: str, user_id: str, role: Role) -> User:
@@ -151,6 +159,8 @@ class Administration:
         check_name("name", name)
         for model in models or ():
             check_model(model)
+        if expires_s is not None and not self._clock() < expires_s < END_OF_TIME_S:
+            raise ValueError("expires: expected a time that is still to come, before the year 10000")
         text, prefix = keys.mint()
         key = ApiKey(
             _new_id("key"), organisation_id, user_id, name, prefix, keys.digest(text, self._pepper), scopes,
@@ -161,12 +171,14 @@ class Administration:
         with self._act(actor, action, organisation_id, key.id, detail) as (to, _):
             _refuse_above(actor, find_user(to, organisation_id, user_id))
             to.execute(sql.insert(api_keys).values(row_of_key(key)))
+            to.execute(self._store.insert_new(facts).values(name=KEYS_WERE_MADE, value="yes"))
         return key, text
 
     def list_keys(self, actor: Actor, organisation_id: str) -> list[ApiKey]:
         """All of the organisation, or the actor's own where it may not see the others'."""
         sees_all = allows(actor, Action.KEY_READ, organisation_id)
         with self._look(actor, Action.KEY_READ if sees_all else Action.KEY_READ_OWN, organisation_id) as at:
+            check_there(at, organisation_id)
             found = map(key_of, all_of(at, api_keys, organisation_id))
             seen = [key for key in found if sees_all or key.user_id == actor.user_id]
         return sorted(seen, key=lambda key: key.created_s)
@@ -197,8 +209,13 @@ class Administration:
         """Both secrets, for good."""
         action = self._key_action(actor, organisation_id, key_id)
         with self._act(actor, action, organisation_id, key_id, None, "key.revoke") as (to, _):
-            find_key(to, organisation_id, key_id)
+            _refuse_above(actor, find_holder(to, organisation_id, key_id))
             to.execute(sql.update(api_keys).where(api_keys.c.id == key_id).values(revoked_s=self._clock()))
+
+    def _key_action(self, actor: Actor, organisation_id: str, key_id: str) -> Action:
+        with self._store.read() as connection:
+            own = holder_of(connection, organisation_id, key_id) == actor.user_id
+        return Action.KEY_WRITE_OWN if own else Action.KEY_WRITE
 
     # Terms
 
@@ -210,13 +227,14 @@ class Administration:
         subject = key_id or organisation_id
         with self._act(actor, action, organisation_id, subject, asdict(allowed)) as (to, _):
             if key_id is not None:
-                find_key(to, organisation_id, key_id)
+                _refuse_above(actor, find_holder(to, organisation_id, key_id))
             row = {"subject": subject, "organisation_id": organisation_id, **asdict(allowed)}
             to.execute(self._store.insert_or_update(limits, row))
 
     def list_limits(self, actor: Actor, organisation_id: str) -> dict[str, Limits]:
         """By the id of the organisation or key that they hold for."""
         with self._look(actor, Action.LIMITS_READ, organisation_id) as at:
+            check_there(at, organisation_id)
             return {row["subject"]: limits_of(row) for row in all_of(at, limits, organisation_id)}
 
     def set_price(self, actor: Actor, price: Price) -> None:
@@ -234,6 +252,8 @@ class Administration:
         self, actor: Actor, organisation_id: str | None, by: tuple[str, ...], since_day: str, until_day: str
     ) -> list[UsageSummary]:
         """Summed by any of organisation, key, user, model, day; days are included at both ends."""
+        check_day("since", since_day)
+        check_day("until", until_day)
         with self._look(actor, Action.USAGE_READ, organisation_id) as at:
             return records.usage_summary(at, organisation_id, by, since_day, until_day)
 
@@ -241,66 +261,6 @@ class Administration:
         """The newest entries of one organisation, or of all of them, newest first."""
         with self._look(actor, Action.AUDIT_READ, organisation_id) as at:
             return records.audit_entries(at, organisation_id, most)
-
-    @contextmanager
-    def _look(self, actor: Actor, action: Action, organisation_id: str | None) -> Iterator[Connection]:
-        self._check(actor, action, organisation_id, organisation_id or "")
-        with self._store.read() as connection:
-            yield connection
-
-    @contextmanager
-    def _act(
-        self,
-        actor: Actor,
-        action: Action,
-        organisation_id: str | None,
-        target: str,
-        detail: dict[str, Any] | None = None,
-        named: str | None = None,
-    ) -> Iterator[tuple[Connection, int]]:
-        """One transaction: the change, its number and its audit entry."""
-        self._check(actor, action, organisation_id, target)
-        entry = self._entry(actor, named or action.label, organisation_id, target, True, detail)
-        try:
-            with self._store.begin() as connection:
-                version = self._store.next_change(connection)
-                if organisation_id is not None:
-                    touch(connection, organisation_id, version)
-                yield connection, version
-                connection.execute(sql.insert(audit).values(row_of_audit(entry)))
-        except sql.exc.IntegrityError as error:
-            raise AlreadyThere(f"{action.label}: the name is taken") from error
-        except Forbidden:
-            self._write_refusal(replace(entry, allowed=False))
-            raise
-        self._changed()
-
-    def _key_action(self, actor: Actor, organisation_id: str, key_id: str) -> Action:
-        with self._store.read() as connection:
-            own = holder_of(connection, organisation_id, key_id) == actor.user_id
-        return Action.KEY_WRITE_OWN if own else Action.KEY_WRITE
-
-    def _check(self, actor: Actor, action: Action, organisation_id: str | None, target: str) -> None:
-        if not allows(actor, action, organisation_id):
-            self._write_refusal(self._entry(actor, action.label, organisation_id, target, False, None))
-            raise Forbidden(f"{action.label} is not allowed")
-
-    def _entry(
-        self,
-        actor: Actor,
-        action: str,
-        organisation_id: str | None,
-        target: str,
-        allowed: bool,
-        detail: dict[str, Any] | None,
-    ) -> AuditEntry:
-        return AuditEntry(
-            self._clock(), actor.user_id, organisation_id, action, target, allowed, detail or {}
-        )
-
-    def _write_refusal(self, entry: AuditEntry) -> None:
-        with self._store.begin() as connection:
-            connection.execute(sql.insert(audit).values(row_of_audit(entry)))
 
 
 def _new_id(kind: str) -> str:

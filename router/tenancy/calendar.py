@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+END_OF_TIME_S = 253_402_300_800.0  # the year 10000: what is later cannot be shown as a date
+
+
+def check_day(what: str, day: str) -> None:
+    try:
+        is_day = day == datetime.strptime(day, "%Y-%m-%d").strftime("%Y-%m-%d")
+    except ValueError:
+        is_day = False
+    if not is_day:
+        raise ValueError(f"{what}: expected a day as YYYY-MM-DD, got {day[:20]!r}")
+
 
 def day_of(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%d")

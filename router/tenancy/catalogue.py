@@ -8,6 +8,7 @@ import sqlalchemy as sql
 
 from router.store.schema import api_keys, limits, organisations, prices, users
 from router.tenancy.keyring import Caller
+from router.tenancy.lookup import has_keys
 from router.tenancy.model import NO_LIMITS
 from router.tenancy.rows import key_of, limits_of, organisation_of, price_of, user_of
 
@@ -27,6 +28,7 @@ class Catalogue:
         self._keyring = keyring
         self._seen = -1
         self.prices: dict[str, Price] = {}
+        self.has_keys = False
 
     def refresh(self) -> bool:
         """Reads the organisations changed since the last time, whole; answers whether there were any."""
@@ -34,6 +36,7 @@ class Catalogue:
             newest = self._store.last_change(connection)
             if newest == self._seen:
                 return False
+            self.has_keys = has_keys(connection)
             # Prices first: no key works before the prices that were set before it was made.
             for row in _newer(connection, prices, self._seen):
                 self.prices[row["model"]] = price_of(row)

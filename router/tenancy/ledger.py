@@ -81,9 +81,17 @@ class Ledger:
             gate.allowance.granted(ask, answer, asked_ns)
 
     def upkeep(self, now_ns: int) -> list[LeaseAsk]:
-        """Leases to extend and to return; what is to be returned is no longer spent from."""
+        """Leases to extend and to return; what is to be returned is no longer spent from.
+
+        Forgets who has not called for a while: of all keys there ever were, those in use are few.
+        """
+        for subject in [each.subject for each in self._gates.values() if each.is_as_new(now_ns)]:
+            del self._gates[subject]
         asks = (gate.allowance.upkeep(now_ns) for gate in self._gates.values() if gate.allowance is not None)
         return [ask for ask in asks if ask is not None]
+
+    def __len__(self) -> int:
+        return len(self._gates)
 
     def running(self, subject: str) -> int:
         gate = self._gates.get(subject)

@@ -75,6 +75,9 @@ class Bucket:
         """Right after `wait_ns` said 0, or for a debt; a negative amount gives back, up to the burst."""
         self._level = min(self._level - amount * NS_PER_MIN, self.burst * NS_PER_MIN)
 
+    def is_full(self, now_ns: int) -> bool:
+        return self.wait_ns(self.burst, now_ns) == 0
+
     def change(self, rate_per_min: int, burst: int, now_ns: int) -> None:
         """Keeps what is left: nobody gains a full bucket by a change of limits."""
         self.wait_ns(0, now_ns)
@@ -149,6 +152,12 @@ class Gate:
             self.requests.take(-requests_back)
         if self.tokens is not None and tokens_back:
             self.tokens.take(-tokens_back)
+
+    def is_as_new(self, now_ns: int) -> bool:
+        """Whether one that is made now would be the same; with a budget there may be a lease to come."""
+        buckets = (self.requests, self.tokens)
+        is_full = all(bucket is None or bucket.is_full(now_ns) for bucket in buckets)
+        return is_full and not self.running and self.allowance is None
 
     def check(self) -> None:
         assert self.running >= 0, f"{self.subject}: {self.running} requests run"

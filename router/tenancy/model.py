@@ -96,9 +96,6 @@ class ApiKey:
     def previous_ends_s(self) -> float:
         return 0.0 if self.rotated_s is None else self.rotated_s + self.grace_s
 
-    def may_use(self, scope: Scope, model: str) -> bool:
-        return scope in self.scopes and (self.models is None or model in self.models)
-
 
 @dataclass(frozen=True, slots=True)
 class Price:

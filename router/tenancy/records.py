@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sql
@@ -36,20 +35,7 @@ class Holding(NamedTuple):
     delete: Callable[[Connection, str], None]
 
 
-def _files_and_batches(connection: Connection, organisation_id: str) -> dict[str, Any]:
-    """What they are, not what is in them: that may be more than fits in memory, and comes by itself."""
-    objects = takewhile(_is_no_piece, content.export(connection, organisation_id))
-    exported: dict[str, Any] = {"files": [], "batches": []}
-    for each in objects:
-        exported["files" if each["object"] == "file" else "batches"].append(each)
-    return exported
-
-
-def _is_no_piece(exported: dict[str, Any]) -> bool:
-    return bool(exported["object"] != "file_piece")
-
-
-HOLDINGS = (Holding(_files_and_batches, content.delete), Holding(conversing.export, conversing.delete))
+HOLDINGS = (Holding(content.export, content.delete), Holding(conversing.export, conversing.delete))
 
 
 def usage_summary(
@@ -96,9 +82,7 @@ def export(connection: Connection, organisation_id: str) -> dict[str, Any]:
 
 def file_contents(connection: Connection, organisation_id: str) -> Iterator[tuple[str, int, bytes]]:
     """The content of its files, which `export` only lists: id, number of the piece, and the piece."""
-    for each in content.export(connection, organisation_id):
-        if each["object"] == "file_piece":
-            yield each["file_id"], each["number"], each["data"]
+    return content.pieces(connection, organisation_id)
 
 
 def delete(connection: Connection, organisation_id: str, now_s: float) -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sql
 
-from router.store.schema import leases, organisations, spending, usage
+from router.store.schema import leases, spending, usage
 from router.tenancy.budget import LEASE_S, LeaseAnswer, lease_size
 from router.tenancy.calendar import month_of
+from router.tenancy.lookup import deleted_among
 from router.tenancy.rows import row_of_usage
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Treasury:
         Records that are there already change nothing, and neither do those of a deleted organisation.
         """
         with self._store.begin() as connection:
-            gone = _deleted(connection, {record.organisation_id for record in records})
+            gone = deleted_among(connection, {record.organisation_id for record in records})
             by_id = {record.request_id: record for record in records if record.organisation_id not in gone}
             if not by_id:
                 return 0
@@ -44,8 +45,9 @@ class Treasury:
             costs: Counter[tuple[str, str]] = Counter()
             for record in (by_id[request_id] for request_id in new):
                 month = month_of(record.started_s)
-                costs[record.organisation_id, month] += record.cost
-                costs[record.key_id, month] += record.cost
+                # One and the same for the local tenant, which has no keys.
+                for subject in {record.organisation_id, record.key_id}:
+                    costs[subject, month] += record.cost
             # In one order everywhere, so that two processes never wait for each other.
             for (subject, month), cost in sorted(costs.items()):
                 self._move_to_spent(connection, subject, month, cost)
@@ -110,10 +112,3 @@ class Treasury:
     def _mine(self, subject: str, month: str) -> sql.ColumnElement[bool]:
         here = (leases.c.subject == subject) & (leases.c.month == month)
         return here & (leases.c.process == self._process)
-
-
-def _deleted(connection: Connection, ids: set[str]) -> set[str]:
-    # Shared locks, or an organisation could be deleted between here and the insert.
-    found = sql.select(organisations.c.id, organisations.c.deleted_s).where(organisations.c.id.in_(ids))
-    rows = connection.execute(found.order_by(organisations.c.id).with_for_update(read=True))
-    return {row.id for row in rows if row.deleted_s is not None}

@@ -57,8 +57,9 @@ class Watcher:
         for event in events:
             name = (event.key, event.sequence_index)
             assert name not in self.ends, "a sequence spoke after its end"
+            is_first = not self.answers[name]
             self.answers[name] += event.token_ids
-            assert event.is_last == (event.perf is not None)
+            assert (is_first or event.is_last) == (event.perf is not None)
             if event.finish_reason:
                 self.ends[name] = event.finish_reason
         assert must_end <= self.ends.keys(), "a cancel took more than one step"

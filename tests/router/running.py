@@ -20,8 +20,10 @@ from router.http.connection import Limits
 from router.http.listener import Listener
 from router.identity import Doorkeeper
 from router.metrics import Metrics
+from router.privacy.prompt_log import PromptLog
 from router.prompting import ChatTemplate
 from router.registry import Registry, ServedModel
+from router.safety.guard import Safety
 from router.service import Service
 from router.store.access import StoreAccess
 from router.store.database import sqlite_url
@@ -129,6 +131,8 @@ async def running_router(
     sweep_s: float = 0.05,
     file_limits: FileLimits | None = None,
     data_dir: Path | None = None,
+    safety: Safety | None = None,
+    prompt_log: PromptLog | None = None,
 ) -> AsyncIterator[RunningRouter]:
     pipeline = FakePipeline()
     embedder = FakeEmbedder()
@@ -141,7 +145,9 @@ async def running_router(
     with TemporaryDirectory() as directory:
         async with running_tenancy(data_dir or Path(directory)) as tenancy:
             store = StoreAccess(tenancy.store)
-            service = Service(registry, desk, metrics, tenancy, store, file_limits or FileLimits())
+            service = Service(
+                registry, desk, metrics, tenancy, store, file_limits or FileLimits(), safety, prompt_log
+            )
             app = App(service, Doorkeeper(tenancy, is_private=True))
             listener = Listener(app, app.refuse, limits, sweep_s, app.upload_limit)
             port = await listener.start("127.0.0.1", 0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 
 import httpx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from python_backend.wire.errors import ErrorKind
+from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission import refused
 from router.tenancy.administration import Administration
 from router.tenancy.limits import NS_PER_S, Limit, Refusal
@@ -52,6 +53,13 @@ async def test_from_the_first_key_on_everybody_needs_one(router: RunningRouter) 
     assert all(each.headers["www-authenticate"] == "Bearer" for each in refusals)
     assert (await chat(router, key)).status_code == 200
     assert router.pipeline.calls[-1].tenant.startswith("org-")
+
+
+async def test_taking_the_last_key_back_does_not_open_the_door(router: RunningRouter) -> None:
+    await router.new_key(tenant := await router.new_tenant())
+    await router.service.tenancy.administer(lambda admin: admin.delete_organisation(SYSTEM, tenant))
+    assert (await chat(router)).status_code == 401
+    assert (await router.http.get("/admin/tenants")).status_code == 401
 
 
 async def test_health_metrics_and_the_description_need_no_key(router: RunningRouter) -> None:
@@ -157,6 +165,37 @@ async def test_what_was_refused_before_it_was_sent_is_not_recorded(router: Runni
     router.desk.drain()
     assert (await chat(router, key)).status_code == 503
     assert await router.usage(tenant) == []
+    assert router.service.tenancy.ledger.running(tenant) == 0
+
+
+async def test_what_failed_is_recorded_and_costs_nothing(router: RunningRouter) -> None:
+    price = Price(MODEL, prompt=1_000_000, cached_prompt=0, completion=1_000_000)
+    await router.service.tenancy.administer(lambda admin: admin.set_price(SYSTEM, price))
+    key = await router.new_key(tenant := await router.new_tenant(limits=Limits(monthly_budget=1000)))
+    broken = InflightError(ErrorKind.ENGINE_FAILED, "the engine broke")
+    router.pipeline.script = lambda call: [*words(*TEN)[:-1], broken]
+    assert (await chat(router, key)).status_code == 503
+    (summary,) = await router.usage(tenant)
+    assert (summary.requests, summary.prompt_tokens, summary.cost) == (1, 7, 0)
+    router.pipeline.script = lambda call: words(*TEN)
+    assert (await chat(router, key)).status_code == 200
+    (summary,) = await router.usage(tenant)
+    assert (summary.requests, summary.cost) == (2, 17)
+
+
+async def test_a_request_that_waited_for_a_lease_while_draining_began_is_refused(
+    router: RunningRouter,
+) -> None:
+    key = await router.new_key(tenant := await router.new_tenant(limits=Limits(monthly_budget=1000)))
+    store_answers = threading.Event()
+    router.service.tenancy.worker.submit(store_answers.wait)
+    waiting = asyncio.create_task(chat(router, key))
+    await router.until(lambda: bool(router.service.tenancy._waiting))
+    router.desk.drain()
+    assert await router.desk.empty(0)
+    store_answers.set()
+    assert (await waiting).status_code == 503
+    assert router.pipeline.calls == []
     assert router.service.tenancy.ledger.running(tenant) == 0
 
 

@@ -150,3 +150,14 @@ async def test_a_request_is_one_log_line_without_its_text(
     for part in ("status=200", "outcome=finished", "finish=stop", "prompt_tokens=7", "completion_tokens=1"):
         assert part in line
     assert "secret" not in caplog.text
+
+
+async def test_json_of_any_depth_is_answered_or_refused(router: RunningRouter) -> None:
+    """Also where it is just not too deep to be read, and is when it is written again inside of something."""
+    statuses = set()
+    for depth in range(940, 1000):
+        arguments = '{"a":' * depth + "1" + "}" * depth
+        made = {"id": "call_1", "function": {"name": "f", "arguments": arguments}}
+        answer = await router.chat(messages=[{"role": "assistant", "tool_calls": [made]}])
+        statuses.add(answer.status_code)
+    assert statuses <= {200, 400}

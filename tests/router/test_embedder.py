@@ -12,6 +12,7 @@ import pytest
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.api.embeddings import MAX_TOTAL_TOKENS, ROWS_PER_CALL
 from router.embedder import CALLS_AT_ONCE, EmbeddingCall
+from router.http.exchange import Exchange
 from router.tenancy.model import Limits, Price, Scope
 from router.tenancy.rbac import SYSTEM
 from tests.fakes.embedder import vector
@@ -64,6 +65,21 @@ async def test_it_has_a_scope_of_its_own_and_is_billed_by_its_own_price(router: 
     assert [answer.status_code for answer in answers] == [403, 200, 200, 200, 429]
     (summary,) = await router.usage(tenant)
     assert (summary.requests, summary.prompt_tokens, summary.cost) == (3, 33, 33)
+
+
+async def test_it_is_settled_before_the_answer_leaves(
+    router: RunningRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: list[int] = []
+
+    def respond(exchange: Exchange, status: int, body: bytes, headers: Any) -> None:
+        running.append(router.service.tenancy.ledger.running("local"))
+        send(exchange, status, body, headers)
+
+    send = Exchange.respond
+    monkeypatch.setattr(Exchange, "respond", respond)
+    assert (await embed(router, ["one"])).status_code == 200
+    assert running == [0]
 
 
 async def test_a_client_that_leaves_stops_the_calls(router: RunningRouter) -> None:

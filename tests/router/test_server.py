@@ -31,12 +31,15 @@ class RouterProcess:
 
 
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[RouterProcess]:
+async def served(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[RouterProcess]:
+    """A test may say for how many seconds it drains."""
+    drain_timeout_s = getattr(request, "param", 1.0)
     triton = await FakeTriton().start()
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
     settings = tmp_path / "router.toml"
     settings.write_text(
-        f'port = 0\ntriton_grpc_url = "{triton.url}"\ndrain_timeout_s = 1.0\nstop_timeout_s = 1.0\n'
+        f'port = 0\ntriton_grpc_url = "{triton.url}"\n'
+        f"drain_timeout_s = {drain_timeout_s}\nstop_timeout_s = 1.0\n"
         f'data_dir = "{tmp_path}"\n'
         f'[[models]]\nname = "tiny"\ncheckpoint_dir = "{tmp_path}"\n'
     )
@@ -68,6 +71,13 @@ async def _port(log: list[str]) -> int:
         for line in log:
             if found := re.search(r"listening on https?://127\.0\.0\.1:(\d+)", line):
                 return int(found[1])
+        await asyncio.sleep(0.02)
+
+
+async def _logged(log: list[str], text: str) -> None:
+    while True:
+        if any(text in line for line in log):
+            return
         await asyncio.sleep(0.02)
 
 
@@ -123,13 +133,14 @@ async def test_streams_that_take_too_long_end_with_an_error_and_stop_the_engine(
     assert len(served.triton.stops) >= 1
 
 
+@pytest.mark.parametrize("served", [60.0], indirect=True)  # four times as long as `stop` waits
 async def test_a_second_signal_does_not_wait_for_the_drain(served: RouterProcess) -> None:
     served.triton.script = lambda request: [Reply(" x", pause_s=0.1)] * 1000
     body = {**CHAT, "stream": True}
     async with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
         served.process.send_signal(signal.SIGINT)
-        await asyncio.sleep(0.1)
-        assert await asyncio.wait_for(served.stop(), 0.8) == 0
+        await asyncio.wait_for(_logged(served.log, "draining 1 requests"), 15)
+        assert await served.stop() == 0
         await _events(response)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,15 @@ def steady_stack(request: pytest.FixtureRequest, device: str) -> RunningStack:
     """
     running: RunningStack = request.getfixturevalue("stack" if device == "cpu" else "exact_stack")
     return running
+
+
+@pytest.fixture(scope="session")
+def in_transformers(default_checkpoint: Path) -> Any:
+    """The default model as transformers has it."""
+    pytest.importorskip("transformers", reason="transformers, to compare with, is not installed here")
+    from benchmarks.transformers_model import load_in_transformers
+
+    return load_in_transformers(default_checkpoint / "model.gguf")
 
 
 @pytest.fixture(scope="session")

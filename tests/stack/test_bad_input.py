@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -68,6 +69,22 @@ def test_a_prompt_beyond_the_context_is_refused(
     response = http.post("/v1/chat/completions", json=chat(stack, messages=messages, stream=stream))
     assert assert_error(response, 400, "tokens", "8192")["code"] == "context_length_exceeded"
     assert http.post("/v1/chat/completions", json=chat(stack)).status_code == 200
+
+
+def test_prompts_beyond_the_context_are_refused_at_once_and_hurt_none_of_a_hundred_others(
+    http: httpx.Client, stack: RunningStack
+) -> None:
+    long = chat(stack, messages=[{"role": "user", "content": "word " * 9000}])
+
+    def ask(number: int) -> httpx.Response:
+        return http.post("/v1/chat/completions", json=chat(stack) if number % 10 else long)
+
+    refusals = [ask(0) for _ in range(3)]
+    assert {each.json()["error"]["code"] for each in refusals} == {"context_length_exceeded"}
+    assert min(each.elapsed.total_seconds() for each in refusals) <= 0.2
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(ask, range(111)))
+    assert [each.status_code for each in answers] == [200 if number % 10 else 400 for number in range(111)]
 
 
 def test_a_body_that_is_not_json_is_refused(http: httpx.Client) -> None:

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 STREAMS, TOKENS = 64, 1000
 
 
-@pytest.fixture(scope="module", params=[20_000, 20])
+@pytest.fixture(scope="module", params=[20_000, 8])
 def synthetic(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[tuple[RunningStack, int]]:
     engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(request.param)}
     with running_stack(engine, data_dir=data_dir) as stack:
@@ -40,7 +40,7 @@ async def test_tokens_arrive_complete_and_in_order(
     synthetic: tuple[RunningStack, int], default_checkpoint: Path
 ) -> None:
     stack, rate = synthetic
-    streams, tokens = (STREAMS, TOKENS) if rate > 1000 else (1, 30)
+    streams, tokens = (STREAMS, TOKENS) if rate > 1000 else (1, 15)
     tokenizer = Tokenizer.from_file(str(default_checkpoint / "tokenizer.json"))
     first_id = tokenizer.encode("Hello").ids[0]
     expected = tokenizer.decode([first_id + position % 50 for position in range(tokens)])

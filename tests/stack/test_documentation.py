@@ -23,7 +23,14 @@ def blocks(page: str, language: str) -> list[str]:
 
 def at(stack: RunningStack, text: str) -> str:
     """The same text, with the addresses of this stack instead of the default ones."""
-    return text.replace("http://127.0.0.1:8080", stack.url).replace("127.0.0.1:8001", stack.triton_grpc_url)
+    addresses = {
+        "http://127.0.0.1:8080": stack.url,
+        "127.0.0.1:8081": stack.grpc_url,
+        "127.0.0.1:8001": stack.triton_grpc_url,
+    }
+    for usual, here in addresses.items():
+        text = text.replace(usual, here)
+    return text
 
 
 def run(command: list[str], **environment: str) -> str:
@@ -46,7 +53,15 @@ def test_the_readmes_question_is_answered(stack: RunningStack) -> None:
     assert "Paris" in run(["bash", "-c", f"{command} --temperature 0"], INFLIGHT_URL=stack.url)
 
 
-@pytest.mark.parametrize("page", ["docs/contract.md", "docs/api.md", "docs/batches.md"])
+def test_tritons_clients_curl_is_answered(stack: RunningStack) -> None:
+    (curl,) = blocks("docs/triton-clients.md", "bash")
+    assert '"text_output":' in run(["bash", "-c", at(stack, curl)])
+
+
+PAGES = ["contract", "api", "batches", "conversations", "triton-clients"]
+
+
+@pytest.mark.parametrize("page", [f"docs/{page}.md" for page in PAGES])
 def test_programs_run_as_they_stand(stack: RunningStack, page: str) -> None:
     programs = blocks(page, "python")
     assert programs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
@@ -18,7 +19,7 @@ from tests.stack.triton_calls import TritonCalls
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
-NEW_TOKENS = 64
+NEW_TOKENS = 48
 # Prompt lengths from 5 to 400 tokens.
 LENGTHS = [5, 6, 8, 10, 12, 15, 19, 24, 30, 37, 46, 57, 71, 88, 110, 137, 171, 213, 300, 400]
 TEXT = (
@@ -47,15 +48,12 @@ def expected(exact_stack: RunningStack, prompts: list[list[int]]) -> list[list[i
     return asyncio.run(answers_one_by_one(exact_stack, prompts))
 
 
-def test_alone(default_checkpoint: Path, prompts: list[list[int]], expected: list[list[int]]) -> None:
-    pytest.importorskip("transformers", reason="transformers, to compare with, is not installed here")
-    from benchmarks.transformers_model import load_in_transformers
+def test_alone(in_transformers: Any, prompts: list[list[int]], expected: list[list[int]]) -> None:
     from tests.engine.checkpoints import greedy_choices
 
-    model = load_in_transformers(default_checkpoint / "model.gguf")
     for prompt, answer in zip(prompts, expected, strict=True):
         assert len(answer) == NEW_TOKENS
-        assert answer == greedy_choices(model, prompt, answer)
+        assert answer == greedy_choices(in_transformers, prompt, answer)
 
 
 async def test_all_in_flight_together(
@@ -70,7 +68,7 @@ async def test_with_room_for_three_sequences_all_twenty_finish(
 ) -> None:
     """Blocks run out, sequences are preempted and recomputed, and the pool is checked after every step."""
     short = prompts[:10] * 2
-    engine = {**on_device, **EXACT, "max_tokens_in_paged_kv_cache": "304", "inflight_check_blocks": "true"}
+    engine = {**on_device, **EXACT, "max_tokens_in_paged_kv_cache": "256", "inflight_check_blocks": "true"}
     with running_stack(engine, data_dir=data_dir) as small:
         async with TritonCalls(small.triton_grpc_url) as triton:
             answers = await triton.generate_all(short, NEW_TOKENS)

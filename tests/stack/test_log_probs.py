@@ -22,11 +22,9 @@ def openai(exact_stack: RunningStack) -> Iterator[OpenAI]:
 
 
 def test_they_are_those_of_transformers(
-    openai: OpenAI, exact_stack: RunningStack, default_checkpoint: Path
+    openai: OpenAI, exact_stack: RunningStack, default_checkpoint: Path, in_transformers: Any
 ) -> None:
     """Of the prompt and of the answer, in fp32; no bias or temperature of the request is in them."""
-    pytest.importorskip("transformers", reason="transformers, to compare with, is not installed here")
-    from benchmarks.transformers_model import load_in_transformers
     from tests.engine.checkpoints import all_logits
 
     prompt = "The capital of France is Paris. The capital of Italy"
@@ -52,7 +50,7 @@ def test_they_are_those_of_transformers(
     assert answer.usage is not None
     assert answer.usage.completion_tokens == len(ids) - answer.usage.prompt_tokens == 8
     assert (told.token_logprobs[0], told.top_logprobs[0]) == (None, None)
-    expected = all_logits(load_in_transformers(default_checkpoint / "model.gguf"), ids).log_softmax(-1)
+    expected = all_logits(in_transformers, ids).log_softmax(-1)
     for place in range(1, len(ids)):
         own = float(expected[place - 1, ids[place]])
         assert told.token_logprobs[place] == pytest.approx(own, abs=2e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -64,7 +65,17 @@ class Fortress:
     def router(self) -> psutil.Process:
         return self.process(" -m router ")
 
-    def client(self, **options: object) -> httpx.AsyncClient:
+    @property
+    def logs(self) -> Path:
+        """Of this run; the name of the folder is that of the run."""
+        (folder,) = re.findall(r"^ *logs +(\S+)$", self.stack.output(), re.MULTILINE)
+        return Path(folder)
+
+    def shared_regions(self) -> set[Path]:
+        """Of this stack alone: others may run on this machine."""
+        return set(SHARED_MEMORY_DIR.glob(f"{SHARED_MEMORY_PREFIX}{self.logs.name}_*"))
+
+    def client(self) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=4000, max_keepalive_connections=100)
         return httpx.AsyncClient(
             base_url=self.stack.url, headers=self.headers, timeout=60, limits=limits, trust_env=False
@@ -143,11 +154,6 @@ def quick(
         yield running
 
 
-def shared_regions() -> set[str]:
-    """Triton's: whatever runs beside these tests, PostgreSQL for one, has regions of its own."""
-    return {path.name for path in SHARED_MEMORY_DIR.glob(f"{SHARED_MEMORY_PREFIX}*")}
-
-
 async def until(condition: object, what: str, limit_s: float = 5.0) -> None:
     """Waits for a value of a coroutine function to become true."""
     deadline_s = time.monotonic() + limit_s
@@ -160,7 +166,7 @@ async def until(condition: object, what: str, limit_s: float = 5.0) -> None:
 async def sheet(quick: Fortress) -> AsyncIterator[Fortress]:
     """The stack; after the test, nothing is lost, nothing leaks and nobody died."""
     before = {each.pid for each in quick.processes()}
-    regions, files = shared_regions(), quick.router.num_fds()
+    regions, files = quick.shared_regions(), quick.router.num_fds()
     yield quick
 
     async def is_settled() -> bool:
@@ -175,6 +181,6 @@ async def sheet(quick: Fortress) -> AsyncIterator[Fortress]:
     await until(is_settled, "I2: requests or blocks of the cache are still held")
     await until(is_billed, "I1: what was billed is not what was delivered")
     assert {each.pid for each in quick.processes()} == before, "I3: a process died"
-    assert shared_regions() <= regions, "I4: shared memory was left behind"
+    assert quick.shared_regions() <= regions, "I4: shared memory was left behind"
     await until(has_closed_its_files, "I4: sockets or files were left open")
     assert quick.key not in quick.stack.output(), "I5: a secret is in the log"

@@ -67,8 +67,10 @@ async def test_t22_bombs_are_refused_and_cost_nothing(sheet: Fortress, full: boo
     nested = b"[" * 200_000
     bomb = gzip.compress(b" " * 1_000_000)
     chunks = b"1\r\n{\r\n" * 500_000
-    deep = with_key(quick, f"content-length: {len(nested)}", nested)
-    packed = with_key(quick, f"content-encoding: gzip\r\ncontent-length: {len(bomb)}", bomb)
+    deep = with_key(quick, f"connection: close\r\ncontent-length: {len(nested)}", nested)
+    packed = with_key(
+        quick, f"connection: close\r\ncontent-encoding: gzip\r\ncontent-length: {len(bomb)}", bomb
+    )
     tiny = with_key(quick, "transfer-encoding: chunked", chunks)
     await asyncio.gather(*(raw(quick, each, 2) for each in (deep, packed, tiny)))
     before = quick.router.memory_info().rss

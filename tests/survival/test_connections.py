@@ -18,7 +18,9 @@ from tests.survival.conftest import Fortress, until
 
 HEADER_S, BODY_S, STALL_S = 10.0, 30.0, 30.0
 SLACK_S = 3.0
-STALLED = 16
+IDLE = 2000
+STALLED = 8
+ALLOCATOR_BYTES = 2 << 20  # kept by it after the first requests of a kind
 
 
 def cpu_of(process: psutil.Process) -> float:
@@ -81,6 +83,7 @@ async def stall_s(quick: Fortress, count: int) -> float:
 
     What it has sent stands before its goodbye, so a client that does not read cannot tell.
     """
+    began_s = time.monotonic()
     body = completion(quick, 1_000_000)
     writers = []
     for _ in range(count):
@@ -91,7 +94,6 @@ async def stall_s(quick: Fortress, count: int) -> float:
         writer.write(head(quick, "/v1/completions", len(body)) + body)
         reader._transport.pause_reading()  # type: ignore[attr-defined]  # there is no public way
         writers.append(writer)
-    began_s = time.monotonic()
 
     async def are_over() -> bool:
         return await quick.in_flight() <= 1  # the others' request
@@ -134,9 +136,7 @@ async def watch(quick: Fortress, slow: int, stalled: int) -> HalfAMinute:
 
 @pytest.fixture(scope="module")
 def half_a_minute(quick: Fortress, full: bool) -> HalfAMinute:
-    seen = asyncio.run(watch(quick, 250 if full else 100, STALLED))
-    print(seen)
-    return seen
+    return asyncio.run(watch(quick, 250 if full else 100, STALLED))
 
 
 async def test_t05_headers_and_bodies_that_trickle_in_are_ended_in_time(
@@ -152,10 +152,14 @@ async def test_t05_headers_and_bodies_that_trickle_in_are_ended_in_time(
 async def test_t06_a_client_that_stops_reading_is_bounded_and_then_ended(
     half_a_minute: HalfAMinute, sheet: Fortress
 ) -> None:
+    """Beside what is buffered for each there is its connection, at the price of an idle one.
+
+    Triton keeps something for each token until the stream ends, whoever reads it.
+    """
     seen = half_a_minute
-    assert seen.stalled_s <= STALL_S + SLACK_S
-    assert seen.router_growth <= STALLED * (256 << 10)
-    assert seen.triton_growth <= 20 << 20
+    assert seen.stalled_s <= STALL_S + 2 * SLACK_S
+    assert seen.router_growth <= STALLED * ((256 + 64) << 10) + ALLOCATOR_BYTES
+    assert seen.triton_growth <= STALLED * (20 << 20)
 
 
 async def test_t07_a_storm_of_disconnects_hurts_nobody(sheet: Fortress, full: bool) -> None:
@@ -191,29 +195,46 @@ async def test_t07_a_storm_of_disconnects_hurts_nobody(sheet: Fortress, full: bo
         results = await asyncio.gather(*everybody)  # type: ignore[call-overload]  # of two kinds
     texts = [each for each in results if each is not None]
     assert texts == [quick.text_of(20)] * survivors
+
+    async def is_idle() -> bool:
+        return await quick.in_flight() == 0 and quick.stack.used_blocks() == 0
+
+    await until(is_idle, "places are still taken", 2.0)
     assert quick.router.memory_info().rss - before <= 10 << 20
 
 
 async def test_t09_idle_connections_cost_little_and_slow_nobody_down(sheet: Fortress, full: bool) -> None:
-    quick = sheet
-    idle, streams = 2000, 200 if full else 50
-    before = quick.router.memory_info().rss
-    opened = []
-    request = b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n"
-    for _ in range(idle // 100):
-        connections = await asyncio.gather(
-            *(asyncio.open_connection("127.0.0.1", quick.port) for _ in range(100))
-        )
-        for reader, writer in connections:
-            writer.write(request)
-            await reader.readuntil(b'"live"}')
-        opened += connections
-    per_connection = (quick.router.memory_info().rss - before) / idle
-    async with quick.client() as http:
-        answers = await asyncio.gather(
-            *(http.post("/v1/completions", json=quick.completion(20)) for _ in range(streams))
-        )
-    assert [each.status_code for each in answers] == [200] * streams
-    assert per_connection <= 64 << 10
+    """What others pay is seen in the router's processor time: waiting times are the machine's."""
+    quick, streams = sheet, 200 if full else 100
+    router = quick.router
+
+    async def cost_s() -> float:
+        began_s = cpu_of(router)
+        async with quick.client() as http:
+            answers = await asyncio.gather(
+                *(http.post("/v1/completions", json=quick.completion(20)) for _ in range(streams))
+            )
+        assert [each.status_code for each in answers] == [200] * streams
+        return cpu_of(router) - began_s
+
+    await cost_s()
+    alone_s = min([await cost_s() for _ in range(2)])
+    before = router.memory_info().rss
+    opened = await open_idle(quick, IDLE)
+    per_connection = (router.memory_info().rss - before) / IDLE
+    among_idle_s = min([await cost_s() for _ in range(2)])
     for _, writer in opened:
-        writer.close()
+        writer.transport.abort()
+    assert per_connection <= 64 << 10
+    assert among_idle_s <= 1.1 * alone_s + 0.02, (alone_s, among_idle_s)  # the clock ticks every 10 ms
+
+
+async def open_idle(quick: Fortress, count: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    for _ in range(count // 100):
+        connecting = (asyncio.open_connection("127.0.0.1", quick.port) for _ in range(100))
+        for reader, writer in await asyncio.gather(*connecting):
+            writer.write(b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+            await reader.readuntil(b'"live"}')
+            opened.append((reader, writer))
+    return opened

@@ -8,9 +8,12 @@ import random
 import signal
 import sqlite3
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from tokenizers import Tokenizer
 
@@ -28,21 +31,37 @@ async def ask(quick: Fortress, http: httpx.AsyncClient) -> int:
     return TOKENS if response.status_code == 200 else 0
 
 
-async def test_t40_while_the_store_is_locked_serving_goes_on_and_every_token_is_billed_later(
-    sheet: Fortress,
+@contextmanager
+def locked(quick: Fortress) -> Iterator[None]:
+    """Another process holds the database, for longer than the router waits for it."""
+    with closing(sqlite3.connect(quick.state_dir / "store.db", isolation_level=None)) as store:
+        store.execute("BEGIN EXCLUSIVE")
+        yield
+        store.execute("COMMIT")
+
+
+@contextmanager
+def full_disk(quick: Fortress) -> Iterator[None]:
+    """No file of the router's may grow: the store, the spool and the log get nothing on disk."""
+    no_limit = (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY)
+    quick.router.rlimit(psutil.RLIMIT_FSIZE, (0, psutil.RLIM_INFINITY))
+    yield
+    quick.router.rlimit(psutil.RLIMIT_FSIZE, no_limit)
+
+
+@pytest.mark.parametrize("trouble", [locked, full_disk])
+async def test_t40_while_nothing_can_be_stored_serving_goes_on_and_every_token_is_billed_later(
+    sheet: Fortress, trouble: Callable[[Fortress], AbstractContextManager[None]]
 ) -> None:
-    """Another process holds the database for longer than the router waits for it."""
     before = sheet.billed()[1]
-    locked = sqlite3.connect(sheet.state_dir / "store.db", isolation_level=None)
-    locked.execute("BEGIN EXCLUSIVE")
     delivered = 0
     async with sheet.client() as http:
-        began_s = time.monotonic()
-        while time.monotonic() < began_s + 3:
-            delivered += sum(await asyncio.gather(*(ask(sheet, http) for _ in range(8))))
-    locked.execute("COMMIT")
-    locked.close()
-    assert delivered > 0
+        with trouble(sheet):
+            began_s = time.monotonic()
+            while time.monotonic() < began_s + 3:
+                answers = await asyncio.gather(*(ask(sheet, http) for _ in range(8)))
+                assert all(answers), "somebody was not served"
+                delivered += sum(answers)
 
     async def is_billed() -> bool:
         return sheet.billed()[1] - before == delivered
@@ -51,7 +70,9 @@ async def test_t40_while_the_store_is_locked_serving_goes_on_and_every_token_is_
 
 
 @pytest.fixture(scope="module")
-def mortal(tmp_path_factory: pytest.TempPathFactory, data_dir: Path, tokenizer: Tokenizer) -> object:
+def mortal(
+    tmp_path_factory: pytest.TempPathFactory, data_dir: Path, tokenizer: Tokenizer
+) -> Iterator[Fortress]:
     with fortress(tmp_path_factory.mktemp("mortal"), data_dir, tokenizer) as running:
         yield running
 

@@ -43,10 +43,9 @@ def wheel(directory: Path, name: str, tag: str = "py3-none-any", *needs: str, **
             archive.writestr(path, text)
 
 
-@pytest.fixture
-def registry(tmp_path: Path) -> Path:
-    directory = tmp_path / "registry"
-    directory.mkdir()
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("registry")
     for minor in (10, 11, 12):
         tag = f"cp3{minor}-cp3{minor}-manylinux_2_28_x86_64"
         wheel(directory, "quick", tag, "plain[more]", 'old; python_version < "3.11"', "numba")
@@ -100,10 +99,11 @@ def main():
 }
 
 
-@pytest.fixture
-def bundle(registry: Path, tmp_path: Path) -> Path:
-    """Unpacked, for this Python."""
-    project = tmp_path / "project"
+@pytest.fixture(scope="module")
+def archive(registry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle for this Python."""
+    folder = tmp_path_factory.mktemp("bundle")
+    project = folder / "project"
     for name, text in PROJECT.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(text)
@@ -118,14 +118,20 @@ def bundle(registry: Path, tmp_path: Path) -> Path:
     ):
         (project / "python_backend" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(device / name, project / "python_backend" / name)
-    wheels = gather(registry, tmp_path / "wheels", HERE)
+    wheels = gather(registry, folder / "wheels", HERE)
     sums = [
-        write_archive(tmp_path / name / "x.tar.xz", contents(project, wheels, "1.0", HERE))
+        write_archive(folder / name / "x.tar.xz", contents(project, wheels, "1.0", HERE))
         for name in ("dist", "again")
     ]
     assert sums[0] == sums[1]
-    with tarfile.open(tmp_path / "dist" / "x.tar.xz") as archive:
-        archive.extractall(tmp_path / "unpacked", filter="tar")
+    return folder / "dist" / "x.tar.xz"
+
+
+@pytest.fixture
+def bundle(archive: Path, tmp_path: Path) -> Path:
+    """Unpacked."""
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "unpacked", filter="tar")
     return tmp_path / "unpacked" / "inflight-1.0"
 
 

@@ -9,8 +9,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from launcher.commands import app
+from router.files import rows
+from router.files.model import StoredFile
 from router.store.database import sqlite_url
 from router.tenancy.keyring import Caller, Refused
+from router.tenancy.local import LOCAL
 from router.tenancy.service import Tenancy, TenancySettings
 from tests.router.tenancy.values import usage
 
@@ -77,6 +80,17 @@ def test_the_first_key_needs_nothing_but_a_name(inflight: Shell) -> None:
     assert "digest" not in kept
 
 
+def test_a_key_is_never_for_less_than_was_asked_because_its_user_was_there_already(inflight: Shell) -> None:
+    inflight("keys", "create", "first")
+    message = "the user owner is there already, owner and no platform admin: choose another --user"
+    assert message in inflight.refusal("keys", "create", "second", "--platform-admin")
+    assert message in inflight.refusal("keys", "create", "second", "--role", "viewer")
+    inflight("keys", "create", "second", "--role", "owner")
+    inflight("keys", "create", "third", "--user", "boss", "--platform-admin")
+    inflight("keys", "create", "fourth", "--user", "boss")
+    assert len(json.loads(inflight("keys", "list", "--json"))) == 4
+
+
 def test_limits_prices_and_usage_are_shown_in_dollars(inflight: Shell) -> None:
     inflight("tenants", "create", "acme")
     shown = inflight("tenants", "limit", "acme", "--tokens-per-min", "5000", "--monthly-budget", "12.5")
@@ -103,6 +117,23 @@ def test_limits_prices_and_usage_are_shown_in_dollars(inflight: Shell) -> None:
     assert "acme" not in inflight("tenants", "list")
 
 
+def test_an_export_brings_along_what_is_in_the_files(inflight: Shell, tmp_path: Path) -> None:
+    inflight("tenants", "list")
+    file = StoredFile("file-1", LOCAL, "a.txt", "user_data", 6, 1.0)
+    store = inflight.tenancy().store
+    with store.begin() as connection:
+        rows.begin(connection, file)
+        rows.add_piece(connection, file.id, 0, b"abc")
+        rows.add_piece(connection, file.id, 1, b"def")
+        rows.finish(connection, file.id, 6, "")
+    store.close()
+    files = tmp_path / "files"
+    exported = json.loads(inflight("tenants", "export", "local", "--files", str(files)))
+    assert [each["filename"] for each in exported["files"]] == ["a.txt"]
+    assert {path.name: path.read_bytes() for path in files.iterdir()} == {"file-1": b"abcdef"}
+    assert "File exists" in inflight.refusal("tenants", "export", "local", "--files", str(files))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -110,10 +141,18 @@ def test_limits_prices_and_usage_are_shown_in_dollars(inflight: Shell) -> None:
         ("keys create x --scope fly", "scope 'fly': allowed are inference, embeddings"),
         ("keys create x --role king", "role 'king': allowed are owner, admin, member, viewer"),
         ("keys create x --expires soon", "'soon' is not a duration; for instance 30m, 12h or 90d"),
+        (
+            "keys create x --expires 9999999d",
+            "expires: expected a time that is still to come, before the year",
+        ),
         ("keys revoke nothing", "no key called 'nothing': `inflight keys list` shows ids"),
         ("tenants create local", "the name is taken"),
         ("usage --by colour", "by: colour: allowed are organisation, user, key, model, day"),
+        ("usage --since yesterday", "since: expected a day as YYYY-MM-DD, got 'yesterday'"),
         ("prices set .. --prompt 1 --completion 1", "is not the name of a model"),
+        ("prices set x --prompt inf --completion 1", "inf is not a number of dollars"),
+        ("tenants limit local --monthly-budget inf", "inf is not a number of dollars"),
+        ("tenants limit local --monthly-budget 1e300", "monthly_budget: expected 0 to"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_that_says_what_can(

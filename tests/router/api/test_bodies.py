@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.api.bodies import ChatBody, CompletionBody, decode_chat, decode_completion
 from router.api.calls import chat_calls, chat_messages, completion_calls
-from router.sampling_defaults import SamplingDefaults
+from router.checkpoint_facts import SamplingDefaults
 from tests.router.running import MODEL, QUESTION, RunningRouter
 
 GOOD: dict[str, Any] = {"model": MODEL, "messages": QUESTION}

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import openai
 import pytest
+from openai.types import completion_create_params
 from openai.types.chat import ChatCompletionMessageParam
+from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.responses import response_create_params
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.api.bodies import ChatBody, CompletionBody
+from router.api.response_bodies import ResponseBody
 from router.pipeline import Delta, LoggedToken
 from tests.fakes.pipeline import words
 from tests.router.running import MODEL, RunningRouter
@@ -136,3 +142,16 @@ async def test_ids_tiers_and_details(router: RunningRouter, client: openai.Async
     assert chat.usage is not None
     assert chat.usage.prompt_tokens_details is not None
     assert chat.usage.prompt_tokens_details.cached_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("sent", "known"),
+    [
+        (chat_create_params.CompletionCreateParamsBase, ChatBody),
+        (completion_create_params.CompletionCreateParamsBase, CompletionBody),
+        (response_create_params.ResponseCreateParamsBase, ResponseBody),
+    ],
+)
+def test_every_field_that_the_client_can_send_is_known(sent: Any, known: Any) -> None:
+    """Honoured, accepted without effect or refused by what it is: never taken for a slip of the pen."""
+    assert set(sent.__annotations__) <= set(known.__struct_fields__)

@@ -494,3 +494,11 @@ async def test_new_input_that_does_not_fit_is_refused_whatever_is_dropped(
 
 async def all_items(client: openai.AsyncOpenAI, conversation_id: str) -> list[Any]:
     return [item async for item in client.conversations.items.list(conversation_id)]
+
+
+@pytest.mark.parametrize(("asked", "told", "sent"), [("flex", "flex", "batch"), ("auto", "default", None)])
+async def test_a_tier_can_be_asked_for(
+    router: RunningRouter, asked: str, told: str, sent: str | None
+) -> None:
+    assert (await create(router, service_tier=asked))["service_tier"] == told
+    assert router.pipeline.calls[-1].tier == sent

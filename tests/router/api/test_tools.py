@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llguidance import LLMatcher, grammar_from
 
 from python_backend.wire.errors import InflightError
 from router.api.bodies import decode_chat
@@ -55,6 +56,9 @@ def test_text_without_a_call_leaves_as_it_is(text: str, cuts: list[int]) -> None
         "<tool_call>weather in Paris</tool_call>",
         '<tool_call>{"name": "no_such", "arguments": {}}</tool_call>',
         "<tool_call>[1]</tool_call>",
+        '<tool_call>{"name": ["weather"], "arguments": {}}</tool_call>',
+        '<tool_call>{"name": {}, "arguments": {}}</tool_call>',
+        '<tool_call>{"arguments": {}}</tool_call>',
         "<tool_call>" + "[" * 9000 + "</tool_call>",
     ],
 )
@@ -68,6 +72,22 @@ def test_a_call_without_its_closing_tag_counts_when_nothing_more_comes() -> None
 
 def test_one_call_is_enough_where_no_more_are_allowed() -> None:
     assert read(CALL + CALL, [30], at_most=1) == ("", [("weather", {"city": "Paris"})])
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ('"arguments": {"a": "\\u0062lue",\n "b": 1e400}', '{"a": "\\u0062lue",\n "b": 1e400}'),
+        ('"parameters": {"a": 1}', '{"a": 1}'),
+        ('"arguments": "{\\"a\\": 1}"', '{"a": 1}'),
+        ('"arguments": null', "{}"),
+        ('"other": 1', "{}"),
+    ],
+)
+def test_arguments_are_told_as_the_model_wrote_them(written: str, told: str) -> None:
+    reader = ToolReader(["weather"])
+    assert reader.feed(f'<tool_call>{{"name": "weather", {written}}}</tool_call>') == ""
+    assert [call.arguments for call in reader.calls] == [told]
 
 
 def test_a_forced_call_is_the_whole_answer() -> None:
@@ -85,7 +105,7 @@ async def test_a_call_is_told_whole_and_ends_the_answer(router: RunningRouter) -
     (call,) = choice["message"]["tool_calls"]
     assert call["type"] == "function"
     assert call["id"].startswith("call_")
-    assert call["function"] == {"name": "weather", "arguments": '{"city":"Paris"}'}
+    assert call["function"] == {"name": "weather", "arguments": '{"city": "Paris"}'}  # as written
 
 
 async def test_a_call_in_a_stream_comes_as_a_delta_of_its_own(router: RunningRouter) -> None:
@@ -115,7 +135,7 @@ async def test_a_demanded_call_is_guided_by_the_tools_own_schema(router: Running
     response = await router.chat(tools=[WEATHER, TIME], tool_choice=named)
     message = response.json()["choices"][0]["message"]
     assert message["content"] is None
-    assert message["tool_calls"][0]["function"]["arguments"] == '{"city":"Rome"}'
+    assert message["tool_calls"][0]["function"]["arguments"] == '{"city": "Rome"}'
     guide = router.pipeline.calls[-1].guide
     assert guide is not None
     assert json.loads(guide[1])["properties"] == {"name": {"const": "weather"}, "arguments": PLACE}
@@ -124,6 +144,27 @@ async def test_a_demanded_call_is_guided_by_the_tools_own_schema(router: Running
 def body(**fields: object) -> Any:
     messages = fields.pop("messages", [{"role": "user", "content": "hi"}])
     return decode_chat(json.dumps({"model": "m", "messages": messages, **fields}).encode())
+
+
+def resolved(schema: Any, reference: str) -> Any:
+    for step in reference.removeprefix("#").split("/")[1:]:
+        schema = schema[int(step)] if isinstance(schema, list) else schema[step]
+    return schema
+
+
+@pytest.mark.parametrize("others", [[], [TIME]])
+def test_references_in_a_tools_schema_lead_where_they_led(others: list[Any]) -> None:
+    """As pydantic writes them: by the root of the parameters, which is not the root of what is demanded."""
+    city = {"type": "string", "enum": ["Paris"]}
+    tree = {"$ref": "#"}
+    parameters = {"$defs": {"City": city}, "properties": {"city": {"$ref": "#/$defs/City"}, "more": tree}}
+    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    schema: Any = forced_schema(body(tools=[*others, tool], tool_choice="required"))
+    call = schema["anyOf"][-1] if others else schema
+    arguments = call["properties"]["arguments"]
+    assert resolved(schema, arguments["properties"]["city"]["$ref"]) == city
+    assert resolved(schema, arguments["properties"]["more"]["$ref"]) is arguments
+    assert LLMatcher.validate_grammar(grammar_from("json_schema", json.dumps(schema))) == ""
 
 
 def test_any_of_several_tools_may_be_demanded() -> None:

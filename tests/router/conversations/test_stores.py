@@ -17,6 +17,9 @@ from router.conversations.response_store import EndedResponse, ResponseStore
 from router.store import conversing
 from router.store.access import StoreAccess
 from router.store.database import Store
+from router.tenancy.administration import Administration
+from router.tenancy.rbac import SYSTEM
+from tests.router.tenancy.values import PEPPER
 
 ANN = Owner("org-1", "user-ann")
 OTHERS = [Owner("org-2", "user-bob"), Owner("org-1", "user-eve")]
@@ -231,3 +234,16 @@ async def test_all_of_a_tenant_can_be_taken_away_and_deleted(
     with store.read() as connection:
         assert conversing.export(connection, "org-1") == {"responses": [], "conversations": []}
         assert len(conversing.export(connection, "org-2")["conversations"]) == 1
+
+
+async def test_what_ends_after_its_tenant_was_deleted_is_not_kept(
+    store: Store, conversations: ConversationStore, responses: ResponseStore
+) -> None:
+    administration = Administration(store, PEPPER)
+    owner = Owner(administration.create_organisation(SYSTEM, "acme").id, "user-ann")
+    administration.delete_organisation(SYSTEM, owner.organisation_id)
+    await responses.save(owner, ended("1"), keeps_response=True)
+    with pytest.raises(InflightError, match="not found"):
+        await conversations.create(owner, {}, [])
+    with store.read() as connection:
+        assert conversing.export(connection, owner.organisation_id) == {"responses": [], "conversations": []}

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 from base64 import b64encode
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.documents import pdf as pdf_reading
+from router.documents import reading
 from router.documents.limits import DocumentLimits
+from router.documents.pdf import PdfReader
 from router.documents.reading import Documents
 from router.documents.reference import FileReference
 from router.documents.tables import render_table
@@ -63,7 +67,13 @@ def test_the_delimiter_is_found(delimiter: str) -> None:
     assert render_table(table) == "| a | b | c |\n| --- | --- | --- |\n| 1 | 2 | 3 |"
 
 
+def test_what_is_in_quotes_is_no_delimiter() -> None:
+    assert render_table('"a;b;c;d",e\n1,2') == "| a;b;c;d | e |\n| --- | --- |\n| 1 | 2 |"
+    assert render_table('"one;\ntwo;",e\n1,2') == "| one; two; | e |\n| --- | --- |\n| 1 | 2 |"
+
+
 @settings(deadline=None)
+@example([["\t"], ["", "\r"]])
 @given(st.lists(st.lists(st.text(), min_size=1), min_size=1))
 def test_each_row_is_a_line_whatever_is_in_its_cells(rows: list[list[str]]) -> None:
     written = io.StringIO()
@@ -132,6 +142,25 @@ async def test_what_cannot_be_read_is_refused_with_the_reason(data: bytes, kind:
 
 async def test_the_limit_on_text_is_named() -> None:
     assert "has 11 characters; at most 10 are read" in await refusal(b"01234567890", max_characters=10)
+
+
+async def test_a_table_is_measured_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "render_table", None)
+    message = await refusal(b"," * 50_000, "a.csv", max_characters=40_000)
+    assert "has 50000 characters; at most 40000 are read" in message
+
+
+async def test_only_a_few_pdfs_wait_for_their_turn_and_the_rest_are_sent_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = PdfReader(DocumentLimits())
+    monkeypatch.setattr(pdf_reading, "_MOST_WAITING", 1)
+    wanted = [reader.read(pdf("A page")) for _ in range(5)]
+    answers = await asyncio.gather(*wanted, return_exceptions=True)
+    assert answers.count("A page") == 3
+    refused = [answer for answer in answers if isinstance(answer, InflightError)]
+    assert [error.kind for error in refused] == [ErrorKind.OVERLOADED] * 2
+    assert await reader.read(pdf("A page")) == "A page"  # places are given back
 
 
 @pytest.mark.parametrize(

@@ -245,8 +245,8 @@ async def test_a_server_that_breaks_the_protocol_is_left(
     assert kinds(peer)[-1] == frames.GOAWAY
     assert peer.transport.closed
     assert not peer.connection.has_room
-    peer.connection.connection_lost(None)
     assert (await failure(call)).code is StatusCode.UNAVAILABLE
+    peer.connection.connection_lost(None)
     assert "broke HTTP/2" in caplog.text
 
 

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import statistics
 import time
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
 
-from router.http.connection import Limits
+from router.http.connection import Connection, Limits
 from router.http.exchange import Exchange
 from router.http.listener import Listener
 from router.pipeline import Delta
@@ -118,6 +120,12 @@ async def test_a_client_that_offers_http_2_is_answered_in_http_1(client: RawClie
     assert (await client.reply()).status == 200
 
 
+async def test_any_number_of_such_offers_is_answered(client: RawClient) -> None:
+    offer = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+    await client.send(offer * 1500)
+    assert {(await client.reply()).status for _ in range(1500)} == {200}
+
+
 @pytest.mark.parametrize(
     "request_bytes",
     [
@@ -135,6 +143,7 @@ async def test_a_client_that_offers_http_2_is_answered_in_http_1(client: RawClie
         b"GET / HTTP/1.1\r\nA: b\x00\r\n\r\n",
         b"GET http://other/health/live HTTP/1.1\r\n\r\n",
         b"CONNECT other:443 HTTP/1.1\r\n\r\n",
+        b"CONNECT / HTTP/1.1\r\n\r\n",
         b"OPTIONS * HTTP/1.1\r\n\r\n",
         b"GET /a\x00b HTTP/1.1\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -186,6 +195,27 @@ async def test_a_million_tiny_chunks_are_refused(client: RawClient) -> None:
     await client.send(b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
     await client.send(b"1\r\nx\r\n" * 500_000)
     assert (await client.reply()).status == 413
+
+
+async def test_nothing_is_kept_of_a_body_that_was_refused_nor_of_a_connection_that_is_closed(
+    router: RunningRouter,
+) -> None:
+    """Not even until the garbage collector comes, which is seldom."""
+    gc.collect()
+    gc.disable()
+    try:
+        client = await RawClient.connect(router.port)
+        await client.send(b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await client.send(b"1\r\n{\r\n" * 1_000_000)
+        assert (await client.reply()).status == 413
+        (connection,) = (each for each in gc.get_objects() if type(each) is Connection)
+        assert not connection._body
+        gone = weakref.ref(connection)
+        del connection
+        await client.close()
+        await router.until(lambda: gone() is None)
+    finally:
+        gc.enable()
 
 
 async def test_endless_trailers_are_refused(client: RawClient) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import grpc
@@ -14,6 +15,8 @@ import tritonclient.grpc.aio as triton_aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from router.kserve import methods
+from router.kserve.streams import Stream
 from router.tenancy.model import Limits, Scope
 from tests.fakes.triton_server import Reply, story
 from tests.router.kserve.asking import grpc_input, prompt_inputs, received
@@ -262,6 +265,28 @@ async def test_leaving_a_stream_stops_every_request_in_it(kserve: RunningKserve,
     await kserve.router.until(lambda: not kserve.triton.running)
     assert len(set(kserve.triton.stops)) == 3
     await kserve.router.until(lambda: kserve.router.desk.open_count == 0)
+
+
+async def test_a_client_that_does_not_read_is_ended_with_a_status(
+    kserve: RunningKserve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(methods, "Stream", partial(Stream, send_timeout_s=0.2))
+    kserve.triton.script = lambda request: [*[Reply("x" * 10_000)] * 2_000, Reply(finish="length")]
+    asked = raw_request()
+    asked.inputs.add(name="stream", datatype="BOOL", shape=[1, 1]).contents.bool_contents.append(True)
+    async with grpc.aio.insecure_channel(kserve.grpc_url) as channel:
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer()
+        await call.write(asked)
+        await kserve.router.until(lambda: kserve.router.desk.open_count == 1)
+        await kserve.router.until(lambda: kserve.router.desk.open_count == 0)
+        with pytest.raises(grpc.aio.AioRpcError, match=r"did not read for 0\.2 s") as caught:
+            await asyncio.wait_for(read_all(call), 10)
+    assert caught.value.code() is grpc.StatusCode.CANCELLED
+
+
+async def read_all(call: Any) -> None:
+    async for _ in call:
+        pass
 
 
 def ask_with_threads(url: str) -> list[Any]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import grpc
@@ -7,6 +8,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from router.identity import Doorkeeper
+from router.kserve import server as kserve_server
 from router.kserve.server import KserveServer
 from router.tls import Certificates
 from tests.router.kserve.running import RunningKserve
@@ -33,4 +35,17 @@ async def test_with_certificates_it_takes_tls_alone(kserve: RunningKserve, tmp_p
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         with pytest.raises(grpc.aio.AioRpcError):
             await service_pb2_grpc.GRPCInferenceServiceStub(channel).ServerLive(question)
+    await server.stop()
+
+
+async def test_who_connects_and_says_nothing_is_sent_away(
+    kserve: RunningKserve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kserve_server, "HANDSHAKE_TIMEOUT_S", 0.2)
+    doorkeeper = Doorkeeper(kserve.router.service.tenancy, is_private=True)
+    server = KserveServer(kserve.door, doorkeeper, 1 << 20)
+    port = await server.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await asyncio.wait_for(reader.read(), 10)  # to its end
+    writer.close()
     await server.stop()

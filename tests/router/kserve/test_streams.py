@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from python_backend.wire.errors import InflightError
 from router.kserve.calls import Departure, Outbox
 from router.kserve.streams import Stream
 
@@ -38,7 +39,7 @@ async def test_a_client_that_does_not_read_is_taken_for_one_that_left() -> None:
         return asyncio.ensure_future(answer(outbox, departure))
 
     context = StuckContext()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(InflightError, match=r"did not read for 0\.05 s"):
         await Stream(start, context, send_timeout_s=0.05).serve(forever())
     assert left.is_set()
     assert context.written == [0]

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
+import queue
+from typing import Any
 
 import pytest
 import sqlalchemy as sql
@@ -10,26 +10,17 @@ import sqlalchemy as sql
 from router.privacy import retention
 from router.privacy.retention import Retention
 from router.store import content, conversing
-from router.store.database import Store, sqlite_url
+from router.store.database import Store
 from router.store.schema import METADATA
 from router.store.schema import usage as usage_table
 from router.tenancy import records
 from router.tenancy.administration import Administration
-from router.tenancy.keys import fingerprint
 from router.tenancy.rbac import SYSTEM
 from router.tenancy.spending import Treasury
 from tests.router.tenancy.values import NOW_S, PEPPER, usage
 
 DAY_S = 86_400.0
 OLD_S = NOW_S - 31 * DAY_S
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = Store(sqlite_url(tmp_path / "store.db"))
-    opened.prepare(fingerprint(PEPPER))
-    yield opened
-    opened.close()
 
 
 def filled(table: sql.Table, **values: object) -> dict[str, object]:
@@ -90,7 +81,62 @@ def test_a_batch_that_is_still_running_keeps_its_input(store: Store) -> None:
 def test_many_rows_go_in_small_transactions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "_ROWS_AT_ONCE", 2)
     Treasury(store, "one").charge([usage(f"old-{number}", started_s=OLD_S) for number in range(7)])
-    assert Retention(store, 30, clock=lambda: NOW_S).delete_old() == 7
+    keep(store, "org-1", OLD_S)
+    lines = [
+        filled(content.batch_lines, batch_id=f"org-1-{OLD_S:.0f}-completed", number=number)
+        for number in range(2, 9)
+    ]
+    with store.begin() as connection:
+        connection.execute(sql.insert(content.batch_lines), lines)
+    deleted = [0]
+    sql.event.listen(store.engine, "begin", lambda _: deleted.append(0))
+
+    def count(*executed: Any) -> None:
+        _, cursor, statement, *_ = executed
+        deleted[-1] += cursor.rowcount if statement.startswith("DELETE") else 0
+
+    sql.event.listen(store.engine, "after_cursor_execute", count)
+    assert Retention(store, 30, clock=lambda: NOW_S).delete_old() == 11
+    assert counts(store) == {}
+    assert sum(deleted) == 7 + 7 + 7  # usage, the other rows with a part each, and lines
+    assert max(deleted) == 2
+
+
+def test_a_conversation_that_is_used_again_meanwhile_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(store, "org-1", OLD_S)
+    looked = Retention._delete_parts
+
+    def use_then_delete(self: Retention, part: Any, ids: Any) -> int:
+        if part.table is conversing.conversation_items:
+            with store.begin() as connection:
+                connection.execute(sql.update(conversing.conversations).values(updated_s=NOW_S))
+        return looked(self, part, ids)
+
+    monkeypatch.setattr(Retention, "_delete_parts", use_then_delete)
+    Retention(store, 30, clock=lambda: NOW_S).delete_old()
+    assert counts(store) == {"conversations": 1}
+
+
+async def test_an_error_that_nobody_expects_does_not_end_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = Retention(store, 30, clock=lambda: NOW_S, every_s=0.01)
+    attempts: queue.Queue[None] = queue.Queue()
+
+    def fail() -> int:
+        attempts.put(None)
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(kept, "delete_old", fail)
+    task = asyncio.create_task(kept.keep_deleting())
+    for _ in range(2):
+        await asyncio.to_thread(attempts.get, timeout=10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert "what is old could not be deleted" in caplog.text
 
 
 async def test_without_a_limit_all_is_kept(store: Store) -> None:
@@ -134,7 +180,10 @@ def test_files_batches_responses_and_conversations_are_exported_and_deleted_with
 
 
 def test_an_error_of_the_store_does_not_quote_what_was_to_be_stored(store: Store) -> None:
-    keep(store, "org-1", NOW_S)
-    with pytest.raises(sql.exc.IntegrityError) as raised:
-        keep(store, "org-1", NOW_S)
-    assert "org-1" not in str(raised.value)
+    """Ids may be told: PostgreSQL names the key that is there twice."""
+    row = filled(content.files, id="file-1", filename="my diary.txt")
+    with store.begin() as connection:
+        connection.execute(sql.insert(content.files).values(row))
+    with pytest.raises(sql.exc.IntegrityError) as raised, store.begin() as connection:
+        connection.execute(sql.insert(content.files).values(row))
+    assert "my diary" not in str(raised.value)

@@ -23,7 +23,7 @@ BENIGN = st.text(st.sampled_from("abc de\n.é漢1-"), max_size=40)
 
 def pour(judge: Check, chunks: list[str]) -> tuple[list[str], StreamGuard]:
     """What leaves after each chunk, and at the end."""
-    guard = StreamGuard(judge.reader())
+    guard = StreamGuard(judge.reader)
     left = []
     for chunk in chunks:
         left.append(guard.feed(chunk))
@@ -118,14 +118,14 @@ def test_a_whole_word_waits_for_what_follows() -> None:
 
 
 def test_invisible_characters_inside_a_word_are_not_held_without_end() -> None:
-    guard = StreamGuard(CHECK.reader())
+    guard = StreamGuard(CHECK.reader)
     left = guard.feed("xyz") + "".join(guard.feed("\u200b" * 100) for _ in range(60))
     assert guard.tripped
     assert left == ""
 
 
 def test_after_it_tripped_nothing_leaves() -> None:
-    guard = StreamGuard(CHECK.reader())
+    guard = StreamGuard(CHECK.reader)
     assert guard.feed("a xyzzy b") == "a "
     assert (guard.feed("more"), guard.flush(), guard.held_chars) == ("", "", 0)
 
@@ -161,7 +161,7 @@ class Broken:
 def test_a_check_that_fails_lets_nothing_pass_and_no_text_into_the_log(
     clear_chars: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard = StreamGuard(Broken(clear_chars))
+    guard = StreamGuard(lambda: Broken(clear_chars))
     with caplog.at_level(logging.DEBUG), pytest.raises(InflightError) as raised:
         guard.feed("secret words")
     assert raised.value.kind is ErrorKind.INTERNAL
@@ -171,7 +171,7 @@ def test_a_check_that_fails_lets_nothing_pass_and_no_text_into_the_log(
 
 
 def test_a_reader_that_keeps_text_at_the_end_fails() -> None:
-    guard = StreamGuard(Broken(0))
+    guard = StreamGuard(lambda: Broken(0))
     assert guard.feed("text") == ""
     with pytest.raises(InflightError):
         guard.flush()

@@ -183,6 +183,6 @@ def test_the_examples_of_the_documentation_can_be_used(tmp_path: Path) -> None:
     exec(page.split("```python\n", 1)[1].split("```", 1)[0], made)
     own: Check = made["NoShouting"]()
     assert own.judge("WHY?") == "shouting"
-    guard = StreamGuard(own.reader())
+    guard = StreamGuard(own.reader)
     assert [guard.feed("All is"), guard.feed(" well. N"), guard.feed("O. STOP")] == ["", "All is well.", ""]
     assert guard.tripped

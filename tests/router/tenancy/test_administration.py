@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import sqlalchemy as sql
+from sqlalchemy import Connection
 
 from router.store.database import Store
 from router.store.schema import METADATA
-from router.tenancy.administration import Administration, AlreadyThere, Forbidden
+from router.tenancy import records
+from router.tenancy.administration import Administration
+from router.tenancy.audited import AlreadyThere, Forbidden
 from router.tenancy.catalogue import Catalogue
 from router.tenancy.keyring import Caller, Keyring, Reason, Refused
 from router.tenancy.lookup import NotFound
@@ -159,6 +163,8 @@ def test_nobody_gets_above_oneself(office: Office) -> None:
         lambda: do.set_role(admin, organisation_id, office.owner.id, Role.VIEWER),
         lambda: do.create_key(admin, organisation_id, office.owner.id, "mine now"),
         lambda: do.rotate_key(admin, organisation_id, key_id),
+        lambda: do.revoke_key(admin, organisation_id, key_id),
+        lambda: do.set_limits(admin, organisation_id, Limits(requests_per_min=0), key_id),
         lambda: do.rotate_key(Actor.of(office.member), organisation_id, key_id),
         lambda: do.revoke_key(Actor.of(office.member), organisation_id, key_id),
         lambda: do.create_key(Actor.of(office.member), organisation_id, office.admin.id, "mine now"),
@@ -169,7 +175,7 @@ def test_nobody_gets_above_oneself(office: Office) -> None:
             attempt()
     assert {user.name for user in do.list_users(SYSTEM, organisation_id)} == {"owner", "admin", "member"}
     refusals = [entry for entry in do.audit_log(SYSTEM, None) if not entry.allowed]
-    assert len(refusals) == 11
+    assert len(refusals) == 13
 
 
 def test_another_organisation_is_out_of_reach_whether_it_exists_or_not(office: Office) -> None:
@@ -181,8 +187,16 @@ def test_another_organisation_is_out_of_reach_whether_it_exists_or_not(office: O
             office.administration.list_keys(owner, organisation_id)
         texts.add(str(refused.value))
     assert len(texts) == 1
-    with pytest.raises(NotFound):
-        office.administration.create_user(SYSTEM, "org-nowhere", "ann", Role.OWNER)
+    do = office.administration
+    for attempt in (
+        lambda: do.create_user(SYSTEM, "org-nowhere", "ann", Role.OWNER),
+        lambda: do.list_users(SYSTEM, "org-nowhere"),
+        lambda: do.list_keys(SYSTEM, "org-nowhere"),
+        lambda: do.list_limits(SYSTEM, "org-nowhere"),
+        lambda: do.export_organisation(SYSTEM, "org-nowhere"),
+    ):
+        with pytest.raises(NotFound):
+            attempt()
     key_id, _ = new_key(office, office.member)
     with pytest.raises(NotFound):
         office.administration.set_limits(SYSTEM, other.id, Limits(), key_id)
@@ -265,6 +279,32 @@ def test_a_tenant_can_be_exported_and_then_deleted_whole(office: Office) -> None
     assert rest.group == (other.id,)
     with pytest.raises(NotFound):
         office.administration.delete_organisation(SYSTEM, organisation_id)
+
+
+def test_others_can_write_while_a_tenant_is_exported(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    def export(connection: Connection, organisation_id: str) -> dict[str, Any]:
+        office.administration.create_user(SYSTEM, organisation_id, "meanwhile", Role.VIEWER)
+        return {"organisation": organisation_id}
+
+    monkeypatch.setattr(records, "export", export)
+    owner = Actor.of(office.owner)
+    office.administration.export_organisation(owner, office.organisation.id)
+    _, entry = office.administration.audit_log(SYSTEM, office.organisation.id, most=2)
+    assert (entry.action, entry.actor) == ("organisation.export", owner.user_id)
+
+
+@pytest.mark.parametrize("expires_s", [NOW_S - 1, 1e18])
+def test_a_key_expires_at_a_time_that_comes_and_can_be_shown(office: Office, expires_s: float) -> None:
+    with pytest.raises(ValueError, match="expires: expected a time that is still to come"):
+        office.administration.create_key(
+            SYSTEM, office.organisation.id, office.owner.id, "k", expires_s=expires_s
+        )
+
+
+@pytest.mark.parametrize("day", ["yesterday", "2026-02-30", "2026-2-3", "", "٢٠٢٦-٠١-٠١"])
+def test_usage_is_asked_for_by_days_that_there_are(office: Office, day: str) -> None:
+    with pytest.raises(ValueError, match="since: expected a day as YYYY-MM-DD"):
+        office.administration.usage(SYSTEM, None, (), day, "2026-12-01")
 
 
 def test_prices_are_the_platforms_to_set_and_everybodys_to_read(office: Office) -> None:

@@ -104,6 +104,25 @@ def test_a_hard_budget_needs_a_lease_and_spends_only_from_it() -> None:
     granted(ledger, who, 1, cost=110)
 
 
+def test_who_calls_no_more_is_forgotten_once_nothing_is_owed_either_way() -> None:
+    ledger = Ledger()
+    idle, busy, limited = (
+        caller(Limits(tokens_per_min=each), organisation_id=f"org-{each}", key_id=f"key-{each}")
+        for each in (60, 61, 62)
+    )
+    granted(ledger, idle, 60).settle(60, 0)
+    running = granted(ledger, busy, 0)
+    granted(ledger, limited, 62).settle(124, 0)
+    assert ledger.upkeep(now_ns=NS_PER_MIN) == []
+    assert len(ledger) == 3  # both of `busy`, and the key of `limited`, which is in debt
+    assert refused(ledger, limited, 1, now_ns=NS_PER_MIN).limit is Limit.TOKENS
+    running.settle(0, 0)
+    ledger.upkeep(now_ns=3 * NS_PER_MIN)
+    assert len(ledger) == 0
+    granted(ledger, idle, 60, now_ns=3 * NS_PER_MIN)
+    assert refused(ledger, idle, 1, now_ns=3 * NS_PER_MIN).limit is Limit.TOKENS
+
+
 def test_a_soft_budget_stops_nobody() -> None:
     ledger = Ledger()
     granted(ledger, caller(organisation_limits=Limits(monthly_budget=1, budget_is_hard=False)), 1, cost=10**9)

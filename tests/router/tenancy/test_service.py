@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from router.tenancy.administration import Administration, Forbidden
+from router.tenancy.administration import Administration
+from router.tenancy.audited import Forbidden
+from router.tenancy.budget import LeaseAnswer, LeaseAsk
 from router.tenancy.calendar import day_of
 from router.tenancy.keyring import Caller, Refused
 from router.tenancy.ledger import Reservation
@@ -16,7 +19,7 @@ from router.tenancy.model import Limits, Price, Role
 from router.tenancy.rbac import SYSTEM, Actor
 from router.tenancy.service import Tenancy, TenancySettings
 from tests.router.tenancy.postgres import Postgres
-from tests.router.tenancy.values import PEPPER, usage
+from tests.router.tenancy.values import MONTH, PEPPER, usage
 
 
 @pytest.fixture
@@ -113,6 +116,56 @@ async def test_a_burst_on_two_routers_spends_the_budget_exactly_and_is_billed_on
     await until(lambda: not any(tenancy.spool.pending or tenancy.spool.bytes for tenancy in pair))
     assert await cost() == admitted * 100
     assert one.worker.is_well
+
+
+async def test_a_lease_is_not_lost_with_the_request_that_asked_for_it(pair: tuple[Tenancy, Tenancy]) -> None:
+    one, _ = pair
+    _, _, text = await one.administer(set_up)
+    store_answers = threading.Event()
+    one.worker.submit(store_answers.wait)
+    leaving = asyncio.create_task(one.reserve(known(one, text), tokens=10, cost=10_000))
+    await asyncio.sleep(0.01)
+    leaving.cancel()
+    store_answers.set()
+    # All of the budget is in that lease: a second one would get nothing.
+    answer = await one.reserve(known(one, text), tokens=10, cost=10_000)
+    assert isinstance(answer, Reservation)
+    answer.cancel()
+
+
+async def test_a_store_that_hangs_does_not_hold_requests(
+    pair: tuple[Tenancy, Tenancy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = pair
+    _, _, text = await one.administer(set_up)
+    monkeypatch.setattr("router.tenancy.service._LEASE_WAIT_S", 0.05)
+    store_answers = threading.Event()
+    one.worker.submit(store_answers.wait)
+    refusal = await asyncio.wait_for(one.reserve(known(one, text), tokens=10, cost=100), 5)
+    assert isinstance(refusal, Refusal)
+    assert refusal.limit is Limit.LEASE
+    store_answers.set()
+
+
+async def test_one_lease_that_cannot_be_kept_does_not_end_the_upkeep_of_all(
+    pair: tuple[Tenancy, Tenancy], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, _ = pair
+    asked: list[str] = []
+
+    def lease(ask: LeaseAsk, now_s: float) -> LeaseAnswer:
+        asked.append(ask.subject)
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(
+        one.ledger, "upkeep", lambda now_ns: [LeaseAsk("a", MONTH, 1), LeaseAsk("b", MONTH, 1)]
+    )
+    monkeypatch.setattr(one._treasury, "lease", lease)
+    upkeep = asyncio.create_task(one.keep_leases())
+    await until(lambda: len(asked) >= 4)
+    upkeep.cancel()
+    assert asked[:4] == ["a", "b", "a", "b"]
+    assert "a lease could not be kept" in caplog.text
 
 
 async def test_what_was_recorded_last_is_in_the_store_after_a_stop(store_url: str, tmp_path: Path) -> None:

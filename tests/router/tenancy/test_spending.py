@@ -52,6 +52,12 @@ def test_a_record_counts_once_however_often_it_is_delivered(store: Store) -> Non
         assert [usage_of(row) for row in rows] == records
 
 
+def test_the_local_tenant_which_is_its_own_key_pays_once(store: Store) -> None:
+    treasury = Treasury(store, "a")
+    treasury.charge([usage("request-1", 10, organisation_id="local", key_id="local")])
+    assert treasury.spent("local", MONTH) == 10
+
+
 def test_usage_is_summed_by_what_is_asked_for(store: Store) -> None:
     Treasury(store, "a").charge(
         [

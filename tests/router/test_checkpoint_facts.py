@@ -6,7 +6,12 @@ import pytest
 
 from router.api.bodies import decode_chat
 from router.api.calls import chat_calls
-from router.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from router.checkpoint_facts import (
+    CONTEXT_TOKENS,
+    SamplingDefaults,
+    load_context_tokens,
+    load_sampling_defaults,
+)
 
 ADVICE = SamplingDefaults(temperature=0.2, top_p=0.9)
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "x"}]'
@@ -25,6 +30,23 @@ def test_the_checkpoints_advice_is_taken(tmp_path: Path) -> None:
 def test_advice_that_makes_no_sense_is_not_taken(tmp_path: Path, text: str) -> None:
     (tmp_path / "generation_config.json").write_text(text)
     assert load_sampling_defaults(tmp_path) == SamplingDefaults()
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ('{"max_position_embeddings": 2048}', 2048),
+        ('{"max_position_embeddings": "many"}', CONTEXT_TOKENS),
+        ('{"max_position_embeddings": 0}', CONTEXT_TOKENS),
+        ("[]", CONTEXT_TOKENS),
+        ("{", CONTEXT_TOKENS),
+        (None, CONTEXT_TOKENS),
+    ],
+)
+def test_the_context_is_as_long_as_the_checkpoint_says(tmp_path: Path, text: str | None, tokens: int) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    assert load_context_tokens(tmp_path) == tokens
 
 
 def test_what_a_client_says_wins_over_the_advice() -> None:
