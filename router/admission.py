@@ -82,6 +82,7 @@ class Admitted:
             self._reservation.cancel()
         else:
             self._bill(Outcome(self._record.outcome))
+        del self._ticket  # each holds the other, and the collector seldom comes
 
     def _bill(self, outcome: Outcome) -> None:
         """Once: what comes later was not used by the caller."""

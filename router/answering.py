@@ -166,3 +166,4 @@ async def _together(
         raise
     finally:
         await asyncio.gather(*tasks, return_exceptions=True)
+        tasks.clear()  # a failed one holds its error, which holds this frame

@@ -24,6 +24,7 @@ from router.api import (
 from router.api.decoding import invalid
 from router.api.errors import HttpError, error_body, shaped_for, write_error
 from router.api.routes import RouteTable
+from router.privacy.logs import OWN_WORDS
 from router.record import Record, new_request_id
 from router.tenancy.model import Scope
 
@@ -113,8 +114,8 @@ class App:
             raise HttpError(405, f"this path takes {allowed} only", (("allow", allowed),))
         if caller is not None:
             record.caller = caller
-        elif route.scope is not None:
-            record.caller = self._doorkeeper.identify(request.headers.get("authorization"), route.scope)
+        elif (scope := self._doorkeeper.scope_for(route.scope, route.scope_in_public)) is not None:
+            record.caller = self._doorkeeper.identify(request.headers.get("authorization"), scope)
         if route.takes and request.method in _WITH_BODY:
             _check_content(request.headers, route.takes)
         record.values = found[1]
@@ -140,7 +141,7 @@ class App:
     def _account_for(self, record: Record, status: int) -> None:
         self._metrics.answered(record, status)
         level = logging.DEBUG if record.route in _QUIET else logging.INFO
-        log.log(level, "%s", record.describe(status, time.monotonic()))
+        log.log(level, "%s", record.describe(status, time.monotonic()), extra=OWN_WORDS)
 
 
 def _by_method(methods: dict[str, Route], method: str) -> Route | None:

@@ -97,7 +97,9 @@ class Choice:
             if self._ticket.cut_by is None:
                 self._metrics.triton_failed(error.kind, self._record.model)
                 raise in_api_words(error) from None
-        raise self._ticket.cut_by or InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
+        if self._ticket.cut_by is not None:
+            raise self._ticket.cut_by.again()
+        raise InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
 
     def _has_news(self) -> bool:
         """Whether a call became whole since this was asked last."""

@@ -90,7 +90,7 @@ class EmbeddingRun:
             self._record.received_s = time.monotonic()
         failures = [worker.exception() for worker in self._workers if not worker.cancelled()]
         if ticket.cut_by is not None:
-            raise ticket.cut_by
+            raise ticket.cut_by.again()
         for failure in failures:
             if failure is not None:
                 raise failure

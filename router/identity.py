@@ -28,6 +28,10 @@ class Doorkeeper:
         self._tenancy = tenancy
         self._is_private = is_private
 
+    def scope_for(self, scope: Scope | None, in_public: Scope | None) -> Scope | None:
+        """What a key needs here; None is open to everybody."""
+        return scope or (None if self._is_private else in_public)
+
     def identify(self, authorization: str | None, scope: Scope) -> Caller:
         """Raises INVALID_KEY or FORBIDDEN; never tells an unknown key from a revoked one."""
         if self._is_private and not self._tenancy.has_keys:

@@ -40,6 +40,8 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise TemplateBroken(f"the chat template does not compile: {error}") from error
+        # Jinja copies its globals for every rendering, and its own mapping of them is slow to walk through.
+        self._template.globals = dict(self._template.globals)
         self._special_tokens = dict(special_tokens or {})
         self.knows_tools = "tools" in source
 

@@ -42,6 +42,7 @@ class Ticket:
 
     def __init__(self, desk: TicketDesk, record: Record) -> None:
         self.record = record
+        # Raise it `again`: with the frames that it went through it would hold on to this ticket for good.
         self.cut_by: InflightError | None = None
         # Set by whoever charges for it; for code that ends well, to call before its last bytes leave.
         self.bill: Callable[[Outcome], None] = lambda outcome: None
@@ -55,7 +56,7 @@ class Ticket:
 
     def cut(self, reason: InflightError) -> None:
         if self.cut_by is None:
-            self.cut_by = reason
+            self.cut_by = reason.again()
             for each in self._work:
                 each.stop()
 

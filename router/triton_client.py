@@ -213,6 +213,7 @@ class TritonGeneration:
         self._ended = True
         if self._deadline is not None:
             self._deadline.cancel()
+            self._deadline = None  # it holds this generation
         if self._when_ended is not None:
             self._when_ended.set()
 

@@ -86,6 +86,10 @@ class InflightError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
 
+    def again(self) -> InflightError:
+        """The same failure, to be raised: one that was raised holds on to all it went through."""
+        return InflightError(self.kind, self.message, self.param, self.retry_after_s)
+
     def to_text(self) -> str:
         return f"{self.kind.label}: {self.message}"
 

@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from router.api.errors import respond_json
 from router.api.routes import Route
+from router.tenancy.model import Scope
 
 if TYPE_CHECKING:
     from router.http.exchange import Exchange
@@ -72,5 +73,14 @@ def routes(service: Service) -> list[Route]:
     return [
         Route("GET", "/health/live", live, "The process answers", scope=None),
         Route("GET", "/health/ready", ready, "Requests would be served now", scope=None),
-        Route("GET", "/metrics", shown, "Prometheus metrics of the router", None, "text/plain", scope=None),
+        Route(
+            "GET",
+            "/metrics",
+            shown,
+            "Prometheus metrics of the router",
+            answer="text/plain",
+            scope=None,
+            # Names and volumes of tenants are not for everybody who finds the port.
+            scope_in_public=Scope.ADMIN_READ,
+        ),
     ]

@@ -72,12 +72,12 @@ class Door:
                 try:
                     await job.run(ticket, service.metrics, take)
                     if ticket.cut_by is not None:
-                        raise ticket.cut_by
+                        raise ticket.cut_by.again()
                 except InflightError as error:
                     if ticket.cut_by is None:
                         service.metrics.triton_failed(error.kind, record.model)
                     delivery.fail(ticket.cut_by or error)
-                    raise ticket.cut_by or error from None
+                    raise (ticket.cut_by or error).again() from None
                 finally:
                     await job.settle()
                     transcript.write()

@@ -61,8 +61,11 @@ def price_of(row: RowMapping) -> Price:
     return Price(row["model"], row["prompt"], row["cached_prompt"], row["completion"])
 
 
+_USAGE_NAMES = tuple(each.name for each in fields(UsageRecord))
+
+
 def row_of_usage(record: UsageRecord) -> dict[str, Any]:
-    values = asdict(record)
+    values = {name: getattr(record, name) for name in _USAGE_NAMES}  # asdict() would copy deeply
     values["day"] = day_of(record.started_s)
     values["stages"] = msgspec.json.encode(record.stages).decode()
     return values

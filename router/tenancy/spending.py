@@ -40,8 +40,9 @@ class Treasury:
             by_id = {record.request_id: record for record in records if record.organisation_id not in gone}
             if not by_id:
                 return 0
-            insert = self._store.insert_new(usage).values([row_of_usage(each) for each in by_id.values()])
-            new = connection.scalars(insert.returning(usage.c.request_id)).all()
+            # Rows as parameters, not as values of the statement: it would be compiled again each time.
+            insert = self._store.insert_new(usage).returning(usage.c.request_id)
+            new = connection.scalars(insert, [row_of_usage(each) for each in by_id.values()]).all()
             costs: Counter[tuple[str, str]] = Counter()
             for record in (by_id[request_id] for request_id in new):
                 month = month_of(record.started_s)

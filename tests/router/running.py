@@ -133,6 +133,7 @@ async def running_router(
     data_dir: Path | None = None,
     safety: Safety | None = None,
     prompt_log: PromptLog | None = None,
+    is_private: bool = True,
 ) -> AsyncIterator[RunningRouter]:
     pipeline = FakePipeline()
     embedder = FakeEmbedder()
@@ -148,7 +149,7 @@ async def running_router(
             service = Service(
                 registry, desk, metrics, tenancy, store, file_limits or FileLimits(), safety, prompt_log
             )
-            app = App(service, Doorkeeper(tenancy, is_private=True))
+            app = App(service, Doorkeeper(tenancy, is_private))
             listener = Listener(app, app.refuse, limits, sweep_s, app.upload_limit)
             port = await listener.start("127.0.0.1", 0)
             async with httpx.AsyncClient(

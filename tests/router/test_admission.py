@@ -17,7 +17,7 @@ from router.tenancy.limits import NS_PER_S, Limit, Refusal
 from router.tenancy.model import Limits, Price, Scope
 from router.tenancy.rbac import SYSTEM
 from tests.fakes.pipeline import Step, words
-from tests.router.running import MODEL, QUESTION, RunningRouter
+from tests.router.running import MODEL, QUESTION, RunningRouter, running_router
 
 CHAT = {"model": MODEL, "messages": QUESTION, "max_tokens": 10}
 
@@ -66,6 +66,17 @@ async def test_health_metrics_and_the_description_need_no_key(router: RunningRou
     await router.new_key(await router.new_tenant())
     for path in ("/health/live", "/health/ready", "/metrics", "/openapi.json", "/docs"):
         assert (await router.http.get(path)).status_code == 200, path
+
+
+async def test_where_others_reach_the_router_metrics_need_the_administrations_key() -> None:
+    async with running_router(is_private=False) as router:
+        tenant = await router.new_tenant()
+        usual = await router.new_key(tenant)
+        watching = await router.new_key(tenant, scopes=frozenset({Scope.ADMIN_READ}))
+        expected = {"": 401, usual: 403, watching: 200}
+        for key, status in expected.items():
+            assert (await router.http.get("/metrics", headers=bearer(key))).status_code == status
+        assert (await router.http.get("/health/live")).status_code == 200
 
 
 async def test_unknown_revoked_and_malformed_keys_get_the_same_answer(router: RunningRouter) -> None:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from benchmarks.stack import RunningStack, running_stack
+from launcher.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
 from loadtest.mixed_lengths import all_at_once
 from loadtest.open_loop import run_plan
 from tests.stack.triton_calls import TritonCalls
@@ -32,8 +33,16 @@ def engine_process(stack: RunningStack) -> psutil.Process:
     return engine
 
 
-def shared_memory() -> set[Path]:
-    return set(Path("/dev/shm").glob("triton_python_backend_shm_region_*"))
+def shared_memory(run: str) -> set[Path]:
+    return set(SHARED_MEMORY_DIR.glob(f"{run}*"))
+
+
+def run_of(stack: RunningStack) -> str:
+    """How the names of this stack's regions begin: other stacks may come and go on the machine."""
+    option = "shm-region-prefix-name="
+    (name,) = {word.partition(option)[2] for p in family(stack) for word in p.cmdline() if option in word}
+    assert name.startswith(SHARED_MEMORY_PREFIX)
+    return name
 
 
 async def ask_until_answered(stack: RunningStack, http: httpx.AsyncClient, limit_s: float) -> None:
@@ -60,7 +69,7 @@ async def test_a_killed_engine_fails_its_requests_and_is_started_again(
     stack: RunningStack, long_answer_tokens: int
 ) -> None:
     body = {"model": stack.model, "max_tokens": max(1000, long_answer_tokens), "ignore_eos": True, **HELLO}
-    before, memory_before = engine_process(stack), shared_memory()
+    before, memory_before = engine_process(stack), shared_memory(run_of(stack))
     async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
         running = [asyncio.create_task(ask(http, {**body, "stream": index % 2 == 0})) for index in range(20)]
         while stack.used_blocks() == 0:  # noqa: ASYNC110  # a gauge cannot be waited for
@@ -76,23 +85,22 @@ async def test_a_killed_engine_fails_its_requests_and_is_started_again(
     assert not before.is_running()
     assert stack.used_blocks() == 0
     assert stack.gauge("nv_trt_llm_request_metrics", request_type="active") == 0
-    assert shared_memory() == memory_before
+    assert shared_memory(run_of(stack)) == memory_before
 
 
 async def test_a_stop_leaves_nothing_behind_however_busy_it_was(data_dir: Path) -> None:
     """Callers are watched while their requests end by the thousand. Asking Triton about them can keep it from
     unloading the model (docs/decisions/006); then the launcher ends it after 20 s."""
-    before = shared_memory()
     engine = {"inflight_runtime": "synthetic", "cancellation_check_period_ms": "1"}
     with running_stack(engine, data_dir=data_dir) as stack:
         async with TritonCalls(stack.triton_grpc_url) as triton:
             for _ in range(40):
                 await triton.generate_all([[1000, 1001]] * 32, 3)
-        members = family(stack)
+        members, run = family(stack), run_of(stack)
         assert len(members) >= 5
         assert stack.stop() == 0
         assert not [member for member in members if member.is_running()]
-        assert shared_memory() <= before
+        assert not shared_memory(run)
 
 
 async def test_a_stop_after_streamed_answers_takes_seconds(data_dir: Path) -> None:
@@ -106,15 +114,14 @@ async def test_a_stop_after_streamed_answers_takes_seconds(data_dir: Path) -> No
 
 
 def test_killed_parts_leave_nothing_behind_either(data_dir: Path) -> None:
-    before = shared_memory()
     with running_stack({"inflight_runtime": "synthetic"}, data_dir=data_dir) as stack:
-        members = family(stack)
+        members, run = family(stack), run_of(stack)
         for member in members:
             if member.name() in ("tritonserver", "triton_python_b"):
                 member.send_signal(signal.SIGKILL)
         assert stack.stop() == 0
         assert not [member for member in members if member.is_running()]
-        assert shared_memory() <= before
+        assert not shared_memory(run)
 
 
 def test_a_second_start_takes_seconds(

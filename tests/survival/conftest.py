@@ -126,6 +126,11 @@ def _sum(text: str, family: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"{family}{{"))
 
 
+def cpu_of(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
 @contextmanager
 def fortress(
     folder: Path, data_dir: Path, tokenizer: Tokenizer, tokens_per_s: int = TOKENS_PER_S

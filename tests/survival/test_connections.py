@@ -11,21 +11,15 @@ import time
 from dataclasses import dataclass, field
 
 import httpx
-import psutil
 import pytest
 
-from tests.survival.conftest import Fortress, until
+from tests.survival.conftest import Fortress, cpu_of, until
 
 HEADER_S, BODY_S, STALL_S = 10.0, 30.0, 30.0
 SLACK_S = 3.0
 IDLE = 2000
 STALLED = 8
 ALLOCATOR_BYTES = 2 << 20  # kept by it after the first requests of a kind
-
-
-def cpu_of(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
 
 
 def head(quick: Fortress, path: str, length: int) -> bytes:

@@ -82,7 +82,7 @@ async def test_t40_a_router_killed_again_and_again_bills_what_it_delivered_once(
 ) -> None:
     """What a client got whole is in the ledger; an answer that was cut by the kill may be there or not."""
     chance, delivered, asked = random.Random(40), 0, 0
-    for _ in range(50 if full else 4):
+    for _ in range(50 if full else 3):
         router = mortal.router
         async with mortal.client() as http:
             asking = [asyncio.ensure_future(ask(mortal, http)) for _ in range(12)]
