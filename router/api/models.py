@@ -48,7 +48,5 @@ def routes(service: Service) -> list[Route]:
     listed, shown = ListModels(service.registry), ShowModel(service.registry)
     return [
         Route("GET", "/v1/models", listed, "What is served", answer="ModelList"),
-        Route(
-            "GET", "/v1/models/{id}", shown, "One model that is served", answer="Model", takes_rest=True
-        ),
+        Route("GET", "/v1/models/{id}", shown, "One model that is served", answer="Model", takes_rest=True),
     ]
