@@ -152,12 +152,14 @@ async def running_router(
             app = App(service, Doorkeeper(tenancy, is_private))
             listener = Listener(app, app.refuse, limits, sweep_s, app.upload_limit)
             port = await listener.start("127.0.0.1", 0)
-            async with httpx.AsyncClient(
-                base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=10
-            ) as http:
-                yield RunningRouter(pipeline, desk, metrics, listener, port, http, service, embedder, app)
-            await listener.close()
-            store.close()
+            try:
+                async with httpx.AsyncClient(
+                    base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=10
+                ) as http:
+                    yield RunningRouter(pipeline, desk, metrics, listener, port, http, service, embedder, app)
+            finally:
+                await listener.close()
+                store.close()
 
 
 @asynccontextmanager
