@@ -231,7 +231,8 @@ def test_the_router_tells_where_the_time_of_a_request_went(
     def sums() -> dict[str, float]:
         with urllib.request.urlopen(f"{steady_stack.url}/metrics", timeout=10) as response:
             lines = response.read().decode().splitlines()
-        found = [line for line in lines if line.startswith("inflight_stage_seconds_sum")]
+        of_stages = [line for line in lines if line.startswith("inflight_stage_seconds_sum")]
+        found = [line for line in of_stages if f'model="{steady_stack.model}"' in line]
         return {line.split('stage="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in found}
 
     before = sums()
