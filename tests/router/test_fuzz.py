@@ -13,15 +13,9 @@ from typing import Any
 import hypothesis
 import pytest
 import requests
-import schemathesis
 import uvloop
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
-from schemathesis.checks import not_a_server_error
-from schemathesis.core.result import Ok
-from schemathesis.generation import GenerationMode
-from schemathesis.schemas import APIOperation
-from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
 from router.app import App
 from router.http.listener import Listener
@@ -31,6 +25,17 @@ from router.tenancy.model import Role, Scope
 from router.tenancy.rbac import SYSTEM
 from tests.router.kserve.running import running_kserve
 from tests.router.running import EMBEDDER, MODEL
+
+schemathesis = pytest.importorskip("schemathesis", reason="it needs Python 3.11")
+
+from schemathesis.checks import not_a_server_error  # noqa: E402 - if it is there
+from schemathesis.core.result import Ok  # noqa: E402 - if it is there
+from schemathesis.generation import GenerationMode  # noqa: E402 - if it is there
+from schemathesis.schemas import APIOperation  # noqa: E402 - if it is there
+from schemathesis.specs.openapi.checks import (  # noqa: E402 - if it is there
+    content_type_conformance,
+    response_schema_conformance,
+)
 
 pytestmark = pytest.mark.timeout(900)
 GONE = object()
