@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from router.http.connection import Connection, Limits
+from router.http.connection import Limits
 from router.http.exchange import Exchange
 from router.http.listener import Listener
 from router.pipeline import Delta
@@ -201,14 +201,14 @@ async def test_nothing_is_kept_of_a_body_that_was_refused_nor_of_a_connection_th
     router: RunningRouter,
 ) -> None:
     """Not even until the garbage collector comes, which is seldom."""
+    client = await RawClient.connect(router.port)
     gc.collect()
     gc.disable()
     try:
-        client = await RawClient.connect(router.port)
         await client.send(b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
         await client.send(b"1\r\n{\r\n" * 1_000_000)
         assert (await client.reply()).status == 413
-        (connection,) = (each for each in gc.get_objects() if type(each) is Connection)
+        (connection,) = router.listener._connections
         assert not connection._body
         gone = weakref.ref(connection)
         del connection
@@ -216,6 +216,7 @@ async def test_nothing_is_kept_of_a_body_that_was_refused_nor_of_a_connection_th
         await router.until(lambda: gone() is None)
     finally:
         gc.enable()
+        await client.close()
 
 
 async def test_endless_trailers_are_refused(client: RawClient) -> None:
