@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.api.calls import in_api_words
-from router.pipeline import FINISH_REASONS
+from router.pipeline import FINISH_REASONS, read_to_the_end
 from router.stop_text import StopScanner
 from router.token_log import TokenLog
 
@@ -110,11 +110,7 @@ class Choice:
         """Reads to the end of the stream, so that the engine is known to be done with the request."""
         if not self.finish_reason:
             self._generation.stop()
-        try:
-            async for _ in self._generation:
-                pass
-        except InflightError:
-            pass  # the client has its answer already
+        await read_to_the_end(self._generation)
 
     def _take(self, delta: Delta) -> str:
         """The part of a delta that may leave; sets `finish_reason` when it is the last."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from python_backend.wire.errors import InflightError
 from router.stages import EngineTimes
 
 if TYPE_CHECKING:
@@ -97,3 +98,18 @@ class Pipeline(Protocol):
 
     async def ready(self) -> bool:
         """Whether a request sent now would be served."""
+
+
+class Ending(Protocol):
+    """Work that can be read to its end, whatever it yields."""
+
+    def __aiter__(self) -> AsyncIterator[object]: ...
+
+
+async def read_to_the_end(work: Ending) -> None:
+    """So that the engine is known to be done with the request; its client has an answer already."""
+    try:
+        async for _ in work:
+            pass
+    except InflightError:
+        pass

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
-from python_backend.wire.errors import InflightError
 from python_backend.wire.tensors import ENSEMBLE
 from router.answering import need_of
 from router.kserve.answers import Answer, number, pick, read_outputs
 from router.kserve.guarding import FILTERED, GuardedText, check_prompts
 from router.kserve.parameters import EMPTY_FINAL
 from router.kserve.tensors import Value, by_name, refuse
-from router.pipeline import FINISH_REASONS, MAX_NEW_TOKENS, GenerationCall
+from router.pipeline import FINISH_REASONS, MAX_NEW_TOKENS, GenerationCall, read_to_the_end
 from router.tenancy.model import Scope
 from router.ticket import Outcome
 from router.triton_messages import STOP_WORDS, is_final, read_delta
@@ -152,11 +151,7 @@ class GenerationJob:
     async def settle(self) -> None:
         """Reads to the end, so that the engine is known to be done; stopping what has ended does nothing."""
         self._generation.stop()
-        try:
-            async for _ in self._generation:
-                pass
-        except InflightError:
-            pass  # the client has its answer already
+        await read_to_the_end(self._generation)
 
     def _count(self, response: Any, row: int, metrics: Metrics) -> None:
         record, now_s = self._record, time.monotonic()

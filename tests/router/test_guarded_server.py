@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 import trustme
 
 from tests.fakes.triton_server import FakeTriton, story
-from tests.router.test_server import _port, _read
+from tests.router.process import started_router
 from tests.router.test_tls import AUTHORITY, OTHER_AUTHORITY, trusting, written
 
 RULES = '[[rules]]\nname = "magic words"\nterms = ["xyzzy"]\nwhole_words = false\n'
@@ -49,23 +48,17 @@ async def guarded(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[Guarded
         f'prompt_log_dir = "{tmp_path}/prompts"\nretention_days = 30\n'
         f'[[models]]\nname = "tiny"\ncheckpoint_dir = "{tmp_path}"\n'
     )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "router", "--settings", str(settings), stderr=asyncio.subprocess.PIPE
-    )
-    log: list[str] = []
-    reading = asyncio.ensure_future(_read(process, log))
+    client = trusting(AUTHORITY, OTHER_AUTHORITY)
     try:
-        port = await asyncio.wait_for(_port(log), 20)
-        client = trusting(AUTHORITY, OTHER_AUTHORITY)
-        async with httpx.AsyncClient(
-            base_url=f"https://127.0.0.1:{port}", verify=client, trust_env=False
-        ) as http:
-            yield Guarded(process, http, triton, f"http://127.0.0.1:{unused_tcp_port}", tmp_path, log)
+        async with (
+            started_router(settings) as started,
+            httpx.AsyncClient(
+                base_url=f"https://127.0.0.1:{started.port}", verify=client, trust_env=False
+            ) as http,
+        ):
+            health_url = f"http://127.0.0.1:{unused_tcp_port}"
+            yield Guarded(started.process, http, triton, health_url, tmp_path, started.log)
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        await reading
         await triton.stop()
 
 

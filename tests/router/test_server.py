@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import signal
 import sys
 import time
@@ -14,6 +13,7 @@ import httpx
 import pytest
 
 from tests.fakes.triton_server import FakeTriton, Reply, story
+from tests.router.process import started_router
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -43,35 +43,14 @@ async def served(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterato
         f'data_dir = "{tmp_path}"\n'
         f'[[models]]\nname = "tiny"\ncheckpoint_dir = "{tmp_path}"\n'
     )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "router", "--settings", str(settings), stderr=asyncio.subprocess.PIPE
-    )
-    log: list[str] = []
-    reading = asyncio.ensure_future(_read(process, log))
     try:
-        port = await asyncio.wait_for(_port(log), 20)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
-            yield RouterProcess(process, http, triton, log)
+        async with (
+            started_router(settings) as started,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{started.port}", trust_env=False) as http,
+        ):
+            yield RouterProcess(started.process, http, triton, started.log)
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        await reading
         await triton.stop()
-
-
-async def _read(process: asyncio.subprocess.Process, log: list[str]) -> None:
-    assert process.stderr is not None
-    async for line in process.stderr:
-        log.append(line.decode())
-
-
-async def _port(log: list[str]) -> int:
-    while True:
-        for line in log:
-            if found := re.search(r"listening on https?://127\.0\.0\.1:(\d+)", line):
-                return int(found[1])
-        await asyncio.sleep(0.02)
 
 
 async def _logged(log: list[str], text: str) -> None:
