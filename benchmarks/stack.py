@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -29,7 +30,13 @@ class RunningStack:
     model: str
     process: subprocess.Popen[str]
     output_file: Path
+    state_dir: Path
     grpc_url: str = ""  # the router's, for Triton's clients
+
+    @property
+    def triton_grpc_urls(self) -> list[str]:
+        """Of all its Triton servers, as it announced them."""
+        return re.findall(r"^  (?:Triton|and) +(\S+)  \(gRPC\)", self.output(), re.MULTILINE)
 
     def output(self) -> str:
         return self.output_file.read_text()
@@ -67,10 +74,11 @@ def running_stack(
     model: str | None = None,
     data_dir: Path | None = None,
     router_settings: Mapping[str, Any] | None = None,
+    triton_servers: int = 1,
 ) -> Iterator[RunningStack]:
     """A ready stack with the given engine parameters, on free ports."""
     with tempfile.TemporaryDirectory(prefix="inflight-") as folder:
-        stack = start_stack(Path(folder), engine or {}, model, data_dir, router_settings)
+        stack = start_stack(Path(folder), engine or {}, model, data_dir, router_settings, triton_servers)
         try:
             wait_until_ready(stack)
             yield stack
@@ -88,6 +96,7 @@ def start_stack(
     model: str | None = None,
     data_dir: Path | None = None,
     router_settings: Mapping[str, Any] | None = None,
+    triton_servers: int = 1,
 ) -> RunningStack:
     port, grpc_port, metrics_port, kserve_port = free_port(), free_port(), free_port(), free_port()
     config = folder / "inflight.toml"
@@ -96,7 +105,7 @@ def start_stack(
     config.write_text(f"[engine]\n{_toml(engine)}[router]\n{_toml(router)}")
     command = [sys.executable, "-m", "launcher", "up", "--config", str(config), "--port", str(port)]
     command += ["--triton-grpc-port", str(grpc_port), "--triton-metrics-port", str(metrics_port)]
-    command += ["--grpc-port", str(kserve_port)]
+    command += ["--grpc-port", str(kserve_port), "--triton-servers", str(triton_servers)]
     command += ["--model", model] if model else []
     command += ["--data-dir", str(data_dir)] if data_dir else []
     output_file = folder / "output.txt"
@@ -116,6 +125,7 @@ def start_stack(
         model=Path(model).name.lower() if model else "smollm2-135m-instruct",
         process=process,
         output_file=output_file,
+        state_dir=Path(router["state_dir"]),
         grpc_url=f"127.0.0.1:{kserve_port}",
     )
 

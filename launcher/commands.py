@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from client.cli import ask, chat
-from launcher import administration
+from launcher import administration, releases
 from launcher.settings import StackSettings
 
 DEFAULTS = StackSettings()
@@ -59,11 +59,17 @@ def up(
             f"[default: {DEFAULTS.grpc_port}]"
         ),
     ] = None,
+    triton_servers: Annotated[
+        int | None,
+        typer.Option(
+            help=f"How many Triton servers, with the same models each. [default: {DEFAULTS.triton_servers}]"
+        ),
+    ] = None,
     triton_grpc_port: Annotated[
-        int | None, typer.Option(help="Triton's gRPC port. [default: a free one]")
+        int | None, typer.Option(help="The first Triton's gRPC port. [default: a free one]")
     ] = None,
     triton_metrics_port: Annotated[
-        int | None, typer.Option(help="Triton's metrics port. [default: a free one]")
+        int | None, typer.Option(help="The first Triton's metrics port. [default: a free one]")
     ] = None,
     drain_timeout_s: Annotated[
         float | None,
@@ -93,6 +99,7 @@ def up(
         "embeddings": embeddings,
         "data_dir": data_dir,
         "grpc_port": grpc_port,
+        "triton_servers": triton_servers,
         "triton_grpc_port": triton_grpc_port,
         "triton_metrics_port": triton_metrics_port,
         "drain_timeout_s": drain_timeout_s,
@@ -142,6 +149,7 @@ def perplexity(
 app.command()(chat)
 app.command()(ask)
 administration.add_to(app)
+releases.add_to(app)
 
 
 @app.command()

@@ -25,7 +25,7 @@ from rich.progress import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rich.table import Table
 
@@ -89,7 +89,7 @@ class StackConsole:
         self,
         url: str,
         model: str,
-        triton: TritonServer,
+        tritons: Sequence[TritonServer],
         logs: Path,
         took_s: float,
         computes_on: str | None = None,
@@ -107,7 +107,9 @@ class StackConsole:
             self.say(f"  computes on {computes_on}")
         if grpc_url:
             self.say(f"  gRPC     {grpc_url}  (KServe v2, for Triton's clients)")
-        self.say(f"  Triton   {triton.grpc_url}  (gRPC), {triton.metrics_url}")
+        for number, triton in enumerate(tritons):
+            label = "and" if number else "Triton"
+            self.say(f"  {label:<8} {triton.grpc_url}  (gRPC), {triton.metrics_url}")
         if not needs_key:
             self.say(
                 f"  keys     none yet: anyone on this machine is served ({own_command()} keys create --help)"

@@ -9,6 +9,7 @@ import socket
 # Below the range from which Linux takes the ports of outgoing connections, so that a free port is still free
 # when Triton is started again.
 FREE_PORT_RANGE = range(20_000, 32_000)
+HIGHEST_PORT = 65_535
 
 
 class PortUnusable(Exception):
@@ -24,6 +25,14 @@ def claim_port(host: str, wanted: int, flag: str, taken: set[int]) -> int:
         raise PortUnusable(f"port {wanted} on {host} is already in use; choose another with {flag}")
     taken.add(wanted)
     return wanted
+
+
+def claim_next_port(host: str, after: int, flag: str, taken: set[int]) -> int:
+    """The first free port above one that was chosen; any free one where 0 was."""
+    for port in range(after + 1, HIGHEST_PORT + 1) if after else ():
+        if port not in taken and is_free(host, port, flag):
+            return claim_port(host, port, flag, taken)
+    return claim_port(host, 0, flag, taken)
 
 
 def is_free(host: str, port: int, flag: str) -> bool:

@@ -97,16 +97,16 @@ def reap_adopted(own: Iterable[ChildProcess]) -> None:
             os.waitpid(status.si_pid, 0)
 
 
-def descendants(spare: ChildProcess | None = None) -> list[psutil.Process]:
-    """All processes below this one, except `spare` and what is below it."""
+def descendants(spare: Iterable[ChildProcess] = ()) -> list[psutil.Process]:
+    """All processes below this one, except those to spare and what is below them."""
     found = psutil.Process().children(recursive=True)
-    if spare is None or not spare.running:
-        return found
-    with suppress(psutil.NoSuchProcess):
-        spared = psutil.Process(spare.pid)
-        kept = {spared, *spared.children(recursive=True)}
-        return [process for process in found if process not in kept]
-    return found
+    kept: set[psutil.Process] = set()
+    for child in spare:
+        if child.running:
+            with suppress(psutil.NoSuchProcess):
+                spared = psutil.Process(child.pid)
+                kept |= {spared, *spared.children(recursive=True)}
+    return [process for process in found if process not in kept]
 
 
 def marked_processes(stack_id: str) -> list[psutil.Process]:

@@ -35,6 +35,19 @@ def write_repository(
         set_parameters(target / model.name / "config.pbtxt", parameters.get(model.name, {}))
 
 
+def open_releases(state_dir: Path, built_in: Collection[str]) -> Path:
+    """The repository of the releases, which outlives the run; nothing in it is loaded when Triton starts.
+
+    Broken models there do not keep it from starting; one that is called as one of the stack's own does.
+    """
+    repository = state_dir / "releases" / "repository"
+    repository.mkdir(parents=True, exist_ok=True)
+    for name in sorted(built_in):
+        if (repository / name).exists():
+            raise RepositoryError(f"{repository / name} has the name of a model of the stack: move it away")
+    return repository
+
+
 def set_parameters(config_path: Path, values: Parameters) -> None:
     if not values:
         return

@@ -5,17 +5,18 @@ from __future__ import annotations
 import http.client
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from launcher.settings import SettingsError
 from launcher.toml_writing import to_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from launcher.models.checkpoint import Checkpoint
+    from launcher.models.fingerprint import Fingerprint
     from launcher.triton import TritonServer
 
 PIPELINE = "ensemble"
@@ -50,6 +51,24 @@ def longest_stop_s(drain_timeout_s: float, extra: Mapping[str, Any]) -> float:
 
 
 @dataclass(frozen=True)
+class BuiltIn:
+    """A model that the stack brings with it; `parameters` are its engine's, as far as they were chosen."""
+
+    checkpoint: Checkpoint
+    fingerprint: Fingerprint
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def table(self) -> dict[str, Any]:
+        return {
+            "name": self.checkpoint.name,
+            "checkpoint_dir": str(self.checkpoint.directory),
+            "weights_sha256": self.fingerprint.weights_sha256,
+            "tokenizer_sha256": self.fingerprint.tokenizer_sha256,
+        }
+
+
+@dataclass(frozen=True)
 class RouterProcess:
     host: str
     port: int
@@ -75,38 +94,30 @@ class RouterProcess:
 
     def write_settings(
         self,
-        triton: TritonServer,
-        checkpoint: Checkpoint,
+        tritons: Sequence[TritonServer],
+        text: BuiltIn,
         drain_timeout_s: float,
         extra: Mapping[str, Any],
-        embeddings: Checkpoint | None = None,
+        embeddings: BuiltIn | None = None,
     ) -> None:
-        model = {
-            "name": checkpoint.name,
-            "pipeline": PIPELINE,
-            "engine": ENGINE,
-            "checkpoint_dir": str(checkpoint.directory),
-        }
+        model = {**text.table, "pipeline": PIPELINE, "engine": ENGINE, "parameters": text.parameters}
         document = {
             "host": self.host,
             "port": self.port,
             "grpc_port": self.grpc_port,
-            "triton_grpc_url": triton.grpc_url,
             "data_dir": str(self.data_dir),
             "drain_timeout_s": drain_timeout_s,
             **extra,
+            "triton_servers": [{"url": triton.grpc_url, "secret": triton.secret} for triton in tritons],
             "models": [model],
         }
         if self.health_port:
             document["health_port"] = self.health_port
         if embeddings is not None:
-            document["embedders"] = [
-                {
-                    "name": embeddings.name,
-                    "triton_model": EMBEDDINGS,
-                    "checkpoint_dir": str(embeddings.directory),
-                }
-            ]
+            document["embedders"] = [{**embeddings.table, "triton_model": EMBEDDINGS}]
+        # For nobody else: with the secrets one can load models.
+        self.settings_path.touch(mode=0o600)
+        self.settings_path.chmod(0o600)
         self.settings_path.write_text(to_toml(document), encoding="utf-8")
 
     def is_ready(self) -> bool:

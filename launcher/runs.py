@@ -27,13 +27,16 @@ class Run:
     stack_id: str
     directory: Path
 
-    @property
-    def shared_memory_prefix(self) -> str:
-        return f"{SHARED_MEMORY_PREFIX}{self.stack_id}_"
+    def shared_memory_prefix(self, triton: int) -> str:
+        """How the names of the regions of one of its Triton servers begin."""
+        return f"{SHARED_MEMORY_PREFIX}{self.stack_id}_{triton}_"
 
-    def remove_shared_memory(self) -> None:
-        """Triton leaves one region per killed stub or server. Only for a stack without a live Triton."""
-        for region in SHARED_MEMORY_DIR.glob(f"{self.shared_memory_prefix}*"):
+    def remove_shared_memory(self, triton: int | None = None) -> None:
+        """Triton leaves one region per killed stub or server. Only when that server, or each one, is dead."""
+        prefix = f"{SHARED_MEMORY_PREFIX}{self.stack_id}_"
+        if triton is not None:
+            prefix = self.shared_memory_prefix(triton)
+        for region in SHARED_MEMORY_DIR.glob(f"{prefix}*"):
             region.unlink(missing_ok=True)
 
     def retire(self) -> None:

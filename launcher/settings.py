@@ -23,10 +23,13 @@ DEFAULT_FILE = Path("inflight.toml")
 SECTIONS = ("stack", "router", "engine")
 # The launcher writes these itself, from [stack] and from what it started.
 ROUTER_KEYS_OF_OURS = frozenset(
-    {"host", "port", "grpc_port", "triton_grpc_url", "data_dir", "drain_timeout_s", "models", "embedders"}
+    {"host", "port", "grpc_port", "triton_servers", "data_dir", "drain_timeout_s", "models", "embedders"}
 )
-ROUTER_PATHS = frozenset({"tls_cert", "tls_key", "tls_client_ca", "safety_rules", "prompt_log_dir"})
+ROUTER_PATHS = frozenset(
+    {"state_dir", "pepper_file", "tls_cert", "tls_key", "tls_client_ca", "safety_rules", "prompt_log_dir"}
+)
 ENGINE_KEYS_OF_OURS = frozenset({"gpt_model_path", "tokenizer_dir"})
+MOST_TRITON_SERVERS = 16
 
 
 class SettingsError(Exception):
@@ -45,7 +48,8 @@ class StackSettings:
     data_dir: Path = field(default_factory=default_data_dir)
     model: str = "smollm2-135m-instruct"
     embeddings: str = "all-minilm-l6-v2"  # nothing: none is served
-    triton_grpc_port: int = 0
+    triton_servers: int = 1  # with the same models each
+    triton_grpc_port: int = 0  # of the first one
     triton_metrics_port: int = 0
     grpc_port: int = 8081  # of the router, for Triton's clients; -1: none
     drain_timeout_s: float = 30.0
@@ -57,6 +61,8 @@ class StackSettings:
         if not -1 <= self.grpc_port <= 65535:
             allowed = "1 to 65535, 0 for any free port, or -1 for none"
             raise refusal("stack.grpc_port", self.grpc_port, allowed)
+        if not 1 <= self.triton_servers <= MOST_TRITON_SERVERS:
+            raise refusal("stack.triton_servers", self.triton_servers, f"1 to {MOST_TRITON_SERVERS}")
         if not 0 <= self.drain_timeout_s <= 3600:
             raise refusal("stack.drain_timeout_s", self.drain_timeout_s, "0 to 3600 seconds")
         ports = (self.port, self.grpc_port, self.triton_grpc_port, self.triton_metrics_port)
@@ -159,6 +165,11 @@ def engine_settings(values: Mapping[str, Any]) -> Mapping[str, str]:
     except InflightError as error:
         raise SettingsError(f"[engine] {error}") from error
     return parameters
+
+
+def state_dir(settings: Settings) -> Path:
+    """Where the router keeps what it must not lose, and the releases lie."""
+    return Path(settings.router.get("state_dir") or settings.stack.data_dir)
 
 
 def packed_cache_dir(settings: Settings) -> str:

@@ -9,27 +9,31 @@ from typing import TYPE_CHECKING
 from launcher.bundled import bundled_with
 from launcher.engine_task import PREPARE, run_engine_task
 from launcher.loading import LoadingView
-from launcher.mending import ModelMender
 from launcher.models.checkpoint import Checkpoint, resolve_checkpoint
 from launcher.models.embeddings import find_embeddings
-from launcher.ports import claim_port
+from launcher.models.fingerprint import fingerprint
 from launcher.processes import STACK_ID_VARIABLE, ChildProcess, become_subreaper, descendants, end_all
-from launcher.repository import read_parameters, set_parameters, write_repository
+from launcher.repository import open_releases, read_parameters, set_parameters, write_repository
 from launcher.router_process import (
     EMBEDDINGS,
     ENGINE,
     PIPELINE,
+    BuiltIn,
     RouterProcess,
     check_router_settings,
     longest_stop_s,
 )
 from launcher.runs import Run, open_run
 from launcher.runtime import build_runtime
-from launcher.settings import packed_cache_dir
+from launcher.settings import ENGINE_KEYS_OF_OURS, packed_cache_dir, state_dir
+from launcher.stack_ports import claim_ports
 from launcher.supervisor import Service, Supervisor
-from launcher.triton import ADDRESS, StubWatch, TritonServer
+from launcher.triton import TritonServer
+from launcher.triton_services import TritonServices
+from python_backend.wire.parameters import parse_engine_parameters
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from launcher.console import StackConsole
@@ -37,11 +41,8 @@ if TYPE_CHECKING:
     from launcher.stop_signals import StopSignals
 
 TICK_S = 0.1
-LOAD_TIMEOUT_S = 600.0
-UNLOAD_TIMEOUT_S = 20.0
-# A Triton that had a dead model, and was asked something of it, waits for it in vain when it is stopped.
-UNLOAD_AFTER_MENDING_S = 8.0
 ROUTER_START_TIMEOUT_S = 60.0
+PACKED_CACHE = "inflight_packed_cache_dir"
 
 
 class Stack:
@@ -63,6 +64,8 @@ class Stack:
         self._router_command = router_command
         self._prepare_command = prepare_command or PREPARE
         self._supervisor = Supervisor(console)
+        self._tritons: list[Service] = []
+        self._parameters: dict[str, str] = {}
         self._computes_on: str | None = None
         self._embeddings: str | None = None
 
@@ -80,18 +83,16 @@ class Stack:
 
     def _run(self, run: Run, began_s: float) -> int:
         with self._signals.interrupting():
-            checkpoint, triton, router = self._prepare(run)
-        triton_service, router_service = self._services(run, triton, router)
-        for service, label in (
-            (triton_service, "Loading the model"),
-            (router_service, "Starting the router"),
-        ):
-            self._come_up(service, label)
+            checkpoint, tritons, router = self._prepare(run)
+        self._tritons, router_service = self._services(run, tritons, router)
+        for services in self._rounds():
+            self._come_up(services, "Loading the model")
+        self._come_up([router_service], "Starting the router")
         took_s = time.monotonic() - began_s
         self._console.announce(
             router.url,
             checkpoint.name,
-            triton,
+            tritons,
             run.directory,
             took_s,
             self._computes_on,
@@ -104,22 +105,12 @@ class Stack:
             time.sleep(TICK_S)
         return 0
 
-    def _prepare(self, run: Run) -> tuple[Checkpoint, TritonServer, RouterProcess]:
+    def _prepare(self, run: Run) -> tuple[Checkpoint, list[TritonServer], RouterProcess]:
         """Everything that can be refused or takes long, before the first process is started."""
         stack = self._settings.stack
         router_settings_path = run.directory / "router.toml"
         check_router_settings(stack.host, stack.data_dir, self._settings.router, router_settings_path)
-        taken: set[int] = set()
-        port = claim_port(stack.host, stack.port, "--port", taken)
-        own_grpc_port = stack.grpc_port
-        if own_grpc_port >= 0:
-            own_grpc_port = claim_port(stack.host, own_grpc_port, "--grpc-port", taken)
-        grpc_port = claim_port(ADDRESS, stack.triton_grpc_port, "--triton-grpc-port", taken)
-        metrics_port = claim_port(ADDRESS, stack.triton_metrics_port, "--triton-metrics-port", taken)
-        tls = bool(self._settings.router.get("tls_cert"))
-        health_port = self._settings.router.get("health_port", 0)
-        if tls:
-            health_port = claim_port(ADDRESS, health_port, "[router] health_port", taken)
+        ports = claim_ports(self._settings)
         runtime = build_runtime(self._project_root, run.directory)
         needs_weights = self._settings.engine.get("inflight_weights") != "random"
         bundled = bundled_with(self._project_root)
@@ -128,12 +119,32 @@ class Stack:
         self._embeddings = embeddings.name if embeddings else None
         repositories = self._write_repositories(run, checkpoint, embeddings)
         self._prepare_engine(run)
-        triton = TritonServer(runtime, repositories, run.shared_memory_prefix, grpc_port, metrics_port)
+        entries = (PIPELINE, EMBEDDINGS) if embeddings else (PIPELINE,)
+        tritons = [
+            TritonServer(runtime, repositories, run.shared_memory_prefix(number), *pair, entries, number)
+            for number, pair in enumerate(ports.tritons)
+        ]
         router = RouterProcess(
-            stack.host, port, router_settings_path, stack.data_dir, tls, health_port, own_grpc_port
+            stack.host,
+            ports.router,
+            router_settings_path,
+            stack.data_dir,
+            bool(self._settings.router.get("tls_cert")),
+            ports.health,
+            ports.router_grpc,
         )
-        router.write_settings(triton, checkpoint, stack.drain_timeout_s, self._settings.router, embeddings)
-        return checkpoint, triton, router
+        router.write_settings(
+            tritons,
+            self._built_in(checkpoint, self._parameters),
+            stack.drain_timeout_s,
+            self._settings.router,
+            self._built_in(embeddings) if embeddings else None,
+        )
+        return checkpoint, tritons, router
+
+    def _built_in(self, checkpoint: Checkpoint, parameters: Mapping[str, str] | None = None) -> BuiltIn:
+        known_by = fingerprint(checkpoint, self._settings.stack.data_dir, self._console)
+        return BuiltIn(checkpoint, known_by, parameters or {})
 
     def _write_repositories(
         self, run: Run, checkpoint: Checkpoint, embeddings: Checkpoint | None
@@ -146,96 +157,99 @@ class Stack:
                 **self._settings.engine,
                 "gpt_model_path": model_path,
                 "tokenizer_dir": directory,
-                "inflight_packed_cache_dir": packed_cache_dir(self._settings),
+                PACKED_CACHE: packed_cache_dir(self._settings),
             },
         }
         left_out = [EMBEDDINGS]
         if embeddings is not None:
             parameters[EMBEDDINGS] = {"checkpoint_dir": str(embeddings.directory)}
             left_out = []
-        names = ("model_repository", "ensembles")
-        for name in names:
-            write_repository(self._project_root / name, run.directory / name, parameters, left_out)
-        return tuple(run.directory / name for name in names)
+        written = [run.directory / name for name in ("model_repository", "ensembles")]
+        for target in written:
+            write_repository(self._project_root / target.name, target, parameters, left_out)
+        built_in = {model.name for target in written for model in target.iterdir()}
+        return (*written, open_releases(state_dir(self._settings), built_in))
 
     def _prepare_engine(self, run: Run) -> None:
         """Here the user can watch; in Triton it would be a load that takes unexplained minutes."""
         config = run.directory / "model_repository" / ENGINE / "config.pbtxt"
-        parameters = read_parameters(config)
-        if parameters.get("inflight_runtime") == "synthetic":
+        told = read_parameters(config)
+        places = {*ENGINE_KEYS_OF_OURS, PACKED_CACHE}
+        self._parameters = {key: value for key, value in self._settings.engine.items() if key not in places}
+        if told.get("inflight_runtime") == "synthetic":
             return
-        for found in run_engine_task(self._prepare_command, parameters, self._console):
+        for found in run_engine_task(self._prepare_command, told, self._console):
             if device := found.get("inflight_device"):
                 # Decided once: an engine that is started again without its GPU is not to turn to the CPU.
                 set_parameters(config, {"inflight_device": device})
                 self._computes_on = found["computes_on"]
+                chosen = {"gpt_model_type": "V1", "gpt_model_path": "-", **self._parameters}
+                precision = parse_engine_parameters(chosen).on(device).precision
+                self._parameters |= {"inflight_device": device, "inflight_precision": precision}
 
-    def _services(self, run: Run, triton: TritonServer, router: RouterProcess) -> tuple[Service, Service]:
+    @property
+    def _is_on_gpu(self) -> bool:
+        return self._parameters.get("inflight_device") == "cuda"
+
+    def _services(
+        self, run: Run, tritons: list[TritonServer], router: RouterProcess
+    ) -> tuple[list[Service], Service]:
         environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
         router_child = ChildProcess(
             self._router_command or router.command(), environment, run.directory / "router.log"
         )
-        triton_child = ChildProcess(
-            triton.command(), triton.runtime.environment(environment), run.directory / "triton.log"
-        )
-
-        def load_embeddings() -> None:
-            triton.load(EMBEDDINGS)
-            triton_service.stop_timeout_s = UNLOAD_AFTER_MENDING_S
-
-        # What makes embeddings comes back by itself, while text goes on.
-        watch = StubWatch(menders={EMBEDDINGS: ModelMender(EMBEDDINGS, load_embeddings, self._console)})
-
-        def clean_up_after_triton() -> None:
-            end_all(descendants(spare=router_child))
-            run.remove_shared_memory()
-
-        triton_service = Service(
-            "Triton",
-            triton_child,
-            is_ready=lambda: triton.is_ready(PIPELINE),
-            start_timeout_s=LOAD_TIMEOUT_S,
-            stop_timeout_s=UNLOAD_TIMEOUT_S,
-            find_fault=lambda now_s: watch.find_fault(triton_child.pid, now_s),
-            clean_up_after=clean_up_after_triton,
-        )
+        # Text goes on without embeddings, as it does without any release.
+        needed = {model.name for model in (run.directory / "model_repository").iterdir()} - {EMBEDDINGS}
+        spreads = self._is_on_gpu and not self._settings.engine.get("gpu_device_ids")
+        services = TritonServices(run, self._console, needed, spreads).of(tritons, environment, router_child)
+        stop_s = longest_stop_s(self._settings.stack.drain_timeout_s, self._settings.router)
         router_service = Service(
             "the router",
             router_child,
             is_ready=router.is_ready,
             start_timeout_s=ROUTER_START_TIMEOUT_S,
-            stop_timeout_s=longest_stop_s(self._settings.stack.drain_timeout_s, self._settings.router),
+            longest_stop_s=lambda: stop_s,
         )
-        return triton_service, router_service
+        return services, router_service
 
-    def _come_up(self, service: Service, label: str) -> None:
+    def _rounds(self) -> list[list[Service]]:
+        """Which servers start together; on a GPU that they may share, each measures what the others left."""
+        return [[service] for service in self._tritons] if self._is_on_gpu else [self._tritons]
+
+    def _come_up(self, services: list[Service], label: str) -> None:
         """A stop that is requested on the way is a KeyboardInterrupt."""
         with LoadingView(self._console, label) as view:
-            self._supervisor.start(service)
-            deadline_s = time.monotonic() + service.start_timeout_s
+            for service in services:
+                self._supervisor.start(service)
+            deadline_s = time.monotonic() + services[0].start_timeout_s
             while not self._signals.stop_requested:
-                has_come_up = self._supervisor.has_come_up(service)
-                view.read(service.child)
-                if has_come_up:
+                waiting = [service for service in services if not self._supervisor.has_come_up(service)]
+                view.read(services[0].child)
+                if not waiting:
                     return
                 if time.monotonic() > deadline_s:
-                    raise service.failure(
-                        f"{service.title} was not ready after {service.start_timeout_s:.0f} s"
-                    )
+                    late = waiting[0]
+                    raise late.failure(f"{late.title} was not ready after {late.start_timeout_s:.0f} s")
                 time.sleep(TICK_S)
             raise KeyboardInterrupt
 
     def _stop(self) -> None:
         """The router first, which finishes what is in flight; then Triton; then whatever they left behind."""
-        for service in reversed(self._supervisor.services):
-            if service.child.running:
-                with self._console.stage(f"Stopping {service.name}"):
-                    self._end(service)
+        routers = [service for service in self._supervisor.services if service not in self._tritons]
+        for services in (routers, self._tritons):
+            running = [service for service in services if service.child.running]
+            if running:
+                with self._console.stage(f"Stopping {' and '.join(service.name for service in running)}"):
+                    self._end(running)
         end_all(descendants())
 
-    def _end(self, service: Service) -> None:
-        service.child.terminate()
-        deadline_s = time.monotonic() + service.stop_timeout_s
-        while service.child.running and time.monotonic() < deadline_s and not self._signals.hurry_requested:
+    def _end(self, services: list[Service]) -> None:
+        deadline_s = time.monotonic() + max(service.longest_stop_s() for service in services)
+        for service in services:
+            service.child.terminate()
+        while any(service.child.running for service in services):
+            if time.monotonic() >= deadline_s or self._signals.hurry_requested:
+                break
             time.sleep(TICK_S)
-        service.child.kill()
+        for service in services:
+            service.child.kill()

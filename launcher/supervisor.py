@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from launcher.log_reading import failure_lines, last_lines
 from launcher.processes import ChildProcess, reap_adopted
-from launcher.restart_policy import RestartPolicy
+from launcher.restart_policy import LONGEST_DELAY_S, RestartPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,15 +34,19 @@ def nothing_to_do() -> None:
 
 @dataclass
 class Service:
-    """A supervised process with what is known about it beyond being alive."""
+    """A supervised process with what is known about it beyond being alive.
+
+    Its `peers` do the same work: while one of them is ready, the stack goes on without it.
+    """
 
     name: str
     child: ChildProcess
     is_ready: Callable[[], bool]
     start_timeout_s: float
-    stop_timeout_s: float
+    longest_stop_s: Callable[[], float]
     find_fault: Callable[[float], str | None] = nothing_wrong
     clean_up_after: Callable[[], None] = nothing_to_do
+    peers: list[Service] = field(default_factory=list, repr=False)
     policy: RestartPolicy = field(default_factory=RestartPolicy)
     ready: bool = False
     restart_at_s: float | None = None
@@ -108,6 +112,8 @@ class Supervisor:
         delay_s = service.policy.delay_after_death(lived_s if service.ready else 0.0)
         service.ready = False
         service.clean_up_after()
+        if delay_s is None and any(peer.ready for peer in service.peers):
+            delay_s = LONGEST_DELAY_S
         if delay_s is None:
             raise service.failure(f"{service.title} {what} and does not stay up: giving up")
         service.restart_at_s = now_s + delay_s

@@ -1,24 +1,20 @@
-"""The Triton server of a stack: its command line, its readiness, and what its log says when it fails."""
+"""A Triton server of a stack: its command line, and what can be asked of it."""
 
 from __future__ import annotations
 
 import secrets
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
-import psutil
 from tritonclient.grpc import (
     service_pb2,
     service_pb2_grpc,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from launcher.mending import ModelMender
     from launcher.runtime import TritonRuntime
 
 ADDRESS = "127.0.0.1"
@@ -28,18 +24,25 @@ RESTRICTED = "shared-memory,model-repository,logging,trace,model-config,statisti
 STUB_TIMEOUT_S = 300
 EXIT_TIMEOUT_S = 60
 PROBE_TIMEOUT_S = 2.0
-STUB_NAME = "triton_python_backend_stub"
 NO_PROXY = (("grpc.enable_http_proxy", 0),)
 
 
 @dataclass(frozen=True)
 class TritonServer:
+    """`models` are loaded when it starts; `number` tells the servers of a stack apart, the first being 0."""
+
     runtime: TritonRuntime
     repositories: tuple[Path, ...]
     shared_memory_prefix: str
     grpc_port: int
     metrics_port: int
+    models: tuple[str, ...] = ()
+    number: int = 0
     secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"Triton-{self.number}" if self.number else "Triton"
 
     @property
     def grpc_url(self) -> str:
@@ -55,7 +58,8 @@ class TritonServer:
             *(f"--model-repository={repository}" for repository in self.repositories),
             f"--backend-directory={self.runtime.backend_dir}",
             "--model-control-mode=explicit",
-            "--load-model=*",
+            # By name: all else in the repositories is the router's to load, and need not be in order.
+            *(f"--load-model={model}" for model in self.models),
             "--allow-http=false",  # one request can kill the HTTP server of this Triton
             f"--grpc-address={ADDRESS}",
             f"--grpc-port={self.grpc_port}",
@@ -78,71 +82,14 @@ class TritonServer:
                 return False
             return bool(server.ready and model.ready)
 
-    def load(self, model: str) -> None:
-        """Loads a model once more; a process of it that died is replaced. Raises OSError."""
+    def is_loaded(self, model: str) -> bool:
+        """Whether it thinks that it serves a model, be its processes dead; True where it does not answer."""
         secret = ((f"triton-grpc-protocol-{SECRET_NAME}", self.secret),)
-        request = service_pb2.RepositoryModelLoadRequest(model_name=model)
         with grpc.insecure_channel(self.grpc_url, options=NO_PROXY) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            request = service_pb2.RepositoryIndexRequest(ready=True)
             try:
-                stub.RepositoryModelLoad(request, timeout=STUB_TIMEOUT_S, metadata=secret)
-            except grpc.RpcError as error:
-                call: Any = error
-                raise OSError(call.details()) from None
-
-
-class StubWatch:
-    """Notices a model process (a stub) that died under a Triton that lives on and still calls itself ready.
-
-    Triton collects the stubs it stops itself, so one that stays a zombie died on its own. The grace leaves
-    room for someone who reloads the model instead. Models that have a mender, by name, are left to it.
-    """
-
-    def __init__(
-        self,
-        grace_s: float = 3.0,
-        period_s: float = 1.0,
-        menders: Mapping[str, ModelMender] | None = None,
-    ) -> None:
-        self._grace_s = grace_s
-        self._menders = menders or {}
-        self._models: dict[int, str] = {}
-        self._period_s = period_s
-        self._next_look_s = 0.0
-        self._dead_since_s: dict[int, float] = {}
-
-    def find_fault(self, triton_pid: int, now_s: float) -> str | None:
-        if now_s < self._next_look_s:
-            return None
-        self._next_look_s = now_s + self._period_s
-        return self.judge(stubs_of(triton_pid), now_s)
-
-    def judge(self, stubs: Mapping[int, str | None], now_s: float) -> str | None:
-        """`stubs` are the models of those that live by process id; None where one is dead."""
-        self._models = {pid: model or self._models.get(pid, "") for pid, model in stubs.items()}
-        dead = [pid for pid, model in stubs.items() if model is None]
-        self._dead_since_s = {pid: self._dead_since_s.get(pid, now_s) for pid in dead}
-        for pid, since_s in self._dead_since_s.items():
-            if mender := self._menders.get(self._models[pid]):
-                mender.look_after(pid, now_s)
-            elif now_s - since_s >= self._grace_s:
-                return "one of its model processes died"
-        return None
-
-
-def stubs_of(triton_pid: int) -> dict[int, str | None]:
-    """Which model each stub runs, by process id; None for the dead, of whom that is not known."""
-    found: dict[int, str | None] = {}
-    with suppress(psutil.Error):
-        for process in psutil.Process(triton_pid).children():
-            with suppress(psutil.Error):
-                if STUB_NAME.startswith(process.name()):
-                    is_dead = process.status() == psutil.STATUS_ZOMBIE
-                    found[process.pid] = None if is_dead else model_of(process.cmdline())
-    return found
-
-
-def model_of(command: Sequence[str]) -> str:
-    """A stub is told to run REPOSITORY/MODEL/VERSION/model.py, or a backend's own file."""
-    parts = command[1].split("/") if len(command) > 1 else []
-    return parts[-3] if len(parts) >= 3 else ""
+                index = stub.RepositoryIndex(request, timeout=PROBE_TIMEOUT_S, metadata=secret)
+            except grpc.RpcError:
+                return True
+            return any(found.name == model for found in index.models)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from router.record import Record
+    from router.rollouts.arms import ArmRecorder
     from router.service import Service
     from router.tenancy.ledger import Reservation
     from router.tenancy.service import Tenancy
@@ -36,14 +37,23 @@ class Need:
 
 def admitted(service: Service, record: Record, model: str, need: Need) -> Admitted:
     """The only way to a model: `async with admitted(...) as ticket`."""
-    return Admitted(service.desk, service.tenancy, record, model, need)
+    return Admitted(service.desk, service.tenancy, record, model, need, service.arms)
 
 
 class Admitted:
     """One request at one model, for the length of an `async with` block; ends exactly once."""
 
-    def __init__(self, desk: TicketDesk, tenancy: Tenancy, record: Record, model: str, need: Need) -> None:
+    def __init__(
+        self,
+        desk: TicketDesk,
+        tenancy: Tenancy,
+        record: Record,
+        model: str,
+        need: Need,
+        arms: ArmRecorder | None = None,
+    ) -> None:
         self._desk = desk
+        self._arms = arms
         self._tenancy = tenancy
         self._record = record
         self._need = need
@@ -78,6 +88,9 @@ class Admitted:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ticket.__exit__(kind, error, trace)
+        # What a router cuts off because it goes down says nothing about a release.
+        if self._arms is not None and self._record.rollout[0] is not None and not self._desk.draining:
+            self._arms.closed(self._record, self._ticket.cut_by or error)
         if self._record.dispatched_s is None:
             self._reservation.cancel()
         else:

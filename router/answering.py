@@ -85,6 +85,7 @@ async def answer(
     async with admitted(service, record, model.name, need_of(calls, model.context_tokens)) as ticket:
         exchange.on_disconnect(lambda: ticket.cut(InflightError(ErrorKind.CANCELLED, "the client left")))
         choices = []
+        shadow = None if service.shadows is None else service.shadows.begin(record, calls, new_reader)
         record.dispatched_s = time.monotonic()
         for index, call in enumerate(calls if record.tier is None else _in_tier(calls, record.tier)):
             generation = model.pipeline.generate(call)
@@ -92,7 +93,7 @@ async def answer(
             tools = None if new_reader is None else new_reader()
             guard = None if service.safety is None else service.safety.guard(model.name)
             choice = Choice(index, call, generation, ticket, service.metrics, tools, guard)
-            choice.heard = None if service.prompt_log is None else []
+            choice.heard = None if service.prompt_log is None and shadow is None else []
             choices.append(choice)
         deliver = _deliver_stream if stream else _deliver_whole
         try:
@@ -101,6 +102,8 @@ async def answer(
             write_error(exchange, record, error)
             raise
         finally:
+            if shadow is not None:
+                shadow.choices_ended(choices)
             for choice in choices:
                 await choice.settle()
             if service.prompt_log is not None:
@@ -118,7 +121,7 @@ async def _deliver_whole(
 
     await _together(ticket, choices, collect)
     ticket.bill(Outcome.FINISHED)
-    headers = [("content-type", "application/json"), ("x-request-id", record.request_id)]
+    headers = [("content-type", "application/json"), *record.headers()]
     exchange.respond(200, dialect.whole(choices, texts), headers)
 
 
@@ -140,7 +143,7 @@ async def _deliver_stream(
                     data += dialect.call_event(choice.index, number, calls[number])
                 told = len(calls)
             if not exchange.started:  # not earlier: until the first token an error can still have a status
-                exchange.start(200, [*sse.HEADERS, ("x-request-id", record.request_id)])
+                exchange.start(200, [*sse.HEADERS, *record.headers()])
                 data = dialect.opening(len(choices)) + data
             if data:
                 await exchange.send(data)

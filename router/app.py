@@ -19,6 +19,7 @@ from router.api import (
     files,
     health,
     models,
+    releases,
     responses,
 )
 from router.api.decoding import invalid
@@ -57,6 +58,7 @@ def all_routes(service: Service) -> list[Route]:
         *batches.routes(service),
         *health.routes(service),
         *admin.routes(service),
+        *releases.routes(service),
     ]
 
 
@@ -119,6 +121,9 @@ class App:
         if route.takes and request.method in _WITH_BODY:
             _check_content(request.headers, route.takes)
         record.values = found[1]
+        record.user = record.caller.user.id
+        record.pinned_release = request.headers.get("x-inflight-release", "")
+        record.conversation = request.headers.get("x-inflight-conversation", "")
         await route.endpoint(exchange, record)
 
     def upload_limit(self, method: str, path: str, headers: dict[str, str]) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.api.calls import in_api_words
 from router.pipeline import FINISH_REASONS, read_to_the_end
+from router.releases.refusals import OPENING_CHARS
 from router.stop_text import StopScanner
 from router.token_log import TokenLog
 
@@ -56,6 +57,7 @@ class Choice:
         self._metrics = metrics
         self._share = metrics.share(ticket.record)
         self._last_s = 0.0
+        self._is_opening = index == 0 and ticket.record.rollout[0] is not None
 
     @property
     def tool_calls(self) -> Sequence[ToolCall]:
@@ -90,6 +92,8 @@ class Choice:
                 if text or first or self._has_news():
                     if self.heard is not None:
                         self.heard.append(text)
+                    if self._is_opening:
+                        self._note_opening(text)
                     return text
                 if self.finish_reason:
                     raise StopAsyncIteration
@@ -100,6 +104,12 @@ class Choice:
         if self._ticket.cut_by is not None:
             raise self._ticket.cut_by.again()
         raise InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
+
+    def _note_opening(self, text: str) -> None:
+        """As much of the answer as tells whether it is a refusal."""
+        record = self._record
+        record.opening += text[: OPENING_CHARS - len(record.opening)]
+        self._is_opening = len(record.opening) < OPENING_CHARS
 
     def _has_news(self) -> bool:
         """Whether a call became whole since this was asked last."""

@@ -59,6 +59,11 @@ class ServedEmbedder:
     embedder: Embedder
     limits: EmbeddingLimits
     created_s: int = field(default_factory=lambda: int(time.time()))
+    version: int = 1
+    triton_name: str = "embeddings"
+
+    async def ready(self) -> bool:
+        return await self.embedder.ready()
 
 
 class EmbeddingRun:

@@ -9,30 +9,33 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from router.fleet.figures import FleetFigures
 from router.metric_values import Counter, Gauge, Histogram
 from router.stages import STAGES
 
 if TYPE_CHECKING:
     from python_backend.wire.errors import ErrorKind
+    from router.fleet.replicas import Fleet
     from router.record import Record
     from router.tenancy.service import Tenancy
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-_WHO = ("model", "tenant")
+_WHO = ("model", "release", "tenant")
 
 
 class Share:
-    """The metrics of one model and tenant, looked up once: a lookup by label costs more than counting."""
+    """The metrics of one release and tenant, looked up once: a lookup by label costs more than counting."""
 
-    def __init__(self, metrics: Metrics, model: str, tenant: str) -> None:
-        self.in_flight = metrics.in_flight.labels(model, tenant)
-        self.first_token = metrics.first_token.labels(model, tenant)
-        self.between_chunks = metrics.between_chunks.labels(model, tenant)
-        self.duration = metrics.duration.labels(model, tenant)
-        self.prompt_tokens = metrics.prompt_tokens.labels(model, tenant)
-        self.completion_tokens = metrics.completion_tokens.labels(model, tenant)
-        self.stages = {stage: metrics.stages.labels(stage, model, tenant) for stage in STAGES}
+    def __init__(self, metrics: Metrics, model: str, release: str, tenant: str) -> None:
+        who = (model, release, tenant)
+        self.in_flight = metrics.in_flight.labels(*who)
+        self.first_token = metrics.first_token.labels(*who)
+        self.between_chunks = metrics.between_chunks.labels(*who)
+        self.duration = metrics.duration.labels(*who)
+        self.prompt_tokens = metrics.prompt_tokens.labels(*who)
+        self.completion_tokens = metrics.completion_tokens.labels(*who)
+        self.stages = {stage: metrics.stages.labels(stage, *who) for stage in STAGES}
 
 
 class Metrics:
@@ -100,7 +103,7 @@ class Metrics:
         self.store_reachable = prometheus_client.Gauge(
             "inflight_store_reachable", "1 while the store answers.", registry=registry
         )
-        self._shares: dict[tuple[str, str], Share] = {}
+        self._shares: dict[tuple[str, str, str], Share] = {}
 
     def watch(self, tenancy: Tenancy) -> None:
         """Shows whether usage reaches the store."""
@@ -108,8 +111,12 @@ class Metrics:
         self.usage_pending.set_function(lambda: tenancy.spool.pending)
         self.store_reachable.set_function(lambda: tenancy.worker.is_well)
 
+    def watch_fleet(self, fleet: Fleet) -> None:
+        """Shows the replicas of each release, and how many requests went on after one failed."""
+        self.registry.register(FleetFigures(fleet))
+
     def share(self, record: Record) -> Share:
-        key = (record.model, record.tenant)
+        key = _who(record)
         found = self._shares.get(key)
         if found is None:
             found = self._shares[key] = Share(self, *key)
@@ -126,13 +133,18 @@ class Metrics:
             share.stages[stage].observe(seconds)
         share.prompt_tokens.inc(record.prompt_tokens)
         share.completion_tokens.inc(record.completion_tokens)
-        self.ended.labels(record.outcome, record.model, record.tenant).inc()
+        self.ended.labels(record.outcome, *_who(record)).inc()
 
     def answered(self, record: Record, status: int) -> None:
-        self.requests.labels(record.route, str(status), record.model, record.tenant).inc()
+        self.requests.labels(record.route, str(status), *_who(record)).inc()
 
     def triton_failed(self, kind: ErrorKind, model: str) -> None:
         self.triton_errors.labels(kind.label, model).inc()
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
+
+
+def _who(record: Record) -> tuple[str, str, str]:
+    """No release where there is no model: what was refused before it was let in."""
+    return record.model, record.model_version if record.model else "", record.tenant

@@ -11,6 +11,7 @@ from router.stages import EngineTimes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from typing import Any
 
 # What "no limit" means on the wire; the engine clips it to what is left of the context.
 MAX_NEW_TOKENS = 1_000_000
@@ -90,11 +91,24 @@ class Generation(Protocol):
         """Asks the engine to end early. The deltas then end by themselves, soon; read them to the end."""
 
 
+class RawGeneration(Protocol):
+    """One request under way in Triton, by its own messages."""
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """Its responses as they come, the last one marked final. Raises InflightError when it fails."""
+
+    def stop(self) -> None:
+        """Asks the model to end early. The responses then end by themselves, soon; read them to the end."""
+
+
 class Pipeline(Protocol):
     """One model that generates text."""
 
     def generate(self, call: GenerationCall) -> Generation:
         """Starts nothing until the first delta is asked for."""
+
+    def relay(self, request: Any) -> RawGeneration:
+        """A request built from the ensemble's contract, whose name is filled in; starts nothing either."""
 
     async def ready(self) -> bool:
         """Whether a request sent now would be served."""

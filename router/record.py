@@ -24,13 +24,18 @@ class Record:
     values: dict[str, str] = field(default_factory=dict)  # of the names in the route
     tier: str | None = None  # whatever the body asks for
     model: str = ""
-    model_version: str = ""
+    model_version: str = ""  # the release that answers
+    pinned_release: str = ""  # by the header x-inflight-release
+    user: str = ""  # as the body names the one behind the key, or the key's own
+    conversation: str = ""
+    rollout: tuple[int | None, int] = (None, 0)  # which one, and its step, chose the release
     arrived_s: float = field(default_factory=time.monotonic)
     first_token_s: float | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     finish_reason: str = ""
+    opening: str = ""  # of the first answer, while a rollout is on; in no log
     outcome: str = ""
     admitted_s: float | None = None
     dispatched_s: float | None = None
@@ -40,6 +45,11 @@ class Record:
     @property
     def tenant(self) -> str:
         return self.caller.organisation.id
+
+    def headers(self) -> list[tuple[str, str]]:
+        """What tells a client which request this was, and who answered."""
+        release = [("x-inflight-release", self.model_version)] if self.model_version else []
+        return [("x-request-id", self.request_id), *release]
 
     def stages(self, now_s: float) -> dict[str, float]:
         """Seconds of each stage up to now; empty for what never reached Triton."""
@@ -54,7 +64,7 @@ class Record:
         """One line for the log; never any text of prompt or answer."""
         parts = [f"{self.request_id} {self.route} status={status}"]
         if self.model:
-            parts.append(f"model={self.model} tenant={self.tenant}")
+            parts.append(f"model={self.model} release={self.model_version or '-'} tenant={self.tenant}")
         if self.outcome:
             parts.append(
                 f"outcome={self.outcome} finish={self.finish_reason or '-'} "

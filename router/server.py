@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.api.embeddings import load_limits
 from router.app import App
 from router.batches.runner import BatchRunner, BatchSettings
-from router.checkpoint_facts import load_context_tokens, load_sampling_defaults
-from router.embedder import ServedEmbedder
+from router.checkpoint_facts import CONTEXT_TOKENS
 from router.files.model import FileLimits
+from router.fleet.figures import FleetFigures
+from router.fleet.pipeline import FleetPipeline
+from router.fleet.probing import Prober
+from router.fleet.replicas import Fleet
+from router.fleet.servers import TritonServer
+from router.fleet.settings import FleetSettings
+from router.fleet.vital_signs import ProbeLimits
 from router.health_door import HealthDoor
 from router.http.connection import Limits
 from router.http.listener import Listener
@@ -27,10 +32,18 @@ from router.kserve.server import KserveServer
 from router.metrics import Metrics
 from router.privacy.prompt_log import PromptLog
 from router.privacy.retention import Retention
-from router.prompting import load_template
-from router.registry import Registry, ServedModel
+from router.registry import Registry
+from router.rollouts.acting import Tools
+from router.rollouts.adopting import adopt, retire
+from router.rollouts.arms import ArmRecorder
+from router.rollouts.book import ReleaseBook
+from router.rollouts.canaries import CanaryRunner
+from router.rollouts.controller import Controller
+from router.rollouts.golden import GoldenRunner
+from router.rollouts.shadowing import Shadows
 from router.safety.loading import load_safety
 from router.service import Service
+from router.serving import Builder, built_in_embeddings, built_in_text
 from router.settings import check_reachable, is_loopback
 from router.store.access import StoreAccess
 from router.tenancy.lookup import has_keys
@@ -38,13 +51,12 @@ from router.tenancy.office import open_store, opening_store, places
 from router.tenancy.service import Tenancy, TenancySettings
 from router.ticket import TicketDesk
 from router.tls import Certificates, tls_files
-from router.triton_client import TritonConnection, TritonPipeline
-from router.triton_embedder import TritonEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
-    from router.settings import EmbedderSettings, ModelSettings, PlacedTuning, Settings
+    from router.releases.manifest import Manifest
+    from router.settings import PlacedTuning, Settings
 
 log = logging.getLogger(__name__)
 
@@ -66,49 +78,92 @@ async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) 
         prompt_log = open_prompt_log(settings)
         if prompt_log is not None:
             closing.push_async_callback(asyncio.to_thread, prompt_log.stop)
-        triton = TritonConnection(settings.triton_grpc_url, settings.stop_timeout_s)
-        closing.push_async_callback(triton.close)
-        service = _service(settings, tenancy, store, triton, prompt_log)
-        runner = await _open_doors(settings, service, triton, closing)
+        fleet = _fleet(settings, closing)
+        registry = Registry()
+        service = _service(settings, tenancy, store, registry, prompt_log)
+        service.metrics.registry.register(FleetFigures(fleet))
+        await _keep_releases(settings, service, fleet, closing)
+        runner = await _open_doors(settings, service, closing)
         await stopping.wait()
         stopping.clear()
         draining = drain(service.desk, settings.drain_timeout_s, stopping, settings.stop_timeout_s)
         await asyncio.gather(draining, runner.stop())
 
 
+def _fleet(settings: Settings, closing: AsyncExitStack) -> Fleet:
+    servers = []
+    for number, each in enumerate(settings.triton_servers):
+        server = TritonServer(f"triton-{number}", each.url, each.secret, settings.stop_timeout_s)
+        closing.push_async_callback(server.close)
+        servers.append(server)
+    return Fleet(servers)
+
+
 def _service(
-    settings: Settings,
-    tenancy: Tenancy,
-    store: StoreAccess,
-    triton: TritonConnection,
-    prompt_log: PromptLog | None,
+    settings: Settings, tenancy: Tenancy, store: StoreAccess, registry: Registry, prompt_log: PromptLog | None
 ) -> Service:
-    models = [_served(model, triton) for model in settings.models]
-    names = [*(model.name for model in models), *(model.name for model in settings.embedders)]
+    names = [*(model.name for model in settings.models), *(model.name for model in settings.embedders)]
     metrics = Metrics()
     metrics.watch(tenancy)
+    desk = TicketDesk(metrics)
     return Service(
-        registry=Registry(models, [_embedder(model, triton) for model in settings.embedders]),
-        desk=TicketDesk(metrics),
+        registry=registry,
+        desk=desk,
         metrics=metrics,
         tenancy=tenancy,
         store=store,
         file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
         safety=load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names),
         prompt_log=prompt_log,
+        arms=ArmRecorder(store),
+        shadows=Shadows(registry, desk, metrics),
     )
 
 
-async def _open_doors(
-    settings: Settings, service: Service, triton: TritonConnection, closing: AsyncExitStack
-) -> BatchRunner:
+async def _keep_releases(settings: Settings, service: Service, fleet: Fleet, closing: AsyncExitStack) -> None:
+    """Knows the releases before the first request, and goes on reading, probing and bringing them about."""
+    await asyncio.to_thread(_adopt, settings, service.store)
+    releases_dir = Path(settings.state_dir or settings.data_dir) / "releases"
+    fleet_settings = FleetSettings(settings.revive_wait_s)
+    builder = Builder(releases_dir / "repository", fleet_settings)
+    main = frozenset(model.name for model in settings.models)
+    book = ReleaseBook(service.store, fleet, service.registry, builder.prepare, main)
+    await book.refresh()
+
+    def pipeline_of(manifest: Manifest) -> FleetPipeline:
+        return FleetPipeline(fleet.set_of(manifest), CONTEXT_TOKENS, fleet_settings)
+
+    golden = GoldenRunner(pipeline_of)
+    canaries = CanaryRunner(service.store, golden, lambda manifest: fleet.set_of(manifest).can_take())
+    controller = Controller(service.store, fleet, Tools(releases_dir), canaries)
+    limits = ProbeLimits(silence_s=settings.silence_limit_s)
+    prober = Prober(fleet, limits, lambda: controller.in_control)
+    closing.push_async_callback(canaries.close)
+    for work in (book.run(), controller.run(), prober.run()):
+        _go_on(closing, work)
+    if service.arms is not None:
+        _go_on(closing, service.arms.run())
+    if service.shadows is not None:
+        closing.push_async_callback(service.shadows.close)
+
+
+def _adopt(settings: Settings, store: StoreAccess) -> None:
+    """What the settings name is a release too: the store says which."""
+    brought: list[Manifest] = [
+        *(built_in_text(model) for model in settings.models),
+        *(built_in_embeddings(model) for model in settings.embedders),
+    ]
+    retire(store.store, [adopt(store.store, manifest) for manifest in brought])
+
+
+async def _open_doors(settings: Settings, service: Service, closing: AsyncExitStack) -> BatchRunner:
     """The HTTP and gRPC ports, and what goes on behind them by itself."""
     certificates = load_certificates(settings)
     _go_on(closing, Retention(service.tenancy.store, settings.retention_days).keep_deleting())
     if certificates is not None:
         _go_on(closing, certificates.watch())
     doorkeeper = Doorkeeper(service.tenancy, is_loopback(settings.host))
-    door = build_door(service, settings, triton, service.safety)
+    door = build_door(service, service.safety)
     app = App(service, doorkeeper, kserve.routes(door))
     if settings.health_port:
         health = Listener(HealthDoor(app), app.refuse)
@@ -133,7 +188,8 @@ async def _open_doors(
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
     scheme = "http" if tls is None else "https"
-    log.info("listening on %s://%s:%d, Triton at %s", scheme, settings.host, port, settings.triton_grpc_url)
+    tritons = ", ".join(server.url for server in settings.triton_servers)
+    log.info("listening on %s://%s:%d, Triton at %s", scheme, settings.host, port, tritons)
     return runner
 
 
@@ -180,22 +236,6 @@ def open_prompt_log(settings: PlacedTuning) -> PromptLog | None:
     opened = PromptLog(Path(settings.prompt_log_dir), settings.prompt_log_days)
     opened.start()
     return opened
-
-
-def _served(model: ModelSettings, triton: TritonConnection) -> ServedModel:
-    template = load_template(Path(model.checkpoint_dir))
-    if template is None:
-        log.warning("%s has no chat template: it answers /v1/completions only", model.name)
-    pipeline = TritonPipeline(triton, model.pipeline, model.engine)
-    directory = Path(model.checkpoint_dir)
-    defaults = load_sampling_defaults(directory)
-    context_tokens = load_context_tokens(directory)
-    return ServedModel(model.name, pipeline, template, defaults, context_tokens, directory)
-
-
-def _embedder(model: EmbedderSettings, triton: TritonConnection) -> ServedEmbedder:
-    limits = load_limits(Path(model.checkpoint_dir))
-    return ServedEmbedder(model.name, TritonEmbedder(triton, model.triton_model), limits)
 
 
 def _on_signals() -> asyncio.Event:

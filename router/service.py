@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from router.metrics import Metrics
     from router.privacy.prompt_log import PromptLog
     from router.registry import Registry
+    from router.rollouts.arms import ArmRecorder
+    from router.rollouts.shadowing import Shadows
     from router.safety.guard import Safety
     from router.store.access import StoreAccess
     from router.tenancy.service import Tenancy
@@ -29,6 +31,8 @@ class Service:
     file_limits: FileLimits = field(default_factory=FileLimits)
     safety: Safety | None = None
     prompt_log: PromptLog | None = None
+    arms: ArmRecorder | None = None
+    shadows: Shadows | None = None
     documents: Documents = field(init=False)
 
     def __post_init__(self) -> None:

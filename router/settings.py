@@ -28,6 +28,10 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_dir: str
     pipeline: Annotated[str, Meta(pattern=_TRITON_NAME)] = "ensemble"
     engine: Annotated[str, Meta(pattern=_TRITON_NAME)] = "tensorrt_llm"
+    # What tells this release of the model from others, where that is known.
+    weights_sha256: str = ""
+    tokenizer_sha256: str = ""
+    parameters: dict[str, str] = {}
 
 
 class EmbedderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,6 +40,15 @@ class EmbedderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(pattern=_NAME)]
     checkpoint_dir: str
     triton_model: Annotated[str, Meta(pattern=_TRITON_NAME)] = "embeddings"
+    weights_sha256: str = ""
+    tokenizer_sha256: str = ""
+
+
+class TritonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One Triton server; without the secret of its restricted protocols the router loads nothing there."""
+
+    url: str
+    secret: str = ""
 
 
 class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -67,6 +80,10 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     prompt_log_dir: str = ""
     prompt_log_days: Annotated[int, Meta(ge=0)] = 30
     retention_days: Annotated[int, Meta(ge=0)] = 0
+    # How long requests wait for a model that is being loaded again, and how long one may say nothing at all
+    # before it is looked into.
+    revive_wait_s: Annotated[float, Meta(ge=0, le=600)] = 30.0
+    silence_limit_s: Annotated[float, Meta(ge=1, le=3600)] = 30.0
 
 
 class PlacedTuning(Tuning, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -79,7 +96,7 @@ class PlacedTuning(Tuning, frozen=True, forbid_unknown_fields=True, kw_only=True
 class Settings(PlacedTuning, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything the router needs to start."""
 
-    triton_grpc_url: str
+    triton_servers: Annotated[tuple[TritonSettings, ...], Meta(min_length=1)]
     models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)]
     embedders: tuple[EmbedderSettings, ...] = ()
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
@@ -128,7 +145,11 @@ def _describe(problem: str, whole: type[Tuning]) -> str:
     what, _, where = problem.partition(" - at `$")
     path = where.rstrip("`").lstrip(".")
     if "unknown field" in what:
-        tables: dict[str, type[msgspec.Struct]] = {"models": ModelSettings, "embedders": EmbedderSettings}
+        tables: dict[str, type[msgspec.Struct]] = {
+            "models": ModelSettings,
+            "embedders": EmbedderSettings,
+            "triton_servers": TritonSettings,
+        }
         kind = tables.get(path.partition("[")[0], whole)
         allowed = ", ".join(kind.__struct_fields__)
         key = ".".join(filter(None, [path, what.split("`")[1]]))
@@ -137,8 +158,12 @@ def _describe(problem: str, whole: type[Tuning]) -> str:
 
 
 def _check(settings: Settings) -> None:
-    if not re.fullmatch(r"[^\s/]+:\d{1,5}", settings.triton_grpc_url):
-        raise SettingsError(f"triton_grpc_url = {settings.triton_grpc_url!r}: expected HOST:PORT")
+    urls = [server.url for server in settings.triton_servers]
+    for url in urls:
+        if not re.fullmatch(r"[^\s/]+:\d{1,5}", url):
+            raise SettingsError(f"triton_servers: url = {url!r}: expected HOST:PORT")
+        if urls.count(url) > 1:
+            raise SettingsError(f"triton_servers: the url {url!r} is given twice")
     names = [*(model.name for model in settings.models), *(model.name for model in settings.embedders)]
     for name in names:
         if names.count(name) > 1:

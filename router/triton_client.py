@@ -12,9 +12,11 @@ import msgspec
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.fleet.health import Failure
 from router.grpc.channel import Channel
 from router.grpc.status import GrpcError, StatusCode
 from router.pipeline import Delta, GenerationCall
+from router.triton_failures import TritonError, cut_error, from_status, from_text
 from router.triton_messages import GenerateRequests, is_final, read_delta, stop_request
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ _SERVICE = "/inference.GRPCInferenceService/"
 _STREAM_INFER = _SERVICE + "ModelStreamInfer"
 _READY_TIMEOUT_S = 2.0
 _STOP_INTERVAL_S = 0.1
-_UNAVAILABLE = "the model cannot answer at the moment"
 _read_response: Callable[[bytes], Any] = service_pb2.ModelStreamInferResponse.FromString
 
 
@@ -75,6 +76,10 @@ class TritonConnection:
     def infer_bytes(self, request: bytes, timeout_s: float | None = None) -> InferStream:
         return InferStream(self._channel.call(_STREAM_INFER, request, timeout_s))
 
+    def begin_once(self, request: Any, timeout_s: float | None = None) -> Call:
+        """ModelInfer, begun: for who may have to give it up; `read_once` has its answer."""
+        return self._channel.call(_SERVICE + "ModelInfer", request.SerializeToString(), timeout_s)
+
     async def infer_once(self, request: Any, timeout_s: float | None = None) -> Any:
         """ModelInfer: one request, one response."""
         return await self.call("ModelInfer", request, service_pb2.ModelInferResponse, timeout_s)
@@ -103,6 +108,17 @@ class TritonConnection:
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=2 * self.stop_timeout_s)
         await self._channel.close()
+
+
+async def read_once(call: Call) -> Any:
+    """The one response to a ModelInfer; raises GrpcError."""
+    try:
+        data = await call.read()
+        if data is None or await call.read() is not None:
+            raise GrpcError(StatusCode.INTERNAL, "the server did not answer with exactly one message")
+    finally:
+        call.cancel()
+    return service_pb2.ModelInferResponse.FromString(data)
 
 
 class TritonPipeline:
@@ -145,8 +161,10 @@ class TritonGeneration:
         self._answered = False  # the finish or the error is out; only the end of the stream is left
         self._stop_asked = False
         self._given_up = False
+        self._cut = False
         self._deadline: asyncio.TimerHandle | None = None
         self._generated = 0
+        self.on_end: Callable[[], None] | None = None  # called once, when Triton is done with the request
 
     def __aiter__(self) -> TritonGeneration:
         return self
@@ -164,11 +182,12 @@ class TritonGeneration:
         while (message := await self._read(call)) is not None:
             if message.error_message:
                 self._expect_end()
-                raise _from_triton(message.error_message, self._request_id)
+                raise from_text(message.error_message, self._request_id)
             if not self._answered:
                 return self._delta(message.infer_response)
         if not self._answered:
-            raise InflightError(ErrorKind.ENGINE_FAILED, "the stream ended before the answer did")
+            message = "the stream ended before the answer did"
+            raise TritonError(ErrorKind.ENGINE_FAILED, message, Failure.ENGINE)
         raise StopAsyncIteration
 
     async def _read(self, call: Call) -> Any:
@@ -179,6 +198,8 @@ class TritonGeneration:
             self._over = True
             if self._answered:
                 return None
+            if self._cut:
+                raise cut_error() from None
             if self._given_up:
                 raise InflightError(ErrorKind.CANCELLED, "the engine did not stop in time") from None
             raise from_status(error, self._request_id) from error
@@ -216,11 +237,20 @@ class TritonGeneration:
             self._deadline = None  # it holds this generation
         if self._when_ended is not None:
             self._when_ended.set()
+        if self.on_end is not None:
+            on_end, self.on_end = self.on_end, None
+            on_end()
 
     def _give_up(self) -> None:
         assert self._triton_call is not None
         self._given_up = True
         self._triton_call.cancel()
+
+    def cut(self) -> None:
+        """Gives it up and asks nobody, for a server that will not answer; the reader gets an error."""
+        if self._triton_call is not None and not self._ended:
+            self._cut = True
+            self._triton_call.cancel()
 
     def stop(self) -> None:
         if not (self._stop_asked or self._answered or self._ended):
@@ -246,21 +276,3 @@ class TritonGeneration:
             interval_s *= 2
         log.error("%s: the engine did not stop within %.1f s", request.id, limit_s)
         self._give_up()
-
-
-def from_status(error: GrpcError, request_id: str) -> InflightError:
-    if error.code is StatusCode.UNAVAILABLE:
-        log.warning("%s: Triton is not available: %s", request_id, error.details)
-        return InflightError(ErrorKind.ENGINE_FAILED, _UNAVAILABLE)
-    return _from_triton(error.details or error.code.name, request_id)
-
-
-def _from_triton(text: str, request_id: str) -> InflightError:
-    """What a client may know of Triton's error; names of stubs, regions and paths stay in the log."""
-    error = InflightError.from_text(text)
-    if error.kind.is_callers_fault and error.kind is not ErrorKind.MODEL_NOT_FOUND:
-        return error
-    log.warning("%s: Triton answered: %s", request_id, text)
-    # The router names only models it serves, so one that Triton does not know is not loaded.
-    kind = ErrorKind.ENGINE_FAILED if error.kind is ErrorKind.MODEL_NOT_FOUND else error.kind
-    return InflightError(kind, _UNAVAILABLE)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
-from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tensors import EMBEDDINGS
 from router.embedder import EmbeddingAnswer, EmbeddingCall
-from router.grpc.status import GrpcError, StatusCode
-from router.triton_client import from_status
+from router.grpc.status import GrpcError
+from router.triton_failures import from_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,8 +41,6 @@ class TritonEmbedder:
         try:
             return read_answer(await self._connection.infer_once(request, _TIMEOUT_S))
         except GrpcError as error:
-            if error.code is StatusCode.DEADLINE_EXCEEDED:
-                raise InflightError(ErrorKind.OVERLOADED, "the model did not answer in time") from None
             raise from_status(error, request_id) from None
 
     async def ready(self) -> bool:

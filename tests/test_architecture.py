@@ -29,7 +29,7 @@ ALLOWED = {
     "router": {"router", "python_backend.wire"},
     "client": {"client"},
     "loadtest": {"loadtest", "client"},
-    # Tenants and keys are managed on the store itself, whether a router runs or not.
+    # Tenants, keys and releases are managed on the store itself, whether a router runs or not.
     "launcher": {
         "launcher",
         "client",
@@ -37,6 +37,9 @@ ALLOWED = {
         "python_backend.wire",
         "router.tenancy",
         "router.privacy.prompt_log",
+        "router.releases",
+        "router.rollouts",
+        "router.store",
     },
     "benchmarks": {"benchmarks", "client", "loadtest", "launcher", "python_backend", "router"},
 }
@@ -45,6 +48,10 @@ DECISIONS = (
     "python_backend/engine/scheduling",
     "router/batches/status.py",
     "router/conversations/window.py",
+    "router/fleet/choosing.py",
+    "router/fleet/health.py",
+    "router/fleet/retrying.py",
+    "router/fleet/vital_signs.py",
     "router/releases",
     "router/tenancy/budget.py",
     "router/tenancy/ledger.py",

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from launcher.progress import Progress
@@ -58,10 +59,15 @@ def damage_of(path: Path, size_bytes: int, digest: str) -> str | None:
     return None
 
 
-def sha256(path: Path) -> str:
+def sha256(path: Path, on_read: Callable[[int], None] | None = None) -> str:
+    """`on_read` is told how many bytes have been read so far."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(READ_BYTES))
+    done_bytes = 0
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
+            done_bytes += count
+            if on_read is not None:
+                on_read(done_bytes)
     return digest.hexdigest()

@@ -114,6 +114,7 @@ def where_it_computes(device: str, asked: str) -> str:
 FOREIGN_KEYS = frozenset(
     {
         "FORCE_CPU_ONLY_INPUT_TENSORS",
+        "inflight_epoch",
         "cross_kv_cache_fraction",
         "cuda_graph_cache_size",
         "enable_chunked_context",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from python_backend.wire.errors import ErrorKind, InflightError
 from router.api.admin_bodies import (
     AuditQuery,
     KeyBody,
@@ -22,84 +21,19 @@ from router.api.admin_bodies import (
     UsageQuery,
     UserBody,
 )
-from router.api.decoding import decode, decode_query, invalid
-from router.api.errors import respond_encoded
+from router.api.administering import Administer, admin_route, listed
 from router.api.routes import Route
-from router.store.database import StoreAway
-from router.tenancy.administration import DEFAULT_SCOPES, Administration
-from router.tenancy.audited import AlreadyThere, Forbidden
+from router.tenancy.administration import DEFAULT_SCOPES
 from router.tenancy.calendar import day_of, month_of
-from router.tenancy.lookup import NotFound
 from router.tenancy.model import ApiKey, Limits, Price, Scope, UsageSummary
-from router.tenancy.rbac import Actor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.api.administering import Act, Asked
     from router.http.exchange import Exchange
     from router.record import Record
     from router.service import Service
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One act: who, on what, with which body or query."""
-
-    admin: Administration
-    actor: Actor
-    values: dict[str, str]
-    given: Any
-
-    @property
-    def tenant(self) -> str:
-        return self.values["tenant"]
-
-
-Act = Callable[[Asked], Any]
-
-
-class Administer:
-    """An endpoint that does one act on the store's thread and shows what came of it."""
-
-    def __init__(self, service: Service, act: Act, takes: type[Any] | None, status: int = 200) -> None:
-        self._tenancy = service.tenancy
-        self._act = act
-        self._takes = takes
-        self._decoder = None if takes is None else msgspec.json.Decoder(takes)
-        self._status = status
-
-    async def __call__(self, exchange: Exchange, record: Record) -> None:
-        respond_encoded(exchange, record, await self._answer(exchange, record), self._status)
-
-    async def _answer(self, exchange: Exchange, record: Record) -> bytes:
-        """Made of values where the act is done: an export may be large."""
-        caller = record.caller
-        actor = Actor.of(caller.user, caller.key.scopes)
-        given = self._given(exchange)
-        values = {"tenant": caller.organisation.id, **record.values}
-        reads = exchange.request.method in ("GET", "HEAD")
-        do = self._tenancy.consult if reads else self._tenancy.administer
-        try:
-            return await do(lambda admin: msgspec.json.encode(self._act(Asked(admin, actor, values, given))))
-        except Forbidden as error:
-            raise InflightError(ErrorKind.FORBIDDEN, str(error)) from None
-        except NotFound as error:
-            raise InflightError(ErrorKind.NOT_FOUND, str(error)) from None
-        except AlreadyThere as error:
-            raise InflightError(ErrorKind.CONFLICT, str(error)) from None
-        except ValueError as error:
-            raise invalid(str(error)) from None
-        except StoreAway:
-            raise InflightError(ErrorKind.OVERLOADED, "the store cannot be reached at the moment") from None
-
-    def _given(self, exchange: Exchange) -> Any:
-        if self._decoder is None or self._takes is None:
-            return None
-        if exchange.request.method in ("GET", "HEAD", "DELETE"):
-            return decode_query(exchange.request.query, self._takes)
-        return decode(self._decoder, exchange.request.body or b"{}")
-
-
-def _listed(values: Any) -> dict[str, Any]:
-    return {"object": "list", "data": [asdict(value) for value in values]}
 
 
 def show_key(key: ApiKey) -> dict[str, Any]:
@@ -193,49 +127,22 @@ class DeleteTenant(Administer):
 
 
 def routes(service: Service) -> list[Route]:
-    read, write = Scope.ADMIN_READ, Scope.ADMIN_WRITE
-
-    def route(
-        method: str,
-        path: str,
-        summary: str,
-        act: Act,
-        takes: type[msgspec.Struct] | None = None,
-        scope: Scope | None = None,
-    ) -> Route:
-        changes = method not in ("GET", "DELETE")
-        status = 201 if method == "POST" else 200
-        endpoint = Administer(service, act, takes, status)
-        needed = scope or (read if method == "GET" else write)
-        content_type = "application/json" if changes and takes is not None else ""
-        body, query = (takes, None) if changes else (None, takes)
-        return Route(
-            method,
-            path,
-            endpoint,
-            summary,
-            body,
-            scope=needed,
-            takes=content_type,
-            query=query,
-            status=status,
-        )
-
+    route = partial(admin_route, service)
     tenant, user, key = "/admin/tenants/{tenant}", "/users/{user}", "/keys/{key}"
     return [
         route("POST", "/admin/tenants", "Make a tenant",
               lambda a: asdict(a.admin.create_organisation(a.actor, a.given.name)), TenantBody),
         route("GET", "/admin/tenants", "All tenants",
-              lambda a: _listed(a.admin.list_organisations(a.actor))),
+              lambda a: listed(a.admin.list_organisations(a.actor))),
         route("GET", f"{tenant}/export", "Everything kept of a tenant",
               lambda a: a.admin.export_organisation(a.actor, a.tenant)),
         Route("DELETE", tenant, DeleteTenant(service), "Delete a tenant and everything kept of it",
-              scope=write, takes=""),
+              scope=Scope.ADMIN_WRITE, takes=""),
         route("POST", f"{tenant}/users", "Make a user",
               lambda a: asdict(a.admin.create_user(
                   a.actor, a.tenant, a.given.name, a.given.role, a.given.platform_admin)), UserBody),
         route("GET", f"{tenant}/users", "The users of a tenant",
-              lambda a: _listed(a.admin.list_users(a.actor, a.tenant))),
+              lambda a: listed(a.admin.list_users(a.actor, a.tenant))),
         route("PATCH", f"{tenant}{user}", "Change a user's role",
               lambda a: asdict(a.admin.set_role(a.actor, a.tenant, a.values["user"], a.given.role)),
               RoleBody),
@@ -251,14 +158,14 @@ def routes(service: Service) -> list[Route]:
         route("PUT", f"{tenant}{key}/limits", "Set the limits of a key", _set_limits, LimitsBody),
         route("GET", f"{tenant}/limits", "The limits of a tenant and its keys", _list_limits),
         route("PUT", "/admin/prices/{model}", "Set what a model's tokens cost", _set_price, PriceBody),
-        route("GET", "/admin/prices", "What tokens cost", lambda a: _listed(a.admin.list_prices(a.actor)),
+        route("GET", "/admin/prices", "What tokens cost", lambda a: listed(a.admin.list_prices(a.actor)),
               scope=Scope.USAGE_READ),
         route("GET", f"{tenant}/usage", "Usage and cost of a tenant", lambda a: _usage(a, a.tenant),
               UsageQuery, Scope.USAGE_READ),
         route("GET", "/admin/usage", "Usage and cost of all tenants", lambda a: _usage(a, None),
               UsageQuery, Scope.USAGE_READ),
         route("GET", "/admin/audit", "What was done, and what was refused",
-              lambda a: _listed(a.admin.audit_log(a.actor, a.given.tenant, a.given.limit)), AuditQuery),
+              lambda a: listed(a.admin.audit_log(a.actor, a.given.tenant, a.given.limit)), AuditQuery),
         route("GET", "/v1/usage", "Your own usage and cost", lambda a: _usage(a, a.tenant),
               UsageQuery, Scope.USAGE_READ),
     ]  # fmt: skip

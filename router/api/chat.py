@@ -27,7 +27,8 @@ class ChatCompletions:
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         body = decode_chat(exchange.request.body)
-        model = self._service.registry.find(body.model)
+        record.user = body.user or record.user
+        model = self._service.registry.find(body.model, record)
         if model.template is None:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")

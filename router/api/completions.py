@@ -22,7 +22,8 @@ class Completions:
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         body = decode_completion(exchange.request.body)
-        model = self._service.registry.find(body.model)
+        record.user = body.user or record.user
+        model = self._service.registry.find(body.model, record)
         calls = completion_calls(body, record.request_id, record.tenant, model.defaults)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = CompletionDialect(

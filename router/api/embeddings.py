@@ -71,28 +71,37 @@ class Embeddings:
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         body = decode_embeddings(exchange.request.body)
-        model = self._service.registry.find_embedder(body.model)
+        record.user = body.user or record.user
+        model = self._service.registry.find_embedder(body.model, record)
         calls = embedding_calls(body, model.limits)
         if self._service.safety is not None:
             texts = [row for call in calls for row in call.rows if isinstance(row, str)]
             await self._service.safety.admit(model.name, texts)
         rows = [b""] * len(calls)
+        answers: dict[int, EmbeddingAnswer] = {}  # kept only to be compared with a shadow's
 
         def take(number: int, answer: EmbeddingAnswer) -> None:
             check_total(record.prompt_tokens)
+            if shadow is not None:
+                answers[number] = answer
             rows[number] = render_rows(answer, number * ROWS_PER_CALL, body.encoding_format)
 
         need = Need(min(sum(call.most_tokens for call in calls), MAX_TOTAL_TOKENS))
         async with admitted(self._service, record, model.name, need) as ticket:
             exchange.on_disconnect(lambda: ticket.cut(InflightError(ErrorKind.CANCELLED, "the client left")))
+            shadows = self._service.shadows
+            shadow = None if shadows is None else shadows.begin_vectors(record, calls)
             try:
                 await EmbeddingRun(model.embedder, calls, record).finish(ticket, take)
             except InflightError as error:
                 if ticket.cut_by is None and not error.kind.is_callers_fault:
                     self._service.metrics.triton_failed(error.kind, model.name)
                 raise
+            finally:
+                if shadow is not None:
+                    shadow.vectors_ended([answers[number] for number in sorted(answers)], len(calls))
             content = render_whole(model.name, rows, record.prompt_tokens)
-            headers = [("content-type", "application/json"), ("x-request-id", record.request_id)]
+            headers = [("content-type", "application/json"), *record.headers()]
             ticket.bill(Outcome.FINISHED)
             exchange.respond(200, content, headers)
 

@@ -51,7 +51,7 @@ def write_error(exchange: Exchange, record: Record, error: Exception) -> None:
     if exchange.started:
         exchange.end(b"data: " + body + b"\n\n")
     else:
-        exchange.respond(status, body, [_JSON, ("x-request-id", record.request_id), *headers])
+        exchange.respond(status, body, [_JSON, *record.headers(), *headers])
 
 
 def shaped_for(path: str, body: bytes) -> bytes:
@@ -86,4 +86,4 @@ def respond_json(exchange: Exchange, record: Record, value: Any, status: int = 2
 
 
 def respond_encoded(exchange: Exchange, record: Record, body: bytes, status: int = 200) -> None:
-    exchange.respond(status, body, [_JSON, ("x-request-id", record.request_id)])
+    exchange.respond(status, body, [_JSON, *record.headers()])

@@ -29,9 +29,9 @@ async def live(exchange: Exchange, record: Record) -> None:
 
 
 class Ready:
-    """Whether a new request would be served: text models ready in Triton, and the router not going down.
+    """Whether a new request would be served: main models ready in Triton, and the router not going down.
 
-    Of models for embeddings it only tells: a broken one must not take the others out of service.
+    Of the others it only tells: a broken one must not take all out of service.
     """
 
     def __init__(self, registry: Registry, desk: TicketDesk) -> None:
@@ -39,7 +39,7 @@ class Ready:
         self._desk = desk
         self._asking = asyncio.Lock()
         self._models: dict[str, bool] = {}
-        self._embedders: dict[str, bool] = {}
+        self._is_ready = False
         self._expires_s = 0.0
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
@@ -48,14 +48,18 @@ class Ready:
             return
         async with self._asking:
             if time.monotonic() >= self._expires_s:
-                self._models = {model.name: await model.pipeline.ready() for model in self._registry}
-                self._embedders = {
-                    model.name: await model.embedder.ready() for model in self._registry.embedders
-                }
+                await self._look()
                 self._expires_s = time.monotonic() + _CACHE_S
-        ready = all(self._models.values())
-        value = {"status": "ready" if ready else "not ready", "models": {**self._models, **self._embedders}}
-        respond_json(exchange, record, value, 200 if ready else 503)
+        value = {"status": "ready" if self._is_ready else "not ready", "models": self._models}
+        respond_json(exchange, record, value, 200 if self._is_ready else 503)
+
+    async def _look(self) -> None:
+        lineups = self._registry.lineups
+        self._models = {
+            name: lineup.stable is not None and await lineup.stable.ready()
+            for name, lineup in lineups.items()
+        }
+        self._is_ready = all(self._models[name] for name, lineup in lineups.items() if lineup.is_main)
 
 
 class ShowMetrics:

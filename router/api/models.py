@@ -9,10 +9,9 @@ from router.api.routes import Route
 from router.identity import check_model_allowed
 
 if TYPE_CHECKING:
-    from router.embedder import ServedEmbedder
     from router.http.exchange import Exchange
     from router.record import Record
-    from router.registry import Registry, ServedModel
+    from router.registry import Registry, Served
     from router.service import Service
 
 
@@ -23,9 +22,9 @@ class ListModels:
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         allowed = record.caller.key.models
         models = [
-            _describe(model)
-            for model in (*self._registry, *self._registry.embedders)
-            if allowed is None or model.name in allowed
+            _describe(lineup.stable)
+            for lineup in self._registry.lineups.values()
+            if lineup.stable is not None and (allowed is None or lineup.name in allowed)
         ]
         respond_json(exchange, record, {"object": "list", "data": models})
 
@@ -40,7 +39,7 @@ class ShowModel:
         respond_json(exchange, record, _describe(model))
 
 
-def _describe(model: ServedModel | ServedEmbedder) -> dict[str, Any]:
+def _describe(model: Served) -> dict[str, Any]:
     return {"id": model.name, "object": "model", "created": model.created_s, "owned_by": "inflight"}
 
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from router.record import Record
     from router.registry import ServedModel
     from router.service import Service
-    from router.tenancy.keyring import Caller
 
 log = logging.getLogger(__name__)
 
@@ -85,12 +84,15 @@ class CreateResponse:
         self._conversations = ConversationStore(service.store)
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
-        asked = await self._understand(decode_response(exchange.request.body), record.caller)
+        asked = await self._understand(decode_response(exchange.request.body), record)
         answered = await self._answer(exchange, record, asked)
         await self._finish(exchange, record, asked, answered)
 
-    async def _understand(self, body: ResponseBody, caller: Caller) -> Asked:
-        model = self._service.registry.find(body.model)
+    async def _understand(self, body: ResponseBody, record: Record) -> Asked:
+        caller = record.caller
+        record.user = body.user or record.user
+        record.conversation = body.conversation_id or record.conversation
+        model = self._service.registry.find(body.model, record)
         if model.template is None:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")

@@ -85,7 +85,7 @@ class Call:
         while not self._messages:
             if self.ended:
                 if self.error is not None:
-                    raise GrpcError(self.error.code, self.error.details)
+                    raise GrpcError(self.error.code, self.error.details, self.error.lost)
                 return None
             if self._waiter is not None:
                 raise RuntimeError("somebody else is reading this call")

@@ -96,7 +96,7 @@ class Channel:
         if self._closed:
             call.end(GrpcError(StatusCode.CANCELLED, "the channel is closed"))
         elif self._connecting is None and not self._usable and self._pause_left_s > 0:
-            call.end(GrpcError(StatusCode.UNAVAILABLE, self._why))
+            call.end(GrpcError(StatusCode.UNAVAILABLE, self._why, lost=True))
         else:
             self._waiting.append(call)
             self._connect()
@@ -148,7 +148,7 @@ class Channel:
         self._paused_until_s = asyncio.get_running_loop().time() + self._pause_s * jitter
         self._why = f"no connection to {self._host}:{self._port}: {why}"
         if not self._usable:
-            self._fail_waiting(GrpcError(StatusCode.UNAVAILABLE, self._why))
+            self._fail_waiting(GrpcError(StatusCode.UNAVAILABLE, self._why, lost=True))
 
     def _fail_waiting(self, error: GrpcError) -> None:
         waiting, self._waiting = self._waiting, []
@@ -185,6 +185,6 @@ class Channel:
 
     def refused(self, call: Call) -> None:
         if not call.closed_unseen() or call.attempts >= _MAX_ATTEMPTS:
-            call.end(GrpcError(StatusCode.UNAVAILABLE, "the server refuses the stream"))
+            call.end(GrpcError(StatusCode.UNAVAILABLE, "the server refuses the stream", lost=True))
         else:
             self._dispatch(call)

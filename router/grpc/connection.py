@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
     def _end_all(self) -> None:
         calls, self._calls = self._calls, {}
         for call in calls.values():
-            call.end(GrpcError(StatusCode.UNAVAILABLE, self._reason))
+            call.end(GrpcError(StatusCode.UNAVAILABLE, self._reason, lost=True))
 
     def close(self) -> None:
         """Gives up what is still running."""

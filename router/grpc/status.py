@@ -28,12 +28,13 @@ class StatusCode(IntEnum):
 
 
 class GrpcError(Exception):
-    """A call that did not end with OK."""
+    """A call that did not end with OK; `lost` says that no server ended it, because none could be reached."""
 
-    def __init__(self, code: StatusCode, details: str = "") -> None:
+    def __init__(self, code: StatusCode, details: str = "", lost: bool = False) -> None:
         super().__init__(code, details)
         self.code = code
         self.details = details
+        self.lost = lost
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.details}"

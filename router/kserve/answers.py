@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.kserve.tensors import ELEMENT_BYTES, refuse
+from router.kserve.elements import decode, is_whole
+from router.kserve.tensors import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -32,7 +31,7 @@ class Output:
 
     def elements(self) -> list[Any]:
         """Plain values; a text as a string."""
-        elements = codec.decode(self.dtype, self.raw)
+        elements = decode(self.dtype, self.raw)
         if self.dtype == "BYTES":
             return [element.decode("utf-8", "replace") for element in elements]
         return elements
@@ -68,14 +67,7 @@ def read_outputs(known: Tensors, response: Any) -> dict[str, Output]:
 
 
 def _is_whole(output: Output) -> bool:
-    if any(size < 0 for size in output.shape):
-        return False
-    if output.dtype != "BYTES":
-        return len(output.raw) == output.count * ELEMENT_BYTES[output.dtype]
-    try:
-        return len(codec.decode("BYTES", output.raw)) == output.count
-    except (ValueError, struct.error):
-        return False
+    return all(size >= 0 for size in output.shape) and is_whole(output.dtype, output.count, output.raw)
 
 
 def _unreadable() -> InflightError:

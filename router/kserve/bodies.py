@@ -8,7 +8,6 @@ import msgspec
 
 from router.api.decoding import decode
 from router.kserve.answers import Output
-from router.kserve.offers import VERSION
 from router.kserve.tensors import MAX_ELEMENTS, Sent, refuse, shown
 
 if TYPE_CHECKING:
@@ -142,10 +141,12 @@ def render(
 
 def head_fields(asked: Asked) -> dict[str, Any]:
     named: Mapping[str, Any] = {"id": asked.client_id} if asked.client_id else {}
-    return {**named, "model_name": asked.name, "model_version": VERSION}
+    return {**named, "model_name": asked.name, "model_version": asked.version}
 
 
 def as_json(output: Output) -> list[Any]:
+    if output.dtype == "BF16":
+        raise refuse(f"output '{output.name}' is BF16: ask for it with binary_data", output.name)
     if output.count > MAX_JSON_ELEMENTS:
         raise refuse(
             f"output '{output.name}' has {output.count} elements; as JSON up to {MAX_JSON_ELEMENTS} are "

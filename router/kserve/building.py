@@ -1,31 +1,32 @@
-"""What the settings name, as offers to Triton's clients."""
+"""What is served, as offers to Triton's clients."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from router.embedder import ServedEmbedder
 from router.kserve.embedding import EmbeddingOffer
 from router.kserve.generation import GenerationOffer
 from router.kserve.inference import Door
 from router.kserve.offers import Offers
-from router.kserve.relaying import TritonRelay
+from router.kserve.tensor_models import TensorOffer
+from router.registry import ServedModel
+from router.served_tensors import ServedTensors
 
 if TYPE_CHECKING:
     from router.kserve.offers import Offer
+    from router.registry import Served
     from router.safety.guard import Safety
     from router.service import Service
-    from router.settings import Settings
-    from router.triton_client import TritonConnection
 
 
-def build_door(
-    service: Service, settings: Settings, triton: TritonConnection, safety: Safety | None = None
-) -> Door:
-    offers: list[Offer] = []
-    for model in settings.models:
-        served = service.registry.find(model.name)
-        offers.append(GenerationOffer(served, model.pipeline, TritonRelay(triton, model.engine), safety))
-    for embedder in settings.embedders:
-        found = service.registry.find_embedder(embedder.name)
-        offers.append(EmbeddingOffer(found, embedder.triton_model, safety))
-    return Door(service, Offers(offers))
+def build_door(service: Service, safety: Safety | None = None) -> Door:
+    def make(served: Served) -> Offer:
+        if isinstance(served, ServedModel):
+            return GenerationOffer(served, safety)
+        if isinstance(served, ServedEmbedder):
+            return EmbeddingOffer(served, safety)
+        assert isinstance(served, ServedTensors)
+        return TensorOffer(served, safety)
+
+    return Door(service, Offers(service.registry, make))

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from router.kserve.offers import VERSION
-from router.kserve.tensors import MAX_ROWS
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from python_backend.wire.tensors import Tensor
     from router.kserve.offers import Offer
@@ -24,18 +21,19 @@ def server() -> dict[str, Any]:
     return {"name": SERVER_NAME, "version": SERVER_VERSION, "extensions": list(EXTENSIONS)}
 
 
-def metadata(offer: Offer, name: str) -> dict[str, Any]:
+def metadata(offer: Offer, name: str, versions: Sequence[str]) -> dict[str, Any]:
+    rows = (-1,) if offer.max_batch_size else ()
     return {
         "name": name,
-        "versions": [VERSION],
+        "versions": versions,
         "platform": offer.platform,
-        "inputs": [_tensor(tensor) for tensor in offer.inputs.values()],
-        "outputs": [_tensor(tensor) for tensor in offer.outputs.values()],
+        "inputs": [_tensor(tensor, rows) for tensor in offer.inputs.values()],
+        "outputs": [_tensor(tensor, rows) for tensor in offer.outputs.values()],
     }
 
 
-def _tensor(tensor: Tensor) -> dict[str, Any]:
-    return {"name": tensor.name, "datatype": tensor.dtype, "shape": [-1, *tensor.dims]}
+def _tensor(tensor: Tensor, rows: tuple[int, ...]) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.dtype, "shape": [*rows, *tensor.dims]}
 
 
 def config(offer: Offer, name: str) -> dict[str, Any]:
@@ -43,7 +41,7 @@ def config(offer: Offer, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "platform": offer.platform,
-        "max_batch_size": MAX_ROWS,
+        "max_batch_size": offer.max_batch_size,
         "input": [
             {
                 "name": tensor.name,
@@ -65,14 +63,15 @@ def _type(tensor: Tensor) -> str:
     return _TYPES.get(tensor.dtype, f"TYPE_{tensor.dtype}")
 
 
-def statistics(found: Iterable[tuple[str, Tally]]) -> dict[str, Any]:
-    return {"model_stats": [_statistics(name, tally) for name, tally in found]}
+def statistics(found: Iterable[tuple[str, str, Tally]]) -> dict[str, Any]:
+    """Of each the name, the version and what is known of it."""
+    return {"model_stats": [_statistics(name, version, tally) for name, version, tally in found]}
 
 
-def _statistics(name: str, tally: Tally) -> dict[str, Any]:
+def _statistics(name: str, version: str, tally: Tally) -> dict[str, Any]:
     return {
         "name": name,
-        "version": VERSION,
+        "version": version,
         "last_inference": tally.last_ms,
         "inference_count": tally.finished,
         "execution_count": tally.finished,
@@ -83,8 +82,9 @@ def _statistics(name: str, tally: Tally) -> dict[str, Any]:
     }
 
 
-def index(names_and_ready: Iterable[tuple[str, bool]]) -> list[dict[str, str]]:
+def index(found: Iterable[tuple[str, str, bool]]) -> list[dict[str, str]]:
+    """Of each the name, the version and whether it is ready."""
     return [
-        {"name": name, "version": VERSION, "state": "READY" if ready else "UNAVAILABLE", "reason": ""}
-        for name, ready in names_and_ready
+        {"name": name, "version": version, "state": "READY" if ready else "UNAVAILABLE", "reason": ""}
+        for name, version, ready in found
     ]

@@ -11,16 +11,17 @@ from router.admission import Need
 from router.api.embeddings import SPECIAL_TOKENS
 from router.embedder import EmbeddingCall, EmbeddingRun
 from router.kserve.answers import Answer, Output, pick
-from router.kserve.tensors import by_name, refuse
+from router.kserve.tensors import MAX_ROWS, by_name, read_inputs, refuse
 from router.tenancy.model import Scope
 from router.ticket import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from router.embedder import EmbeddingAnswer, EmbeddingLimits, ServedEmbedder, TokenIds
     from router.kserve.offers import Asked
-    from router.kserve.tensors import Value, Values
+    from router.kserve.raw_tensors import RawTensors
+    from router.kserve.tensors import Sent, Value, Values
     from router.metrics import Metrics
     from router.record import Record
     from router.safety.guard import Safety
@@ -33,20 +34,16 @@ _ALL = frozenset(tensor.name for tensor in EMBEDDINGS.outputs)
 @dataclass(frozen=True, slots=True)
 class EmbeddingOffer:
     served: ServedEmbedder
-    triton_name: str
     safety: Safety | None = None
     inputs = by_name(EMBEDDINGS.inputs)
     outputs = by_name(EMBEDDINGS.outputs)
     platform = ""
     scope = Scope.EMBEDDINGS
     is_decoupled = False
+    max_batch_size = MAX_ROWS
 
-    @property
-    def name(self) -> str:
-        return self.served.name
-
-    async def ready(self) -> bool:
-        return await self.served.embedder.ready()
+    def read(self, inputs: Sequence[Sent]) -> tuple[Values, RawTensors]:
+        return read_inputs(self.inputs, inputs), {}
 
     def job(self, asked: Asked, record: Record, whole: bool) -> EmbeddingJob:
         return EmbeddingJob(self.served, asked, record, self.safety)

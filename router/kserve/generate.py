@@ -33,7 +33,7 @@ class GenerateBody(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
 
-def read_body(body: bytes, known: Tensors) -> tuple[str, list[Sent], dict[str, Any]]:
+def read_body(body: bytes, known: Tensors, has_rows: bool = True) -> tuple[str, list[Sent], dict[str, Any]]:
     """The id, the inputs and the parameters: every field that no input is called after is one."""
     fields = decode(_decoder, body)
     client_id = fields.pop("id", "")
@@ -49,20 +49,21 @@ def read_body(body: bytes, known: Tensors) -> tuple[str, list[Sent], dict[str, A
     parameters: dict[str, Any] = {}
     for name, value in (*fields.items(), *nested.items()):
         if name in known:
-            inputs.append(_sent(known[name], value))
+            inputs.append(_sent(known[name], value, has_rows))
         else:
             parameters[name] = value
     return client_id, inputs, parameters
 
 
-def _sent(tensor: Tensor, value: Any) -> Sent:
-    """One row; a single value stands for a list of one."""
+def _sent(tensor: Tensor, value: Any, has_rows: bool) -> Sent:
+    """One row, where there are any; a single value stands for a list of one."""
     elements = value if isinstance(value, list) else [value]
     if any(isinstance(element, (list, dict)) or element is None for element in elements):
         raise refuse(f"'{tensor.name}': allowed is a value, or a list of values", tensor.name)
     if len(tensor.dims) > 1:
         raise refuse(f"'{tensor.name}' can be sent to /infer alone", tensor.name)
-    return Sent(tensor.name, tensor.dtype, (1, len(elements)), elements)
+    shape = (1, len(elements)) if has_rows else (len(elements),)
+    return Sent(tensor.name, tensor.dtype, shape, elements)
 
 
 def render(asked: Asked, outputs: Sequence[Output]) -> bytes:

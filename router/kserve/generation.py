@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import service_pb2
 
@@ -14,18 +14,19 @@ from router.answering import need_of
 from router.kserve.answers import Answer, number, pick, read_outputs
 from router.kserve.guarding import FILTERED, GuardedText, check_prompts
 from router.kserve.parameters import EMPTY_FINAL
-from router.kserve.tensors import Value, by_name, refuse
+from router.kserve.tensors import MAX_ROWS, Value, by_name, read_inputs, refuse
 from router.pipeline import FINISH_REASONS, MAX_NEW_TOKENS, GenerationCall, read_to_the_end
 from router.tenancy.model import Scope
 from router.ticket import Outcome
 from router.triton_messages import STOP_WORDS, is_final, read_delta
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from router.admission import Need
     from router.kserve.offers import Asked
-    from router.kserve.tensors import Values
+    from router.kserve.raw_tensors import RawTensors
+    from router.kserve.tensors import Sent, Values
     from router.metrics import Metrics
     from router.record import Record
     from router.registry import ServedModel
@@ -57,43 +58,19 @@ _UNEVEN = {
 }
 
 
-class RawGeneration(Protocol):
-    """One request under way in Triton."""
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        """Its responses as they come, the last one marked final. Raises InflightError when it fails."""
-
-    def stop(self) -> None:
-        """Asks the engine to end early. The responses then end by themselves, soon; read them to the end."""
-
-
-class Relay(Protocol):
-    """One ensemble that takes requests built from the contract."""
-
-    def relay(self, request: Any) -> RawGeneration:
-        """Starts nothing until the first response is asked for."""
-
-
 @dataclass(frozen=True, slots=True)
 class GenerationOffer:
-    """A served language model; `triton_name` is its ensemble's."""
-
     served: ServedModel
-    triton_name: str
-    relay: Relay
     safety: Safety | None = None
     inputs = INPUTS
     outputs = OUTPUTS
     platform = "ensemble"
     scope = Scope.INFERENCE
     is_decoupled = True
+    max_batch_size = MAX_ROWS
 
-    @property
-    def name(self) -> str:
-        return self.served.name
-
-    async def ready(self) -> bool:
-        return await self.served.pipeline.ready()
+    def read(self, inputs: Sequence[Sent]) -> tuple[Values, RawTensors]:
+        return read_inputs(INPUTS, inputs), {}
 
     def job(self, asked: Asked, record: Record, whole: bool) -> GenerationJob:
         return GenerationJob(self, asked, record, whole)
@@ -111,19 +88,19 @@ class GenerationJob:
         self._echoes = echoes(self._inputs)
         if whole:
             check_joinable(self._inputs, self._shown)
-        self._guarded = GuardedText(offer.safety, offer.name)
-        request = build(offer.triton_name, self._inputs, record.request_id, record.tenant)
+        self._guarded = GuardedText(offer.safety, offer.served.name)
+        request = build(self._inputs, record.request_id, record.tenant)
         for name, value in asked.parameters.to_model.items():
             field = "bool_param" if isinstance(value, bool) else "string_param"
             setattr(request.parameters[name], field, value)
-        self._generation = offer.relay.relay(request)
+        self._generation = offer.served.pipeline.relay(request)
         self._counted_rows: set[int] = set()
         self._last_s = 0.0
 
     async def check(self) -> None:
         if self._offer.safety is not None:
             sequences = sum(sequences_of(self._inputs))
-            await check_prompts(self._offer.safety, self._offer.name, self._inputs, sequences)
+            await check_prompts(self._offer.safety, self._offer.served.name, self._inputs, sequences)
 
     async def run(self, ticket: Ticket, metrics: Metrics, take: Callable[[Answer], Awaitable[None]]) -> None:
         ticket.attach(self._generation)
@@ -256,8 +233,9 @@ def shown_outputs(values: Values, asked: frozenset[str]) -> frozenset[str]:
     return frozenset(OUTPUTS) - hidden
 
 
-def build(model: str, values: Values, request_id: str, tenant: str) -> Any:
-    message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+def build(values: Values, request_id: str, tenant: str) -> Any:
+    """Without the model's name, which the pipeline fills in."""
+    message = service_pb2.ModelInferRequest(id=request_id)
     message.parameters[EMPTY_FINAL].bool_param = True
     message.parameters["tenant"].string_param = tenant
     for name, value in values.items():

@@ -11,6 +11,7 @@ from router.api.errors import HttpError, respond_json, write_error
 from router.api.routes import Route
 from router.kserve import bodies, describing, generate
 from router.kserve.answers import join
+from router.kserve.offers import understand
 from router.kserve.refusals import NOT_OFFERED
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class EventStream:
     async def take(self, answer: Answer) -> None:
         exchange = self._exchange
         if not exchange.started:
-            exchange.start(200, [*sse.HEADERS, ("x-request-id", self._record.request_id)])
+            exchange.start(200, [*sse.HEADERS, *self._record.headers()])
         if answer.outputs:
             await exchange.send(b"data: " + generate.render(self._asked, answer.outputs) + b"\n\n")
         if answer.final:
@@ -88,6 +89,9 @@ class HttpDoor:
         values = record.values
         return self._door.offers.find(values["name"], values.get("version", ""), record.caller)
 
+    def _choose(self, record: Record) -> Offer:
+        return self._door.offers.choose(record.values["name"], record.values.get("version", ""), record)
+
     async def server(self, exchange: Exchange, record: Record) -> None:
         respond_json(exchange, record, describing.server())
 
@@ -99,36 +103,29 @@ class HttpDoor:
         _respond_empty(exchange, record, ready)
 
     async def model_ready(self, exchange: Exchange, record: Record) -> None:
-        ready = await self._door.is_ready(self._offer(record))
+        ready = await self._door.is_ready(self._offer(record).served)
         _respond_empty(exchange, record, ready)
 
     async def metadata(self, exchange: Exchange, record: Record) -> None:
-        respond_json(exchange, record, describing.metadata(self._offer(record), record.values["name"]))
+        offer = self._offer(record)
+        versions = self._door.offers.versions(offer)
+        respond_json(exchange, record, describing.metadata(offer, record.values["name"], versions))
 
     async def config(self, exchange: Exchange, record: Record) -> None:
         respond_json(exchange, record, describing.config(self._offer(record), record.values["name"]))
 
     async def statistics(self, exchange: Exchange, record: Record) -> None:
-        if "name" in record.values:
-            found = [(record.values["name"], self._offer(record))]
-        else:
-            found = [(offer.name, offer) for offer in self._door.offers.for_caller(record.caller)]
-        of = self._door.statistics.of
-        tallies = [(name, of(record.tenant, offer.name)) for name, offer in found]
-        respond_json(exchange, record, describing.statistics(tallies))
+        name, version = record.values.get("name", ""), record.values.get("version", "")
+        respond_json(exchange, record, self._door.tell_statistics(name, version, record.caller))
 
     async def index(self, exchange: Exchange, record: Record) -> None:
-        offers = self._door.offers.for_caller(record.caller)
-        listed = [(offer.name, await self._door.is_ready(offer)) for offer in offers]
-        respond_json(exchange, record, describing.index(listed))
+        respond_json(exchange, record, await self._door.index(record.caller))
 
     async def infer(self, exchange: Exchange, record: Record) -> None:
         body, inputs = bodies.read_body(_body(exchange), exchange.request.headers.get(bodies.HEADER_LENGTH))
-        name, version = record.values["name"], record.values.get("version", "")
         outputs = [output.name for output in body.outputs]
-        asked = self._door.offers.understand(
-            record.caller, name, version, body.id, inputs, outputs, body.parameters
-        )
+        name = record.values["name"]
+        asked = understand(self._choose(record), name, body.id, inputs, outputs, body.parameters)
         binary = bodies.binary_outputs(body, asked.parameters.binary_output)
         await self._run(
             exchange,
@@ -141,7 +138,7 @@ class HttpDoor:
         asked = self._understand_generate(exchange, record)
 
         def respond(outputs: Sequence[Output]) -> None:
-            headers = [("content-type", "application/json"), ("x-request-id", record.request_id)]
+            headers = [("content-type", "application/json"), *record.headers()]
             exchange.respond(200, generate.render(asked, outputs), headers)
 
         await self._run(exchange, record, asked, WholeAnswer(exchange, record, respond))
@@ -152,10 +149,10 @@ class HttpDoor:
         await self._run(exchange, record, asked, EventStream(exchange, record, asked))
 
     def _understand_generate(self, exchange: Exchange, record: Record) -> Asked:
-        offer = self._offer(record)
-        client_id, inputs, parameters = generate.read_body(_body(exchange), offer.inputs)
-        name, version = record.values["name"], record.values.get("version", "")
-        return self._door.offers.understand(record.caller, name, version, client_id, inputs, (), parameters)
+        offer = self._choose(record)
+        has_rows = offer.max_batch_size > 0
+        client_id, inputs, parameters = generate.read_body(_body(exchange), offer.inputs, has_rows)
+        return understand(offer, record.values["name"], client_id, inputs, (), parameters)
 
     async def _run(
         self, exchange: Exchange, record: Record, asked: Asked, delivery: WholeAnswer | EventStream
@@ -184,7 +181,7 @@ def _respond(
 ) -> None:
     body, header_length = bodies.render(asked, outputs, binary)
     kind = "application/json" if header_length is None else "application/octet-stream"
-    headers = [("content-type", kind), ("x-request-id", record.request_id)]
+    headers = [("content-type", kind), *record.headers()]
     if header_length is not None:
         headers.append((bodies.HEADER_LENGTH, str(header_length)))
     exchange.respond(200, body, headers)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission import admitted
+from router.kserve import describing
 from router.kserve.statistics import Statistics
 from router.kserve.transcript import Transcript
-from router.tenancy.model import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.kserve.answers import Answer
-    from router.kserve.offers import Asked, Offer, Offers
+    from router.kserve.offers import Asked, Offers
     from router.record import Record
+    from router.registry import Served
     from router.service import Service
+    from router.tenancy.keyring import Caller
 
 _READY_CACHE_S = 0.5
 
@@ -40,7 +42,7 @@ class Door:
         self.service = service
         self.offers = offers
         self.statistics = Statistics()
-        self._ready: dict[str, tuple[float, bool]] = {}
+        self._ready: dict[tuple[str, int], tuple[float, bool]] = {}
         self._asking = asyncio.Lock()
 
     async def infer(
@@ -67,7 +69,7 @@ class Door:
             await delivery.take(answer)
 
         try:
-            async with admitted(service, record, asked.offer.name, job.need) as ticket:
+            async with admitted(service, record, asked.offer.served.name, job.need) as ticket:
                 on_leave(lambda: ticket.cut(InflightError(ErrorKind.CANCELLED, "the client left")))
                 try:
                     await job.run(ticket, service.metrics, take)
@@ -85,16 +87,37 @@ class Door:
             if record.outcome and not finished:
                 self.statistics.add(record, False, time.monotonic())
 
-    async def is_ready(self, offer: Offer) -> bool:
+    async def is_ready(self, served: Served) -> bool:
         """Asks Triton at most twice a second, however many ask us."""
+        release = (served.name, served.version)
         async with self._asking:
-            asked_s, ready = self._ready.get(offer.name, (0.0, False))
+            asked_s, ready = self._ready.get(release, (0.0, False))
             if time.monotonic() - asked_s > _READY_CACHE_S:
-                ready = await offer.ready()
-                self._ready[offer.name] = (time.monotonic(), ready)
+                ready = await served.ready()
+                self._ready[release] = (time.monotonic(), ready)
             return ready and not self.service.desk.draining
 
     async def all_ready(self) -> bool:
-        """As GET /health/ready says it: models for embeddings do not decide."""
-        deciding = [offer for offer in self.offers if offer.scope is Scope.INFERENCE]
-        return all([await self.is_ready(offer) for offer in deciding])
+        """As GET /health/ready says it: the stable releases of the main models decide."""
+        lineups = self.service.registry.lineups.values()
+        deciding = [lineup.stable for lineup in lineups if lineup.is_main]
+        return all([stable is not None and await self.is_ready(stable) for stable in deciding])
+
+    async def index(self, caller: Caller) -> list[dict[str, str]]:
+        """Every release that the caller may ask."""
+        served = [offer.served for offer in self.offers.for_caller(caller)]
+        ready = [await self.is_ready(each) for each in served]
+        found = zip(served, ready, strict=True)
+        return describing.index((each.name, str(each.version), yes) for each, yes in found)
+
+    def tell_statistics(self, name: str, version: str, caller: Caller) -> dict[str, Any]:
+        """Of one release, of all those of one model, or of all that the caller may ask."""
+        if name:
+            found = [(name, offer.served) for offer in self.offers.find_all(name, version, caller)]
+        else:
+            found = [(offer.served.name, offer.served) for offer in self.offers.for_caller(caller)]
+        tenant = caller.organisation.id
+        return describing.statistics(
+            (called, str(served.version), self.statistics.of(tenant, served.name, str(served.version)))
+            for called, served in found
+        )

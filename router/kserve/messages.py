@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import service_pb2
 
-from router.kserve.offers import VERSION
+from router.kserve.offers import understand
 from router.kserve.tensors import Sent, refuse, shown
 
 if TYPE_CHECKING:
@@ -14,21 +14,26 @@ if TYPE_CHECKING:
 
     from router.kserve.answers import Output
     from router.kserve.offers import Asked, Offers
-    from router.tenancy.keyring import Caller
+    from router.record import Record
 
 FINAL = "triton_final_response"
 _CONTENTS = {
     "BOOL": "bool_contents",
     "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
     "INT32": "int_contents",
     "INT64": "int64_contents",
     "UINT64": "uint64_contents",
     "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
 
 
-def read_request(offers: Offers, caller: Caller, request: Any) -> Asked:
+def read_request(offers: Offers, record: Record, request: Any) -> Asked:
     # Looked at before anything is copied: a message may hold a million of them.
     for what, given, most in (("inputs", request.inputs, 128), ("outputs", request.outputs, 128)):
         if len(given) > most:
@@ -39,9 +44,9 @@ def read_request(offers: Offers, caller: Caller, request: Any) -> Asked:
             raise refuse(f"output '{shown(output.name)}': the parameter '{shown(name)}' is not offered")
     parameters = {name: _plain(name, value) for name, value in request.parameters.items()}
     names = [output.name for output in request.outputs]
-    return offers.understand(
-        caller, request.model_name, request.model_version, request.id, _inputs(request), names, parameters
-    )
+    inputs = _inputs(request)
+    offer = offers.choose(request.model_name, request.model_version, record)
+    return understand(offer, request.model_name, request.id, inputs, names, parameters)
 
 
 def _plain(name: str, parameter: Any) -> Any:
@@ -79,7 +84,7 @@ def _contents(given: Any) -> list[Any]:
 
 def write_response(asked: Asked, outputs: Sequence[Output]) -> Any:
     response = service_pb2.ModelInferResponse(
-        model_name=asked.name, model_version=VERSION, id=asked.client_id
+        model_name=asked.name, model_version=asked.version, id=asked.client_id
     )
     for output in outputs:
         response.outputs.add(name=output.name, datatype=output.dtype, shape=output.shape)

@@ -20,13 +20,12 @@ from router.record import Record, new_request_id
 from router.tenancy.model import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
     from router.identity import Doorkeeper
     from router.kserve.calls import Outbox
     from router.kserve.inference import Delivery, Door
     from router.kserve.offers import Asked, Offer
-    from router.tenancy.keyring import Caller
 
 log = logging.getLogger(__name__)
 
@@ -64,14 +63,15 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
         async def ready(record: Record) -> Any:
-            offer = self._offer(request, record)
-            return service_pb2.ModelReadyResponse(ready=await self._door.is_ready(offer))
+            served = self._offer(request, record).served
+            return service_pb2.ModelReadyResponse(ready=await self._door.is_ready(served))
 
         return await self._describe("ModelReady", context, ready)
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
         async def metadata(record: Record) -> Any:
-            found = describing.metadata(self._offer(request, record), request.name)
+            offer = self._offer(request, record)
+            found = describing.metadata(offer, request.name, self._door.offers.versions(offer))
             return json_format.ParseDict(found, service_pb2.ModelMetadataResponse())
 
         return await self._describe("ModelMetadata", context, metadata)
@@ -85,21 +85,14 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
 
     async def ModelStatistics(self, request: Any, context: Any) -> Any:
         async def statistics(record: Record) -> Any:
-            if request.name:
-                found = [(request.name, self._offer(request, record))]
-            else:
-                found = [(offer.name, offer) for offer in self._door.offers.for_caller(record.caller)]
-            of = self._door.statistics.of
-            told = describing.statistics((name, of(record.tenant, offer.name)) for name, offer in found)
+            told = self._door.tell_statistics(request.name, request.version, record.caller)
             return json_format.ParseDict(told, service_pb2.ModelStatisticsResponse())
 
         return await self._describe("ModelStatistics", context, statistics)
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:
         async def index(record: Record) -> Any:
-            offers = self._door.offers.for_caller(record.caller)
-            listed = [(offer.name, await self._door.is_ready(offer)) for offer in offers]
-            told = {"models": describing.index(listed)}
+            told = {"models": await self._door.index(record.caller)}
             return json_format.ParseDict(told, service_pb2.RepositoryIndexResponse())
 
         return await self._describe("RepositoryIndex", context, index)
@@ -128,7 +121,7 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         failure: BaseException | None = None
         try:
             if scope is not None:
-                record.caller = self._identify(context, scope)
+                self._let_in(record, context, scope)
             return await act(record)
         except Exception as error:
             failure = error
@@ -160,10 +153,10 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
             asked = self._understand(record, request, context)
             return self._run(self._infer(record, asked, False, StreamedAnswer(outbox, asked), departure))
 
+        record = _new_record("ModelStreamInfer")
         try:
-            self._identify(context)
+            self._let_in(record, context)
         except InflightError as error:
-            record = _new_record("ModelStreamInfer")
             self._account_for(record, error)
             await context.abort(*status_of(error, record.request_id))
         stream = Stream(start, context)
@@ -179,8 +172,8 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
     def _understand(self, record: Record, request: Any, context: Any) -> Asked:
         """Refuses by an error that is counted; a key is looked at again for each request of a stream."""
         try:
-            record.caller = self._identify(context)
-            return read_request(self._door.offers, record.caller, request)
+            self._let_in(record, context)
+            return read_request(self._door.offers, record, request)
         except Exception as error:
             self._account_for(record, error)
             raise
@@ -213,10 +206,13 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         for stream in list(self._streams):
             stream.close_if_idle()
 
-    def _identify(self, context: Any, scope: Scope = Scope.INFERENCE) -> Caller:
-        given = [value for name, value in context.invocation_metadata() or () if name == "authorization"]
-        authorization = given[0] if len(given) == 1 and isinstance(given[0], str) else None
-        return self._doorkeeper.identify(authorization, scope)
+    def _let_in(self, record: Record, context: Any, scope: Scope = Scope.INFERENCE) -> None:
+        """Who asks, and what the metadata say of the release that is to answer."""
+        given = context.invocation_metadata() or ()
+        record.caller = self._doorkeeper.identify(_only("authorization", given), scope)
+        record.user = record.caller.user.id
+        record.pinned_release = _only("x-inflight-release", given) or ""
+        record.conversation = _only("x-inflight-conversation", given) or ""
 
     def _account_for(self, record: Record, failure: BaseException | None) -> None:
         if failure is not None and not isinstance(failure, InflightError | asyncio.CancelledError):
@@ -225,6 +221,11 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         self._door.service.metrics.answered(record, status)
         quiet = record.route in _QUIET
         log.log(logging.DEBUG if quiet else logging.INFO, "%s", record.describe(status, time.monotonic()))
+
+
+def _only(name: str, metadata: Iterable[tuple[str, Any]]) -> str | None:
+    found = [value for key, value in metadata if key == name]
+    return found[0] if len(found) == 1 and isinstance(found[0], str) else None
 
 
 def _new_record(method: str) -> Record:

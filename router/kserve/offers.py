@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tensors import CONTRACTS
 from router.identity import check_model_allowed
 from router.kserve.parameters import Parameters, read_parameters
-from router.kserve.tensors import Sent, Values, read_inputs, refuse, shown
+from router.kserve.tensors import refuse, shown
+from router.releases.manifest import entry_name
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from router.admission import Need
     from router.kserve.answers import Answer
-    from router.kserve.tensors import Tensors
+    from router.kserve.raw_tensors import RawTensors
+    from router.kserve.tensors import Sent, Tensors, Values
     from router.metrics import Metrics
     from router.record import Record
+    from router.registry import Lineup, Registry, Served
     from router.tenancy.keyring import Caller
     from router.tenancy.model import Scope
     from router.ticket import Ticket
 
-VERSION = "1"
 _MAX_ID_CHARS = 256
 
 
@@ -44,18 +45,20 @@ class Job(Protocol):
 
 
 class Offer(Protocol):
-    """One served model: `name` is the one of GET /v1/models, `triton_name` what Triton calls it."""
+    """One release of a model, as Triton's clients see it."""
 
     @property
-    def name(self) -> str: ...
-    @property
-    def triton_name(self) -> str: ...
+    def served(self) -> Served: ...
     @property
     def inputs(self) -> Tensors: ...
     @property
     def outputs(self) -> Tensors: ...
     @property
     def platform(self) -> str: ...
+    @property
+    def max_batch_size(self) -> int:
+        """The most rows of a request; 0: shapes have no rows before a tensor's own dims."""
+
     @property
     def scope(self) -> Scope:
         """What a key needs for it."""
@@ -64,7 +67,8 @@ class Offer(Protocol):
     def is_decoupled(self) -> bool:
         """Whether one request may have several answers."""
 
-    async def ready(self) -> bool: ...
+    def read(self, inputs: Sequence[Sent]) -> tuple[Values, RawTensors]:
+        """What may be sent on: as values where the contract is ours, as bytes where it is the model's own."""
 
     def job(self, asked: Asked, record: Record, whole: bool) -> Job:
         """Checks the rest of a request; `whole`: all of its answer is wanted at once."""
@@ -80,62 +84,128 @@ class Asked:
     values: Values
     outputs: frozenset[str]
     parameters: Parameters
+    tensors: RawTensors = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        return str(self.offer.served.version)
 
 
 class Offers:
-    """All models by their own names, and by Triton's where that names only one."""
+    """The registry's models by their own names, by model@version, and by Triton's where that names only one.
 
-    def __init__(self, offers: Iterable[Offer]) -> None:
-        self._own = {offer.name: offer for offer in offers}
-        counts = Counter(offer.triton_name for offer in self._own.values())
-        aliases = {o.triton_name: o for o in self._own.values() if counts[o.triton_name] == 1}
-        self._all = {**aliases, **self._own}
+    Looked up for each request: releases come and go while the router runs.
+    """
 
-    def __iter__(self) -> Iterator[Offer]:
-        return iter(self._own.values())
+    def __init__(self, registry: Registry, make: Callable[[Served], Offer]) -> None:
+        self._registry = registry
+        self._make = make
 
     def for_caller(self, caller: Caller) -> list[Offer]:
+        """Every release that the caller may ask."""
         allowed = caller.key.models
-        return [
-            offer
-            for offer in self._own.values()
-            if (allowed is None or offer.name in allowed) and offer.scope in caller.key.scopes
+        lineups = [
+            each for each in self._registry.lineups.values() if allowed is None or each.name in allowed
         ]
+        found = [offer for lineup in lineups for offer in self._releases(lineup)]
+        return [offer for offer in found if offer.scope in caller.key.scopes]
+
+    def choose(self, name: str, version: str, record: Record) -> Offer:
+        """The release that answers this request; it is noted in the record."""
+        return self._find(name, version, record.caller, record)
 
     def find(self, name: str, version: str, caller: Caller) -> Offer:
-        offer = self._all.get(name)
-        if offer is None:
-            raise InflightError(ErrorKind.MODEL_NOT_FOUND, self._why_not(name), "model")
-        check_model_allowed(caller, offer.name)
+        """The release of that version, or the one that stands for its model."""
+        return self._find(name, version, caller, None)
+
+    def find_all(self, name: str, version: str, caller: Caller) -> list[Offer]:
+        """The release of that version, or all of its model."""
+        found = self.find(name, version, caller)
+        if version or "@" in name:
+            return [found]
+        lineup = self._registry.lineup(found.served.name)
+        return [found] if lineup is None else self._releases(lineup)
+
+    def versions(self, offer: Offer) -> list[str]:
+        """Of all releases of its model."""
+        lineup = self._registry.lineup(offer.served.name)
+        return [] if lineup is None else _versions(lineup)
+
+    def _releases(self, lineup: Lineup) -> list[Offer]:
+        return [self._make(lineup.releases[version]) for version in sorted(lineup.releases)]
+
+    def _find(self, name: str, version: str, caller: Caller, record: Record | None) -> Offer:
+        model = name.partition("@")[0]
+        lineup = self._registry.lineup(model) or self._by_triton_name(model)
+        if lineup is None:
+            raise InflightError(ErrorKind.MODEL_NOT_FOUND, self._why_not(name, caller), "model")
+        check_model_allowed(caller, lineup.name)
+        pinned = _pinned(lineup, name, version) if lineup.releases else ""
+        chosen = f"{lineup.name}@{pinned}" if pinned else lineup.name
+        offer = self._make(self._registry.find_any(chosen, record))
         if offer.scope not in caller.key.scopes:
             raise InflightError(ErrorKind.FORBIDDEN, f"this key lacks the scope {offer.scope.value}")
-        if version not in ("", VERSION):
-            message = f"the model '{name}' has no version '{shown(version)}'; it has {VERSION}"
-            raise InflightError(ErrorKind.MODEL_NOT_FOUND, message, "model")
         return offer
 
-    def _why_not(self, name: str) -> str:
-        allowed = f"there are {', '.join(self._own)}"
+    def _by_triton_name(self, name: str) -> Lineup | None:
+        """What Triton calls a model that a stack brings with it stands for that model, and pins nothing."""
+        found = [
+            lineup
+            for lineup in self._registry.lineups.values()
+            if any(
+                served.triton_name == name != entry_name(lineup.name, version)
+                for version, served in lineup.releases.items()
+            )
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def _why_not(self, name: str, caller: Caller) -> str:
+        models = caller.key.models
+        names = [each for each in self._registry.lineups if models is None or each in models]
+        allowed = f"there are {', '.join(names)}"
         if name in CONTRACTS and name not in ("ensemble", "embeddings"):
             return f"the model '{name}' is a step inside others and cannot be called by itself; {allowed}"
         return f"the model '{shown(name)}' does not exist; {allowed}"
 
-    def understand(
-        self,
-        caller: Caller,
-        name: str,
-        version: str,
-        client_id: str,
-        inputs: Sequence[Sent],
-        outputs: Sequence[str],
-        parameters: Mapping[str, Any],
-    ) -> Asked:
-        offer = self.find(name, version, caller)
-        if len(client_id) > _MAX_ID_CHARS:
-            raise refuse(f"the request's id has {len(client_id)} characters; allowed: up to {_MAX_ID_CHARS}")
-        read = read_parameters(parameters)
-        asked = _read_outputs(offer.outputs, outputs)
-        return Asked(offer, name, client_id, read_inputs(offer.inputs, inputs), asked, read)
+
+def _versions(lineup: Lineup) -> list[str]:
+    return [str(version) for version in sorted(lineup.releases)]
+
+
+def _pinned(lineup: Lineup, name: str, version: str) -> str:
+    """The version that the request or the name in it wants; empty where that is left to the split."""
+    _, at, of_name = name.partition("@")
+    if not at and not version:
+        return ""
+    versions = _versions(lineup)
+    if at:
+        _check_version(name, of_name, versions)
+        versions = [of_name]
+    if version:
+        _check_version(name, version, versions)
+    return version or of_name
+
+
+def _check_version(name: str, version: str, versions: list[str]) -> None:
+    if version not in versions:
+        message = f"the model '{shown(name)}' has no version '{shown(version)}'; it has {', '.join(versions)}"
+        raise InflightError(ErrorKind.MODEL_NOT_FOUND, message, "model")
+
+
+def understand(
+    offer: Offer,
+    name: str,
+    client_id: str,
+    inputs: Sequence[Sent],
+    outputs: Sequence[str],
+    parameters: Mapping[str, Any],
+) -> Asked:
+    if len(client_id) > _MAX_ID_CHARS:
+        raise refuse(f"the request's id has {len(client_id)} characters; allowed: up to {_MAX_ID_CHARS}")
+    read = read_parameters(parameters)
+    asked = _read_outputs(offer.outputs, outputs)
+    values, tensors = offer.read(inputs)
+    return Asked(offer, name, client_id, values, asked, read, tensors)
 
 
 def _read_outputs(known: Tensors, names: Sequence[str]) -> frozenset[str]:

@@ -6,26 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.grpc.status import GrpcError, StatusCode
-from router.pipeline import GenerationCall
 from router.triton_client import TritonGeneration
 from router.triton_messages import is_final
 
 if TYPE_CHECKING:
     from router.grpc.call import Call
-    from router.triton_client import TritonConnection
-
-
-class TritonRelay:
-    """One ensemble's engine, which is told to stop by request id."""
-
-    def __init__(self, connection: TritonConnection, engine: str) -> None:
-        self._connection = connection
-        self._engine = engine
-
-    def relay(self, request: Any) -> RelayedGeneration:
-        # Only the id matters here: the rest of what is asked for is in the request.
-        call = GenerationCall(request_id=request.id, prompt="", max_tokens=0, seed=0)
-        return RelayedGeneration(self._connection, self._engine, request.SerializeToString(), call)
 
 
 class RelayedGeneration(TritonGeneration):

@@ -1,4 +1,4 @@
-"""How often each tenant has asked each model here, and how long that took: a tenant sees its own."""
+"""How often each tenant has asked each release here, and how long that took: a tenant sees its own."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Tally:
 
 class Statistics:
     def __init__(self) -> None:
-        self._tallies: dict[tuple[str, str], Tally] = {}
+        self._tallies: dict[tuple[str, str, str], Tally] = {}
 
     def add(self, record: Record, finished: bool, now_s: float) -> None:
         """One request that has ended."""
-        tally = self._tallies.setdefault((record.tenant, record.model), Tally())
+        tally = self._tallies.setdefault((record.tenant, record.model, record.model_version), Tally())
         took_ns = int((now_s - record.arrived_s) * _NS_PER_S)
         if finished:
             tally.finished += 1
@@ -39,5 +39,5 @@ class Statistics:
             tally.failed_ns += took_ns
         tally.last_ms = int(time.time() * 1000)
 
-    def of(self, tenant: str, model: str) -> Tally:
-        return self._tallies.get((tenant, model), Tally())
+    def of(self, tenant: str, model: str, version: str) -> Tally:
+        return self._tallies.get((tenant, model, version), Tally())

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.kserve.elements import ELEMENT_BYTES, INTEGERS, LARGEST_FLOAT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
     from python_backend.wire.tensors import Tensor
@@ -20,14 +21,6 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 64
 MAX_ELEMENTS = 1 << 20
-_INTEGERS = {
-    "UINT8": (0, 2**8 - 1),
-    "INT32": (-(2**31), 2**31 - 1),
-    "INT64": (-(2**63), 2**63 - 1),
-    "UINT64": (0, 2**64 - 1),
-}
-_LARGEST_FLOAT = {"FP16": 65504.0, "FP32": struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]}
-ELEMENT_BYTES = {"BOOL": 1, "UINT8": 1, "FP16": 2, "INT32": 4, "FP32": 4, "INT64": 8, "UINT64": 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +51,7 @@ class Value:
 
 
 Values = dict[str, Value]
+Read = TypeVar("Read")
 
 
 def by_name(tensors: Iterable[Tensor]) -> Tensors:
@@ -66,23 +60,33 @@ def by_name(tensors: Iterable[Tensor]) -> Tensors:
 
 def read_inputs(known: Tensors, inputs: Sequence[Sent]) -> Values:
     """All of a request's inputs, or an error that names the first wrong one."""
-    values: Values = {}
+    values = read_each(known, inputs, _read)
+    check_rows({name: value.rows for name, value in values.items()})
+    return values
+
+
+def read_each(
+    known: Tensors, inputs: Sequence[Sent], read: Callable[[Tensor, Sent], Read]
+) -> dict[str, Read]:
+    """None that is unknown, none twice, and none missing that must be there."""
+    values: dict[str, Read] = {}
     for sent in inputs:
         tensor = known.get(sent.name)
         if tensor is None:
             raise refuse(f"there is no input '{shown(sent.name)}'; allowed are {', '.join(known)}")
         if sent.name in values:
             raise refuse(f"input '{sent.name}' is there twice", sent.name)
-        values[sent.name] = _read(tensor, sent)
+        if sent.dtype != tensor.dtype:
+            why = f"input '{sent.name}' has type {shown(sent.dtype)}; allowed: {tensor.dtype}"
+            raise refuse(why, sent.name)
+        values[sent.name] = read(tensor, sent)
     for tensor in known.values():
         if not tensor.optional and tensor.name not in values:
             raise refuse(f"input '{tensor.name}' is missing", tensor.name)
-    _check_rows(values)
     return values
 
 
-def _check_rows(values: Values) -> None:
-    rows = {name: value.rows for name, value in values.items()}
+def check_rows(rows: Mapping[str, int]) -> None:
     if len(set(rows.values())) > 1:
         found = ", ".join(f"{name} has {count}" for name, count in rows.items())
         raise refuse(f"all inputs must have the same number of rows, the first of the shape: {found}")
@@ -90,8 +94,6 @@ def _check_rows(values: Values) -> None:
 
 def _read(tensor: Tensor, sent: Sent) -> Value:
     name = tensor.name
-    if sent.dtype != tensor.dtype:
-        raise refuse(f"input '{name}' has type {shown(sent.dtype)}; allowed: {tensor.dtype}", name)
     shape = tuple(sent.shape)
     _check_shape(tensor, shape)
     count = math.prod(shape)
@@ -100,7 +102,7 @@ def _read(tensor: Tensor, sent: Sent) -> Value:
     elements = _from_bytes(tensor, count, sent.data) if isinstance(sent.data, bytes) else sent.data
     if len(elements) != count:
         raise refuse(f"input '{name}' has {len(elements)} elements; its shape says {count}", name)
-    return Value(tensor.dtype, shape, _checked(tensor, elements))
+    return Value(tensor.dtype, shape, checked(tensor, elements))
 
 
 def _check_shape(tensor: Tensor, shape: tuple[int, ...]) -> None:
@@ -110,12 +112,15 @@ def _check_shape(tensor: Tensor, shape: tuple[int, ...]) -> None:
         for given, allowed in zip(shape, wanted, strict=True)
     )
     if not fits or not 1 <= shape[0] <= MAX_ROWS:
-        given = list(shape) if len(shape) <= 8 else f"of {len(shape)} dimensions"
-        raise refuse(
-            f"input '{tensor.name}' has shape {given}; allowed: {list(wanted)}, "
-            f"the first number being rows, 1 to {MAX_ROWS}",
-            tensor.name,
-        )
+        raise wrong_shape(tensor, shape, MAX_ROWS)
+
+
+def wrong_shape(tensor: Tensor, shape: tuple[int, ...], max_rows: int) -> InflightError:
+    """`max_rows` 0: the shape has no rows before the tensor's own dims."""
+    given = list(shape) if len(shape) <= 8 else f"of {len(shape)} dimensions"
+    allowed = [-1, *tensor.dims] if max_rows else list(tensor.dims)
+    rows = f", the first number being rows, 1 to {max_rows}" if max_rows else ""
+    return refuse(f"input '{tensor.name}' has shape {given}; allowed: {allowed}{rows}", tensor.name)
 
 
 def _from_bytes(tensor: Tensor, count: int, raw: bytes) -> list[Any]:
@@ -131,19 +136,19 @@ def _from_bytes(tensor: Tensor, count: int, raw: bytes) -> list[Any]:
         ) from None
 
 
-def _checked(tensor: Tensor, elements: list[Any]) -> list[Any]:
+def checked(tensor: Tensor, elements: list[Any]) -> list[Any]:
     name, dtype = tensor.name, tensor.dtype
     if dtype == "BYTES":
         return [_text(name, element) for element in elements]
     if dtype == "BOOL":
         if not all(isinstance(element, bool) for element in elements):
             raise refuse(f"input '{name}': allowed are true and false", name)
-    elif dtype in _INTEGERS:
-        low, high = _INTEGERS[dtype]
+    elif dtype in INTEGERS:
+        low, high = INTEGERS[dtype]
         if not all(type(element) is int and low <= element <= high for element in elements):
             raise refuse(f"input '{name}': allowed are whole numbers from {low} to {high}", name)
     else:
-        most = _LARGEST_FLOAT[dtype]
+        most = LARGEST_FLOAT[dtype]
         # Not a number is not at most anything.
         if not all(type(element) in (int, float) and abs(element) <= most for element in elements):
             raise refuse(f"input '{name}': allowed are numbers from {-most:g} to {most:g}", name)

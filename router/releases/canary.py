@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from router.releases.evidence import Proportion, Spread, log_evidence_of_more, log_evidence_of_shift
+from router.releases.evidence import Proportion, Spread
+from router.releases.gates import findings
+from router.releases.merging import Stretches, merge_proportions, merge_spreads, merge_stretches
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-class Gate(str, Enum):
-    """What a canary is held against; each has a sentence for the one who asks why."""
+    from router.releases.gates import Finding
 
-    ERRORS = "errors"
-    FIRST_TOKEN = "time to first token"
-    BETWEEN_TOKENS = "inter-token latency"
-    LENGTH_UP = "longer answers"
-    LENGTH_DOWN = "shorter answers"
-    REFUSALS = "refusals"
-    GOLDEN = "golden prompts"
+# A canary that has not answered one of so many requests needs no statistics.
+ALL_FAILED = 20
+# Before that a step that nobody asks is not worth a remark.
+_IDLE_AFTER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,16 @@ class Tolerance:
     length_ratio: float = 1.5
     refusal_rate: float = 0.05
     golden_failures: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("error_rate", "refusal_rate"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"the tolerance {name} is {getattr(self, name):g}; allowed: 0 to below 1")
+        for name in ("latency_ratio", "length_ratio"):
+            if not 1 <= getattr(self, name) <= 1000:
+                raise ValueError(f"the tolerance {name} is {getattr(self, name):g}; allowed: 1 to 1000")
+        if self.golden_failures < 0:
+            raise ValueError(f"the tolerance golden_failures is {self.golden_failures}; allowed: 0 and more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,110 +54,105 @@ class Plan:
     tolerance: Tolerance = field(default_factory=Tolerance)
 
     def __post_init__(self) -> None:
-        if not self.weights or list(self.weights) != sorted(set(self.weights)) or self.weights[0] <= 0:
+        if not self.weights or list(self.weights) != sorted(set(self.weights)) or not self.weights[0] > 0:
             raise ValueError("the steps of a rollout grow, from more than 0")
         if self.weights[-1] != 1.0:
             raise ValueError("the last step of a rollout is 1: all of the traffic")
         if not 0 < self.alpha < 1:
             raise ValueError("alpha is a probability of a false rollback, between 0 and 1")
+        if self.min_requests < 0:
+            raise ValueError(f"a step of a rollout needs {self.min_requests} requests; allowed: 0 and more")
+        if not 0 <= self.min_duration_s < math.inf:
+            raise ValueError(f"a step of a rollout lasts {self.min_duration_s:g} s; allowed: 0 and more")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One answer of one arm; what was not measured is None."""
+    """One answer of one arm; what was not measured is None. `at_s` is when it was asked for."""
 
     failed: bool
     first_token_s: float | None = None
     between_tokens_s: float | None = None
     tokens: int | None = None
-    refused: bool = False
+    refused: bool | None = None
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Logarithms of what was measured, by when: what compares the arms within the same time."""
+
+    first_token: Stretches = field(default_factory=Stretches)
+    between_tokens: Stretches = field(default_factory=Stretches)
+    length: Stretches = field(default_factory=Stretches)
+
+
+class _Count:
+    """One measure while samples are being added: all of them, and by when."""
+
+    def __init__(self, whole: Spread, stretches: Stretches) -> None:
+        self.whole = whole
+        self.stretches = stretches
+
+    def add(self, at_s: float, value: float | None) -> None:
+        if value is not None and 0 < value < math.inf:
+            self.whole = self.whole.with_one(math.log(value))
+            self.stretches = self.stretches.with_one(at_s, math.log(value))
 
 
 @dataclass(frozen=True, slots=True)
 class ArmStats:
-    """All that is kept of an arm, however many requests it has answered."""
+    """All that is kept of an arm in a step, however many requests it has answered."""
 
     errors: Proportion = field(default_factory=Proportion)
     refusals: Proportion = field(default_factory=Proportion)
     first_token: Spread = field(default_factory=Spread)
     between_tokens: Spread = field(default_factory=Spread)
     length: Spread = field(default_factory=Spread)
+    timed: Timed = field(default_factory=Timed)
 
     def with_one(self, sample: Sample) -> ArmStats:
-        if sample.failed:
-            return replace(self, errors=self.errors.with_one(True))
-        return ArmStats(
-            self.errors.with_one(False),
-            self.refusals.with_one(sample.refused),
-            _with_log(self.first_token, sample.first_token_s),
-            _with_log(self.between_tokens, sample.between_tokens_s),
-            _with_log(self.length, None if sample.tokens is None else float(sample.tokens)),
-        )
+        return self.with_all((sample,))
+
+    def with_all(self, samples: Iterable[Sample]) -> ArmStats:
+        errors, refusals = self.errors, self.refusals
+        first = _Count(self.first_token, self.timed.first_token)
+        between = _Count(self.between_tokens, self.timed.between_tokens)
+        length = _Count(self.length, self.timed.length)
+        for sample in samples:
+            errors = errors.with_one(sample.failed)
+            if sample.failed:
+                continue
+            first.add(sample.at_s, sample.first_token_s)
+            between.add(sample.at_s, sample.between_tokens_s)
+            length.add(sample.at_s, sample.tokens)
+            if sample.refused is not None:
+                refusals = refusals.with_one(sample.refused)
+        timed = Timed(first.stretches, between.stretches, length.stretches)
+        return ArmStats(errors, refusals, first.whole, between.whole, length.whole, timed)
 
 
-def _with_log(spread: Spread, value: float | None) -> Spread:
-    return spread if value is None or value <= 0 else spread.with_one(math.log(value))
+def merge_stats(one: ArmStats, other: ArmStats) -> ArmStats:
+    """What two routers have counted, as if one had counted it all."""
+    return ArmStats(
+        merge_proportions(one.errors, other.errors),
+        merge_proportions(one.refusals, other.refusals),
+        merge_spreads(one.first_token, other.first_token),
+        merge_spreads(one.between_tokens, other.between_tokens),
+        merge_spreads(one.length, other.length),
+        Timed(
+            merge_stretches(one.timed.first_token, other.timed.first_token),
+            merge_stretches(one.timed.between_tokens, other.timed.between_tokens),
+            merge_stretches(one.timed.length, other.timed.length),
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One gate's evidence, as the logarithm of the odds against the canary, and the figures behind it."""
+class Measured:
+    """The canary and the stable release in each step so far, the current one last."""
 
-    gate: Gate
-    log_evidence: float
-    stable: float
-    canary: float
-
-    def sentence(self) -> str:
-        if self.gate in (Gate.ERRORS, Gate.REFUSALS):
-            figures = f"{self.canary:.2%} against {self.stable:.2%}"
-        else:
-            figures = f"{self.canary:.4g} against {self.stable:.4g}"
-        return f"{self.gate.value}: {figures}, odds 1 to {math.exp(min(self.log_evidence, 700)):,.0f}"
-
-
-def findings(stable: ArmStats, canary: ArmStats, tolerance: Tolerance) -> list[Finding]:
-    """Every gate, whatever it says."""
-    slower, longer = math.log(tolerance.latency_ratio), math.log(tolerance.length_ratio)
-    allowed_errors = _allowed(stable.errors, tolerance.error_rate)
-    allowed_refusals = _allowed(stable.refusals, tolerance.refusal_rate)
-    return [
-        Finding(
-            Gate.ERRORS,
-            log_evidence_of_more(canary.errors, allowed_errors),
-            _rate(stable.errors),
-            _rate(canary.errors),
-        ),
-        Finding(
-            Gate.REFUSALS,
-            log_evidence_of_more(canary.refusals, allowed_refusals),
-            _rate(stable.refusals),
-            _rate(canary.refusals),
-        ),
-        _shift(Gate.FIRST_TOKEN, canary.first_token, stable.first_token, slower),
-        _shift(Gate.BETWEEN_TOKENS, canary.between_tokens, stable.between_tokens, slower),
-        _shift(Gate.LENGTH_UP, canary.length, stable.length, longer),
-        _shift(Gate.LENGTH_DOWN, _mirrored(canary.length), _mirrored(stable.length), longer),
-    ]
-
-
-def _allowed(stable: Proportion, tolerance: float) -> float:
-    """The stable release's own rate, and the tolerance beyond it."""
-    return min(0.95, stable.cautious_rate + tolerance)
-
-
-def _rate(counted: Proportion) -> float:
-    return counted.hits / counted.total if counted.total else 0.0
-
-
-def _shift(gate: Gate, canary: Spread, stable: Spread, allowed: float) -> Finding:
-    sign = -1 if gate is Gate.LENGTH_DOWN else 1
-    evidence = log_evidence_of_shift(canary, stable, allowed)
-    return Finding(gate, evidence, math.exp(sign * stable.mean), math.exp(sign * canary.mean))
-
-
-def _mirrored(spread: Spread) -> Spread:
-    return Spread(spread.count, -spread.mean, spread.squares)
+    steps: tuple[tuple[ArmStats, ArmStats], ...]
 
 
 class Verdict(str, Enum):
@@ -160,39 +166,84 @@ class Verdict(str, Enum):
 class Decision:
     verdict: Verdict
     reason: str
+    is_idle: bool = False  # it waits for requests that do not come
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a rollout stands; the figures of the arms go on over its steps."""
+    """Where a rollout stands; at step -1 its canary has got no request yet.
+
+    `golden_step` is the last step for which the golden prompts were tried, and `golden_failed` how many of
+    them failed there.
+    """
 
     step: int = 0
     step_began_s: float = 0.0
     step_requests: int = 0
     paused: bool = False
+    golden_step: int = -2
+    golden_failed: int = 0
+    golden_note: str = ""
+    told_idle: bool = False
 
 
-def decide(
-    plan: Plan, progress: Progress, stable: ArmStats, canary: ArmStats, golden_failed: int, now_s: float
-) -> Decision:
-    """Rolls back once a gate's evidence reaches 1 / alpha, split over the gates; else waits its time."""
-    if golden_failed > plan.tolerance.golden_failures:
-        allowed = plan.tolerance.golden_failures
-        reason = f"{Gate.GOLDEN.value}: {golden_failed} failed, {allowed} are allowed"
-        return Decision(Verdict.ROLL_BACK, reason)
-    found = findings(stable, canary, plan.tolerance)
-    limit = math.log(len(found) / plan.alpha)
-    worst = max(found, key=lambda finding: finding.log_evidence)
-    if worst.log_evidence >= limit:
-        return Decision(Verdict.ROLL_BACK, worst.sentence())
+def decide(plan: Plan, progress: Progress, measured: Measured, now_s: float) -> Decision:
+    """Rolls back once a gate's evidence reaches its limit; else waits until the step has lasted."""
+    objection = _objection(plan, progress, measured)
+    if objection is not None:
+        return Decision(Verdict.ROLL_BACK, objection)
     if progress.paused:
         return Decision(Verdict.WAIT, "paused")
-    missing = plan.min_requests - progress.step_requests
-    left_s = progress.step_began_s + plan.min_duration_s - now_s
-    if missing > 0 or left_s > 0:
-        waits = [f"{missing} more requests"] * (missing > 0) + [f"{left_s:.0f} s more"] * (left_s > 0)
-        return Decision(Verdict.WAIT, f"step {progress.step + 1} needs {' and '.join(waits)}")
+    waits = _wait(plan, progress, measured, now_s)
+    if waits is not None:
+        return waits
     if progress.step + 1 < len(plan.weights):
         after = plan.weights[progress.step + 1]
-        return Decision(Verdict.ADVANCE, f"no gate objects: on to {after:.0%} of the traffic")
+        return Decision(Verdict.ADVANCE, f"no gate objects: on to {after * 100:.4g}% of the traffic")
     return Decision(Verdict.PROMOTE, "no gate objects to the canary with all of the traffic")
+
+
+def golden_objection(plan: Plan, progress: Progress) -> str | None:
+    allowed = plan.tolerance.golden_failures
+    if progress.golden_failed <= allowed:
+        return None
+    note = f" ({progress.golden_note})" if progress.golden_note else ""
+    return f"golden prompts: {progress.golden_failed} failed, {allowed} are allowed{note}"
+
+
+def _objection(plan: Plan, progress: Progress, measured: Measured) -> str | None:
+    golden = golden_objection(plan, progress)
+    if golden is not None:
+        return golden
+    counted = sum(canary.errors.total for canary, _ in measured.steps)
+    if counted >= ALL_FAILED and counted == sum(canary.errors.hits for canary, _ in measured.steps):
+        return f"errors: all of the canary's first {counted:,} requests failed"
+    worst = max(findings(plan, measured), key=_against)
+    return worst.sentence() if _against(worst) >= 1 else None
+
+
+def _against(finding: Finding) -> float:
+    return finding.against
+
+
+def _wait(plan: Plan, progress: Progress, measured: Measured, now_s: float) -> Decision | None:
+    canary, stable = (each.errors.total for each in measured.steps[-1])
+    missing = plan.min_requests - canary
+    lasted_s = now_s - progress.step_began_s
+    left_s = plan.min_duration_s - lasted_s
+    number = progress.step + 1
+    if missing > 0 and not canary and lasted_s >= max(_IDLE_AFTER_S, plan.min_duration_s):
+        if not stable:
+            reason = f"step {number} has had no request in {lasted_s:,.0f} s: it goes on when they come"
+        else:
+            reason = (
+                f"the canary got none of the {stable:,} requests of step {number} in {lasted_s:,.0f} s: "
+                "where the split is sticky, all who ask may belong to the stable release"
+            )
+        return Decision(Verdict.WAIT, reason, is_idle=True)
+    if missing > 0 or left_s > 0:
+        waits = [f"{missing:,} more requests"] * (missing > 0) + [f"{left_s:.0f} s more"] * (left_s > 0)
+        return Decision(Verdict.WAIT, f"step {number} needs {' and '.join(waits)}")
+    if progress.golden_step < progress.step:
+        return Decision(Verdict.WAIT, f"step {number} waits for its golden prompts")
+    return None

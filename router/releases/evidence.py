@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _GRID = 24
 
@@ -25,9 +29,13 @@ class Proportion:
         return Proportion(self.hits + hit, self.total + 1)
 
     @property
+    def rate(self) -> float:
+        return self.hits / self.total if self.total else 0.0
+
+    @property
     def cautious_rate(self) -> float:
-        """One hit more than were seen: high while little is known."""
-        return (self.hits + 1) / (self.total + 1)
+        """What it may well be: one hit more than were seen, and two standard deviations of their number."""
+        return (self.hits + 1 + 2 * math.sqrt(self.hits)) / (self.total + 1)
 
 
 def log_evidence_of_more(canary: Proportion, allowed: float) -> float:
@@ -64,23 +72,82 @@ class Spread:
         return self.squares / (self.count - 1) if self.count > 1 else 0.0
 
 
-def log_evidence_of_shift(canary: Spread, stable: Spread, allowed: float, floor: float = 0.05) -> float:
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both arms within one stretch of time, in which they shared whatever the machine was going through."""
+
+    canary: Spread
+    stable: Spread
+
+    @property
+    def difference(self) -> float:
+        return self.canary.mean - self.stable.mean
+
+    @property
+    def noise(self) -> float:
+        """The variance of the difference, in units of the variance of one request."""
+        return 1 / self.canary.count + 1 / self.stable.count
+
+
+# Beyond so many requests a stretch does not count for more: they were not independent of one another.
+_MOST_WORTH = 10
+# How large a shift is bet on, as the variance of its ratio to the scatter of the stretches.
+_EFFECT = 10.0
+_LEAST_DEVIATION = 0.05
+# A slow phase may last for so many stretches more.
+_LAGS = 3
+
+
+def mean_difference(pairs: Sequence[Pair]) -> float:
+    """What the stretches say together; 0 where there are none."""
+    weights = [_weight(pair) for pair in pairs]
+    weighed = sum(weight * pair.difference for weight, pair in zip(weights, pairs, strict=True))
+    return weighed / sum(weights) if weights else 0.0
+
+
+def log_evidence_of_shift(pairs: Sequence[Pair], allowed: float) -> float:
     """Against "the canary's mean is at most `allowed` above the stable one's", of values on a log scale.
 
-    The difference of means is weighed as a normal one, with a variance of both arms together that is never
-    taken to be smaller than `floor` squared, by a bet that is averaged over sizes of the difference.
+    A t-test of the differences, one for each stretch of time, in the form that may be looked at all the time
+    (the Bayes factor for a normal prior on the effect). Load that comes and goes shifts both sides of a pair
+    and cancels; what makes the requests of a stretch alike, or a few stretches in a row, widens the scatter
+    of the differences. Fewer than five stretches can never be enough.
     """
-    if canary.count < 2 or stable.count < 2:
+    excess = mean_difference(pairs) - allowed
+    weights = [_weight(pair) for pair in pairs]
+    if len(pairs) < 2 or excess <= 0:
         return 0.0
-    pooled = (canary.squares + stable.squares) / (canary.count + stable.count - 2)
-    variance = max(pooled, floor * floor) * (1 / canary.count + 1 / stable.count)
-    excess = canary.mean - stable.mean - allowed
-    if excess <= 0:
+    count = sum(weights) ** 2 / sum(weight * weight for weight in weights)
+    if count <= 1:
         return 0.0
-    # A one-sided normal mixture over effects of about half an e-fold.
-    prior = 0.25
-    ratio = variance / (variance + prior)
-    return 0.5 * math.log(ratio) + excess * excess / (2 * variance) * (1 - ratio)
+    rests = [
+        weight * (pair.difference - allowed - excess) for weight, pair in zip(weights, pairs, strict=True)
+    ]
+    within = sum(weight * weight * pair.noise for weight, pair in zip(weights, pairs, strict=True))
+    variance = max(_scatter(rests) * count / (count - 1), within * _variance_within(pairs))
+    t_squared = (excess * sum(weights)) ** 2 / variance / (count - 1)
+    shrunk = 1 + count * _EFFECT
+    return count / 2 * math.log((1 + t_squared) / (1 + t_squared / shrunk)) - math.log(shrunk) / 2
+
+
+def _weight(pair: Pair) -> float:
+    return 1 / (pair.noise + 1 / _MOST_WORTH)
+
+
+def _scatter(rests: Sequence[float]) -> float:
+    """The sum of squares, with that of neighbours where they go together (Newey and West)."""
+    alone = together = sum(rest * rest for rest in rests)
+    for lag in range(1, _LAGS + 1):
+        products = sum(rests[place] * rests[place - lag] for place in range(lag, len(rests)))
+        together += 2 * (1 - lag / (_LAGS + 1)) * products
+    return max(alone, together)
+
+
+def _variance_within(pairs: Sequence[Pair]) -> float:
+    """Of one request, as far as stretches with several tell."""
+    squares = sum(pair.canary.squares + pair.stable.squares for pair in pairs)
+    freedom = sum(pair.canary.count + pair.stable.count - 2 for pair in pairs)
+    return max(squares / freedom if freedom else 0.0, _LEAST_DEVIATION**2)
 
 
 def _logit(rate: float) -> float:

@@ -29,6 +29,8 @@ class Action(Enum):
     PRICE_WRITE = ("price.write", Scope.ADMIN_WRITE)
     USAGE_READ = ("usage.read", Scope.USAGE_READ)
     AUDIT_READ = ("audit.read", Scope.ADMIN_READ)
+    RELEASE_READ = ("release.read", Scope.ADMIN_READ)
+    RELEASE_WRITE = ("release.write", Scope.ADMIN_WRITE)
 
     def __init__(self, label: str, scope: Scope) -> None:
         self.label = label
@@ -42,6 +44,8 @@ PLATFORM_ONLY = frozenset(
         Action.ORGANISATION_LIST,
         Action.ORGANISATION_LIMITS_WRITE,
         Action.PRICE_WRITE,
+        Action.RELEASE_READ,
+        Action.RELEASE_WRITE,
     }
 )
 _VIEWER = frozenset({Action.ORGANISATION_READ, Action.PRICE_READ, Action.USAGE_READ, Action.LIMITS_READ})

@@ -72,7 +72,8 @@ def client(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         taken: set[int] = set()
         grpc_port, metrics_port = (claim_port(ADDRESS, 0, "", taken) for _ in range(2))
         runtime = build_runtime(ROOT, run.directory)
-        server = TritonServer(runtime, (copy.parent,), run.shared_memory_prefix, grpc_port, metrics_port)
+        prefix = run.shared_memory_prefix(0)
+        server = TritonServer(runtime, (copy.parent,), prefix, grpc_port, metrics_port, (MODEL,))
         environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
         child = ChildProcess(server.command(), runtime.environment(environment), run.directory / "triton.log")
         child.start()

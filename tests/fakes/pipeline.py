@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from tritonclient.grpc import service_pb2
+
+from python_backend.wire import codec
 from router.pipeline import Delta, GenerationCall
 
 # A number is a pause in seconds, None waits until somebody stops the generation.
@@ -66,12 +70,52 @@ class FakeGeneration:
             return
 
 
+class FakeRelay:
+    """The same script, told by the ensemble's contract."""
+
+    def __init__(self, generation: FakeGeneration, request_id: str) -> None:
+        self._generation = generation
+        self._request_id = request_id
+
+    def stop(self) -> None:
+        self._generation.stop()
+
+    def __aiter__(self) -> FakeRelay:
+        return self
+
+    async def __anext__(self) -> Any:
+        return _response(await self._generation.__anext__(), self._request_id)
+
+
+def _response(delta: Delta, request_id: str) -> Any:
+    response = service_pb2.ModelInferResponse(id=request_id)
+    outputs: list[tuple[str, str, Any]] = [
+        ("text_output", "BYTES", delta.text),
+        ("num_input_tokens", "INT32", delta.prompt_tokens),
+        ("num_output_tokens", "INT32", delta.completion_tokens),
+    ]
+    if delta.finish is not None:
+        outputs.append(("finish_reason", "BYTES", delta.finish))
+    for name, dtype, value in outputs:
+        response.outputs.add(name=name, datatype=dtype, shape=[1])
+        response.raw_output_contents.append(codec.encode(dtype, [value]))
+    response.parameters["triton_final_response"].bool_param = delta.finish is not None
+    return response
+
+
 class FakePipeline:
     def __init__(self, script: Script | None = None, *, is_ready: bool = True) -> None:
         self.script: Script = script or (lambda call: words("Hello", " world"))
         self.is_ready = is_ready
         self.calls: list[GenerationCall] = []
         self.generations: list[FakeGeneration] = []
+        self.relayed: list[Any] = []
+
+    def relay(self, request: Any) -> FakeRelay:
+        self.relayed.append(request)
+        return FakeRelay(
+            self.generate(GenerationCall(request_id=request.id, prompt="", max_tokens=0, seed=0)), request.id
+        )
 
     def generate(self, call: GenerationCall) -> FakeGeneration:
         self.calls.append(call)

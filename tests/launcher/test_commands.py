@@ -28,7 +28,7 @@ def options_of(command: str) -> set[str]:
 
 def test_it_offers_serving_measuring_asking_chatting_and_administration() -> None:
     serving = {"up", "perplexity", "version", "chat", "ask"}
-    assert set(COMMANDS.commands) == serving | {"tenants", "keys", "prices", "usage", "audit"}
+    assert set(COMMANDS.commands) == serving | {"tenants", "keys", "prices", "usage", "audit", "release"}
 
 
 def test_every_stack_setting_has_a_flag() -> None:

@@ -80,7 +80,7 @@ def test_the_example_can_be_pasted_into_a_shell() -> None:
     console.announce(
         "http://127.0.0.1:8080",
         "smollm2-135m-instruct",
-        triton,
+        [triton],
         Path("/data/run/ab"),
         took_s=3.21,
         computes_on="GPU 0 (NVIDIA H200), bf16",
@@ -101,8 +101,18 @@ def test_the_example_shows_a_key_where_one_is_needed(needs_key: bool) -> None:
     console, output = consoles(terminal=False)
     runtime = TritonRuntime(Path("tritonserver"), Path("backends"), Path("pythonpath"))
     triton = TritonServer(runtime, (), "prefix", grpc_port=20001, metrics_port=20002)
-    console.announce("http://x", "m", triton, Path("/logs"), 1.0, embeddings="e", needs_key=needs_key)
+    console.announce("http://x", "m", [triton], Path("/logs"), 1.0, embeddings="e", needs_key=needs_key)
     text = output.getvalue()
     assert "  models   m, e (embeddings)" in text.splitlines()
     assert ("Bearer $INFLIGHT_API_KEY" in text) == needs_key
     assert ("none yet: anyone on this machine is served" in text) != needs_key
+
+
+def test_each_of_several_triton_servers_is_named() -> None:
+    console, output = consoles(terminal=False)
+    runtime = TritonRuntime(Path("tritonserver"), Path("backends"), Path("pythonpath"))
+    tritons = [TritonServer(runtime, (), "prefix", port, port + 1, number=port) for port in (1, 3)]
+    console.announce("http://x", "m", tritons, Path("/logs"), 1.0)
+    lines = output.getvalue().splitlines()
+    assert "  Triton   127.0.0.1:1  (gRPC), http://127.0.0.1:2/metrics" in lines
+    assert "  and      127.0.0.1:3  (gRPC), http://127.0.0.1:4/metrics" in lines

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from launcher.ports import FREE_PORT_RANGE, PortUnusable, claim_port
+from launcher.ports import FREE_PORT_RANGE, HIGHEST_PORT, PortUnusable, claim_next_port, claim_port
 
 
 def test_a_taken_port_is_refused_naming_its_flag() -> None:
@@ -57,3 +57,8 @@ def test_what_is_not_in_use_is_not_called_so(
 def test_an_address_of_another_machine_is_refused() -> None:
     with pytest.raises(PortUnusable, match=r"192\.0\.2\.1 is not an address of this machine"):
         claim_port("192.0.2.1", 0, "--port", set())
+
+
+def test_where_no_port_is_left_above_the_chosen_one_any_free_one_does() -> None:
+    assert claim_next_port("127.0.0.1", HIGHEST_PORT, "--triton-grpc-port", set()) in FREE_PORT_RANGE
+    assert claim_next_port("127.0.0.1", 0, "--triton-grpc-port", set()) in FREE_PORT_RANGE

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from launcher.models.checkpoint import Checkpoint
+from launcher.models.fingerprint import Fingerprint
 from launcher.router_process import (
     CLOSING_S,
     DEFAULT_STOP_TIMEOUT_S,
+    BuiltIn,
     RouterProcess,
     check_router_settings,
     longest_stop_s,
@@ -17,7 +19,11 @@ from launcher.router_process import (
 from launcher.runtime import TritonRuntime
 from launcher.settings import ROUTER_KEYS_OF_OURS, SettingsError
 from launcher.triton import TritonServer
-from router.settings import EmbedderSettings, Settings, Tuning, load
+from router.settings import EmbedderSettings, ModelSettings, Settings, TritonSettings, Tuning, load
+
+
+def checkpoint(name: str) -> Checkpoint:
+    return Checkpoint(name, Path(f"/{name}"), Path(f"/{name}"))
 
 
 def check(settings: dict[str, int], directory: Path, host: str = "127.0.0.1") -> None:
@@ -66,17 +72,33 @@ def test_a_setting_is_either_the_launchers_or_the_users() -> None:
 
 
 def test_the_router_can_read_what_is_written_for_it(tmp_path: Path) -> None:
-    (text, embeddings) = (
-        Checkpoint(name, Path(f"/{name}"), Path(f"/{name}")) for name in ("text", "vectors")
-    )
-    triton = TritonServer(TritonRuntime(Path(), Path(), Path()), (), "", grpc_port=1, metrics_port=2)
+    text = BuiltIn(checkpoint("text"), Fingerprint("aa", "bb", 7), {"inflight_device": "cpu"})
+    vectors = BuiltIn(checkpoint("vectors"), Fingerprint("cc", "dd", 7))
+    runtime = TritonRuntime(Path(), Path(), Path())
+    tritons = [TritonServer(runtime, (), "", port, port + 1, secret=f"s{port}") for port in (1, 3)]
     router = RouterProcess("127.0.0.1", 8080, tmp_path / "router.toml", tmp_path)
-    router.write_settings(triton, text, 30, {"max_body_bytes": 2048})
+    router.write_settings(tritons, text, 30, {"max_body_bytes": 2048})
     assert load(router.settings_path).embedders == ()
-    router.write_settings(triton, text, 30, {}, embeddings)
+    router.write_settings(tritons, text, 30, {}, vectors)
     settings = load(router.settings_path)
-    assert [model.name for model in settings.models] == ["text"]
-    assert settings.embedders == (EmbedderSettings("vectors", "/vectors", "embeddings"),)
+    assert settings.triton_servers == (
+        TritonSettings("127.0.0.1:1", "s1"),
+        TritonSettings("127.0.0.1:3", "s3"),
+    )
+    assert settings.models == (
+        ModelSettings(
+            "text", "/text", weights_sha256="aa", tokenizer_sha256="bb", parameters={"inflight_device": "cpu"}
+        ),
+    )
+    assert settings.embedders == (EmbedderSettings("vectors", "/vectors", "embeddings", "cc", "dd"),)
+
+
+def test_nobody_else_can_read_the_secrets(tmp_path: Path) -> None:
+    router = RouterProcess("127.0.0.1", 8080, tmp_path / "router.toml", tmp_path)
+    router.settings_path.write_text("what was checked before")
+    router.settings_path.chmod(0o644)
+    router.write_settings([], BuiltIn(checkpoint("text"), Fingerprint("", "", 0)), 30, {})
+    assert router.settings_path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_proper_end_of_the_router_is_never_cut() -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from launcher.models.checkpoint import Checkpoint
-from launcher.router_process import RouterProcess
-from launcher.runtime import TritonRuntime
+from launcher.models.fingerprint import Fingerprint
+from launcher.router_process import BuiltIn, RouterProcess
 from launcher.settings import load_settings
-from launcher.triton import TritonServer
 from tests.launcher.stand_ins.router import Handler
 
 
@@ -36,8 +35,8 @@ def test_the_address_says_https(tmp_path: Path) -> None:
 def test_readiness_is_asked_at_the_health_port_on_loopback(tmp_path: Path, health_port: int) -> None:
     router = RouterProcess("192.0.2.1", 8443, tmp_path / "router.toml", tmp_path, True, health_port)
     assert router.is_ready()
-    triton = TritonServer(TritonRuntime(Path(), Path(), Path()), (), "", grpc_port=1, metrics_port=2)
-    router.write_settings(triton, Checkpoint("text", Path("/text"), Path("/text")), 30, {})
+    text = BuiltIn(Checkpoint("text", Path("/text"), Path("/text")), Fingerprint("a", "b", 1))
+    router.write_settings([], text, 30, {})
     assert f"health_port = {health_port}" in router.settings_path.read_text()
 
 
@@ -47,11 +46,11 @@ def test_paths_of_the_router_are_from_where_the_user_is(
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "inflight.toml"
     file.write_text(
-        '[router]\ntls_cert = "cert.pem"\ntls_key = "/k.pem"\nsafety_rules = ""\nmax_body_bytes = 2048\n'
+        '[router]\ntls_cert = "cert.pem"\ntls_key = "/k.pem"\nsafety_rules = ""\nstate_dir = "here"\n'
     )
     assert load_settings(file, {}).router == {
         "tls_cert": str(tmp_path / "cert.pem"),
         "tls_key": "/k.pem",
         "safety_rules": "",
-        "max_body_bytes": 2048,
+        "state_dir": str(tmp_path / "here"),
     }

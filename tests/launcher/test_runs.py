@@ -79,3 +79,13 @@ def test_only_the_logs_of_the_latest_runs_are_kept(tmp_path: Path) -> None:
     with open_run(tmp_path) as run:
         kept = {path.name for path in (tmp_path / "run").iterdir() if path.is_dir()} - {run.stack_id}
     assert kept == {f"{number:08x}" for number in range(3, KEPT_LOGS + 3)}
+
+
+def test_what_one_triton_server_leaves_is_removed_without_the_others(tmp_path: Path) -> None:
+    with open_run(tmp_path) as run:
+        own, others = (Path(SHARED_MEMORY_DIR / f"{run.shared_memory_prefix(number)}0") for number in (1, 11))
+        for path in (own, others):
+            path.write_bytes(b"x")
+        run.remove_shared_memory(1)
+        assert (own.exists(), others.exists()) == (False, True)
+    assert not others.exists()

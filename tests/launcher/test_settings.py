@@ -13,6 +13,7 @@ from launcher.settings import (
     default_data_dir,
     load_settings,
     packed_cache_dir,
+    state_dir,
 )
 
 
@@ -84,6 +85,7 @@ def test_router_values_pass_through(tmp_path: Path) -> None:
         ("[stack]\nport = 65536\n", "stack.port is 65536; allowed: 1 to 65535"),
         ("[stack]\ntriton_grpc_port = -1\n", "stack.triton_grpc_port is -1; allowed"),
         ("[stack]\nport = 9000\ntriton_grpc_port = 9000\n", "must differ"),
+        ("[stack]\ntriton_servers = 0\n", "stack.triton_servers is 0; allowed: 1 to 16"),
         ("[stack]\ngrpc_port = -2\n", "stack.grpc_port is -2; allowed"),
         ("[stack]\nport = 8081\n", "must differ"),
         ("[stack]\nmodel = ''\n", "stack.model is ''; allowed: a text"),
@@ -118,6 +120,12 @@ def test_packed_weights_are_kept_with_the_models_unless_the_user_says_where() ->
     stack = StackSettings(data_dir=Path("/data"))
     assert packed_cache_dir(Settings(stack)) == "/data/packed"
     assert packed_cache_dir(Settings(stack, engine={"inflight_packed_cache_dir": "/fast"})) == "/fast"
+
+
+def test_state_and_releases_are_kept_with_the_models_unless_the_user_says_where() -> None:
+    stack = StackSettings(data_dir=Path("/data"))
+    assert state_dir(Settings(stack)) == Path("/data")
+    assert state_dir(Settings(stack, router={"state_dir": "/state"})) == Path("/state")
 
 
 @pytest.mark.parametrize(("given", "meant"), [("packed", "here/packed"), ("~/packed", "home/packed")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -12,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import pytest
 from tritonclient import grpc as triton
 
@@ -41,15 +41,24 @@ def started(tmp_path: Path) -> Iterator[list[RunningStack]]:
         stack.end()
 
 
-def ask_engine(stack: RunningStack) -> dict[str, str]:
+def ask_engine(stack: RunningStack, server: int = 0) -> dict[str, str]:
     """What the stand-in engine says about itself, through the ensemble."""
-    settings = tomllib.loads((stack.run_directory / "router.toml").read_text())
     number = triton.InferInput("x", [1, 1], "INT32")
     number.set_data_from_numpy(np.array([[1]], dtype=np.int32))
-    with triton.InferenceServerClient(settings["triton_grpc_url"]) as client:
+    with triton.InferenceServerClient(stack.tritons[server]["url"]) as client:
         answer: Any = client.infer("ensemble", [number]).as_numpy("y")
     facts: dict[str, str] = json.loads(answer.item())
     return facts
+
+
+def load_again(stack: RunningStack) -> None:
+    """As the router does with a model whose process died: with a changed parameter."""
+    (server,) = stack.tritons
+    headers = {"triton-grpc-protocol-inflight": server["secret"]}
+    with triton.InferenceServerClient(server["url"]) as client:
+        config: Any = client.get_model_config("tensorrt_llm", headers=headers, as_json=True)
+        config["config"]["parameters"]["inflight_epoch"] = {"string_value": "1"}
+        client.load_model("tensorrt_llm", headers=headers, config=json.dumps(config["config"]))
 
 
 def stop_and_check_nothing_is_left(stack: RunningStack, expected_status: int = 0) -> None:
@@ -83,10 +92,16 @@ def test_a_stack_comes_up_serves_and_stops_without_a_trace(
     model = settings["models"][0]
     assert model["name"] == served_name("model")
     assert (model["pipeline"], model["engine"]) == ("ensemble", "tensorrt_llm")
-    (server,) = stack.processes(SERVER)
-    (secret,) = re.findall("--grpc-restricted-protocol=.*=([0-9a-f]{32})", "\n".join(server.cmdline()))
-    assert_repository_is_closed_without(secret, settings["triton_grpc_url"])
-    assert f"Triton   {settings['triton_grpc_url']}" in stack.output
+    assert (len(model["weights_sha256"]), len(model["tokenizer_sha256"])) == (64, 64)
+    assert model["parameters"] == {
+        "inflight_max_batch_size": "3",
+        "inflight_device": "cpu",
+        "inflight_precision": "int8",
+    }
+    ((url, secret),) = ((server["url"], server["secret"]) for server in stack.tritons)
+    assert_repository_is_closed_without(secret, url)
+    assert f"Triton   {url}" in stack.output
+    assert list(stack.releases.iterdir()) == []
     assert secret not in stack.logs["triton.log"] + stack.output
 
     assert stack.shared_memory() != []
@@ -113,16 +128,64 @@ def test_whatever_is_killed_comes_back_and_nothing_is_left_at_the_end(
         (victim,) = stack.processes(name)
         victims += [victim, *victim.children(recursive=True)]
         victim.kill()
+        if name == STUB:
+            stack.wait_for("The tensorrt_llm model died; the router loads it again.")
+            load_again(stack)
         stack.wait_for("is back.", times)
         assert "gpt_model_path" in ask_engine(stack)
-        assert len(stack.shared_memory()) == 1
+        assert len(stack.shared_memory()) == (2 if name in (STUB, ROUTER) and times > 1 else 1)
     assert [process for process in victims if is_live(process)] == []
     assert "Triton died (killed by SIGKILL)" in stack.output
-    assert "Triton is broken (one of its model processes died)" in stack.output
+    assert "The tensorrt_llm model is back." in stack.output
     assert "The router died (killed by SIGKILL)" in stack.output
     (stub,) = stack.processes(STUB)
     stub.kill()
     stop_and_check_nothing_is_left(stack)
+
+
+def test_one_of_two_triton_servers_dies_and_comes_back_while_the_other_goes_on(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, stack={"triton_servers": 2})
+    started.append(stack)
+    stack.wait_for(READY)
+    first, second = stack.tritons
+    assert first["secret"] != second["secret"]
+    assert f"  and      {second['url']}  (gRPC), http://127.0.0.1:" in stack.output
+    assert len(stack.shared_memory()) == 2
+    port = f"--grpc-port={second['url'].split(':')[1]}"
+    (victim,) = [server for server in stack.processes(SERVER) if port in server.cmdline()]
+    survivors = [process for process in stack.processes() if process not in family_of(victim)]
+    victim.kill()
+    while "Triton-1 is back." not in stack.output:
+        assert "gpt_model_path" in ask_engine(stack, server=0)
+        time.sleep(0.05)
+    assert "gpt_model_path" in ask_engine(stack, server=1)
+    assert [process for process in survivors if not is_live(process)] == []
+    assert len(stack.shared_memory()) == 2
+    stop_and_check_nothing_is_left(stack)
+    assert {"triton.log", "triton-1.log", "router.log"} == set(stack.logs)
+
+
+def family_of(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
+def test_what_lies_among_the_releases_does_not_keep_a_stack_from_starting(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    releases = tmp_path / "data" / "releases" / "repository"
+    for name in ("broken.1", "without-files.2", "__pycache__"):
+        (releases / name).mkdir(parents=True)
+    (releases / "broken.1" / "config.pbtxt").write_text("name: ${cheese")
+    (releases / "without-files.2" / "config.pbtxt").write_text('backend: "python"')
+    (releases / "README.md").write_text("not a model")
+    stack = RunningStack(tmp_path)
+    started.append(stack)
+    stack.wait_for(READY)
+    assert "gpt_model_path" in ask_engine(stack)
+    stop_and_check_nothing_is_left(stack)
+    assert len(list(releases.iterdir())) == 4
 
 
 def test_after_a_killed_launcher_the_next_one_cleans_up(tmp_path: Path, started: list[RunningStack]) -> None:

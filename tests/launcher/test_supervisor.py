@@ -14,7 +14,6 @@ from launcher.console import StackConsole
 from launcher.processes import ChildProcess
 from launcher.restart_policy import RestartPolicy
 from launcher.supervisor import Service, StackFailed, Supervisor
-from launcher.triton import StubWatch
 
 DIES = "import sys; print('out of cheese'); sys.exit(3)"
 LIVES = "import time; time.sleep(60)"
@@ -23,7 +22,9 @@ LIVES = "import time; time.sleep(60)"
 def service(tmp_path: Path, program: str, chances: int = 2) -> Service:
     child = ChildProcess([sys.executable, "-c", program], {}, tmp_path / "child.log")
     policy = RestartPolicy(chances=chances)
-    return Service("the child", child, lambda: True, start_timeout_s=5, stop_timeout_s=5, policy=policy)
+    return Service(
+        "the child", child, lambda: True, start_timeout_s=5, longest_stop_s=lambda: 5, policy=policy
+    )
 
 
 def supervisor() -> tuple[Supervisor, StringIO]:
@@ -110,9 +111,16 @@ def test_one_that_hangs_when_it_is_started_again_is_killed_and_in_the_end_given_
     assert not child.child.running
 
 
-def test_a_stub_that_stays_dead_is_a_fault_and_one_that_is_collected_is_not() -> None:
-    watch = StubWatch(grace_s=3)
-    assert watch.judge({11: None}, now_s=10) is None
-    assert watch.judge({}, now_s=12) is None
-    assert watch.judge({11: None}, now_s=14) is None
-    assert watch.judge({11: None, 12: None}, now_s=17) == "one of its model processes died"
+def test_one_that_does_not_stay_up_is_tried_again_and_again_while_another_does_its_work(
+    tmp_path: Path,
+) -> None:
+    keeper, output = supervisor()
+    child, peer = service(tmp_path, DIES, chances=1), service(tmp_path, LIVES)
+    child.peers, peer.ready = [peer], True
+    child.is_ready = lambda: False
+    keeper.start(child)
+    deadline_s = time.monotonic() + 10
+    while "starting it again in 30 s." not in output.getvalue():
+        assert time.monotonic() < deadline_s
+        keeper.tick()
+        time.sleep(0.02)

@@ -23,6 +23,8 @@ from router.metrics import Metrics
 from router.privacy.prompt_log import PromptLog
 from router.prompting import ChatTemplate
 from router.registry import Registry, ServedModel
+from router.rollouts.arms import ArmRecorder
+from router.rollouts.shadowing import Shadows, ShadowSettings
 from router.safety.guard import Safety
 from router.service import Service
 from router.store.access import StoreAccess
@@ -122,6 +124,9 @@ class RunningRouter:
         )
 
     def metric(self, name: str, **labels: str) -> float:
+        """Of the only release there is, unless one is named."""
+        if "tenant" in labels:
+            labels = {"release": "1" if labels["model"] else "", **labels}
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
@@ -134,6 +139,7 @@ async def running_router(
     safety: Safety | None = None,
     prompt_log: PromptLog | None = None,
     is_private: bool = True,
+    shadowing: ShadowSettings | None = None,
 ) -> AsyncIterator[RunningRouter]:
     pipeline = FakePipeline()
     embedder = FakeEmbedder()
@@ -147,7 +153,16 @@ async def running_router(
         async with running_tenancy(data_dir or Path(directory)) as tenancy:
             store = StoreAccess(tenancy.store)
             service = Service(
-                registry, desk, metrics, tenancy, store, file_limits or FileLimits(), safety, prompt_log
+                registry,
+                desk,
+                metrics,
+                tenancy,
+                store,
+                file_limits or FileLimits(),
+                safety,
+                prompt_log,
+                ArmRecorder(store),
+                Shadows(registry, desk, metrics, shadowing),
             )
             app = App(service, Doorkeeper(tenancy, is_private))
             listener = Listener(app, app.refuse, limits, sweep_s, app.upload_limit)
@@ -159,6 +174,8 @@ async def running_router(
                     yield RunningRouter(pipeline, desk, metrics, listener, port, http, service, embedder, app)
             finally:
                 await listener.close()
+                if service.shadows is not None:
+                    await service.shadows.close()
                 store.close()
 
 

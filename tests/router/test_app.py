@@ -112,11 +112,12 @@ async def test_metrics_count_requests_tokens_and_times(router: RunningRouter) ->
     shown = await router.http.get("/metrics")
     text = shown.text
     assert shown.headers["x-request-id"].startswith("req-")
-    who = f'model="{MODEL}",tenant="local"'
+    who = f'model="{MODEL}",release="1",tenant="local"'
+    nobody = 'model="",release="",tenant="local"'
     for line in (
         f'inflight_requests_total{{{who},route="/v1/chat/completions",status="200"}} 1.0',
-        'inflight_requests_total{model="",route="/v1/chat/completions",status="400",tenant="local"} 1.0',
-        'inflight_requests_total{model="",route="unknown",status="404",tenant="local"} 1.0',
+        f'inflight_requests_total{{{nobody},route="/v1/chat/completions",status="400"}} 1.0',
+        f'inflight_requests_total{{{nobody},route="unknown",status="404"}} 1.0',
         f"inflight_requests_in_flight{{{who}}} 0.0",
         f"inflight_prompt_tokens_total{{{who}}} 7.0",
         f"inflight_completion_tokens_total{{{who}}} 2.0",

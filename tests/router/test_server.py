@@ -38,7 +38,7 @@ async def served(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterato
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
     settings = tmp_path / "router.toml"
     settings.write_text(
-        f'port = 0\ntriton_grpc_url = "{triton.url}"\n'
+        f'port = 0\ntriton_servers = [{{ url = "{triton.url}" }}]\n'
         f"drain_timeout_s = {drain_timeout_s}\nstop_timeout_s = 1.0\n"
         f'data_dir = "{tmp_path}"\n'
         f'[[models]]\nname = "tiny"\ncheckpoint_dir = "{tmp_path}"\n'
@@ -140,7 +140,7 @@ async def test_a_triton_that_went_away_is_a_503_and_one_that_came_back_serves(se
 
 async def test_bad_settings_stop_the_start_with_a_sentence(tmp_path: Path) -> None:
     settings = tmp_path / "router.toml"
-    settings.write_text('triton_grpc_url = "x:1"\nprot = 3\n')
+    settings.write_text('triton_servers = [{ url = "x:1" }]\nprot = 3\n')
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "router", "--settings", str(settings), stderr=asyncio.subprocess.PIPE
     )

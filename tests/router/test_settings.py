@@ -9,7 +9,7 @@ from router.settings import SettingsError, check_reachable, load, parse
 GOOD = """
 host = "127.0.0.1"
 port = 8123
-triton_grpc_url = "127.0.0.1:9001"
+triton_servers = [{ url = "127.0.0.1:9001" }]
 data_dir = "here"
 drain_timeout_s = 30.0
 
@@ -51,7 +51,7 @@ def test_settings_cannot_change_afterwards() -> None:
         (changed("port = 8123", 'port = "x"'), "setting port: Expected `int`, got `str`"),
         (changed("port = 8123", "port = 99999"), "setting port: Expected `int` <= 65535"),
         (changed("drain_timeout_s = 30.0", "drain_timeout_s = -1"), "setting drain_timeout_s: Expected"),
-        (changed("127.0.0.1:9001", "http://x"), "triton_grpc_url = 'http://x': expected HOST:PORT"),
+        (changed("127.0.0.1:9001", "http://x"), "triton_servers: url = 'http://x': expected HOST:PORT"),
         (changed("smollm2-135m-instruct", "../etc"), r"setting models\[0\].name: Expected `str` matching"),
         (GOOD.partition("[[models]]")[0], "missing required field `models`"),
         (GOOD + GOOD[GOOD.index("[[models]]") :], "the name 'smollm2-135m-instruct' is given twice"),
@@ -66,8 +66,8 @@ def test_settings_cannot_change_afterwards() -> None:
         ("stop_timeout_s = inf\n" + GOOD, "setting stop_timeout_s: Expected `float` <= 600"),
         ("stop_timeout_s = nan\n" + GOOD, "setting stop_timeout_s: Expected"),
         ("port = = 3", "not valid TOML"),
-        ("models = 3\ntriton_grpc_url = 'x:1'", "setting models: Expected `array`, got `int`"),
-        ("models = [3]\ntriton_grpc_url = 'x:1'", r"setting models\[0\]: Expected `object`, got `int`"),
+        ("models = 3\ntriton_servers = [{ url = 'x:1' }]", "setting models: Expected `array`, got `int`"),
+        ("models = [3]\ntriton_servers = [{ url = 'x:1' }]", r"setting models\[0\]: Expected `object`, got `int`"),
     ],
 )
 def test_a_bad_setting_stops_the_start_naming_key_and_what_is_allowed(text: str, message: str) -> None:

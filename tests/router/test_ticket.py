@@ -14,7 +14,7 @@ LEFT = InflightError(ErrorKind.CANCELLED, "the client left")
 
 
 def record() -> Record:
-    return Record("/v1/completions", "cmpl-1", model="tiny")
+    return Record("/v1/completions", "cmpl-1", model="tiny", model_version="1")
 
 
 def ended(metrics: Metrics) -> dict[str, float]:
@@ -73,7 +73,7 @@ def test_each_way_to_end_has_its_name_and_happens_once(
 
 
 def _who() -> dict[str, str]:
-    return {"model": "tiny", "tenant": "local"}
+    return {"model": "tiny", "release": "1", "tenant": "local"}
 
 
 async def test_a_cut_stops_what_runs_and_what_is_attached_later(desk: TicketDesk) -> None:

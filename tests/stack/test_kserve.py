@@ -178,7 +178,7 @@ def keyed(stack: RunningStack, default_checkpoint: Path, tmp_path: Path) -> Iter
     port, grpc_port = free_port(), free_port()
     settings = tmp_path / "router.toml"
     settings.write_text(
-        f'port = {port}\ngrpc_port = {grpc_port}\ntriton_grpc_url = "{stack.triton_grpc_url}"\n'
+        f'port = {port}\ngrpc_port = {grpc_port}\ntriton_servers = [{{ url = "{stack.triton_grpc_url}" }}]\n'
         f'data_dir = "{tmp_path}"\n'
         f'[[models]]\nname = "{stack.model}"\ncheckpoint_dir = "{default_checkpoint}"\n'
     )

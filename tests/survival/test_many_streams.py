@@ -88,7 +88,7 @@ async def held_router(folder: Path) -> AsyncIterator[HeldRouter]:
     key = make_tenant(folder / "data", MODEL)
     settings = folder / "router.toml"
     settings.write_text(
-        f'port = {port}\ngrpc_port = -1\ntriton_grpc_url = "127.0.0.1:{upstream[1]}"\n'
+        f'port = {port}\ngrpc_port = -1\ntriton_servers = [{{ url = "127.0.0.1:{upstream[1]}" }}]\n'
         f'data_dir = "{folder / "data"}"\n[[models]]\nname = "{MODEL}"\ncheckpoint_dir = "{folder}"\n'
     )
     with (folder / "log").open("wb") as log:

@@ -27,13 +27,14 @@ class Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     settings = tomllib.loads(Path("router.toml").read_text())
-    triton_host, triton_port = settings["triton_grpc_url"].split(":")
+    addresses = [server["url"].split(":") for server in settings["triton_servers"]]
     server = HTTPServer((settings["host"], settings["port"]), Handler)
 
     def drain(number: int, frame: FrameType | None) -> None:
         time.sleep(float(os.environ.get("DRAIN_S", "0")))
-        with socket.create_connection((triton_host, int(triton_port)), timeout=5):
-            print("drained while Triton was there", flush=True)
+        for host, port in addresses:
+            with socket.create_connection((host, int(port)), timeout=5):
+                print("drained while Triton was there", flush=True)
         threading.Thread(target=server.shutdown).start()
 
     signal.signal(signal.SIGTERM, drain)

@@ -16,6 +16,11 @@ from launcher.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
 from launcher.toml_writing import to_toml
 from tests.launcher.stand_ins.project import write_checkpoint, write_project
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,6 +41,7 @@ class RunningStack:
         output: int | None = None,
     ) -> None:
         self.data_dir = directory / "data"
+        self.releases = self.data_dir / "releases" / "repository"
         project, model = directory / "project", directory / "model"
         if not project.exists():
             write_project(project)
@@ -67,6 +73,14 @@ class RunningStack:
     def run_directory(self) -> Path:
         (directory,) = (lock.parent for lock in self.data_dir.glob("run/*/owner.lock"))
         return directory
+
+    @property
+    def tritons(self) -> list[dict[str, str]]:
+        """The address and the secret of each, as the router is told."""
+        servers: list[dict[str, str]] = tomllib.loads((self.run_directory / "router.toml").read_text())[
+            "triton_servers"
+        ]
+        return servers
 
     @property
     def logs(self) -> dict[str, str]:

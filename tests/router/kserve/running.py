@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from router.app import App
+from router.checkpoint_facts import CONTEXT_TOKENS
+from router.fleet.pipeline import FleetPipeline
+from router.fleet.replicas import Fleet
+from router.fleet.servers import TritonServer
+from router.fleet.settings import FleetSettings
 from router.http.listener import Listener
 from router.identity import Doorkeeper
 from router.kserve import http
-from router.kserve.embedding import EmbeddingOffer
-from router.kserve.generation import GenerationOffer
+from router.kserve.building import build_door
 from router.kserve.inference import Door
-from router.kserve.offers import Offers
-from router.kserve.relaying import TritonRelay
 from router.kserve.server import KserveServer
-from router.registry import ServedModel
+from router.registry import Registry, ServedModel
+from router.releases.manifest import Kind, Manifest, entry_name, member_name
 from router.safety.guard import Safety
-from router.triton_client import TritonConnection, TritonPipeline
 from tests.fakes.triton_server import FakeTriton, Reply, story
 from tests.router.running import EMBEDDER, MODEL, RunningRouter, running_router
 
@@ -33,34 +35,58 @@ def usual_answer(request: Any) -> list[Reply]:
     return story("Hello", " world") if streams else story("Hello world")
 
 
+def text_release(version: int = 1) -> Manifest:
+    """The one that a stack brings with it is the first."""
+    if version == 1:
+        members: tuple[str, ...] = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
+    else:
+        steps = [
+            member_name(MODEL, version, step) for step in ("preprocessing", "tensorrt_llm", "postprocessing")
+        ]
+        members = (*steps, entry_name(MODEL, version))
+    return Manifest(MODEL, version, Kind.TEXT, members, members[1], is_built_in=version == 1)
+
+
 @dataclass
 class RunningKserve:
     router: RunningRouter
+    registry: Registry
+    fleet: Fleet
     triton: FakeTriton
     door: Door
     server: KserveServer
     http_url: str
     grpc_url: str
 
+    def text(self, version: int = 1) -> ServedModel:
+        """A release of the language model, behind the fake Triton."""
+        return _text(self.fleet, version)
+
+
+def _text(fleet: Fleet, version: int = 1) -> ServedModel:
+    manifest = text_release(version)
+    pipeline = FleetPipeline(fleet.set_of(manifest), CONTEXT_TOKENS, FleetSettings())
+    return ServedModel(MODEL, pipeline, version=version, triton_name=manifest.entry)
+
 
 @asynccontextmanager
 async def running_kserve(safety: Safety | None = None) -> AsyncIterator[RunningKserve]:
     triton = await FakeTriton(usual_answer).start()
-    connection = TritonConnection(triton.url)
+    fleet = Fleet([TritonServer("first", triton.url)])
     async with running_router() as router:
-        pipeline = TritonPipeline(connection, "ensemble", "tensorrt_llm")
         embedder = router.service.registry.find_embedder(EMBEDDER)
-        relay = TritonRelay(connection, "tensorrt_llm")
-        language = GenerationOffer(ServedModel(MODEL, pipeline), "ensemble", relay, safety)
-        door = Door(router.service, Offers([language, EmbeddingOffer(embedder, "embeddings")]))
-        doorkeeper = Doorkeeper(router.service.tenancy, is_private=True)
-        app = App(router.service, doorkeeper, http.routes(door))
+        registry = Registry([_text(fleet)], [embedder])
+        service = replace(router.service, registry=registry)
+        door = build_door(service, safety)
+        doorkeeper = Doorkeeper(service.tenancy, is_private=True)
+        app = App(service, doorkeeper, http.routes(door))
         listener = Listener(app, app.refuse)
         server = KserveServer(door, doorkeeper, MAX_MESSAGE_BYTES)
         port = await listener.start("127.0.0.1", 0)
         grpc_port = await server.start("127.0.0.1", 0)
-        yield RunningKserve(router, triton, door, server, f"127.0.0.1:{port}", f"127.0.0.1:{grpc_port}")
+        http_url, grpc_url = f"127.0.0.1:{port}", f"127.0.0.1:{grpc_port}"
+        yield RunningKserve(router, registry, fleet, triton, door, server, http_url, grpc_url)
         await server.stop(1.0)
         await listener.close()
-    await connection.close()
+    await fleet.servers[0].close()
     await triton.stop()

@@ -11,24 +11,19 @@ from python_backend.wire.errors import InflightError
 from router.kserve.generation import GenerationOffer
 from router.kserve.messages import read_request
 from router.kserve.offers import Asked, Offers
-from router.registry import ServedModel
-from router.tenancy.local import LOCAL_CALLER
+from router.record import Record
+from router.registry import Registry, ServedModel
 from tests.fakes.pipeline import FakePipeline
 from tests.router.kserve.asking import is_clear, outcome
 
-
-class NoRelay:
-    def relay(self, request: Any) -> Any:
-        raise AssertionError("nothing may be sent")
-
-
-OFFERS = Offers([GenerationOffer(ServedModel("tiny", FakePipeline()), "ensemble", NoRelay())])
+SERVED = ServedModel("tiny", FakePipeline())
+OFFERS = Offers(Registry([SERVED]), lambda served: GenerationOffer(SERVED))
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 NAMES = st.one_of(st.sampled_from(["text_input", "max_tokens", "stream"]), TEXT)
 
 
 def read(message: Any) -> Any:
-    return outcome(lambda: read_request(OFFERS, LOCAL_CALLER, message))
+    return outcome(lambda: read_request(OFFERS, Record("grpc ModelInfer", "infer-1"), message))
 
 
 def usual() -> Any:

@@ -9,7 +9,6 @@ from router.kserve.messages import read_request
 from router.kserve.transcript import Transcript
 from router.privacy.prompt_log import PromptLog
 from router.record import Record
-from router.tenancy.local import LOCAL_CALLER
 from tests.router.kserve.test_messages import OFFERS, usual
 
 
@@ -20,8 +19,8 @@ def said(text: str, row: int = 0) -> Answer:
 def test_prompts_and_answers_are_logged_row_by_row(tmp_path: Path) -> None:
     log = PromptLog(tmp_path, keep_days=1)
     log.start()
-    asked = read_request(OFFERS, LOCAL_CALLER, usual())
-    transcript = Transcript(log, Record("grpc ModelInfer", "infer-1"), asked)
+    record = Record("grpc ModelInfer", "infer-1")
+    transcript = Transcript(log, record, read_request(OFFERS, record, usual()))
     for answer in (said("second", row=1), said("fir"), said("st"), Answer((), True)):
         transcript.hear(answer)
     transcript.write()
@@ -33,8 +32,8 @@ def test_prompts_and_answers_are_logged_row_by_row(tmp_path: Path) -> None:
 
 
 def test_without_a_log_nothing_is_kept() -> None:
-    asked = read_request(OFFERS, LOCAL_CALLER, usual())
-    transcript = Transcript(None, Record("grpc ModelInfer", "infer-1"), asked)
+    record = Record("grpc ModelInfer", "infer-1")
+    transcript = Transcript(None, record, read_request(OFFERS, record, usual()))
     transcript.hear(said("secret"))
     transcript.write()
     assert "secret" not in str(vars(transcript))

@@ -8,7 +8,7 @@ import sqlalchemy as sql
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from router.store import content, conversing, migrate
+from router.store import content, conversing, migrate, releasing
 from router.store.database import PepperError, Store, sqlite_url
 from router.store.migrations import versions
 from router.store.schema import METADATA, counters, prices
@@ -16,7 +16,7 @@ from router.tenancy.keys import fingerprint
 from tests.router.tenancy.values import PEPPER
 
 # Those who define tables; what is not imported is not in the metadata.
-TABLES_OF = (content, conversing)
+TABLES_OF = (content, conversing, releasing)
 NEWEST = max(path.stem[1:5] for path in Path(versions.__path__[0]).glob("r*.py"))
 
 

@@ -1,0 +1,158 @@
+"""Traffic that goes on while something else is done to the stack, and what became of each request of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One request; times in seconds, `at_s` since the traffic began."""
+
+    at_s: float
+    release: str
+    error: str | None
+    first_token_s: float | None = None
+    between_tokens_s: float | None = None
+    took_s: float = 0.0
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """`began_s` is on the wall clock, as the times of the store are."""
+
+    began_s: float
+    answered: list[Answered] = field(default_factory=list)
+    sent: int = 0
+
+    @property
+    def errors(self) -> list[str]:
+        return [each.error for each in self.answered if each.error is not None]
+
+    def of(self, release: str) -> list[Answered]:
+        return [each for each in self.answered if each.release == release]
+
+    def wait_for(self, requests: int, timeout_s: float = 60.0) -> None:
+        """So many more answers than there are now."""
+        wanted, deadline_s = len(self.answered) + requests, time.monotonic() + timeout_s
+        while len(self.answered) < wanted:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{len(self.answered)} of {wanted} requests were answered")
+            time.sleep(0.05)
+
+
+Body = Callable[[int], dict[str, Any]]
+
+
+def completion(model: str, max_tokens: int = 16) -> Body:
+    """Another prompt each time, of about the same length."""
+
+    def body(number: int) -> dict[str, Any]:
+        prompt = f"Question {number}: what comes after {number % 97} and before {number % 89}?"
+        return {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+
+    return body
+
+
+@contextmanager
+def traffic(
+    url: str, body: Body, per_s: float, headers: Callable[[int], dict[str, str]] | None = None
+) -> Iterator[Traffic]:
+    """Sends streamed completions at a steady rate, whatever became of the earlier ones, until the block ends;
+    then waits for those under way."""
+    running = Traffic(time.time())
+    ended = threading.Event()
+    thread = threading.Thread(
+        target=lambda: asyncio.run(_send(url, body, per_s, headers or (lambda number: {}), running, ended)),
+        name="traffic",
+    )
+    thread.start()
+    try:
+        yield running
+    finally:
+        ended.set()
+        thread.join()
+
+
+async def _send(
+    url: str,
+    body: Body,
+    per_s: float,
+    headers: Callable[[int], dict[str, str]],
+    running: Traffic,
+    ended: threading.Event,
+) -> None:
+    began_s = time.monotonic()
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)
+    ) as session:
+        under_way: set[asyncio.Task[None]] = set()
+        while not ended.is_set():
+            number = running.sent
+            running.sent += 1
+
+            async def one(number: int = number) -> None:
+                running.answered.append(await _ask(session, url, body(number), headers(number), began_s))
+
+            task = asyncio.create_task(one())
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+            await asyncio.sleep(max(0.0, began_s + running.sent / per_s - time.monotonic()))
+        await asyncio.gather(*under_way)
+
+
+async def _ask(
+    session: aiohttp.ClientSession, url: str, body: dict[str, Any], headers: dict[str, str], began_s: float
+) -> Answered:
+    sent_s = time.monotonic()
+    release, first_s, last_s, pieces = "", None, 0.0, []
+    try:
+        async with session.post(
+            f"{url}/v1/completions", json={**body, "stream": True}, headers=headers
+        ) as response:
+            release = response.headers.get("x-inflight-release", "")
+            if response.status != 200:
+                error = f"{response.status} {(await response.text())[:300]}"
+                return Answered(sent_s - began_s, release, error, took_s=time.monotonic() - sent_s)
+            async for line in response.content:
+                if not line.startswith(b"data: {"):
+                    continue
+                chunk = json.loads(line[6:])
+                if "error" in chunk:
+                    return Answered(sent_s - began_s, release, json.dumps(chunk["error"]))
+                if chunk["choices"] and chunk["choices"][0]["text"]:
+                    last_s = time.monotonic()
+                    first_s = first_s or last_s
+                    pieces.append(chunk["choices"][0]["text"])
+    except (aiohttp.ClientError, asyncio.TimeoutError) as error:
+        return Answered(sent_s - began_s, release, f"{type(error).__name__}: {error}")
+    tokens = int(body["max_tokens"])
+    between_s = None if first_s is None or tokens < 2 else (last_s - first_s) / (tokens - 1)
+    return Answered(
+        sent_s - began_s,
+        release,
+        None,
+        None if first_s is None else first_s - sent_s,
+        between_s,
+        time.monotonic() - sent_s,
+        "".join(pieces),
+    )

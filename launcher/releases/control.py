@@ -1,0 +1,23 @@
+"""Whether a router runs that brings about what people wish for releases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router.rollouts import lease
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+NOBODY_ACTS = "No router is in control: nothing will happen until one runs (`inflight up`)."
+
+
+def somebody_is_in_control(connection: Connection) -> bool:
+    """As far as one look tells: the row has a holder, and that is no dead process of this machine."""
+    held = lease._read(connection)
+    return held is not None and bool(held[0]) and not lease._is_dead(held[0])
+
+
+def beat(connection: Connection) -> tuple[str, int] | None:
+    """Changes every few seconds for as long as the holder lives."""
+    return lease._read(connection)

@@ -1,0 +1,44 @@
+"""What Prometheus is told of the fleet, counted when it asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.core import Metric
+
+    from router.fleet.replicas import Fleet
+
+_RELEASE = ("model", "release")
+_REPLICA = ("server", *_RELEASE)
+
+
+class FleetFigures(Collector):
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Metric]:
+        retries = CounterMetricFamily(
+            "inflight_retries", "Requests sent again before their first token.", labels=_RELEASE
+        )
+        replays = CounterMetricFamily(
+            "inflight_replays", "Answers generated again after their replica failed.", labels=_RELEASE
+        )
+        up = GaugeMetricFamily("inflight_replica_up", "1 while requests are sent to it.", labels=_REPLICA)
+        outstanding = GaugeMetricFamily(
+            "inflight_replica_outstanding_tokens", "What is under way there, as estimated.", labels=_REPLICA
+        )
+        for each in list(self._fleet.sets.values()):
+            release = (each.manifest.model, str(each.manifest.version))
+            retries.add_metric(release, each.retries)
+            replays.add_metric(release, each.replays)
+            for replica in each.replicas:
+                labels = (replica.server.name, *release)
+                up.add_metric(labels, replica.is_loaded and replica.health.is_up)
+                outstanding.add_metric(labels, replica.outstanding_tokens)
+        yield from (retries, replays, up, outstanding)

@@ -1,0 +1,147 @@
+"""A language model on several servers: a request outlives the replica that it was sent to."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.fleet.choosing import EXPECTED_TOKENS, LEAST_TOKENS, OPENING_CHARS, answer_tokens, prompt_tokens
+from router.fleet.errands import Errand
+from router.fleet.retrying import DifferentAnswer, Told
+from router.kserve.relaying import RelayedGeneration
+from router.pipeline import Delta, GenerationCall
+from router.triton_client import TritonGeneration
+from router.triton_messages import GenerateRequests
+
+if TYPE_CHECKING:
+    from router.fleet.replicas import Replica, ReplicaSet
+    from router.fleet.settings import FleetSettings
+
+log = logging.getLogger(__name__)
+_OPENING_IDS = OPENING_CHARS // 4
+
+
+class FleetPipeline:
+    """One release that generates text, wherever it is loaded."""
+
+    def __init__(self, replicas: ReplicaSet, context_tokens: int, settings: FleetSettings) -> None:
+        self.replicas = replicas
+        self.context_tokens = context_tokens
+        self.settings = settings
+        self.engine = replicas.manifest.engine
+        self.requests = GenerateRequests(replicas.manifest.entry)
+
+    def generate(self, call: GenerationCall) -> FleetGeneration:
+        return FleetGeneration(self, call)
+
+    def relay(self, request: Any) -> FleetRelay:
+        """For a request that somebody else built; the model that it names is filled in."""
+        request.model_name = self.replicas.manifest.entry
+        return FleetRelay(self.replicas, self.settings, request, self.engine)
+
+    async def ready(self) -> bool:
+        return await self.replicas.ready()
+
+
+class FleetGeneration(Errand):
+    """One answer, without a break for who reads it.
+
+    An attempt that comes after the first token generates everything again, with the same seed. As much as was
+    delivered is passed over, and must be the same: what a client gets is always one answer, never two halves.
+    """
+
+    _can_replay = True
+    __slots__ = ("_call", "_expected", "_generated", "_is_broken", "_pipeline", "_told")
+
+    def __init__(self, pipeline: FleetPipeline, call: GenerationCall) -> None:
+        super().__init__(pipeline.replicas, pipeline.settings)
+        self._pipeline = pipeline
+        self._call = call
+        self._expected = answer_tokens(call.max_tokens, pipeline.context_tokens)
+        self._generated = 0  # by the attempt that is under way
+        self._told = Told()
+        self._is_broken = False
+
+    def _open(self, replica: Replica, number: int) -> TritonGeneration:
+        call = self._call
+        if number > 1:
+            call = msgspec.structs.replace(call, request_id=f"{call.request_id}-r{number}")
+            self._generated = 0
+            self._told.begin_again()
+        pipeline = self._pipeline
+        return TritonGeneration(replica.connection, pipeline.engine, pipeline.requests.encode(call), call)
+
+    def _key(self) -> bytes:
+        call = self._call
+        if call.prompt_ids is not None:
+            return repr(call.prompt_ids[:_OPENING_IDS]).encode()
+        return call.prompt[:OPENING_CHARS].encode("utf-8", "replace")
+
+    def _tokens(self) -> int:
+        call = self._call
+        context_tokens = self._pipeline.context_tokens
+        if call.prompt_ids is not None:
+            return self._expected + min(len(call.prompt_ids), context_tokens)
+        return self._expected + min(prompt_tokens(len(call.prompt)), context_tokens)
+
+    def _take(self, delta: Delta, replica: Replica) -> Delta | None:
+        self._generated += delta.completion_tokens
+        left = self._expected - self._generated
+        replica.revalue(self, left if left > LEAST_TOKENS else LEAST_TOKENS)
+        if self._is_broken:
+            return None  # nobody wants it; only its end is waited for
+        told = self._told
+        if not told.is_replaying:
+            told.add(delta)
+            return delta
+        try:
+            return told.pass_over(delta)
+        except DifferentAnswer as difference:
+            log.error("%s: the second run differs: %s", self._call.request_id, difference)
+        self._is_broken = True
+        self.stop()
+        raise InflightError(ErrorKind.ENGINE_FAILED, "the answer could not be continued")
+
+    def _stopped(self) -> Delta:
+        if self._is_broken:
+            raise StopAsyncIteration
+        return Delta("", finish="cancelled")
+
+
+class FleetRelay(Errand):
+    """The responses to a request that somebody else built. Once there was one it is never sent again."""
+
+    __slots__ = ("_engine", "_request", "_request_id")
+
+    def __init__(self, replicas: ReplicaSet, settings: FleetSettings, request: Any, engine: str) -> None:
+        super().__init__(replicas, settings)
+        self._request = request
+        self._request_id = request.id
+        self._engine = engine
+
+    def _open(self, replica: Replica, number: int) -> TritonGeneration:
+        if number > 1:
+            self._request.id = f"{self._request_id}-r{number}"
+        # Only the id matters here: the rest of what is asked for is in the request.
+        call = GenerationCall(request_id=self._request.id, prompt="", max_tokens=0, seed=0)
+        return self._generation(replica, self._request.SerializeToString(), call)
+
+    def _generation(self, replica: Replica, request: bytes, call: GenerationCall) -> RelayedGeneration:
+        return RelayedGeneration(replica.connection, self._engine, request, call)
+
+    def _key(self) -> bytes | None:
+        raw = self._request.raw_input_contents
+        return bytes(raw[0][:OPENING_CHARS]) if raw else None
+
+    def _tokens(self) -> int:
+        return EXPECTED_TOKENS + prompt_tokens(sum(map(len, self._request.raw_input_contents)))
+
+    def _take(self, response: Any, replica: Replica) -> Any:
+        replica.revalue(self, EXPECTED_TOKENS)
+        return response
+
+    def _stopped(self) -> Any:
+        raise StopAsyncIteration

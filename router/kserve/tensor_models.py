@@ -1,0 +1,194 @@
+"""Any other Triton model by its config: tensors in, tensors out, once or as often as it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tritonclient.grpc import service_pb2
+
+from python_backend.wire import codec
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.admission import Need
+from router.kserve.answers import Answer, pick, read_outputs
+from router.kserve.parameters import EMPTY_FINAL
+from router.kserve.raw_tensors import read_tensors
+from router.kserve.tensors import refuse
+from router.pipeline import read_to_the_end
+from router.tenancy.model import Scope
+from router.ticket import Outcome
+from router.triton_messages import is_final
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from router.kserve.offers import Asked
+    from router.kserve.raw_tensors import RawTensors
+    from router.kserve.tensors import Sent, Tensors, Values
+    from router.metrics import Metrics
+    from router.pipeline import RawGeneration
+    from router.record import Record
+    from router.safety.guard import Safety
+    from router.served_tensors import ServedTensors
+    from router.ticket import Ticket
+
+# Of a whole answer, its time in Triton's queue included; of a stream, from one response to the next.
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class TensorOffer:
+    served: ServedTensors
+    safety: Safety | None = None
+    platform = ""
+    scope = Scope.INFERENCE
+
+    @property
+    def inputs(self) -> Tensors:
+        return self.served.inputs
+
+    @property
+    def outputs(self) -> Tensors:
+        return self.served.outputs
+
+    @property
+    def max_batch_size(self) -> int:
+        return self.served.max_batch_size
+
+    @property
+    def is_decoupled(self) -> bool:
+        return self.served.is_decoupled
+
+    def read(self, inputs: Sequence[Sent]) -> tuple[Values, RawTensors]:
+        return {}, read_tensors(self.inputs, self.max_batch_size, inputs)
+
+    def job(self, asked: Asked, record: Record, whole: bool) -> TensorJob:
+        if asked.parameters.to_model:
+            name = next(iter(asked.parameters.to_model))
+            raise refuse(f"parameter '{name}' is for language models", name)
+        if whole and self.is_decoupled:
+            message = f"the model '{self.served.name}' may answer several times: ask it in a stream"
+            raise InflightError(ErrorKind.UNSUPPORTED, message)
+        return TensorJob(self, asked, record)
+
+
+class TensorJob:
+    """One request; no tokens are counted, so only limits of requests can refuse it."""
+
+    need = Need(0)
+
+    def __init__(self, offer: TensorOffer, asked: Asked, record: Record) -> None:
+        self._offer = offer
+        self._inputs = asked.tensors
+        self._shown = asked.outputs or frozenset(offer.outputs)
+        self._record = record
+        self._request = build(record.request_id, asked.tensors, asked.outputs, offer.is_decoupled)
+        self._answer: asyncio.Task[Any] | None = None
+        self._generation: RawGeneration | None = None
+        self._is_late = False
+
+    async def check(self) -> None:
+        """What goes in and is text is read; nobody knows what of its outputs is."""
+        if self._offer.safety is not None:
+            await self._offer.safety.admit(self._offer.served.name, self._texts())
+
+    def _texts(self) -> Iterator[str]:
+        for tensor in self._inputs.values():
+            if tensor.dtype == "BYTES":
+                for element in codec.decode("BYTES", tensor.raw):
+                    yield element.decode("utf-8", "replace")
+
+    async def run(self, ticket: Ticket, metrics: Metrics, take: Callable[[Answer], Awaitable[None]]) -> None:
+        self._record.dispatched_s = time.monotonic()
+        if self._offer.is_decoupled:
+            await self._stream(ticket, take)
+        else:
+            await self._infer(ticket, take)
+
+    async def _infer(self, ticket: Ticket, take: Callable[[Answer], Awaitable[None]]) -> None:
+        asking = self._offer.served.tensors.infer(self._request, TIMEOUT_S)
+        self._answer = asyncio.ensure_future(asking)
+        ticket.attach(self)
+        # Its own time limit is for each of the servers that are tried; this one is for them all.
+        await asyncio.wait([self._answer], timeout=TIMEOUT_S)
+        if ticket.cut_by is None:
+            if not self._answer.done():
+                raise _late()
+            answer = self._read(self._answer.result(), final=True)
+            ticket.bill(Outcome.FINISHED)
+            await take(answer)
+
+    async def _stream(self, ticket: Ticket, take: Callable[[Answer], Awaitable[None]]) -> None:
+        self._generation = self._offer.served.tensors.stream(self._request)
+        ticket.attach(self._generation)
+        responses = aiter(self._generation)
+        final = False
+        while not final and (response := await self._next(responses)) is not None:
+            if ticket.cut_by is not None or self._is_late:
+                continue  # it was told to stop: what still comes is for nobody
+            final = is_final(response)
+            answer = self._read(response, final)
+            if final:
+                ticket.bill(Outcome.FINISHED)
+            await take(answer)
+        if ticket.cut_by is None and not final:
+            if self._is_late:
+                raise _late()
+            raise InflightError(ErrorKind.ENGINE_FAILED, "the stream ended before the answer did")
+
+    async def _next(self, responses: Any) -> Any:
+        """None at the end. A silent model is told to stop; the time the client takes to read is not its."""
+        deadline = asyncio.get_running_loop().call_later(TIMEOUT_S, self._give_up)
+        try:
+            return await anext(responses, None)
+        except InflightError:
+            if not self._is_late:
+                raise
+            return None
+        finally:
+            deadline.cancel()
+
+    def _give_up(self) -> None:
+        self._is_late = True
+        self.stop()
+
+    def stop(self) -> None:
+        """Stopping what has ended does nothing."""
+        if self._answer is not None:
+            self._answer.cancel()
+        if self._generation is not None:
+            self._generation.stop()
+
+    async def settle(self) -> None:
+        self.stop()
+        if self._answer is not None:
+            await asyncio.gather(self._answer, return_exceptions=True)
+            self._answer = None  # a failed one holds its error, which holds this job
+        if self._generation is not None:
+            await read_to_the_end(self._generation)
+
+    def _read(self, response: Any, final: bool) -> Answer:
+        record = self._record
+        record.received_s = time.monotonic()
+        if self._offer.is_decoupled:
+            record.first_token_s = record.first_token_s or record.received_s
+        return Answer(pick(read_outputs(self._offer.outputs, response), self._shown), final)
+
+
+def _late() -> InflightError:
+    return InflightError(ErrorKind.OVERLOADED, "the model did not answer in time")
+
+
+def build(request_id: str, tensors: RawTensors, outputs: frozenset[str], is_decoupled: bool) -> Any:
+    """Without the model's name, which the port fills in, and with nothing else that a client chose."""
+    message = service_pb2.ModelInferRequest(id=request_id)
+    if is_decoupled:
+        message.parameters[EMPTY_FINAL].bool_param = True
+    for name, tensor in tensors.items():
+        message.inputs.add(name=name, datatype=tensor.dtype, shape=tensor.shape)
+        message.raw_input_contents.append(tensor.raw)
+    for name in sorted(outputs):
+        message.outputs.add(name=name)
+    return message

@@ -1,0 +1,224 @@
+"""What this router measures of the arms of rollouts, and the rows in which it tells the others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sql
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.releases.canary import ArmStats, Sample, Timed
+from router.releases.evidence import Proportion, Spread
+from router.releases.merging import Stretches
+from router.releases.refusals import is_refusal
+from router.rollouts.records import ArmFigures
+from router.store.releasing import arm_figures
+from router.ticket import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from router.record import Record
+    from router.store.access import StoreAccess
+
+log = logging.getLogger(__name__)
+
+WRITE_EVERY_S = 1.0
+_FOLD_AT = 64  # so that no request waits long for what those before it have left to be counted
+_FORGET_AFTER_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ArmKey:
+    rollout_id: int
+    step: int
+    version: int
+
+
+class Arm:
+    """One arm in one step, as this router has seen it."""
+
+    def __init__(self) -> None:
+        self.stats = ArmStats()
+        self.changed_s = 0.0
+        self.is_written = True
+        self._waiting: list[tuple[Sample, str]] = []
+
+    def add(self, sample: Sample, opening: str, now_s: float) -> None:
+        self._waiting.append((sample, opening))
+        self.changed_s = now_s
+        self.is_written = False
+        if len(self._waiting) >= _FOLD_AT:
+            self.fold()
+
+    def fold(self) -> ArmStats:
+        if self._waiting:
+            self.stats = self.stats.with_all(_judged(sample, opening) for sample, opening in self._waiting)
+            self._waiting.clear()
+        return self.stats
+
+
+def _judged(sample: Sample, opening: str) -> Sample:
+    """What gave no text, or none that was looked at, has not refused and has not complied either."""
+    if not opening or sample.failed:
+        return sample
+    return Sample(
+        False,
+        sample.first_token_s,
+        sample.between_tokens_s,
+        sample.tokens,
+        is_refusal(opening),
+        sample.at_s,
+    )
+
+
+class ArmRecorder:
+    """`process` names this run of this router: what an earlier one has written stays, and is added to."""
+
+    def __init__(
+        self,
+        access: StoreAccess,
+        process: str = "",
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._access = access
+        self.process = process or f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._clock = clock
+        # Stretches of time have the same borders in all routers, so they need the time of day.
+        self._from_monotonic_s = clock() - monotonic()
+        self._arms: dict[ArmKey, Arm] = {}
+        self._is_away = False
+
+    @property
+    def arm_count(self) -> int:
+        return len(self._arms)
+
+    def closed(self, record: Record, cause: BaseException | None) -> None:
+        """For each request to a model with a rollout, when it has ended; `cause` is why it did not finish.
+
+        What was cancelled says nothing about a release, and neither does what its caller did wrong.
+        """
+        rollout_id, step = record.rollout
+        if rollout_id is None or record.dispatched_s is None or record.outcome == Outcome.CANCELLED.value:
+            return
+        failed = record.outcome == Outcome.FAILED.value
+        if failed and isinstance(cause, InflightError) and _is_nobodys(cause.kind):
+            return
+        key = ArmKey(rollout_id, step, int(record.model_version))
+        arm = self._arms.get(key)
+        if arm is None:
+            arm = self._arms[key] = Arm()
+        arm.add(sample_of(record, failed, self._from_monotonic_s), record.opening, self._clock())
+
+    async def run(self) -> None:
+        """For as long as the router runs; what is left at its end is written too."""
+        try:
+            while True:
+                await asyncio.sleep(WRITE_EVERY_S)
+                await self.write()
+        finally:
+            await self.write()
+
+    async def write(self) -> None:
+        """What has changed since the last time; where the store is away, the next time."""
+        now_s = self._clock()
+        changed = {key: arm for key, arm in self._arms.items() if not arm.is_written}
+        if changed:
+            rows = [self._row(key, arm.fold(), now_s) for key, arm in changed.items()]
+            for arm in changed.values():
+                arm.is_written = True  # what comes while it is being written is for the next time
+            try:
+                await self._access.write(lambda connection: self._put(connection, rows))
+                self._is_away = False
+            except InflightError as error:
+                for arm in changed.values():
+                    arm.is_written = False
+                if not self._is_away:
+                    log.warning("what was measured of a rollout waits to be written: %s", error)
+                self._is_away = True
+        for key, arm in list(self._arms.items()):
+            if arm.is_written and now_s - arm.changed_s > _FORGET_AFTER_S:
+                del self._arms[key]
+
+    def _row(self, key: ArmKey, stats: ArmStats, now_s: float) -> dict[str, Any]:
+        return {**asdict(key), "process": self.process, "figures": stats_to_json(stats), "at_s": now_s}
+
+    def _put(self, connection: Connection, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            connection.execute(self._access.store.insert_or_update(arm_figures, row))
+
+
+def _is_nobodys(kind: ErrorKind) -> bool:
+    """A model that Triton does not know is not the caller's fault: the caller named one that is served."""
+    return kind is ErrorKind.CANCELLED or (kind.is_callers_fault and kind is not ErrorKind.MODEL_NOT_FOUND)
+
+
+def sample_of(record: Record, failed: bool, from_monotonic_s: float = 0.0) -> Sample:
+    """Models that make no text have the time of the whole answer in place of that of its first token."""
+    began_s = record.dispatched_s or record.arrived_s
+    at_s = began_s + from_monotonic_s
+    if failed or record.received_s is None:
+        return Sample(failed, at_s=at_s)
+    tokens = record.completion_tokens
+    first_s = record.first_token_s
+    if first_s is None:
+        return Sample(False, record.received_s - began_s, at_s=at_s)
+    between_s = (record.received_s - first_s) / (tokens - 1) if tokens > 1 else None
+    return Sample(False, first_s - began_s, between_s, tokens or None, at_s=at_s)
+
+
+def stats_to_json(stats: ArmStats) -> str:
+    """Short, as it is written every second; `records.stats_from_json` reads it too, without the times."""
+    named = {
+        name: asdict(getattr(stats, name))
+        for name in ("errors", "refusals", "first_token", "between_tokens", "length")
+    }
+    timed = stats.timed
+    named["timed"] = {
+        name: [stretches.length_s, [[number, *_short(spread)] for number, spread in stretches.parts]]
+        for name, stretches in (
+            ("first_token", timed.first_token),
+            ("between_tokens", timed.between_tokens),
+            ("length", timed.length),
+        )
+    }
+    return json.dumps(named, separators=(",", ":"))
+
+
+def _short(spread: Spread) -> tuple[int, float, float]:
+    return spread.count, round(spread.mean, 6), round(spread.squares, 6)
+
+
+def stats_from_json(text: str) -> ArmStats:
+    value = json.loads(text)
+    return ArmStats(
+        Proportion(**value["errors"]),
+        Proportion(**value["refusals"]),
+        Spread(**value["first_token"]),
+        Spread(**value["between_tokens"]),
+        Spread(**value["length"]),
+        Timed(**{name: _stretches(*each) for name, each in value.get("timed", {}).items()}),
+    )
+
+
+def _stretches(length_s: int, parts: list[list[Any]]) -> Stretches:
+    return Stretches(length_s, tuple((number, Spread(*rest)) for number, *rest in parts))
+
+
+def read_figures(connection: Connection, rollout_id: int) -> list[ArmFigures]:
+    """Of all routers, with the times that comparisons are made by."""
+    query = sql.select(arm_figures).where(arm_figures.c.rollout_id == rollout_id)
+    return [
+        ArmFigures(row.rollout_id, row.step, row.version, row.process, stats_from_json(row.figures))
+        for row in connection.execute(query)
+    ]

@@ -1,0 +1,124 @@
+"""What this router serves: the releases of the store as requests see them, as new as the store's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from python_backend.wire.errors import InflightError
+from router.registry import Lineup, Served
+from router.releases.life import State
+from router.rollouts import records
+from router.rollouts.writing import last_change
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sqlalchemy import Connection
+
+    from router.fleet.replicas import Fleet, ReplicaSet
+    from router.registry import Registry
+    from router.releases.manifest import Manifest
+    from router.releases.model_split import ModelSplit
+    from router.rollouts.records import Release
+    from router.store.access import StoreAccess
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+_COMING = (State.LOADING, State.WARMING)
+
+
+class ReleaseBook:
+    """Refreshed twice a second; the releases and the split of a model change in the registry together.
+
+    `prepare` reads what is on disk of a release, in a thread; what it returns puts that before the replicas.
+    `main` names the models without which the router is not ready.
+    """
+
+    def __init__(
+        self,
+        store: StoreAccess,
+        fleet: Fleet,
+        registry: Registry,
+        prepare: Callable[[Manifest], Callable[[ReplicaSet], Served]],
+        main: frozenset[str],
+    ) -> None:
+        self._store = store
+        self._fleet = fleet
+        self._registry = registry
+        self._prepare = prepare
+        self._main = main
+        self._served: dict[str, Served] = {}  # by the release's name
+        self._unservable: set[str] = set()
+        self._seen = -1
+        self.releases: tuple[Release, ...] = ()
+        self.splits: Mapping[str, ModelSplit] = {}
+
+    async def run(self) -> None:
+        """A task for as long as the router runs; while the store is away it serves what it knows."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            try:
+                await self.refresh()
+            except InflightError:
+                pass  # the store's absence is told by those who need it
+            except Exception:
+                log.exception("the releases could not be read")
+
+    async def refresh(self) -> None:
+        found = await self._store.read(self._read)
+        if found is None:
+            return
+        self._seen, self.releases, self.splits = found
+        await self._publish()
+
+    def _read(
+        self, connection: Connection
+    ) -> tuple[int, tuple[Release, ...], Mapping[str, ModelSplit]] | None:
+        newest = last_change(connection)
+        if newest == self._seen:
+            return None
+        return newest, tuple(records.list_releases(connection)), records.list_splits(connection)
+
+    async def _publish(self) -> None:
+        lineups: dict[str, Lineup] = {}
+        kept: dict[str, Served] = {}
+        for model, split in self.splits.items():
+            there: dict[int, Served] = {}
+            for release in self.releases:
+                if release.manifest.model == model and is_served(release, split):
+                    served = await self._serve(release)
+                    if served is not None:
+                        there[release.version] = kept[release.manifest.name] = served
+            lineups[model] = Lineup(model, there, split, model in self._main)
+        self._registry.publish(lineups)
+        self._served = kept
+        # Those that are to be loaded are probed before they are served, and those that leave are drained.
+        known = {each.manifest.name for each in self.releases if each.state is not State.GONE}
+        for name in set(self._fleet.sets) - known:
+            self._fleet.forget(name)
+
+    async def _serve(self, release: Release) -> Served | None:
+        name = release.manifest.name
+        if (served := self._served.get(name)) is not None:
+            return served
+        try:
+            make = await asyncio.to_thread(self._prepare, release.manifest)
+        except Exception as error:
+            if name not in self._unservable:
+                log.error("%s cannot be served by this router: %s", name, error)
+            self._unservable.add(name)
+            return None
+        self._unservable.discard(name)
+        return make(self._fleet.set_of(release.manifest))
+
+
+def is_served(release: Release, split: ModelSplit) -> bool:
+    """What is loaded; and what gets requests and is on its way, which is waited for and not unknown."""
+    if not release.wanted or release.state is State.GONE:
+        return False
+    if release.state is State.READY or release.manifest.is_built_in:
+        return release.state is not State.DRAINING
+    return release.state in _COMING and split.weight_of(release.version) > 0

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
+
+from router.kserve.elements import ELEMENT_BYTES, INTEGERS, LARGEST_FLOAT, decode, encode, is_whole
+
+NUMBERS = sorted({*INTEGERS, *LARGEST_FLOAT, "BOOL"})
+
+
+def numbers(dtype: str) -> st.SearchStrategy[Any]:
+    if dtype == "BOOL":
+        return st.booleans()
+    if dtype in INTEGERS:
+        return st.integers(*INTEGERS[dtype])
+    width: Any = 8 * ELEMENT_BYTES[dtype]
+    return st.floats(width=width, allow_nan=False, allow_infinity=False)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(NUMBERS).flatmap(lambda dtype: st.tuples(st.just(dtype), st.lists(numbers(dtype)))))
+def test_elements_are_written_as_tritons_clients_write_them(case: tuple[str, list[Any]]) -> None:
+    dtype, elements = case
+    raw = encode(dtype, elements)
+    assert raw == np.array(elements, dtype=triton_to_np_dtype(dtype)).tobytes()
+    assert decode(dtype, raw) == elements
+    assert is_whole(dtype, len(elements), raw)
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=5), min_size=1), st.binary(max_size=3))
+def test_bytes_are_whole_when_each_length_is_followed_by_so_many(elements: list[bytes], more: bytes) -> None:
+    raw = encode("BYTES", elements)
+    assert raw == serialize_byte_tensor(np.array(elements, dtype=np.object_)).item()
+    assert is_whole("BYTES", len(elements), raw)
+    assert not is_whole("BYTES", len(elements) + 1, raw)
+    assert not is_whole("BYTES", len(elements), raw[:-1])
+    assert is_whole("BYTES", len(elements), raw + more) == (not more)
+
+
+@pytest.mark.parametrize("dtype", LARGEST_FLOAT)
+def test_the_largest_number_of_a_type_is_what_numpy_says(dtype: str) -> None:
+    assert np.finfo(triton_to_np_dtype(dtype)).max == LARGEST_FLOAT[dtype]
