@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import batching, coalescing, costs, cpu_kernels, prefix
+from benchmarks import batching, coalescing, costs, cpu_kernels, prefix, releases
 from benchmarks.peers import report as peers
 from benchmarks.plots import Plots
 from benchmarks.router import report as router
@@ -20,6 +20,7 @@ MEASUREMENTS = {
     "prefix": prefix.report,
     "costs": costs.report,
     "router": router.report,
+    "releases": releases.report,
     "kernels": cpu_kernels.report,
 }
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 
 _TIMEOUT_S = 120.0
+COMPLETIONS = "/v1/completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +75,25 @@ def completion(model: str, max_tokens: int = 16) -> Body:
 
 @contextmanager
 def traffic(
-    url: str, body: Body, per_s: float, headers: Callable[[int], dict[str, str]] | None = None
+    url: str,
+    body: Body,
+    per_s: float,
+    headers: Callable[[int], dict[str, str]] | None = None,
+    path: str = COMPLETIONS,
 ) -> Iterator[Traffic]:
-    """Sends streamed completions at a steady rate, whatever became of the earlier ones, until the block ends;
-    then waits for those under way."""
+    """Sends streamed completions, or whatever else is asked at `path`, at a steady rate until the block ends,
+    whatever became of the earlier ones; then waits for those under way."""
     running = Traffic(time.time())
     ended = threading.Event()
+    began_s = time.monotonic()
+    ask = _ask if path == COMPLETIONS else _post
+
+    async def one(session: aiohttp.ClientSession, number: int) -> None:
+        sent = body(number), headers(number) if headers else {}
+        running.answered.append(await ask(session, f"{url}{path}", *sent, began_s))
+
     thread = threading.Thread(
-        target=lambda: asyncio.run(_send(url, body, per_s, headers or (lambda number: {}), running, ended)),
-        name="traffic",
+        target=lambda: asyncio.run(_send(one, per_s, running, began_s, ended)), name="traffic"
     )
     thread.start()
     try:
@@ -93,27 +104,20 @@ def traffic(
 
 
 async def _send(
-    url: str,
-    body: Body,
+    one: Callable[[aiohttp.ClientSession, int], Coroutine[None, None, None]],
     per_s: float,
-    headers: Callable[[int], dict[str, str]],
     running: Traffic,
+    began_s: float,
     ended: threading.Event,
 ) -> None:
-    began_s = time.monotonic()
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(
         connector=connector, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)
     ) as session:
         under_way: set[asyncio.Task[None]] = set()
         while not ended.is_set():
-            number = running.sent
+            task = asyncio.create_task(one(session, running.sent))
             running.sent += 1
-
-            async def one(number: int = number) -> None:
-                running.answered.append(await _ask(session, url, body(number), headers(number), began_s))
-
-            task = asyncio.create_task(one())
             under_way.add(task)
             task.add_done_callback(under_way.discard)
             await asyncio.sleep(max(0.0, began_s + running.sent / per_s - time.monotonic()))
@@ -126,9 +130,7 @@ async def _ask(
     sent_s = time.monotonic()
     release, first_s, last_s, pieces = "", None, 0.0, []
     try:
-        async with session.post(
-            f"{url}/v1/completions", json={**body, "stream": True}, headers=headers
-        ) as response:
+        async with session.post(url, json={**body, "stream": True}, headers=headers) as response:
             release = response.headers.get("x-inflight-release", "")
             if response.status != 200:
                 error = f"{response.status} {(await response.text())[:300]}"
@@ -156,3 +158,17 @@ async def _ask(
         time.monotonic() - sent_s,
         "".join(pieces),
     )
+
+
+async def _post(
+    session: aiohttp.ClientSession, url: str, body: dict[str, Any], headers: dict[str, str], began_s: float
+) -> Answered:
+    """Any request that is answered whole."""
+    sent_s = time.monotonic()
+    try:
+        async with session.post(url, json=body, headers=headers) as response:
+            release, text = response.headers.get("x-inflight-release", ""), await response.text()
+            error = None if response.status == 200 else f"{response.status} {text[:300]}"
+    except (aiohttp.ClientError, asyncio.TimeoutError) as failure:
+        release, text, error = "", "", f"{type(failure).__name__}: {failure}"
+    return Answered(sent_s - began_s, release, error, took_s=time.monotonic() - sent_s, text=text)

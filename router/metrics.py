@@ -103,6 +103,8 @@ class Metrics:
         self.store_reachable = prometheus_client.Gauge(
             "inflight_store_reachable", "1 while the store answers.", registry=registry
         )
+        self._fleet_figures = FleetFigures()
+        registry.register(self._fleet_figures)
         self._shares: dict[tuple[str, str, str], Share] = {}
 
     def watch(self, tenancy: Tenancy) -> None:
@@ -113,7 +115,7 @@ class Metrics:
 
     def watch_fleet(self, fleet: Fleet) -> None:
         """Shows the replicas of each release, and how many requests went on after one failed."""
-        self.registry.register(FleetFigures(fleet))
+        self._fleet_figures.fleet = fleet
 
     def share(self, record: Record) -> Share:
         key = _who(record)

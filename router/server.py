@@ -15,7 +15,6 @@ from router.app import App
 from router.batches.runner import BatchRunner, BatchSettings
 from router.checkpoint_facts import CONTEXT_TOKENS
 from router.files.model import FileLimits
-from router.fleet.figures import FleetFigures
 from router.fleet.pipeline import FleetPipeline
 from router.fleet.probing import Prober
 from router.fleet.replicas import Fleet
@@ -81,7 +80,7 @@ async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) 
         fleet = _fleet(settings, closing)
         registry = Registry()
         service = _service(settings, tenancy, store, registry, prompt_log)
-        service.metrics.registry.register(FleetFigures(fleet))
+        service.metrics.watch_fleet(fleet)
         await _keep_releases(settings, service, fleet, closing)
         runner = await _open_doors(settings, service, closing)
         await stopping.wait()

@@ -26,11 +26,12 @@ _BY_KIND = {ErrorKind.MODEL_NOT_FOUND: Failure.NOT_LOADED, ErrorKind.CANCELLED: 
 
 
 class TritonError(InflightError):
-    """An InflightError that tells what its replica is worth."""
+    """An InflightError that tells what its replica is worth; `said` is not for clients."""
 
-    def __init__(self, kind: ErrorKind, message: str, failure: Failure) -> None:
+    def __init__(self, kind: ErrorKind, message: str, failure: Failure, said: str = "") -> None:
         super().__init__(kind, message)
         self.failure = failure
+        self.said = said or message
 
 
 def cut_error() -> TritonError:
@@ -56,7 +57,7 @@ def from_text(text: str, request_id: str) -> TritonError:
     log.warning("%s: Triton answered: %s", request_id, text)
     # The router names only models it serves, so one that Triton does not know is not loaded.
     kind = ErrorKind.ENGINE_FAILED if error.kind is ErrorKind.MODEL_NOT_FOUND else error.kind
-    return TritonError(kind, UNAVAILABLE, _failure(error, text))
+    return TritonError(kind, UNAVAILABLE, _failure(error, text), error.message)
 
 
 def _failure(error: InflightError, text: str) -> Failure:

@@ -195,7 +195,8 @@ def _inflight(port: int, stubs: Stubs, folder: Path) -> Start:
     )
     settings = folder / "router.toml"
     settings.write_text(
-        f'port = {port}\ntriton_servers = [{{ url = "127.0.0.1:{stubs.triton_port}" }}]\ndata_dir = "{folder / "data"}"\n'
+        f'port = {port}\ndata_dir = "{folder / "data"}"\n'
+        f'triton_servers = [{{ url = "127.0.0.1:{stubs.triton_port}" }}]\n'
         f'[[models]]\nname = "{MODEL}"\ncheckpoint_dir = "{folder}"\n'
     )
     return Start([sys.executable, "-m", "router", "--settings", str(settings)], key=key)

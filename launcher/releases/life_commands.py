@@ -59,7 +59,7 @@ def unload(
 def _follow(ours: Desk, model: str, version: int, is_to_load: bool, no_wait: bool) -> None:
     from rich.console import Console
 
-    from launcher.releases.watching import Waiting
+    from launcher.releases.watching import Waiting, wait_until_read
 
     if no_wait:
         print(f"{model}@{version} is to be {'loaded' if is_to_load else 'unloaded'}.")
@@ -67,6 +67,8 @@ def _follow(ours: Desk, model: str, version: int, is_to_load: bool, no_wait: boo
         return
     if exit_status := Waiting(ours, (model, version), is_to_load, Console(highlight=False)).run():
         raise typer.Exit(exit_status)
+    if is_to_load:
+        wait_until_read(ours, (model, version))
     if sys.stdout.isatty():
         print(f"{model}@{version} is {'ready' if is_to_load else 'unloaded'}.")
 

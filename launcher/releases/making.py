@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from google.protobuf import text_format
 
 from launcher.bundled import bundled_with
 from launcher.engine_task import run_engine_task
@@ -31,6 +34,8 @@ from router.releases.manifest import Kind, Manifest, Needs, entry_name, member_n
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
 
     from launcher.console import StackConsole
     from launcher.releases.sources import CheckpointSource
@@ -141,7 +146,7 @@ class Maker:
             version,
             Kind.TENSORS,
             members,
-            weights_sha256=combined(names, hashes),
+            weights_sha256=_with_config(combined(names, hashes), config),
             parameters=dict(self.order.given),
             needs=Needs(sum(mark.bytes for mark in weights)),
             files=files,
@@ -178,6 +183,12 @@ def _name_in_any(path: str, version: int) -> str:
     if folders and folders[0] == str(version):
         folders[0] = "VERSION"
     return "/".join([*folders, name])
+
+
+def _with_config(weights_sha256: str, config: ModelConfig) -> str:
+    """What such a model does is said by its config as well, of which the name is the release's."""
+    config.ClearField("name")
+    return hashlib.sha256(f"{weights_sha256}\n{text_format.MessageToString(config)}".encode()).hexdigest()
 
 
 def engine_parameters(settings: Settings, given: Mapping[str, str]) -> Parameters:

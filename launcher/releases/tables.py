@@ -32,15 +32,15 @@ def status_view(status: Status, now_s: float) -> RenderableType:
     if not status.models:
         parts.append(Text("There are no releases yet: `inflight up`, then `inflight release add --help`."))
     for model in status.models:
-        parts += [_releases(model, now_s), *_news(model, now_s), Text("")]
+        sticky = f", sticky by {model.split.sticky.value}" if model.split else ", not served"
+        parts += [_title(model.model + sticky), _releases(model, now_s), *_news(model, now_s), Text("")]
     if not status.somebody_is_in_control:
         parts.append(Text(NOBODY_ACTS, style="bold yellow"))
     return Group(*parts)
 
 
 def _releases(model: ModelStatus, now_s: float) -> Table:
-    sticky = f", sticky by {model.split.sticky.value}" if model.split else ", not served"
-    table = _table(f"{model.model}{sticky}", "release", "state", "traffic", "role", "for", "why")
+    table = _table("release", "state", "traffic", "role", "for", "why")
     for each in model.releases:
         release = each.release
         share = f"{each.share:.1%}" if each.share else ""
@@ -75,12 +75,12 @@ def _rollout(status: RolloutStatus, now_s: float) -> list[RenderableType]:
         where = f"step {step + 1} of {len(weights)}, {weights[step]:.1%} of the traffic, for {for_s}"
     title = f"rollout of {rollout.model}@{rollout.canary} ({rollout.state.value}): {where}"
     columns = ("requests", "in this step", "errors", "first token", "between tokens", "tokens", "refusals")
-    table = _table(title, "arm", *columns)
+    table = _table("arm", *columns)
     for column in table.columns[1:]:
         column.justify = "right"
     for arm in status.arms:
         table.add_row(*_arm_cells(arm))
-    parts: list[RenderableType] = [table]
+    parts: list[RenderableType] = [_title(title), table]
     if rollout.golden and rollout.progress.golden_step >= -1:
         failed, note = rollout.progress.golden_failed, rollout.progress.golden_note
         parts.append(Text(f"golden prompts: {failed} of {len(rollout.golden)} failed{note and f': {note}'}"))
@@ -100,8 +100,13 @@ def _arm_cells(arm: ArmStatus) -> tuple[str, ...]:
     )
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=Text(title, style="bold"), title_justify="left", box=None, pad_edge=False)
+def _title(text: str) -> Text:
+    """Not the table's own, which would be as narrow as the table."""
+    return Text(text, style="bold")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
@@ -121,4 +126,4 @@ def lasting(time_s: float) -> str:
 
 
 def size(count_bytes: int) -> str:
-    return f"{count_bytes / _MB:,.1f} MB"
+    return f"{count_bytes / _MB:,.1f} MB" if count_bytes >= _MB / 10 else f"{count_bytes:,} bytes"

@@ -48,11 +48,15 @@ def split(
         chosen = None if sticky is None else one_of(Sticky, sticky)
         weights = [reading.arm(each) for each in arms]
         made = ours.office.set_split(model_named(model), weights, chosen, reading.shadow(shadow))
-        parts = ", ".join(f"{made.model}@{version} {weight:.4g}" for version, weight in made.arms)
-        print(f"Requests to {made.model} go to {parts}; sticky by {made.sticky.value}.")
+        parts = ", ".join(f"{_percent(weight)} to {made.model}@{version}" for version, weight in made.arms)
+        print(f"Of the requests to {made.model} go {parts}; sticky by {made.sticky.value}.")
         if made.shadow is not None:
-            print(f"{made.model}@{made.shadow.version} shadows {made.shadow.share:.4g} of them.")
+            print(f"{made.model}@{made.shadow.version} shadows {_percent(made.shadow.share)} of them.")
         ours.say_if_nobody_acts()
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.4g}%"
 
 
 def canary(
@@ -96,7 +100,7 @@ def canary(
         model, version = release_named(release)
         plan = reading.plan(steps, min_requests, min_duration, tolerance or [])
         begun = ours.office.begin_rollout(model, version, plan, reading.golden_prompts(golden))
-        shares = ", ".join(f"{weight:g}" for weight in begun.plan.weights)
+        shares = ", ".join(map(_percent, begun.plan.weights))
         print(f"{release} is rolled out against {model}@{begun.stable}, in steps of {shares}.")
         print(f"Watch it:\n  inflight release status {model}")
         ours.say_if_nobody_acts()

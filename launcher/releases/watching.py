@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.3
 REDRAW_S = 1.0
+# Routers look twice a second whether anything has changed, and then read what is on disk of a release.
+READ_WITHIN_S = 1.0
 # Longer than anybody keeps the control without a sign of life.
 SILENCE_S = 20.0
 EXIT_DONE = 0
@@ -102,6 +104,15 @@ class Waiting:
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)
+
+
+def wait_until_read(
+    desk: Desk, release: tuple[str, int], sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Until routers know that it is ready, and do not turn away a request that names it."""
+    with desk.office.look() as connection:
+        since_s = find_release(connection, *release).since_s
+    sleep(min(READ_WITHIN_S, max(0.0, since_s + READ_WITHIN_S - time.time())))
 
 
 def watch(

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.fleet.health import Failure
 from router.fleet.retrying import is_replicas_fault, may_go_on
 from router.triton_failures import UNAVAILABLE, TritonError
 
@@ -33,11 +34,15 @@ async def find_replica(
     return replica
 
 
-def without(failed: Replica | None, began_s: float) -> tuple[Replica, ...]:
-    """Who is not to be asked again: who failed and is thought to be up, unless it came back since then."""
-    if failed is None or not failed.health.is_up or failed.health.since_s > began_s:
-        return ()
-    return (failed,)
+# Replicas that failed by their own doing, and when they were asked.
+Failed = tuple[tuple["Replica", float], ...]
+
+
+def to_avoid(failed: Failed) -> tuple[Replica, ...]:
+    """Who is not to be asked again: who is thought to be up although it failed, unless it came back since."""
+    return tuple(
+        replica for replica, began_s in failed if replica.health.is_up and replica.health.since_s <= began_s
+    )
 
 
 class Errand(ABC):
@@ -53,6 +58,7 @@ class Errand(ABC):
         "_attempt",
         "_attempts",
         "_began_s",
+        "_failed",
         "_given_up",
         "_has_told",
         "_heard",
@@ -71,6 +77,7 @@ class Errand(ABC):
         self._attempt: TritonGeneration | None = None
         self._attempts = 0
         self._replica: Replica | None = None  # of the last attempt
+        self._failed: Failed = ()
         self._began_s = 0.0
         self._heard = False  # of the attempt that is under way
         self._given_up: asyncio.Future[None] | None = None  # there while it waits for a replica
@@ -133,7 +140,7 @@ class Errand(ABC):
         replica = None
         if not self._stop_asked:
             key = None if replicas.is_single else self._key()
-            exclude = without(self._replica, self._began_s)
+            exclude = to_avoid(self._failed) if self._failed else ()
             replica = replicas.pick(key, exclude) or await self._wait(key, exclude)
         if replica is None:
             self._is_over = True
@@ -177,6 +184,8 @@ class Errand(ABC):
             goes_on = may_go_on(error.failure, self._attempts) and (
                 self._can_replay if self._has_told else self._replicas.budget.take()
             )
+        if error.failure is not Failure.CUT:
+            self._failed += ((self._replica, self._began_s),)
         if goes_on and self._attempt is not None:
             self._attempt.cut()
             self._attempt = None

@@ -19,8 +19,10 @@ _REPLICA = ("server", *_RELEASE)
 
 
 class FleetFigures(Collector):
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    """Of no fleet until there is one."""
+
+    def __init__(self) -> None:
+        self.fleet: Fleet | None = None
 
     def collect(self) -> Iterator[Metric]:
         retries = CounterMetricFamily(
@@ -33,7 +35,7 @@ class FleetFigures(Collector):
         outstanding = GaugeMetricFamily(
             "inflight_replica_outstanding_tokens", "What is under way there, as estimated.", labels=_REPLICA
         )
-        for each in list(self._fleet.sets.values()):
+        for each in () if self.fleet is None else list(self.fleet.sets.values()):
             release = (each.manifest.model, str(each.manifest.version))
             retries.add_metric(release, each.retries)
             replays.add_metric(release, each.replays)

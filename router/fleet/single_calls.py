@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.fleet.errands import find_replica, without
+from router.fleet.errands import Failed, find_replica, to_avoid
+from router.fleet.health import Failure
 from router.fleet.retrying import may_go_on
 from router.grpc.status import GrpcError
 from router.triton_client import read_once
@@ -63,9 +64,10 @@ async def ask(
 ) -> Answer:
     """What `make` makes of a call, on the first replica that answers it; raises InflightError."""
     replicas.budget.requested()
-    failed, began_s, attempts = None, 0.0, 0
+    failed: Failed = ()
+    attempts = 0
     while True:
-        replica = await find_replica(replicas, None, without(failed, began_s), settings.revive_wait_s)
+        replica = await find_replica(replicas, None, to_avoid(failed), settings.revive_wait_s)
         if replica is None:
             raise InflightError(ErrorKind.ENGINE_FAILED, UNAVAILABLE)
         attempts += 1
@@ -78,7 +80,8 @@ async def ask(
             replica.failed(error.failure, time.monotonic(), began_s)
             if not (may_go_on(error.failure, attempts) and replicas.budget.take()):
                 raise
-            failed = replica
+            if error.failure is not Failure.CUT:
+                failed += ((replica, began_s),)
         else:
             replica.answered(time.monotonic(), began_s)
             return answer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from router.releases.evidence import Proportion, Spread
 from router.releases.gates import findings
-from router.releases.merging import Stretches, merge_proportions, merge_spreads, merge_stretches
+from router.releases.merging import Stretches, merge_proportions, merge_spreads, merge_stretches, spread_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,19 +87,6 @@ class Timed:
     length: Stretches = field(default_factory=Stretches)
 
 
-class _Count:
-    """One measure while samples are being added: all of them, and by when."""
-
-    def __init__(self, whole: Spread, stretches: Stretches) -> None:
-        self.whole = whole
-        self.stretches = stretches
-
-    def add(self, at_s: float, value: float | None) -> None:
-        if value is not None and 0 < value < math.inf:
-            self.whole = self.whole.with_one(math.log(value))
-            self.stretches = self.stretches.with_one(at_s, math.log(value))
-
-
 @dataclass(frozen=True, slots=True)
 class ArmStats:
     """All that is kept of an arm in a step, however many requests it has answered."""
@@ -115,21 +102,29 @@ class ArmStats:
         return self.with_all((sample,))
 
     def with_all(self, samples: Iterable[Sample]) -> ArmStats:
-        errors, refusals = self.errors, self.refusals
-        first = _Count(self.first_token, self.timed.first_token)
-        between = _Count(self.between_tokens, self.timed.between_tokens)
-        length = _Count(self.length, self.timed.length)
-        for sample in samples:
-            errors = errors.with_one(sample.failed)
-            if sample.failed:
-                continue
-            first.add(sample.at_s, sample.first_token_s)
-            between.add(sample.at_s, sample.between_tokens_s)
-            length.add(sample.at_s, sample.tokens)
-            if sample.refused is not None:
-                refusals = refusals.with_one(sample.refused)
-        timed = Timed(first.stretches, between.stretches, length.stretches)
-        return ArmStats(errors, refusals, first.whole, between.whole, length.whole, timed)
+        every = list(samples)
+        good = [each for each in every if not each.failed]
+        refused = [each.refused for each in good if each.refused is not None]
+        first = _logs((each.at_s, each.first_token_s) for each in good)
+        between = _logs((each.at_s, each.between_tokens_s) for each in good)
+        length = _logs((each.at_s, each.tokens) for each in good)
+        return ArmStats(
+            merge_proportions(self.errors, Proportion(len(every) - len(good), len(every))),
+            merge_proportions(self.refusals, Proportion(sum(refused), len(refused))),
+            merge_spreads(self.first_token, spread_of(value for _, value in first)),
+            merge_spreads(self.between_tokens, spread_of(value for _, value in between)),
+            merge_spreads(self.length, spread_of(value for _, value in length)),
+            Timed(
+                self.timed.first_token.with_all(first),
+                self.timed.between_tokens.with_all(between),
+                self.timed.length.with_all(length),
+            ),
+        )
+
+
+def _logs(timed: Iterable[tuple[float, float | None]]) -> list[tuple[float, float]]:
+    """What is not a number above 0 was not measured."""
+    return [(at_s, math.log(value)) for at_s, value in timed if value is not None and 0 < value < math.inf]
 
 
 def merge_stats(one: ArmStats, other: ArmStats) -> ArmStats:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from router.releases.canary import Measured, Plan
+    from router.releases.merging import Stretches
 
 # Fewer than that may come of one mishap, whatever their share.
 _LEAST_HITS = 3
@@ -29,8 +30,11 @@ _LEAST_HITS = 3
 _MOST_PRESUMED_ERRORS = 0.1
 # With more than this share of the traffic a canary has more to do than the stable release, and may be slower.
 _MOST_SHARE_TO_COMPARE = 0.5
+# Beyond that it is held against the stable release of the steps before, and may be so much slower than it
+# may be beside it: a release that cannot bear all of the traffic is slower by far more.
+_ALONE = 3.0
 # A slow phase that a step happens to begin with should be over by then.
-_LEAST_TIME_S = 20
+LEAST_TIME_S = 20
 # A step in which the stable release was asked that much less says little about its own rate.
 _MOST_UNEVEN = 4
 
@@ -42,6 +46,9 @@ class Gate(str, Enum):
     LENGTH_UP = "longer answers"
     LENGTH_DOWN = "shorter answers"
     REFUSALS = "refusals"
+
+
+_SHARES = 2 * (len(Gate) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +72,19 @@ class Finding:
 def findings(plan: Plan, measured: Measured) -> list[Finding]:
     """Every gate, whatever it says.
 
-    The probability of a false rollback is shared out among the gates; what is tested anew in each step has
-    to share its part among the steps. Errors, refusals and lengths are counted over all steps, but always
-    against the stable release of the same step: with a share that changes, a bad hour of both arms would
-    look like the canary's own. In the last step there is nobody to compare with, and the stable release of
-    the steps before stands in, except for latencies, which depend on the load.
+    Half of the probability of a false rollback is for errors, the rest is shared out among the other gates;
+    what is tested anew in each step has to share its part among the steps. Errors, refusals and lengths are
+    counted over all steps, but always against the stable release of the same step: with a share that
+    changes, a bad hour of both arms would look like the canary's own. In the last step there is nobody to
+    compare with, and the stable release of the steps before stands in; for latencies, which depend on the
+    load, with a good deal of allowance.
     """
     tolerance = plan.tolerance
-    once = math.log(len(Gate) / plan.alpha)
+    once = math.log(_SHARES / plan.alpha)
     errors = [(canary.errors, stable.errors) for canary, stable in measured.steps]
     refusals = [(canary.refusals, stable.refusals) for canary, stable in measured.steps]
     return [
-        _of_rates(Gate.ERRORS, errors, tolerance.error_rate, once, _MOST_PRESUMED_ERRORS),
+        _of_rates(Gate.ERRORS, errors, tolerance.error_rate, math.log(2 / plan.alpha), _MOST_PRESUMED_ERRORS),
         _of_rates(Gate.REFUSALS, refusals, tolerance.refusal_rate, once),
         *_of_latencies(plan, measured),
         *_of_lengths(measured, tolerance.length_ratio, once),
@@ -109,33 +117,39 @@ def _stable_rate(canary: Proportion, beside: Proportion, stable: Proportion, pre
 
 def _of_latencies(plan: Plan, measured: Measured) -> list[Finding]:
     """Of the current step alone: what a release takes depends on how much it has to do."""
-    canary, stable = measured.steps[-1]
-    is_fair = plan.weights[len(measured.steps) - 1] <= _MOST_SHARE_TO_COMPARE
-    limit = math.log(len(Gate) * len(plan.weights) / plan.alpha)
-    found = []
-    for gate, slow, usual, wholes in (
-        (
-            Gate.FIRST_TOKEN,
-            canary.timed.first_token,
-            stable.timed.first_token,
-            (canary.first_token, stable.first_token),
+    canary = measured.steps[-1][0]
+    firsts = [stable.first_token for _, stable in measured.steps]
+    betweens = [stable.between_tokens for _, stable in measured.steps]
+    return [
+        _of_latency(
+            Gate.FIRST_TOKEN, plan, canary.timed.first_token, measured.steps[-1][1].timed.first_token, firsts
         ),
-        (
+        _of_latency(
             Gate.BETWEEN_TOKENS,
+            plan,
             canary.timed.between_tokens,
-            stable.timed.between_tokens,
-            (canary.between_tokens, stable.between_tokens),
+            measured.steps[-1][1].timed.between_tokens,
+            betweens,
         ),
-    ):
-        pairs = pair_up(slow, usual)
-        evidence = 0.0
-        if is_fair and slow.lasting_s >= _LEAST_TIME_S:
-            evidence = log_evidence_of_shift(pairs, math.log(plan.tolerance.latency_ratio))
-        figures = " against ".join(map(_milliseconds, wholes))
-        if pairs:
-            figures += f", {_times(mean_difference(pairs))} of what the stable release took at the same time"
-        found.append(Finding(gate, evidence, limit, figures))
-    return found
+    ]
+
+
+def _of_latency(
+    gate: Gate, plan: Plan, canary: Stretches, stable: Stretches, stable_by_step: Sequence[Spread]
+) -> Finding:
+    is_fair = plan.weights[len(stable_by_step) - 1] <= _MOST_SHARE_TO_COMPARE
+    usual = stable_by_step[-1] if is_fair else reduce(merge_spreads, stable_by_step)
+    pairs = pair_up(canary, stable) if is_fair else pair_with(canary, usual)
+    allowed = plan.tolerance.latency_ratio * (1 if is_fair else _ALONE)
+    evidence = 0.0
+    if canary.lasting_s >= LEAST_TIME_S:
+        evidence = log_evidence_of_shift(pairs, math.log(allowed))
+    mine = reduce(merge_spreads, (spread for _, spread in canary.parts), Spread())
+    figures = f"{_milliseconds(mine)} against {_milliseconds(usual)}"
+    if pairs:
+        when = "at the same time" if is_fair else "in the steps before"
+        figures += f", {_times(mean_difference(pairs))} of what the stable release took {when}"
+    return Finding(gate, evidence, math.log(_SHARES * len(plan.weights) / plan.alpha), figures)
 
 
 def _of_lengths(measured: Measured, ratio: float, log_limit: float) -> list[Finding]:

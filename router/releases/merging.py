@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from router.releases.evidence import Pair, Proportion, Spread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Enough stretches to see how much they scatter, and no more than fit into a row that is written each second.
 MOST_STRETCHES = 32
@@ -26,6 +30,14 @@ def merge_spreads(one: Spread, other: Spread) -> Spread:
     return Spread(count, mean, one.squares + other.squares + apart * apart * one.count * other.count / count)
 
 
+def spread_of(values: Iterable[float]) -> Spread:
+    every = list(values)
+    if not every:
+        return Spread()
+    mean = math.fsum(every) / len(every)
+    return Spread(len(every), mean, math.fsum((value - mean) ** 2 for value in every))
+
+
 @dataclass(frozen=True, slots=True)
 class Stretches:
     """Values by when they came: (number of the stretch since 1970, its values), in the order of time.
@@ -37,12 +49,13 @@ class Stretches:
     length_s: int = 1
     parts: tuple[tuple[int, Spread], ...] = ()
 
-    def with_one(self, at_s: float, value: float) -> Stretches:
-        number = math.floor(at_s / self.length_s)
-        if self.parts and self.parts[-1][0] == number:  # as nearly always
-            last = (number, self.parts[-1][1].with_one(value))
-            return Stretches(self.length_s, (*self.parts[:-1], last))
-        return self._with(number, Spread(1, value, 0.0))
+    def with_all(self, timed: Iterable[tuple[float, float]]) -> Stretches:
+        """With values, each after the moment when it came."""
+        found: dict[int, list[float]] = {}
+        for at_s, value in timed:
+            found.setdefault(math.floor(at_s / self.length_s), []).append(value)
+        parts = tuple((number, spread_of(found[number])) for number in sorted(found))
+        return merge_stretches(self, Stretches(self.length_s, parts))
 
     def _with(self, number: int, spread: Spread) -> Stretches:
         parts = self.parts

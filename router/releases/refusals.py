@@ -4,7 +4,6 @@ from __future__ import annotations
 
 OPENING_CHARS = 120
 
-_STRAIGHT = str.maketrans({"\u2019": "'", "\u2018": "'", "*": "", "\n": " "})
 # An answer that begins so, after an apology or none, declines; further on the words may be about anything.
 _BEGINNINGS = (
     "i can't",
@@ -41,16 +40,17 @@ _APOLOGIES = (
     "unfortunately",
     "my apologies",
 )
-_JOINTS = " ,.!;:-"
+_BEFORE = " \n\t*_\"'"
+_JOINTS = " \n,.!;:-"
 
 
 def is_refusal(opening: str) -> bool:
     """Of the first characters of an answer; English, and the commonest words of a few other languages."""
-    text = opening.translate(_STRAIGHT).strip().lower()
+    text = opening.lstrip(_BEFORE).lower().replace("\u2019", "'")
     if text.startswith(_BEGINNINGS):
         return True
-    for apology in _APOLOGIES:
-        if text.startswith(apology):
-            rest = text[len(apology) :].lstrip(_JOINTS).removeprefix("but ").lstrip(_JOINTS)
-            return rest.startswith(_BEGINNINGS)
-    return False
+    if not text.startswith(_APOLOGIES):
+        return False
+    apology = next(each for each in _APOLOGIES if text.startswith(each))
+    rest = text[len(apology) :].lstrip(_JOINTS).removeprefix("but ").lstrip(_JOINTS)
+    return rest.startswith(_BEGINNINGS)

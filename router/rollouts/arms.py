@@ -51,10 +51,10 @@ class Arm:
         self.stats = ArmStats()
         self.changed_s = 0.0
         self.is_written = True
-        self._waiting: list[tuple[Sample, str]] = []
+        self._waiting: list[Sample] = []
 
-    def add(self, sample: Sample, opening: str, now_s: float) -> None:
-        self._waiting.append((sample, opening))
+    def add(self, sample: Sample, now_s: float) -> None:
+        self._waiting.append(sample)
         self.changed_s = now_s
         self.is_written = False
         if len(self._waiting) >= _FOLD_AT:
@@ -62,23 +62,9 @@ class Arm:
 
     def fold(self) -> ArmStats:
         if self._waiting:
-            self.stats = self.stats.with_all(_judged(sample, opening) for sample, opening in self._waiting)
+            self.stats = self.stats.with_all(self._waiting)
             self._waiting.clear()
         return self.stats
-
-
-def _judged(sample: Sample, opening: str) -> Sample:
-    """What gave no text, or none that was looked at, has not refused and has not complied either."""
-    if not opening or sample.failed:
-        return sample
-    return Sample(
-        False,
-        sample.first_token_s,
-        sample.between_tokens_s,
-        sample.tokens,
-        is_refusal(opening),
-        sample.at_s,
-    )
 
 
 class ArmRecorder:
@@ -118,7 +104,7 @@ class ArmRecorder:
         arm = self._arms.get(key)
         if arm is None:
             arm = self._arms[key] = Arm()
-        arm.add(sample_of(record, failed, self._from_monotonic_s), record.opening, self._clock())
+        arm.add(sample_of(record, failed, self._from_monotonic_s), self._clock())
 
     async def run(self) -> None:
         """For as long as the router runs; what is left at its end is written too."""
@@ -164,17 +150,20 @@ def _is_nobodys(kind: ErrorKind) -> bool:
 
 
 def sample_of(record: Record, failed: bool, from_monotonic_s: float = 0.0) -> Sample:
-    """Models that make no text have the time of the whole answer in place of that of its first token."""
+    """Models that make no text have the time of the whole answer in place of that of its first token.
+
+    What gave no text, or none that was looked at, has not refused and has not complied either.
+    """
     began_s = record.dispatched_s or record.arrived_s
     at_s = began_s + from_monotonic_s
     if failed or record.received_s is None:
         return Sample(failed, at_s=at_s)
-    tokens = record.completion_tokens
-    first_s = record.first_token_s
+    first_s, tokens = record.first_token_s, record.completion_tokens
     if first_s is None:
         return Sample(False, record.received_s - began_s, at_s=at_s)
     between_s = (record.received_s - first_s) / (tokens - 1) if tokens > 1 else None
-    return Sample(False, first_s - began_s, between_s, tokens or None, at_s=at_s)
+    refused = is_refusal(record.opening) if record.opening else None
+    return Sample(False, first_s - began_s, between_s, tokens or None, refused, at_s)
 
 
 def stats_to_json(stats: ArmStats) -> str:

@@ -95,10 +95,11 @@ class ReleaseBook:
             lineups[model] = Lineup(model, there, split, model in self._main)
         self._registry.publish(lineups)
         self._served = kept
-        # Those that are to be loaded are probed before they are served, and those that leave are drained.
         known = {each.manifest.name for each in self.releases if each.state is not State.GONE}
-        for name in set(self._fleet.sets) - known:
-            self._fleet.forget(name)
+        for name, replicas in list(self._fleet.sets.items()):
+            # Who has requests under way is still watched: they would hang if its process died.
+            if name not in known and all(replica.is_drained for replica in replicas.replicas):
+                self._fleet.forget(name)
 
     async def _serve(self, release: Release) -> Served | None:
         name = release.manifest.name

@@ -62,8 +62,15 @@ class ShadowRun:
         )
         self._work: list[Generation] = []
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no original to compare with."""
+        return self.original.done() and self.original.result() is None
+
     def attach(self, work: Generation) -> None:
         self._work.append(work)
+        if self.is_alone:
+            work.stop()
 
     def choices_ended(self, choices: Sequence[Choice]) -> None:
         """With what the client got, where all of it came; else there is nothing to compare."""
@@ -246,7 +253,7 @@ class Shadows:
     ) -> Answered:
         answers = []
         for call in calls:  # one after the other: there is no hurry
-            if run.original.done() and run.original.result() is None:
+            if run.is_alone:
                 break
             answers.append(await served.embedder.embed(call, new_request_id("shadow"), run.record.tenant))
         return _joined(answers)

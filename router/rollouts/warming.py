@@ -19,6 +19,7 @@ from router.rollouts.asking import TENANT, ask
 from router.rollouts.scrubbing import scrub
 from router.triton_client import TritonPipeline
 from router.triton_embedder import TritonEmbedder
+from router.triton_failures import TritonError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -53,10 +54,15 @@ async def warm_text(
         except InflightError as error:
             # A model may be too small for the long ones; the first fits all.
             if not (answers and error.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED):
-                raise WarmingFailed(f"a canonical prompt failed: {scrub(error.message)}") from error
+                raise WarmingFailed(f"a canonical prompt failed: {_said(error)}") from error
     if not any(answer.tokens and answer.text.strip() for answer in answers):
         raise WarmingFailed(f"all {len(answers)} canonical prompts got an empty answer")
     return _profile(answers)
+
+
+def _said(error: InflightError) -> str:
+    """The model's own words, where they came: they are for those who brought it."""
+    return scrub(error.said if isinstance(error, TritonError) else error.message)
 
 
 def _profile(answers: Sequence[Answer]) -> dict[str, float]:
@@ -88,7 +94,7 @@ async def warm_embeddings(
         except asyncio.TimeoutError:
             raise WarmingFailed(f"a canonical text was not embedded within {timeout_s:g} s") from None
         except InflightError as error:
-            raise WarmingFailed(f"a canonical text failed: {scrub(error.message)}") from error
+            raise WarmingFailed(f"a canonical text failed: {_said(error)}") from error
         quickest_s = min(quickest_s, clock() - began_s)
         vector = codec.decode("FP32", answer.vectors)
         if len(vector) != dimensions or not all(map(math.isfinite, vector)) or not any(vector):

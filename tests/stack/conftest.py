@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.stack import RunningStack, running_stack
+from router.releases.manifest import Manifest
+from tests.stack.breaking import BREAKAGES
+from tests.stack.releasing import ReleaseStack, quick_engine, releases_at, write_config
+from tests.stack.tiny_models import write_tiny_model
 
 EXACT = {"inflight_precision": "fp32"}
 
@@ -44,3 +49,66 @@ def in_transformers(default_checkpoint: Path) -> Any:
 def long_answer_tokens(device: str) -> int:
     """So many that an answer takes seconds."""
     return {"cpu": 400, "cuda": 7000}[device]
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether tests run at their full length."""
+    return bool(request.config.getoption("--full"))
+
+
+@dataclass(frozen=True)
+class TinyModels:
+    """Checkpoints that differ in one thing each."""
+
+    usual: Path
+    other_words: Path
+    slow: Path
+    gives_nan: Path
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory, default_checkpoint: Path) -> TinyModels:
+    folder = tmp_path_factory.mktemp("tiny-models")
+    return TinyModels(
+        write_tiny_model(folder / "tiny", default_checkpoint),
+        write_tiny_model(folder / "other", default_checkpoint, seed=2),
+        write_tiny_model(folder / "slow", default_checkpoint, layers=24),
+        write_tiny_model(folder / "nan", default_checkpoint, gives_nan=True),
+    )
+
+
+@dataclass(frozen=True)
+class Wrecks:
+    """The folder with inflight.toml and state, and a release for each way to break one."""
+
+    folder: Path
+    manifests: tuple[Manifest, ...]
+
+
+@pytest.fixture(scope="session")
+def wrecks(tmp_path_factory: pytest.TempPathFactory, tiny_models: TinyModels, data_dir: Path) -> Wrecks:
+    """A state directory, as of a stack that was stopped, whose releases have been broken since."""
+    folder = tmp_path_factory.mktemp("releases")
+    write_config(folder)
+    made = []
+    with releases_at(folder / "inflight.toml", data_dir) as releases:
+        for breakage in BREAKAGES:
+            checkpoint = breakage.checkpoint(tiny_models.usual, folder / f"of-{breakage.name}")
+            made.append(releases.add("wreck", checkpoint))
+            breakage.act(releases.repository, made[-1])
+            releases.was_ready(made[-1])
+        releases.desk.office.promote("wreck", 1)
+    return Wrecks(folder, tuple(made))
+
+
+@pytest.fixture(scope="session")
+def release_stack(wrecks: Wrecks, tiny_models: TinyModels, data_dir: Path) -> Iterator[ReleaseStack]:
+    """One of a tiny model, `tiny`, whose releases tests add to; it comes up over broken ones."""
+    settings = {"state_dir": str(wrecks.folder / "state")}
+    config = wrecks.folder / "inflight.toml"
+    with (
+        running_stack(quick_engine(), str(tiny_models.usual), data_dir, settings) as running,
+        releases_at(config, data_dir) as releases,
+    ):
+        yield ReleaseStack(releases.desk, releases.store, config, data_dir, running)

@@ -197,6 +197,9 @@ def test_the_same_again_is_added_and_said(inflight: Shell, tmp_path: Path) -> No
         assert f"It is the same as {name}@1 in all but its number." in inflight(
             "add", name, str(path), *given
         )
+    config = model / "config.pbtxt"
+    config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 4"))
+    assert "It is the same" not in inflight("add", "twice", str(model)), "it batches in another way"
     write_checkpoint(tmp_path / "other", fill=1)
     assert "It is the same" not in inflight("add", "tiny", str(tmp_path / "other"), *SYNTHETIC)
 

@@ -83,7 +83,7 @@ def test_remove_deletes_the_files_of_a_release_and_of_no_other(served: Shell) ->
 
 def test_a_split_is_divided_stuck_and_shadowed_as_it_is_said(served: Shell) -> None:
     said = served("split", "m", "1=90%", "2=0.1", "--sticky", "user", "--shadow", "3=5%")
-    assert "m@1 0.9, m@2 0.1; sticky by user." in said
+    assert "90% to m@1, 10% to m@2; sticky by user." in said
     split = split_of(served)
     assert (split.arms, split.sticky, split.shadow) == (((1, 0.9), (2, 0.1)), Sticky.USER, Shadow(3, 0.05))
     served("split", "m", "1=1")
@@ -123,7 +123,7 @@ def test_a_canary_is_planned_paused_resumed_and_promoted(served: Shell, tmp_path
         "canary", "m@2", "--steps", "10%,100%", "--min-requests", "20", "--min-duration", "5s",
         "--golden", str(golden), "--tolerance", "error_rate=1%", "--tolerance", "latency_ratio=1.5",
     )  # fmt: skip
-    assert "m@2 is rolled out against m@1, in steps of 0.1, 1." in said
+    assert "m@2 is rolled out against m@1, in steps of 10%, 100%." in said
     rollout = rollout_of(served)
     assert (rollout.stable, rollout.canary, rollout.state.value) == (1, 2, "running")
     assert (rollout.plan.weights, rollout.plan.min_requests, rollout.plan.min_duration_s) == ((0.1, 1), 20, 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,11 @@ from rich.console import Console
 from launcher.releases.control import NOBODY_ACTS
 from launcher.releases.status import read_status
 from launcher.releases.tables import lasting, status_view
-from launcher.releases.watching import SILENCE_S, Waiting, watch
+from launcher.releases.watching import READ_WITHIN_S, SILENCE_S, Waiting, wait_until_read, watch
 from router.releases.canary import ArmStats, Sample
 from router.releases.life import State
 from router.rollouts.records import list_rollouts, stats_to_json
-from router.rollouts.writing import put_split
+from router.rollouts.writing import put_split, set_state
 from router.store.releasing import arm_figures, rollouts
 from tests.launcher.releases.conftest import Shell
 
@@ -221,3 +222,14 @@ def test_an_installation_with_a_router_in_control_is_not_complained_about(served
         console = recorded()
         console.print(status_view(read_status(connection, None), 1000.0))
     assert NOBODY_ACTS not in said(console)
+
+
+def test_a_release_that_has_just_become_ready_is_given_time_to_be_read(served: Shell) -> None:
+    slept: list[float] = []
+    with served.desk() as ours:
+        wait_until_read(ours, ("m", 2), slept.append)
+        with served.store() as store, store.begin() as connection:
+            set_state(connection, time.time(), "m", 2, State.READY, "")
+        wait_until_read(ours, ("m", 2), slept.append)
+    assert slept[0] == 0
+    assert 0 < slept[1] <= READ_WITHIN_S

@@ -226,6 +226,17 @@ async def test_an_answer_that_was_cut_is_generated_again_with_the_same_seed_on_a
     assert_nothing_is_left(replicas)
 
 
+async def test_an_answer_that_is_cut_on_a_replica_that_is_up_goes_on_there() -> None:
+    """Somebody else has revived it, and it never looked dead from here."""
+    replicas, _ = fleet_of(in_turn([*HELLO[:2], None], HELLO))
+    generation = pipeline_of(replicas).generate(CALL)
+    got = [await generation.__anext__(), await generation.__anext__()]
+    replicas.replicas[0].cut_all("the model was loaded again")
+    got += await asyncio.wait_for(collect(generation), 1)
+    assert got == HELLO
+    assert_nothing_is_left(replicas)
+
+
 async def test_a_second_run_that_says_something_else_fails() -> None:
     replicas, tritons = fleet_of(in_turn([*HELLO[:2], None], [Delta("Hell", 1), Delta("a!", 1), None]))
     generation = pipeline_of(replicas).generate(CALL)

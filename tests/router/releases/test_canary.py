@@ -143,6 +143,17 @@ def test_latencies_are_not_compared_where_the_canary_has_more_to_do_than_the_sta
     assert decide(plan, replace(TRIED, step=1), at_ninety, 61.0).verdict is Verdict.ADVANCE
 
 
+def test_a_canary_that_cannot_bear_all_of_the_traffic_is_taken_back() -> None:
+    """Alone it is held against the stable release of the steps before, which had as much to do."""
+    plan = Plan(weights=(0.05, 1.0), min_requests=10)
+    beside, last = (timed(1.0), timed(1.0)), replace(TRIED, step=1)
+    crushed = decide(plan, last, Measured((beside, (timed(20.0), ArmStats()))), 61.0)
+    assert crushed.verdict is Verdict.ROLL_BACK
+    assert crushed.reason.endswith("20.00 times of what the stable release took in the steps before")
+    busier = decide(plan, last, Measured((beside, (timed(2.0), ArmStats()))), 61.0)
+    assert busier.verdict is Verdict.PROMOTE
+
+
 def test_a_canary_that_was_slow_in_a_step_that_is_over_goes_on() -> None:
     """It was not slow enough then to be taken back, and load differs over time."""
     measured = Measured(((timed(2.0), timed(1.0)), (timed(1.0), timed(1.0))))

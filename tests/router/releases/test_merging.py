@@ -18,6 +18,7 @@ from router.releases.merging import (
     merge_stretches,
     pair_up,
     pair_with,
+    spread_of,
 )
 
 numbers = st.floats(-50, 50)
@@ -38,15 +39,20 @@ def same(one: Stretches, other: Stretches) -> None:
         close(left, right)
 
 
-def spread_of(values: list[float]) -> Spread:
+def alike(one: ArmStats, other: ArmStats) -> None:
+    assert (one.errors, one.refusals) == (other.errors, other.refusals)
+    for name in ("first_token", "between_tokens", "length"):
+        close(getattr(one, name), getattr(other, name))
+        same(getattr(one.timed, name), getattr(other.timed, name))
+
+
+def one_by_one(values: list[float]) -> Spread:
     return reduce(Spread.with_one, values, Spread())
 
 
 def stretches_of(values: list[tuple[float, float]]) -> Stretches:
-    stretches = Stretches()
-    for at_s, value in values:
-        stretches = stretches.with_one(at_s, value)
-    return stretches
+    """One by one too."""
+    return reduce(lambda stretches, value: stretches.with_all([value]), values, Stretches())
 
 
 @given(st.lists(st.booleans()), st.lists(st.booleans()))
@@ -57,7 +63,9 @@ def test_proportions_add_up(one: list[bool], other: list[bool]) -> None:
 
 @given(st.lists(numbers, max_size=60), st.lists(numbers, max_size=60))
 def test_spreads_add_up(one: list[float], other: list[float]) -> None:
-    close(merge_spreads(spread_of(one), spread_of(other)), spread_of(one + other))
+    alone = one_by_one(one + other)
+    close(merge_spreads(one_by_one(one), one_by_one(other)), alone)
+    close(spread_of(one + other), alone)
 
 
 @given(timed, timed)
@@ -67,6 +75,7 @@ def test_stretches_add_up_in_whatever_order_they_come(
     merged = merge_stretches(stretches_of(one), stretches_of(other))
     same(merged, stretches_of(one + other))
     same(merged, merge_stretches(stretches_of(other), stretches_of(one)))
+    same(merged, Stretches().with_all(one + other))
 
 
 @given(timed)
@@ -93,17 +102,15 @@ samples = st.builds(
 @settings(max_examples=25, deadline=None)
 def test_the_figures_of_two_routers_add_up(one: list[Sample], other: list[Sample]) -> None:
     merged = merge_stats(ArmStats().with_all(one), ArmStats().with_all(other))
-    alone = ArmStats().with_all(one + other)
-    assert (merged.errors, merged.refusals) == (alone.errors, alone.refusals)
-    for name in ("first_token", "between_tokens", "length"):
-        close(getattr(merged, name), getattr(alone, name))
-        same(getattr(merged.timed, name), getattr(alone.timed, name))
+    alike(merged, ArmStats().with_all(one + other))
 
 
 @given(st.lists(samples, max_size=40), st.integers(0, 40))
 @settings(max_examples=25, deadline=None)
 def test_it_does_not_matter_in_what_portions_samples_are_added(every: list[Sample], cut: int) -> None:
-    assert ArmStats().with_all(every[:cut]).with_all(every[cut:]) == ArmStats().with_all(every)
+    alike(
+        ArmStats().with_all(every[:cut]).with_all(every[cut:]), reduce(ArmStats.with_one, every, ArmStats())
+    )
 
 
 @given(timed, timed)

@@ -57,7 +57,7 @@ def figures(store: Store) -> dict[tuple[int, int, str], ArmStats]:
 
 def test_the_sample_of_a_text_has_the_time_from_when_it_was_sent_to_its_release() -> None:
     sample = sample_of(record(), False, 1000.0)
-    assert sample == Sample(False, 0.5, 0.1, 21, None, 1011.0)
+    assert sample == Sample(False, 0.5, 0.1, 21, False, 1011.0)
 
 
 def test_what_makes_no_text_has_the_time_of_the_whole_answer_and_no_tokens() -> None:

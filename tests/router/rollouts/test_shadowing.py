@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -9,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.embedder import ServedEmbedder
 from router.registry import Lineup, ServedModel
 from router.releases.choosing import Shadow
 from router.rollouts.comparing import Comparison, likeness_of_texts, likeness_of_vectors
@@ -160,15 +160,16 @@ async def test_who_is_billed_for_a_shadow_is_nobody(router: RunningRouter) -> No
 
 
 @pytest.fixture
-async def vectors(router: RunningRouter) -> AsyncIterator[FakeEmbedder]:
+def vectors(router: RunningRouter) -> FakeEmbedder:
     lineups = dict(router.service.registry.lineups)
     stable = lineups[EMBEDDER].stable
+    assert isinstance(stable, ServedEmbedder)
     embedder = FakeEmbedder()
-    second = replace(stable, embedder=embedder, version=2)  # type: ignore[type-var]  # it is a ServedEmbedder
+    second = replace(stable, embedder=embedder, version=2)
     split = replace(lineups[EMBEDDER].split, shadow=Shadow(2, 1.0))
     lineups[EMBEDDER] = Lineup(EMBEDDER, {1: stable, 2: second}, split)
     router.service.registry.publish(lineups)
-    yield embedder
+    return embedder
 
 
 async def test_vectors_are_compared_by_their_cosine(router: RunningRouter, vectors: FakeEmbedder) -> None:

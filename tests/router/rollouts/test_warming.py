@@ -8,6 +8,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.embedder import EmbeddingAnswer, EmbeddingCall
 from router.pipeline import GenerationCall
 from router.rollouts.warming import PROMPTS, TEXTS, WarmingFailed, warm_embeddings, warm_tensors, warm_text
+from router.triton_failures import from_text
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.pipeline import FakePipeline, Step, words
 
@@ -38,6 +39,13 @@ async def test_a_prompt_that_fails_is_a_failure_without_paths() -> None:
     failure = InflightError(ErrorKind.ENGINE_FAILED, "Failed: /srv/x/model.py line 3: no")
     pipeline = FakePipeline(lambda call: [failure])
     with pytest.raises(WarmingFailed, match=r"a canonical prompt failed: Failed: model.py line 3: no"):
+        await warm_text(pipeline)
+
+
+async def test_what_the_model_itself_said_is_told_to_those_who_brought_it() -> None:
+    failure = from_text("engine_failed: the model gave numbers that are none", "r1")
+    pipeline = FakePipeline(lambda call: [failure])
+    with pytest.raises(WarmingFailed, match="prompt failed: the model gave numbers that are none"):
         await warm_text(pipeline)
 
 

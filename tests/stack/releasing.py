@@ -1,0 +1,296 @@
+"""A stack whose releases tests make, break, load and divide the traffic over, as its operators would."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from rich.console import Console
+from typer.testing import CliRunner
+
+from benchmarks.stack import RunningStack
+from launcher.console import StackConsole
+from launcher.engine_task import PREPARE
+from launcher.releases import release as commands
+from launcher.releases.adding import PROJECT_ROOT, add_release
+from launcher.releases.desk import Desk
+from launcher.releases.making import Maker, Order
+from launcher.releases.marking import mark_files
+from launcher.releases.places import Places
+from launcher.releases.sources import kind_at
+from launcher.releases.writing import files_in, moved_in, work_dir
+from launcher.settings import StackSettings, load_settings, state_dir
+from launcher.stop_signals import StopSignals
+from router.fleet.control import TritonControl
+from router.releases.life import State
+from router.releases.manifest import Manifest
+from router.rollouts import records
+from router.rollouts.office import ReleaseOffice
+from router.rollouts.records import Release, ReleaseEvent, Rollout
+from router.rollouts.writing import set_state
+from router.settings import load as load_router_settings
+from router.store.database import Store
+from router.tenancy.office import open_store, places
+from router.tenancy.rbac import SYSTEM
+from tests.conftest import Unwatched
+
+# What the store says is read by the router within that time, with a margin.
+READ_WITHIN_S = 0.8
+LOADED_WITHIN_S = 60.0
+# Given the Triton models of a release while they are made, and its checkpoint.
+Change = Callable[[Path, Manifest], None]
+
+
+@dataclass(frozen=True)
+class Releases:
+    """`desk` works on the store of the stack, which has `config` as its inflight.toml."""
+
+    desk: Desk
+    store: Store
+    config: Path
+    data_dir: Path
+
+    def command(self, *words: str) -> str:
+        """`inflight release ...`, in this process."""
+        options = ["--config", str(self.config), "--data-dir", str(self.data_dir)]
+        result = CliRunner().invoke(commands, [*words, *options])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    @property
+    def repository(self) -> Path:
+        return self.desk.places.repository
+
+    def add(self, model: str, path: Path | str, change: Change | None = None, **given: str) -> Manifest:
+        """A release that nobody wants loaded yet; its description vouches for what `change` did, too."""
+        order = Order(model, str(path), given=given)
+        if change is None:
+            return add_release(order, self.desk, quiet(), StopSignals()).manifest
+        places = self.desk.places
+        places.make()
+        maker = Maker(order, self.desk.settings, quiet(), PROJECT_ROOT, PREPARE)
+        with work_dir(places) as work:
+            manifest = maker.make(kind_at(order.path), self.desk.office.next_version(model), work)
+            change(work, manifest)
+            manifest = replace(manifest, files=tuple(_marks(work, manifest)))
+            with moved_in(work, places, manifest):
+                return self.desk.office.add(manifest).manifest
+
+    def was_ready(self, manifest: Manifest) -> None:
+        """When a stack last ran."""
+        self.desk.office.load(manifest.model, manifest.version)
+        with self.store.begin() as connection:
+            set_state(connection, time.time(), manifest.model, manifest.version, State.READY, "")
+
+    def find(self, manifest: Manifest) -> Release:
+        with self.desk.office.look() as connection:
+            return records.find_release(connection, manifest.model, manifest.version)
+
+    def find_version(self, model: str, version: int) -> Manifest:
+        with self.desk.office.look() as connection:
+            return records.find_release(connection, model, version).manifest
+
+    def state(self, manifest: Manifest) -> State:
+        return self.find(manifest).state
+
+    def states(self, model: str) -> dict[int, State]:
+        with self.desk.office.look() as connection:
+            return {each.version: each.state for each in records.list_releases(connection, model)}
+
+    def rollout(self, model: str) -> Rollout:
+        """The last one."""
+        with self.desk.office.look() as connection:
+            return records.list_rollouts(connection, model)[0]
+
+    def weights(self, model: str) -> dict[int, float]:
+        with self.desk.office.look() as connection:
+            split = records.find_split(connection, model)
+        assert split is not None
+        return dict(split.arms)
+
+    def history(self, model: str) -> list[ReleaseEvent]:
+        """The newest first."""
+        with self.desk.office.look() as connection:
+            return records.list_events(connection, model, 200)
+
+    def happened_s(self, manifest: Manifest, what: str) -> float:
+        """When it last did."""
+        found = [
+            each.at_s
+            for each in self.history(manifest.model)
+            if (each.version, each.what) == (manifest.version, what)
+        ]
+        return found[0]
+
+    def load(self, *manifests: Manifest) -> None:
+        for manifest in manifests:
+            self.desk.office.load(manifest.model, manifest.version)
+        for manifest in manifests:
+            self.wait_for(manifest, State.READY)
+        self.wait_until_read()
+
+    def unload(self, *manifests: Manifest) -> None:
+        for manifest in manifests:
+            self.desk.office.unload(manifest.model, manifest.version)
+        for manifest in manifests:
+            self.wait_for(manifest, State.UNLOADED)
+
+    def wait_for(self, manifest: Manifest, state: State, limit_s: float = LOADED_WITHIN_S) -> Release:
+        def has_come() -> bool:
+            found = self.find(manifest)
+            is_lost = found.state is State.FAILED and state is not State.FAILED
+            assert not is_lost, f"{manifest.name} failed: {found.reason}"
+            return found.state is state
+
+        until(has_come, f"{manifest.name} is not {state.value}", limit_s)
+        return self.find(manifest)
+
+    def wait_for_end(self, model: str, limit_s: float = 120.0) -> Rollout:
+        until(lambda: self.rollout(model).state.is_over, f"the rollout of {model} is not over", limit_s)
+        return self.rollout(model)
+
+    def wait_until_read(self) -> None:
+        """By the router: each reads the store for itself."""
+        time.sleep(READ_WITHIN_S)
+
+
+@dataclass(frozen=True)
+class ReleaseStack(Releases):
+    stack: RunningStack
+
+    @property
+    def url(self) -> str:
+        return self.stack.url
+
+    def ask(self, model: str, prompt: str = "One, two", **more: Any) -> tuple[int, str]:
+        """The release that answered, and what it said."""
+        headers = more.pop("headers", {})
+        body = {"model": model, "prompt": prompt, "max_tokens": 8, "temperature": 0, **more}
+        answer = httpx.post(f"{self.url}/v1/completions", json=body, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return int(answer.headers["x-inflight-release"]), answer.json()["choices"][0]["text"]
+
+    def embed(self, text: str) -> tuple[int, list[float]]:
+        body = {"model": StackSettings().embeddings, "input": text}
+        answer = httpx.post(f"{self.url}/v1/embeddings", json=body, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return int(answer.headers["x-inflight-release"]), answer.json()["data"][0]["embedding"]
+
+    def metric(self, family: str, **labels: str) -> float:
+        """The router's: the sum over all that have these labels, 0 without any."""
+        wanted = [f'{name}="{value}"' for name, value in labels.items()]
+        lines = httpx.get(f"{self.url}/metrics").text.splitlines()
+        found = [
+            line for line in lines if re.match(rf"{family}[{{ ]", line) and all(w in line for w in wanted)
+        ]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
+
+    @property
+    def router(self) -> psutil.Process:
+        (found,) = (each for each in self._family() if " -m router " in " ".join(each.cmdline()))
+        return found
+
+    @property
+    def tritons(self) -> list[psutil.Process]:
+        return [each for each in self._family() if each.name() == "tritonserver"]
+
+    def _family(self) -> list[psutil.Process]:
+        return psutil.Process(self.stack.process.pid).children(recursive=True)
+
+    @asynccontextmanager
+    async def control(self) -> AsyncIterator[TritonControl]:
+        """Triton's model control, with the secret that the launcher gave to the router."""
+        (folder,) = re.findall(r"^ *logs +(\S+)$", self.stack.output(), re.MULTILINE)
+        (server,) = load_router_settings(Path(folder) / "router.toml").triton_servers
+        control = TritonControl(server.url, server.secret)
+        try:
+            yield control
+        finally:
+            await control.close()
+
+
+@contextmanager
+def releases_at(config: Path, data_dir: Path) -> Iterator[Releases]:
+    """Before there is a stack, or beside it."""
+    settings = load_settings(config, {"data_dir": data_dir})
+    state = state_dir(settings)
+    with open_store(places(state)) as store:
+        desk = Desk(settings, ReleaseOffice(store, SYSTEM), Places(state / "releases"))
+        yield Releases(desk, store, config, data_dir)
+
+
+def write_config(folder: Path) -> Path:
+    """Of a stack whose state is beside it."""
+    engine = "".join(f'{key} = "{value}"\n' for key, value in quick_engine().items())
+    path = folder / "inflight.toml"
+    path.write_text(f'[engine]\n{engine}[router]\nstate_dir = "{folder / "state"}"\n')
+    return path
+
+
+def quick_engine() -> dict[str, str]:
+    """For tiny models; several fit into any machine."""
+    return {"inflight_device": "cpu", "max_tokens_in_paged_kv_cache": "8192"}
+
+
+def quiet() -> StackConsole:
+    return StackConsole(Console(quiet=True), Console(quiet=True))
+
+
+def until(condition: Callable[[], bool], what: str, limit_s: float) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.05)
+
+
+def _marks(work: Path, manifest: Manifest) -> Iterator[Any]:
+    """Of all that is there now, in the release's own directories and outside of them."""
+    for mark in mark_files(files_in(work), Unwatched(), ""):
+        yield replace(mark, path=Path(mark.path).relative_to(work).as_posix())
+    outside = [Path(mark.path) for mark in manifest.files if os.path.isabs(mark.path)]
+    yield from mark_files([path for path in outside if path.exists()], Unwatched(), "")
+
+
+def rewrite(path: Path, content: str | bytes) -> None:
+    """A file of a release, which nobody may write to."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+DOUBLER_CONFIG = """
+name: "doubler"
+backend: "python"
+max_batch_size: 8
+input [ { name: "x", data_type: TYPE_FP32, dims: [ 1 ] } ]
+output [ { name: "y", data_type: TYPE_FP32, dims: [ 1 ] } ]
+"""
+DOUBLER = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(pb_utils.get_input_tensor_by_name(request, "x")) for request in requests]
+
+    def answer(self, x):
+        y = (x.as_numpy() * FACTOR).astype(np.float32)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", y)])
+"""
+
+
+def write_multiplier(directory: Path, factors: Mapping[int, int]) -> Path:
+    """A user's Triton model whose versions multiply by different numbers."""
+    for version, factor in factors.items():
+        (directory / str(version)).mkdir(parents=True)
+        (directory / str(version) / "model.py").write_text(DOUBLER.replace("FACTOR", str(factor)))
+    (directory / "config.pbtxt").write_text(DOUBLER_CONFIG)
+    return directory

@@ -1,0 +1,191 @@
+"""Several models and releases at once from one Triton, and traffic that does not notice them come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.stack import RunningStack
+from benchmarks.traffic import completion, traffic
+from router.releases.choosing import Sticky
+from router.releases.life import State
+from router.releases.manifest import Manifest
+from router.rollouts import records
+from router.rollouts.records import RolloutState
+from router.rollouts.writing import bump, put_split
+from tests.stack.conftest import TinyModels
+from tests.stack.releasing import ReleaseStack, releases_at, until
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+KEYS = 1200
+SHARE = 0.1
+KEYS_ASKED_AGAIN = 200
+AT_ONCE = 32
+# By which the number of requests in an arm may miss its share in 1 of 100 samples.
+NORMAL_99 = 2.576
+
+
+@pytest.fixture(scope="module")
+def other_words(release_stack: ReleaseStack, tiny_models: TinyModels) -> Iterator[Manifest]:
+    """A second release of `tiny` that says something else."""
+    made = release_stack.add("tiny", tiny_models.other_words)
+    release_stack.load(made)
+    yield made
+    release_stack.desk.office.promote("tiny", 1)
+    release_stack.unload(made)
+
+
+def test_two_models_and_three_releases_answer_from_one_triton(
+    release_stack: ReleaseStack, tiny_models: TinyModels, other_words: Manifest
+) -> None:
+    second_model = release_stack.add("second", tiny_models.other_words)
+    release_stack.command("promote", second_model.name)
+    release_stack.wait_for(second_model, State.READY)
+    release_stack.wait_until_read()
+    stable, usual = release_stack.ask("tiny")
+    pinned, other = release_stack.ask(other_words.name)
+    by_header = release_stack.ask("tiny", headers={"x-inflight-release": str(other_words.version)})
+    assert (stable, pinned) == (1, other_words.version)
+    assert by_header == (pinned, other)
+    assert usual != other == release_stack.ask("second")[1]
+    assert len(release_stack.tritons) == 1
+    listed = {each["id"] for each in httpx.get(f"{release_stack.url}/v1/models").json()["data"]}
+    assert {"tiny", "second"} <= listed
+    release_stack.command("unload", second_model.name, "--withdraw", "--no-wait")
+
+
+def test_a_release_is_added_rolled_out_and_taken_back_and_no_request_fails(
+    release_stack: ReleaseStack, tiny_models: TinyModels
+) -> None:
+    with traffic(release_stack.url, completion("tiny", 8), per_s=20) as running:
+        release_stack.command("add", "tiny", str(tiny_models.other_words), "--notes", "other words")
+        with release_stack.desk.office.look() as connection:
+            canary = records.list_releases(connection, "tiny")[-1].manifest
+        assert release_stack.state(canary) is State.ADDED
+        plan = ("--steps", "20%,100%", "--min-requests", "8", "--min-duration", "1s")
+        assert "20%, 100%" in release_stack.command("canary", canary.name, *plan)
+        until(lambda: release_stack.weights("tiny") == {canary.version: 0.2, 1: 0.8}, "no first step", 30)
+        assert release_stack.wait_for_end("tiny").state is RolloutState.PROMOTED
+        assert release_stack.weights("tiny") == {canary.version: 1.0}
+        running.wait_for(20)
+        assert release_stack.states("tiny")[1] is State.READY, "who was stable stands by"
+        assert f"tiny@{canary.version}" in release_stack.command("status", "tiny", "--once")
+        release_stack.command("rollback", "tiny", "--reason", "second thoughts")
+        assert release_stack.weights("tiny") == {1: 1.0}
+        release_stack.wait_until_read()
+        before = len(running.answered)
+        running.wait_for(20)
+        assert release_stack.state(canary) is State.READY
+    assert running.errors == []
+    assert {each.release for each in running.answered} == {"1", str(canary.version)}
+    assert {each.release for each in running.answered[before + 5 :]} == {"1"}
+    happened = [(each.what, each.reason) for each in reversed(release_stack.history("tiny"))]
+    assert [what for what, _ in happened if what in ("canary", "advance", "promote", "rollback")][-5:] == [
+        "canary",
+        "advance",
+        "advance",
+        "promote",
+        "rollback",
+    ]
+    assert happened[-1] == ("rollback", "second thoughts")
+    release_stack.unload(canary)
+
+
+def test_a_split_is_kept_to_and_every_key_stays_in_its_arm_over_a_restart(
+    release_stack: ReleaseStack, other_words: Manifest
+) -> None:
+    arms = [(other_words.version, SHARE), (1, 1 - SHARE)]
+    split = release_stack.desk.office.set_split("tiny", arms, Sticky.CONVERSATION, None)
+    with release_stack.store.begin() as connection:
+        bump(release_stack.store, connection)
+        # A salt by chance would fail this test by chance.
+        put_split(release_stack.store, connection, replace(split, salt="the same in each run"))
+    release_stack.wait_until_read()
+    before = asyncio.run(arms_of(release_stack, range(KEYS)))
+    in_arm = sum(release == str(other_words.version) for release in before.values())
+    assert abs(in_arm - KEYS * SHARE) <= NORMAL_99 * math.sqrt(KEYS * SHARE * (1 - SHARE))
+
+    router = release_stack.router
+    router.kill()
+    until(lambda: is_ready(release_stack), "the router did not come back", 60)
+    assert release_stack.router.pid != router.pid
+    after = asyncio.run(arms_of(release_stack, range(KEYS_ASKED_AGAIN)))
+    assert after == {key: before[key] for key in range(KEYS_ASKED_AGAIN)}
+    assert len(set(after.values())) == 2
+    release_stack.desk.office.promote("tiny", 1)
+
+
+def is_ready(stack: ReleaseStack) -> bool:
+    try:
+        return httpx.get(f"{stack.url}/health/ready").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+async def arms_of(stack: ReleaseStack, keys: range) -> dict[int, str]:
+    """Which release answers each conversation; every other one is known by its user alone."""
+    found: dict[int, str] = {}
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(http: httpx.AsyncClient, key: int) -> None:
+        body = {"model": "tiny", "prompt": "One", "max_tokens": 1}
+        headers = {"x-inflight-conversation": f"talk-{key}"} if key % 2 else {}
+        async with free:
+            answer = await http.post("/v1/completions", json={**body, "user": f"user-{key}"}, headers=headers)
+        assert answer.status_code == 200, answer.text
+        found[key] = answer.headers["x-inflight-release"]
+
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        await asyncio.gather(*(ask(http, key) for key in keys))
+    return found
+
+
+def test_a_shadow_is_compared_and_never_heard(
+    release_stack: ReleaseStack, other_words: Manifest, tiny_models: TinyModels
+) -> None:
+    twin = release_stack.add("tiny", tiny_models.usual)
+    release_stack.load(twin)
+    expected = release_stack.ask("tiny@1")
+    for shadow, outcome in ((other_words, "different"), (twin, "equal")):
+        labels = {"model": "tiny", "release": str(shadow.version), "outcome": outcome}
+        before = release_stack.metric("inflight_shadow_answers_total", **labels)
+        release_stack.command("split", "tiny", "1=100%", "--shadow", f"{shadow.version}=100%")
+        release_stack.wait_until_read()
+        assert [release_stack.ask("tiny") for _ in range(8)] == [expected] * 8
+        until(
+            lambda: release_stack.metric("inflight_shadow_answers_total", **labels) >= before + 8,  # noqa: B023
+            f"{shadow.name} was not compared",
+            10,
+        )
+    release_stack.command("split", "tiny", "1=100%")
+    release_stack.unload(twin)
+
+
+def test_the_same_model_in_two_precisions_answers_sensibly_twice(
+    stack: RunningStack, data_dir: Path, device: str
+) -> None:
+    """Of the stack that other tests share; what is added to it is removed again."""
+    if device != "cpu":
+        pytest.skip("int8 and int4 are precisions of the CPU")
+    question = [{"role": "user", "content": "Name the capital of France."}]
+    with releases_at(stack.state_dir.parent / "inflight.toml", data_dir) as releases:
+        made = releases.add(stack.model, stack.model, inflight_precision="int4")
+        assert made.parameters["inflight_precision"] == "int4"
+        releases.load(made)
+        answers = {}
+        for name in (stack.model, made.name):
+            body = {"model": name, "messages": question, "temperature": 0, "max_tokens": 24}
+            answer = httpx.post(f"{stack.url}/v1/chat/completions", json=body, timeout=60)
+            release = int(answer.headers["x-inflight-release"])
+            answers[release] = answer.json()["choices"][0]["message"]["content"]
+        assert sorted(answers) == [1, made.version]
+        assert all("Paris" in said for said in answers.values()), answers
+        releases.unload(made)
+        releases.desk.office.forget(made.model, made.version)
