@@ -19,7 +19,10 @@ from python_backend.wire.errors import ErrorKind
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.tensors import TENSORRT_LLM
 from router.metrics import Metrics
+from router.registry import Registry
+from router.rollouts.shadowing import Shadows
 from router.settings import Settings as RouterSettings
+from router.ticket import TicketDesk
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -68,9 +71,11 @@ def test_every_kind_of_error_is_documented() -> None:
 
 
 def test_every_metric_of_the_router_is_documented() -> None:
+    metrics = Metrics()
+    Shadows(Registry(), TicketDesk(metrics), metrics)
     exposed = {
         line.split()[2]
-        for line in Metrics().render().decode().splitlines()
+        for line in metrics.render().decode().splitlines()
         if line.startswith("# TYPE inflight_") and not line.endswith("_created gauge")
     }
     documented = set(re.findall(r"`(inflight_\w+)`", (ROOT / "docs" / "api.md").read_text()))

@@ -48,13 +48,21 @@ class ProbeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """`missed` pings in a row had no answer in time, the first of them sent at `since_s`."""
+    """`missed` pings in a row had no answer in time, the first of them sent at `since_s`.
+
+    `heard_s` is when a request last got something out of the model: as good as an answer to all pings that
+    were sent before.
+    """
 
     missed: int = 0
     since_s: float = math.inf
     is_dead: bool = False
 
-    def after_miss(self, sent_s: float) -> Pulse:
+    def after_miss(self, sent_s: float, heard_s: float) -> Pulse:
+        if sent_s <= heard_s:
+            return replace(self, missed=0, since_s=math.inf)
+        if self.since_s <= heard_s:
+            return replace(self, missed=1, since_s=sent_s)
         return replace(self, missed=self.missed + 1, since_s=min(self.since_s, sent_s))
 
     def after_death(self) -> Pulse:
@@ -75,26 +83,15 @@ def counts_as_missed(sent_s: float, now_s: float, limits: ProbeLimits) -> bool:
     return limits.late_s <= waited_s <= limits.late_s + limits.punctual_s
 
 
-def is_broken(
-    pulse: Pulse, now_s: float, heard_s: float, patience_s: float, server_missed: int, limits: ProbeLimits
-) -> bool:
-    """Whether this model must be loaded again.
-
-    `heard_s` is when a request last got something out of it, `patience_s` how long its pings may queue.
-    """
-    if pulse.is_dead:
-        return True
-    return (
-        pulse.missed >= limits.misses
-        and server_missed == 0
-        and heard_s < pulse.since_s
-        and now_s - pulse.since_s >= patience_s
-    )
+def is_broken(pulse: Pulse, now_s: float, patience_s: float, server_missed: int, limits: ProbeLimits) -> bool:
+    """Whether this model must be loaded again; `patience_s` is how long its pings may queue."""
+    is_silent = pulse.missed >= limits.misses and now_s - pulse.since_s >= patience_s
+    return pulse.is_dead or (is_silent and server_missed == 0)
 
 
-def is_server_gone(pulse: Pulse, heard_s: float, limits: ProbeLimits) -> bool:
+def is_server_gone(pulse: Pulse, limits: ProbeLimits) -> bool:
     """Whether nothing at all comes from a Triton server that still takes connections."""
-    return pulse.missed >= limits.misses and heard_s < pulse.since_s
+    return pulse.missed >= limits.misses
 
 
 def is_silent(now_s: float, busy_since_s: float, heard_s: float, limits: ProbeLimits) -> bool:

@@ -188,20 +188,20 @@ class Watch:
 
     def _miss(self, model: str, sent_s: float, life: int) -> None:
         if life == self._life and counts_as_missed(sent_s, self._clock(), self._limits):
-            self._pulses[model] = self._pulse(model).after_miss(sent_s)
+            is_heard_of = model == _SERVER or self._pings[model].is_heard_of
+            heard_s = self.replica.last_progress_s if is_heard_of else NEVER_S
+            self._pulses[model] = self._pulse(model).after_miss(sent_s, heard_s)
             self._judge(model)
 
     def _judge(self, model: str) -> None:
         replica, pulse = self.replica, self._pulse(model)
         if model == _SERVER:
-            if is_server_gone(pulse, replica.last_progress_s, self._limits):
+            if is_server_gone(pulse, self._limits):
                 self._mark_down("Triton does not answer", reviving=False)
             return
-        ping = self._pings[model]
-        heard_s = replica.last_progress_s if ping.is_heard_of else NEVER_S
-        patience_s = self._limits.patience_s(ping.queue, replica.open_count > 0)
+        patience_s = self._limits.patience_s(self._pings[model].queue, replica.open_count > 0)
         missed = self._pulse(_SERVER).missed
-        if is_broken(pulse, self._clock(), heard_s, patience_s, missed, self._limits):
+        if is_broken(pulse, self._clock(), patience_s, missed, self._limits):
             self._break(model, _DIED if pulse.is_dead else "the model does not answer")
 
     # Work that is not heard of

@@ -15,6 +15,7 @@ from python_backend.wire.errors import InflightError
 from router.fleet.control import ControlError
 from router.releases.life import Action, Presence, State
 from router.rollouts import writing
+from router.rollouts.inspecting import missing_program
 from router.rollouts.lease import LostControl
 from router.rollouts.loading import LoadFailed, ServerLost, available_memory_bytes, load, misfit
 from router.rollouts.lookout import NOT_THERE
@@ -158,6 +159,7 @@ class ReleaseActs:
     async def _check(self, release: Release, missing: list[Server]) -> None:
         manifest, directory = release.manifest, self._tools.releases_dir
         fault = await asyncio.to_thread(find_tampering, manifest, release.digest, directory)
+        fault = fault or await asyncio.to_thread(missing_program, manifest, directory)
         fault = fault or misfit(manifest, missing, self._tools.available_bytes())
         if fault is not None:
             raise LoadFailed(fault)

@@ -59,7 +59,7 @@ BREAKAGES = (
     Breakage("config", break_config, "preprocessing/config.pbtxt has"),
     Breakage("weights", truncate_weights, "model.safetensors has", is_of_the_checkpoint=True),
     Breakage("raising", make_it_raise, "model.py has", "this model does not want to"),
-    Breakage("missing", lose_a_file, "model.py is missing"),
+    Breakage("missing", lose_a_file, "model.py is missing", "model.py is missing"),
 )
 
 DISLIKES = """

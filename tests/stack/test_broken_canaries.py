@@ -59,7 +59,7 @@ def test_broken_canaries_fail_in_seconds_and_the_stable_release_never_does(
     with traffic(release_stack.url, completion("tiny", 2), per_s=40) as running:
         for canary, reason in canaries:
             release_stack.desk.office.begin_rollout("tiny", canary.version, WRONG)
-            rollout = release_stack.wait_for_end("tiny")
+            rollout = release_stack.wait_for_end("tiny", 30)
             assert rollout.state is RolloutState.ROLLED_BACK
             assert reason in rollout.reason
             assert release_stack.state(canary) is State.FAILED

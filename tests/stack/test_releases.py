@@ -151,7 +151,7 @@ def test_a_shadow_is_compared_and_never_heard(
     release_stack: ReleaseStack, other_words: Manifest, tiny_models: TinyModels
 ) -> None:
     twin = release_stack.add("tiny", tiny_models.usual)
-    release_stack.load(twin)
+    release_stack.load(twin, other_words)
     expected = release_stack.ask("tiny@1")
     for shadow, outcome in ((other_words, "different"), (twin, "equal")):
         labels = {"model": "tiny", "release": str(shadow.version), "outcome": outcome}

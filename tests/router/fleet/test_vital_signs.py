@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -29,12 +30,14 @@ times_s = st.floats(0, 1e6)
 
 
 def broken(pulse: Pulse, now_s: float = 100.0, **facts: float) -> bool:
-    heard_s, patience_s = facts.get("heard_s", NEVER_S), facts.get("patience_s", 0.0)
-    return is_broken(pulse, now_s, heard_s, patience_s, int(facts.get("server_missed", 0)), LIMITS)
+    return is_broken(pulse, now_s, facts.get("patience_s", 0.0), int(facts.get("server_missed", 0)), LIMITS)
 
 
-def watch(latencies_s: list[float], stop_s: float = math.inf) -> float | None:
-    """When a model is found broken whose pings, one each period, take so long to be answered."""
+def watch(latencies_s: list[float], stop_s: float = math.inf, heard_s: Sequence[float] = ()) -> float | None:
+    """When a model is found broken whose pings, one each period, take so long to be answered.
+
+    It answers nothing from `stop_s` on, and requests hear of it at `heard_s`.
+    """
     events = []
     for number, latency_s in enumerate(latencies_s):
         sent_s = number * LIMITS.period_s
@@ -46,7 +49,8 @@ def watch(latencies_s: list[float], stop_s: float = math.inf) -> float | None:
         events.append((answered_s, 0, sent_s))
     pulse = LIVELY
     for at_s, is_miss, sent_s in sorted(events):
-        pulse = pulse.after_miss(sent_s) if is_miss else LIVELY
+        last_s = max((each for each in heard_s if each <= at_s), default=NEVER_S)
+        pulse = pulse.after_miss(sent_s, last_s) if is_miss else LIVELY
         if broken(pulse, at_s):
             return at_s
     return None
@@ -58,10 +62,16 @@ def test_a_model_that_answers_within_three_seconds_is_never_broken(latencies_s: 
     assert watch(latencies_s) is None
 
 
-@given(st.lists(st.floats(0, 1.4), min_size=20, max_size=40), st.floats(0, 10))
+@given(
+    st.lists(st.floats(0, 1.4), min_size=20, max_size=40),
+    st.floats(0, 10),
+    st.lists(st.floats(0, 1), max_size=20),
+)
 @settings(deadline=None)
-def test_a_frozen_model_is_noticed_within_five_seconds(latencies_s: list[float], frozen_s: float) -> None:
-    found_s = watch(latencies_s, stop_s=frozen_s)
+def test_a_frozen_model_is_noticed_within_five_seconds(
+    latencies_s: list[float], frozen_s: float, shares: list[float]
+) -> None:
+    found_s = watch(latencies_s, frozen_s, [share * frozen_s for share in shares])
     assert found_s is not None
     assert found_s - frozen_s <= 5.0
 
@@ -81,19 +91,31 @@ def test_tritons_words_for_a_dead_process_are_known(text: str, dead: bool) -> No
 
 
 def test_a_death_counts_at_once_whatever_else_is_heard() -> None:
-    assert broken(LIVELY.after_death(), heard_s=100.0, server_missed=5, patience_s=50.0)
+    dead = LIVELY.after_death()
+    assert broken(dead, server_missed=5, patience_s=50.0)
+    assert broken(dead.after_miss(sent_s=1.0, heard_s=2.0))
 
 
-@given(st.integers(0, 10), times_s, times_s, times_s, st.integers(0, 5), st.floats(0, 60))
+@given(st.integers(0, 10), times_s, times_s, st.integers(0, 5), st.floats(0, 60))
 @settings(deadline=None)
 def test_silence_counts_only_when_all_else_speaks(
-    missed: int, since_s: float, now_s: float, heard_s: float, server_missed: int, patience_s: float
+    missed: int, since_s: float, now_s: float, server_missed: int, patience_s: float
 ) -> None:
-    found = broken(
-        Pulse(missed, since_s), now_s, heard_s=heard_s, server_missed=server_missed, patience_s=patience_s
-    )
-    excused = missed < 3 or server_missed > 0 or heard_s >= since_s or now_s - since_s < patience_s
+    found = broken(Pulse(missed, since_s), now_s, server_missed=server_missed, patience_s=patience_s)
+    excused = missed < 3 or server_missed > 0 or now_s - since_s < patience_s
     assert found is not excused
+
+
+@given(st.lists(st.tuples(times_s, times_s), max_size=20))
+@settings(deadline=None)
+def test_only_pings_count_that_were_sent_after_the_model_was_last_heard_of(
+    misses: list[tuple[float, float]],
+) -> None:
+    pulse, heard_s = LIVELY, NEVER_S
+    for sent_s, newly_heard_s in misses:
+        heard_s = max(heard_s, newly_heard_s)
+        pulse = pulse.after_miss(sent_s, heard_s)
+        assert pulse.missed == 0 or pulse.since_s > heard_s
 
 
 def test_a_miss_counts_only_for_a_router_that_was_on_time() -> None:
@@ -110,10 +132,10 @@ def test_only_a_model_with_work_may_keep_a_ping_waiting() -> None:
 
 
 def test_a_server_is_gone_when_neither_pings_nor_requests_hear_of_it() -> None:
-    silent = Pulse(3, since_s=50.0)
-    assert is_server_gone(silent, heard_s=49.0, limits=LIMITS)
-    assert not is_server_gone(silent, heard_s=51.0, limits=LIMITS)
-    assert not is_server_gone(Pulse(2, since_s=50.0), heard_s=49.0, limits=LIMITS)
+    silent = Pulse(2, since_s=50.0)
+    assert not is_server_gone(silent, LIMITS)
+    assert is_server_gone(silent.after_miss(sent_s=52.0, heard_s=49.0), LIMITS)
+    assert not is_server_gone(silent.after_miss(sent_s=52.0, heard_s=51.0), LIMITS)
 
 
 @given(times_s, times_s)
