@@ -39,6 +39,7 @@ from router.rollouts.book import ReleaseBook
 from router.rollouts.canaries import CanaryRunner
 from router.rollouts.controller import Controller
 from router.rollouts.golden import GoldenRunner
+from router.rollouts.shadow_figures import ShadowRecorder
 from router.rollouts.shadowing import Shadows
 from router.safety.loading import load_safety
 from router.service import Service
@@ -115,7 +116,7 @@ def _service(
         safety=load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names),
         prompt_log=prompt_log,
         arms=ArmRecorder(store),
-        shadows=Shadows(registry, desk, metrics),
+        shadows=Shadows(registry, desk, metrics, recorder=ShadowRecorder(store)),
     )
 
 
@@ -136,13 +137,19 @@ async def _keep_releases(settings: Settings, service: Service, fleet: Fleet, clo
     canaries = CanaryRunner(service.store, golden, lambda manifest: fleet.set_of(manifest).can_take())
     controller = Controller(service.store, fleet, Tools(releases_dir), canaries)
     limits = ProbeLimits(silence_s=settings.silence_limit_s)
-    prober = Prober(fleet, limits, lambda: controller.in_control)
+
+    async def find_fault(name: str) -> str | None:
+        return await asyncio.to_thread(book.find_tampering, name, releases_dir)
+
+    prober = Prober(fleet, limits, lambda: controller.in_control, find_fault=find_fault)
     closing.push_async_callback(canaries.close)
     for work in (book.run(), controller.run(), prober.run()):
         _go_on(closing, work)
     if service.arms is not None:
         _go_on(closing, service.arms.run())
     if service.shadows is not None:
+        if service.shadows.recorder is not None:
+            _go_on(closing, service.shadows.recorder.run())
         closing.push_async_callback(service.shadows.close)
 
 

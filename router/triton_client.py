@@ -247,10 +247,19 @@ class TritonGeneration:
         self._triton_call.cancel()
 
     def cut(self) -> None:
-        """Gives it up and asks nobody, for a server that will not answer; the reader gets an error."""
+        """Gives it up and waits for nobody, for a server that will not answer; the reader gets an error."""
         if self._triton_call is not None and not self._ended:
             self._cut = True
             self._triton_call.cancel()
+            if self._engine:
+                self._connection.run_stop(self._stop_what_lives())
+
+    async def _stop_what_lives(self) -> None:
+        """It may be another step that died: the engine would go on for nobody."""
+        request = stop_request(self._engine, self._request_id)
+        with contextlib.suppress(GrpcError):
+            async for _ in self._connection.infer(request, timeout_s=self._connection.stop_timeout_s):
+                pass
 
     def stop(self) -> None:
         if not (self._stop_asked or self._answered or self._ended):

@@ -12,7 +12,7 @@ from launcher.releases.making import Maker
 from launcher.releases.sources import kind_at
 from launcher.releases.writing import moved_in, work_dir
 from router.releases.manifest import Kind, Manifest, entry_name
-from router.rollouts.office import refuse_other_kind
+from router.rollouts.office import refuse_other_kind, refuse_used_number
 from router.rollouts.records import list_releases
 from router.rollouts.writing import next_version
 from router.tenancy.audited import AlreadyThere
@@ -58,8 +58,9 @@ def free_version(desk: Desk, order: Order, kind: Kind) -> int:
         there = list_releases(connection, order.model)
         number = order.version or next_version(connection, order.model)
         refuse_other_kind(connection, Manifest(order.model, number, kind, (entry_name(order.model, number),)))
-    if order.version in [each.version for each in there]:
-        raise AlreadyThere(f"{order.model}@{order.version} is there already, and releases never change")
+        if order.version in [each.version for each in there]:
+            raise AlreadyThere(f"{order.model}@{order.version} is there already, and releases never change")
+        refuse_used_number(connection, order.model, number)
     return number
 
 

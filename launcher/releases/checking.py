@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from launcher.models.checkpoint import CheckpointError, missing_weights
@@ -19,6 +20,8 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 CONFIG = "config.pbtxt"
 _LENGTH_BYTES = 8
+# It becomes part of a command line and of file names.
+_GROUP_NAME = re.compile(r"[A-Za-z0-9._-]*")
 # How older configs, and those that leave it to Triton, say which backend they need.
 _OF_PLATFORM = {
     "onnxruntime_onnx": "onnxruntime",
@@ -90,6 +93,12 @@ def check_triton_model(directory: Path, version: int, backends: Collection[str])
         raise CheckpointError(
             f"{directory / CONFIG} is an ensemble, whose steps are models of their own: add those instead"
         )
+    for group in config.instance_group:
+        if not _GROUP_NAME.fullmatch(group.name):
+            raise CheckpointError(
+                f"{directory / CONFIG} has an instance_group with the name {group.name!r}, with which Triton "
+                "cannot start it; allowed: letters, digits, '.', '_' and '-', or no name"
+            )
     backend = backend_of(config, folder)
     brings_its_own = any((place / f"libtriton_{backend}.so").is_file() for place in (folder, directory))
     if backend not in backends and not brings_its_own:
@@ -126,4 +135,5 @@ def newest_version(directory: Path) -> int:
 
 
 def is_version(entry: Path) -> bool:
-    return entry.name.isascii() and entry.name.isdigit() and int(entry.name) > 0 and entry.is_dir()
+    """As Triton has it: a number that begins with 0 is a name like any other."""
+    return entry.name.isascii() and entry.name.isdigit() and entry.name[0] != "0" and entry.is_dir()

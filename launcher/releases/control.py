@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router.rollouts import lease
+from router.rollouts.lease import is_dead, read_holder
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -14,10 +14,5 @@ NOBODY_ACTS = "No router is in control: nothing will happen until one runs (`inf
 
 def somebody_is_in_control(connection: Connection) -> bool:
     """As far as one look tells: the row has a holder, and that is no dead process of this machine."""
-    held = lease._read(connection)
-    return held is not None and bool(held[0]) and not lease._is_dead(held[0])
-
-
-def beat(connection: Connection) -> tuple[str, int] | None:
-    """Changes every few seconds for as long as the holder lives."""
-    return lease._read(connection)
+    held = read_holder(connection)
+    return held is not None and bool(held[0]) and not is_dead(held[0])

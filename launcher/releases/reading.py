@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from router.releases.canary import Plan, Tolerance
 from router.releases.choosing import Shadow
-from router.rollouts.records import GoldenPrompt
+from router.releases.gates import LEAST_TIME_S
+from router.releases.manifest import read_version
+from router.rollouts.records import MOST_GOLDEN_TOKENS, GoldenPrompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,9 +38,11 @@ def share(text: str) -> float:
 def arm(text: str) -> tuple[int, float]:
     """2=10%: a version and its share."""
     version, equals, weight = text.partition("=")
-    if not (equals and version.isascii() and version.isdigit() and int(version[:10]) > 0):
-        raise ValueError(f"{text!r} is not a version and its share; for instance 2=0.1 or 2=10%")
-    return int(version[:10]), share(weight)
+    try:
+        number = read_version(version if equals else "")
+    except ValueError:
+        raise ValueError(f"{text!r} is not a version and its share; for instance 2=0.1 or 2=10%") from None
+    return number, share(weight)
 
 
 def shadow(text: str | None) -> Shadow | None:
@@ -63,6 +67,16 @@ def plan(
     if min_duration is not None:
         chosen = replace(chosen, min_duration_s=seconds(min_duration))
     return chosen
+
+
+def remark_on(plan: Plan) -> str | None:
+    """What one may not expect of a plan."""
+    if plan.min_duration_s >= LEAST_TIME_S:
+        return None
+    return (
+        f"Note: latencies are compared only in steps that last {LEAST_TIME_S} s or more; with --min-duration "
+        f"{plan.min_duration_s:g}s a canary that is slower may pass."
+    )
 
 
 def tolerance(texts: Sequence[str]) -> Tolerance:
@@ -120,8 +134,8 @@ def golden_prompt(line: str, where: str) -> GoldenPrompt:
     if not given or any(not isinstance(value[name], str) for name in given):
         raise ValueError(f"{where} does not say what the answer is: a text as {', '.join(_CHECKS)}")
     most = value.get("max_tokens", 64)
-    if type(most) is not int or not 1 <= most <= 4096:
-        raise ValueError(f"{where}: max_tokens is {most!r}; allowed: 1 to 4096")
+    if type(most) is not int or not 1 <= most <= MOST_GOLDEN_TOKENS:
+        raise ValueError(f"{where}: max_tokens is {most!r}; allowed: 1 to {MOST_GOLDEN_TOKENS}")
     try:
         re.compile(value.get("matches", ""))
     except re.error as error:

@@ -184,12 +184,15 @@ def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None
 def remove(release: ReleaseName, data_dir: DataDir = None, config: Config = None) -> None:
     """Forget a release that is not loaded, and delete its Triton models. Its checkpoint is left alone."""
     with desk(data_dir, config) as ours:
+        from launcher.console import StackConsole
+        from launcher.models.checkpoint import exclusive
         from launcher.releases.writing import take_out
 
         model, version = release_named(release)
-        found = ours.office.forget(model, version)
         ours.places.make()
-        take_out(ours.places, found.manifest)
+        with exclusive(ours.places.lock, StackConsole()):  # nobody adds one meanwhile
+            found = ours.office.forget(model, version)
+            take_out(ours.places, found.manifest)
     print(f"{found.manifest.name} is removed.")
     if found.manifest.checkpoint_dir:
         print(f"Its checkpoint stays: {found.manifest.checkpoint_dir}")

@@ -10,6 +10,7 @@ from launcher.releases.control import somebody_is_in_control
 from router.releases.evidence import Spread
 from router.releases.merging import merge_spreads
 from router.rollouts import records
+from router.rollouts.shadow_figures import list_shadows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from router.releases.evidence import Proportion
     from router.releases.model_split import ModelSplit
     from router.rollouts.records import ArmFigures, Release, ReleaseEvent, Rollout
+    from router.rollouts.shadow_figures import ShadowFigures
 
 # Events that gave all requests to one release.
 _BY_HAND = ("promote", "rollback")
@@ -99,6 +101,7 @@ class ModelStatus:
     releases: tuple[ReleaseStatus, ...]
     rollout: RolloutStatus | None  # the open one
     last_turn: Turn | None
+    shadows: tuple[ShadowFigures, ...] = ()  # of the present shadow
 
     def as_json(self) -> dict[str, Any]:
         split, turn = self.split, self.last_turn
@@ -107,6 +110,9 @@ class ModelStatus:
             "model": self.model,
             "sticky": split.sticky.value if split else None,
             "shadow": {"version": shadow.version, "share": shadow.share} if shadow else None,
+            "shadow_figures": [
+                {"shadow": each.shadow, "version": each.version, **asdict(each.sums)} for each in self.shadows
+            ],
             "releases": [each.as_json() for each in self.releases],
             "rollout": self.rollout.as_json() if self.rollout else None,
             "last": None if turn is None else asdict(turn),
@@ -142,6 +148,7 @@ def _of_model(
 ) -> ModelStatus:
     open_ones = records.list_rollouts(connection, model, only_open=True)
     rollout = open_ones[0] if open_ones else None
+    shadow = split.shadow.version if split and split.shadow else None
     return ModelStatus(
         model,
         split,
@@ -158,6 +165,7 @@ def _of_model(
             records.list_rollouts(connection, model),
             records.list_events(connection, model, newest=_LOOKED_AT),
         ),
+        tuple(each for each in list_shadows(connection, model) if each.shadow == shadow),
     )
 
 

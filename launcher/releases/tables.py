@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from launcher.releases.status import ArmStatus, ModelStatus, RolloutStatus, Status
+    from router.rollouts.shadow_figures import ShadowFigures
 
 _STYLES = {
     State.READY: "green",
@@ -61,9 +62,24 @@ def _news(model: ModelStatus, now_s: float) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if model.rollout is not None:
         parts += [Text(""), *_rollout(model.rollout, now_s)]
+    parts += [Text(_compared(model.model, each)) for each in model.shadows]
     if (turn := model.last_turn) is not None:
         parts.append(Text(f"last change: {turn.what}, {moment(turn.at_s)} UTC: {turn.reason}"))
     return parts
+
+
+def _compared(model: str, found: ShadowFigures) -> str:
+    """Whole answers are compared, each of which takes both releases some time."""
+    sums, count = found.sums, found.sums.compared
+    parts = [f"{count:,} answers compared"]
+    if count:
+        parts += [
+            f"{sums.equal / count:.1%} equal",
+            f"{sums.likeness / count:.1%} alike",
+            f"{milliseconds(sums.shadow_took_s / count)} against {milliseconds(sums.took_s / count)}",
+        ]
+    parts += [f"{sums.failed:,} failed"] if sums.failed else []
+    return f"shadow {model}@{found.shadow} against @{found.version}: {', '.join(parts)}"
 
 
 def _rollout(status: RolloutStatus, now_s: float) -> list[RenderableType]:

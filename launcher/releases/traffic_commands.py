@@ -102,6 +102,8 @@ def canary(
         begun = ours.office.begin_rollout(model, version, plan, reading.golden_prompts(golden))
         shares = ", ".join(map(_percent, begun.plan.weights))
         print(f"{release} is rolled out against {model}@{begun.stable}, in steps of {shares}.")
+        if (remark := reading.remark_on(plan)) is not None:
+            print(remark)
         print(f"Watch it:\n  inflight release status {model}")
         ours.say_if_nobody_acts()
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from rich.live import Live
 from rich.status import Status as Spinner
 
-from launcher.releases.control import NOBODY_ACTS, beat, somebody_is_in_control
+from launcher.releases.control import NOBODY_ACTS, somebody_is_in_control
 from launcher.releases.status import read_status
 from launcher.releases.tables import status_view
 from router.releases.life import State
+from router.rollouts.lease import read_holder
 from router.rollouts.records import find_release
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Waiting:
         """The state in words, and the exit status once there is nothing to wait for."""
         with self._desk.office.look() as connection:
             release = find_release(connection, *self._release)
-            somebody_acts = somebody_is_in_control(connection) and self._lives(beat(connection))
+            somebody_acts = somebody_is_in_control(connection) and self._lives(read_holder(connection))
         state = release.state
         if self._is_to_load and state is State.FAILED:
             return f"failed: {release.reason}", EXIT_NOT_DONE

@@ -31,6 +31,7 @@ ENGINE = "tensorrt_llm"
 STEPS = ("preprocessing", ENGINE, "postprocessing")
 EMBEDDINGS = "embeddings"
 _READ_ONLY = 0o444
+_MAY_RUN = 0o111
 _NOT_OF_THE_MODEL = ("__pycache__",)
 
 
@@ -75,24 +76,28 @@ def copy_model(source: Path, source_version: int, target: Path, version: int, co
             continue
         if is_version(entry):
             if int(entry.name) == source_version:
-                _copy(entry, target / str(version))
+                _copy(entry, target / str(version), (source.resolve(),))
         else:
-            _copy(entry, target / entry.name)
+            _copy(entry, target / entry.name, (source.resolve(),))
     config.name = target.name
     config.ClearField("version_policy")
     (target / CONFIG).write_text(text_format.MessageToString(config), encoding="utf-8")
     for path in files_in(target):
-        path.chmod(_READ_ONLY)
+        path.chmod(_READ_ONLY | path.stat().st_mode & _MAY_RUN)
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path, inside: tuple[Path, ...]) -> None:
+    """What links lead to, unless that is one of the directories it is `inside` of."""
     if source.is_file():
-        shutil.copyfile(source, target)
+        shutil.copy(source, target)  # with its mode: a model may bring a program of its own
     elif source.is_dir():
+        place = source.resolve()
+        if any(outer == place or place in outer.parents for outer in inside):
+            raise CheckpointError(f"{source} leads back to a directory that it lies in")
         target.mkdir(exist_ok=True)
         for entry in sorted(source.iterdir()):
             if entry.name not in _NOT_OF_THE_MODEL:
-                _copy(entry, target / entry.name)
+                _copy(entry, target / entry.name, (*inside, place))
     else:
         raise CheckpointError(f"{source} is neither a file nor a directory, and cannot be part of a release")
 

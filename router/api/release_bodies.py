@@ -11,7 +11,7 @@ from msgspec import Meta
 from router.releases.canary import Plan, Tolerance
 from router.releases.choosing import Shadow, Sticky
 from router.releases.manifest import LARGEST_VERSION
-from router.rollouts.records import GoldenPrompt
+from router.rollouts.records import MOST_GOLDEN_TOKENS, GoldenPrompt
 
 _Version = Annotated[int, Meta(ge=1, le=LARGEST_VERSION)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
@@ -65,7 +65,7 @@ class GoldenBody(_Body, frozen=True, kw_only=True):
     contains: _Text = ""
     equals: _Text = ""
     matches: Annotated[str, Meta(max_length=1_000)] = ""
-    max_tokens: Annotated[int, Meta(ge=1, le=4096)] = 64
+    max_tokens: Annotated[int, Meta(ge=1, le=MOST_GOLDEN_TOKENS)] = 64
 
     def value(self) -> GoldenPrompt:
         if not (self.contains or self.equals or self.matches):

@@ -15,6 +15,7 @@ from router.api.release_bodies import CanaryBody, NewestQuery, PromoteBody, Roll
 from router.releases.manifest import MODEL_NAME, read_version
 from router.rollouts import records
 from router.rollouts.office import ReleaseOffice
+from router.rollouts.shadow_figures import list_shadows
 from router.tenancy.lookup import NotFound
 
 if TYPE_CHECKING:
@@ -182,6 +183,10 @@ def _model(connection: Connection, model: str) -> dict[str, Any]:
         "kind": found[0].manifest.kind.value,
         "split": None if split is None else _split(split),
         "rollout": None if rollout is None else _rollout(rollout),
+        "shadow_figures": [
+            {"shadow": each.shadow, "version": each.version, **asdict(each.sums)}
+            for each in list_shadows(connection, model)
+        ],
         "releases": [_release(each, split, rollout) for each in found],
     }
 

@@ -35,6 +35,9 @@ class FleetFigures(Collector):
         outstanding = GaugeMetricFamily(
             "inflight_replica_outstanding_tokens", "What is under way there, as estimated.", labels=_REPLICA
         )
+        sent = CounterMetricFamily(
+            "inflight_replica_requests", "Requests sent to it, retries and replays too.", labels=_REPLICA
+        )
         for each in () if self.fleet is None else list(self.fleet.sets.values()):
             release = (each.manifest.model, str(each.manifest.version))
             retries.add_metric(release, each.retries)
@@ -43,4 +46,5 @@ class FleetFigures(Collector):
                 labels = (replica.server.name, *release)
                 up.add_metric(labels, replica.is_loaded and replica.health.is_up)
                 outstanding.add_metric(labels, replica.outstanding_tokens)
-        yield from (retries, replays, up, outstanding)
+                sent.add_metric(labels, replica.begun)
+        yield from (retries, replays, up, outstanding, sent)

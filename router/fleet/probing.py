@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from router.fleet.reviving import Reviver
+from router.fleet.reviving import Reviver, no_fault
 from router.fleet.vital_signs import ProbeLimits
 from router.fleet.watching import Watch
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.fleet.replicas import Fleet
+    from router.fleet.reviving import FindFault
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +29,12 @@ class Prober:
         limits: ProbeLimits | None = None,
         can_revive: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
+        find_fault: FindFault = no_fault,
     ) -> None:
         self._fleet = fleet
         self._limits = limits or ProbeLimits()
         self._clock = clock
-        self._reviver = Reviver(can_revive, clock)
+        self._reviver = Reviver(can_revive, clock, find_fault)
         self._watches: dict[int, Watch] = {}
 
     async def run(self) -> None:

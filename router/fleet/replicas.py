@@ -85,6 +85,11 @@ class Replica:
     def is_drained(self) -> bool:
         return not self._works
 
+    @property
+    def is_coming_back(self) -> bool:
+        """Whether it is down and worth waiting for: what was unloaded, or is about to be, is not."""
+        return self.health.is_reviving and self._is_loaded is not False and not self._is_draining
+
     def may_take(self, now_s: float) -> bool:
         if self.is_open or self._is_loaded is False or self._is_draining:
             return self.is_open
@@ -213,7 +218,7 @@ class ReplicaSet:
     @property
     def is_reviving(self) -> bool:
         """Whether it is worth waiting for one of them."""
-        return any(each.health.is_reviving for each in self.replicas)
+        return any(each.is_coming_back for each in self.replicas)
 
     async def ready(self) -> bool:
         """Whether a request sent now would be served, by Triton's own word."""
@@ -249,5 +254,7 @@ class Fleet:
         return found
 
     def forget(self, name: str) -> None:
-        """What is under way on it ends as it would have."""
-        self._sets.pop(name, None)
+        """What is under way on it ends as it would have; nobody waits for it any more."""
+        found = self._sets.pop(name, None)
+        for replica in () if found is None else found.replicas:
+            replica.is_draining = True

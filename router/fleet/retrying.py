@@ -7,6 +7,8 @@ from router.pipeline import Delta
 
 # Of one request, the first included.
 MAX_ATTEMPTS = 4
+# Of an answer, before they are made one: each by itself takes ten times its size.
+_MOST_PIECES = 64
 # What the engine answers belongs to its release: to ask another replica would hide it from a canary's gates.
 _REPLICAS_FAULT = (Failure.UNREACHABLE, Failure.STUB_DEAD, Failure.NOT_LOADED, Failure.CUT)
 
@@ -63,14 +65,16 @@ class Told:
         self._replayed = 0  # characters that were passed over
 
     def add(self, delta: Delta) -> None:
-        self._pieces.append(delta.text)
+        pieces = self._pieces
+        pieces.append(delta.text)
+        if len(pieces) > _MOST_PIECES:
+            pieces[:] = ["".join(pieces)]
         self.tokens += delta.completion_tokens
         self.logged += len(delta.tokens)
 
     def begin_again(self) -> None:
         """The next delta is the first one of another run."""
         self._text = "".join(self._pieces)
-        self._pieces = [self._text] if self._pieces else []
         self._replayed = 0
         self._to_pass = (self.tokens, self.logged)
         self.is_replaying = bool(self._pieces)

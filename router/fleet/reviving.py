@@ -13,7 +13,9 @@ from router.fleet.control import ControlError
 from router.fleet.vital_signs import Revivals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    FindFault = Callable[[str], Awaitable[str | None]]
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,7 @@ class Patient(Protocol):
     """What is used of a Watch."""
 
     name: str
+    release: str
     broken: set[str]
 
     @property
@@ -45,6 +48,10 @@ class Patient(Protocol):
         """These have been loaded again."""
 
 
+async def no_fault(release: str) -> str | None:
+    return None
+
+
 @dataclass
 class _Case:
     revivals: dict[str, Revivals] = field(default_factory=lambda: defaultdict(Revivals))
@@ -52,11 +59,20 @@ class _Case:
 
 
 class Reviver:
-    """Acts only while `can_revive` says so: of several routers one is in control."""
+    """Acts only while `can_revive` says so: of several routers one is in control.
 
-    def __init__(self, can_revive: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
+    `find_fault` says what is wrong with the files of a release: what was changed is not loaded again.
+    """
+
+    def __init__(
+        self,
+        can_revive: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+        find_fault: FindFault = no_fault,
+    ) -> None:
         self._can_revive = can_revive
         self._clock = clock
+        self._find_fault = find_fault
         self._cases: dict[str, _Case] = {}
 
     def attend(self, patient: Patient) -> None:
@@ -85,6 +101,8 @@ class Reviver:
         try:
             for model in models:
                 began_s = self._clock()
+                if (fault := await self._find_fault(patient.release)) is not None:
+                    raise ControlError(f"the release is not what was added: {fault}")
                 await patient.control.revive(model)
                 log.warning("%s: revived %s in %.1f s", patient.name, model, self._clock() - began_s)
         except BaseException as error:

@@ -58,6 +58,7 @@ class Watch:
     ) -> None:
         self.replica = replica
         self.name = repr(replica)
+        self.release = replica.manifest.name
         self.control = replica.server.control
         self.broken: set[str] = set()
         self._limits = limits

@@ -131,7 +131,7 @@ class ReleaseActs:
         missing = self._lookout.having(manifest, *NOT_THERE)
         await self._check(release, missing)
         began_s = self._tools.monotonic()
-        servers += await self._load_on(manifest, missing, notes)
+        servers += await self._load_on(release, missing, notes)
         load_s = self._tools.monotonic() - began_s
         await self._move(manifest, State.WARMING)
         profiles = [await self._warmed(manifest, server, notes) for server in servers]
@@ -148,7 +148,7 @@ class ReleaseActs:
         try:
             async with self._one_load:
                 await self._check(release, missing)
-                loaded = await self._load_on(manifest, missing, notes)
+                loaded = await self._load_on(release, missing, notes)
             for server in loaded:
                 await self._warmed(manifest, server, notes)
         except (LoadFailed, ServerLost) as error:
@@ -157,22 +157,30 @@ class ReleaseActs:
             await self._clean(manifest, missing)
 
     async def _check(self, release: Release, missing: list[Server]) -> None:
-        manifest, directory = release.manifest, self._tools.releases_dir
-        fault = await asyncio.to_thread(find_tampering, manifest, release.digest, directory)
-        fault = fault or await asyncio.to_thread(missing_program, manifest, directory)
+        manifest = release.manifest
+        fault = await self._tampering(release)
+        fault = fault or await asyncio.to_thread(missing_program, manifest, self._tools.releases_dir)
         fault = fault or misfit(manifest, missing, self._tools.available_bytes())
         if fault is not None:
             raise LoadFailed(fault)
 
-    async def _load_on(self, manifest: Manifest, missing: list[Server], notes: Notes) -> list[Server]:
+    async def _tampering(self, release: Release) -> str | None:
+        directory = self._tools.releases_dir
+        return await asyncio.to_thread(find_tampering, release.manifest, release.digest, directory)
+
+    async def _load_on(self, release: Release, missing: list[Server], notes: Notes) -> list[Server]:
         """Those that have it now; raises where there are none."""
         if not missing:
             return []
+        manifest = release.manifest
         self._require_control()
         loaded, failed_on = await load(manifest, missing)
         notes.broken_on |= {server.name for server in failed_on}
         await self._clean(manifest, failed_on)
         notes.broken_on -= {server.name for server in loaded}
+        # What was changed while Triton read it has been seen by nobody; unchanged files are not read again.
+        if (fault := await self._tampering(release)) is not None:
+            raise LoadFailed(fault)
         return loaded
 
     async def _warmed(self, manifest: Manifest, server: Server, notes: Notes) -> Profile | WarmingFailed:

@@ -10,10 +10,12 @@ from python_backend.wire.errors import InflightError
 from router.registry import Lineup, Served
 from router.releases.life import State
 from router.rollouts import records
+from router.rollouts.verifying import find_tampering
 from router.rollouts.writing import last_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from sqlalchemy import Connection
 
@@ -67,12 +69,20 @@ class ReleaseBook:
             except Exception:
                 log.exception("the releases could not be read")
 
+    def find_tampering(self, name: str, releases_dir: Path) -> str | None:
+        """What is wrong with the files of a release; reads them, so not for the event loop."""
+        for each in self.releases:
+            if each.manifest.name == name:
+                return find_tampering(each.manifest, each.digest, releases_dir)
+        return None
+
     async def refresh(self) -> None:
         found = await self._store.read(self._read)
         if found is None:
             return
-        self._seen, self.releases, self.splits = found
-        await self._publish()
+        newest, self.releases, self.splits = found
+        is_done = await self._publish()
+        self._seen = newest if is_done else -1
 
     def _read(
         self, connection: Connection
@@ -82,24 +92,30 @@ class ReleaseBook:
             return None
         return newest, tuple(records.list_releases(connection)), records.list_splits(connection)
 
-    async def _publish(self) -> None:
+    async def _publish(self) -> bool:
+        """Whether nothing is left to do until the store changes again."""
         lineups: dict[str, Lineup] = {}
         kept: dict[str, Served] = {}
+        is_done = True
         for model, split in self.splits.items():
             there: dict[int, Served] = {}
             for release in self.releases:
                 if release.manifest.model == model and is_served(release, split):
                     served = await self._serve(release)
-                    if served is not None:
+                    if served is None:
+                        is_done = False
+                    else:
                         there[release.version] = kept[release.manifest.name] = served
             lineups[model] = Lineup(model, there, split, model in self._main)
         self._registry.publish(lineups)
         self._served = kept
         known = {each.manifest.name for each in self.releases if each.state is not State.GONE}
-        for name, replicas in list(self._fleet.sets.items()):
+        left = [name for name in self._fleet.sets if name not in known]
+        for name in left:
             # Who has requests under way is still watched: they would hang if its process died.
-            if name not in known and all(replica.is_drained for replica in replicas.replicas):
+            if all(replica.is_drained for replica in self._fleet.sets[name].replicas):
                 self._fleet.forget(name)
+        return is_done and not any(name in self._fleet.sets for name in left)
 
     async def _serve(self, release: Release) -> Served | None:
         name = release.manifest.name

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _GOLDEN_AGAIN_S = 2.0
+_MOST_BROKEN_TRIALS = 10
 _SHOWN_FAILURES = 3
 
 
@@ -53,6 +54,7 @@ class _Trial:
 
     step: int
     task: asyncio.Task[Golden]
+    number: int = 1
 
 
 class CanaryRunner:
@@ -105,7 +107,7 @@ class CanaryRunner:
         change = next_change(situation, golden, down_s, now_s)
         if change is None:
             return
-        wrote = await self._access.write(lambda connection: self._write(connection, rollout, change, now_s))
+        wrote = await self._access.write(lambda connection: self._write(connection, situation, change, now_s))
         if wrote and change.event is not None:
             log.info("%s@%d: %s: %s", rollout.model, rollout.canary, change.event, change.reason)
 
@@ -135,19 +137,26 @@ class CanaryRunner:
         trial = self._trials.get(rollout.id)
         if trial is None or trial.step != step:
             self._forget_trial(rollout.id)
-            task = asyncio.get_running_loop().create_task(self._try(canary.manifest, rollout))
-            self._trials[rollout.id] = _Trial(step, task)
+            self._begin_trial(canary.manifest, rollout, 1)
             return None
         if not trial.task.done():
             return None
-        if trial.task.exception() is not None:  # not an answer: another try
-            log.error("golden prompts of %s", canary.manifest.name, exc_info=trial.task.exception())
-            del self._trials[rollout.id]
+        if (error := trial.task.exception()) is None:
+            return trial.task.result()
+        log.error("golden prompts of %s", canary.manifest.name, exc_info=error)
+        if trial.number < _MOST_BROKEN_TRIALS:  # not an answer: another try
+            self._begin_trial(canary.manifest, rollout, trial.number + 1)
             return None
-        return trial.task.result()
+        return Golden(step, len(rollout.golden), "they could not be asked: the router's log says why")
 
-    async def _try(self, manifest: Manifest, rollout: Rollout) -> Golden:
+    def _begin_trial(self, manifest: Manifest, rollout: Rollout, number: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._try(manifest, rollout, number))
+        self._trials[rollout.id] = _Trial(rollout.progress.step, task, number)
+
+    async def _try(self, manifest: Manifest, rollout: Rollout, number: int) -> Golden:
         """What fails may have met a bad moment, and is asked once more; twice is no accident."""
+        if number > 1:
+            await asyncio.sleep(_GOLDEN_AGAIN_S)
         failed = await self._golden.failures(manifest, rollout.golden)
         if len(failed) > rollout.plan.tolerance.golden_failures:
             await asyncio.sleep(_GOLDEN_AGAIN_S)
@@ -166,14 +175,17 @@ class CanaryRunner:
         if trial is not None:
             trial.task.cancel()
 
-    def _write(self, connection: Connection, seen: Rollout, change: Change, now_s: float) -> bool:
-        """Unless somebody has acted on the rollout since it was read: then the next tick sees to it."""
+    def _write(self, connection: Connection, situation: Situation, change: Change, now_s: float) -> bool:
+        """Unless somebody has changed rollout or split since they were read: the next tick sees to it."""
+        seen = situation.rollout
         if change.event is not None:
             bump(self._access.store, connection)
         is_this = rollouts.c.id == seen.id
         row = connection.execute(sql.select(rollouts).where(is_this).with_for_update()).mappings().first()
         current = None if row is None else records.rollout_of(row)
         if current is None or (current.state, current.progress) != (seen.state, seen.progress):
+            return False
+        if change.split is not None and records.find_split(connection, seen.model) != situation.split:
             return False
         values: dict[str, Any] = {
             "progress": json.dumps(asdict(change.progress)),

@@ -75,6 +75,7 @@ class Controller:
         self._acts = ReleaseActs(store, self._lease, self._lookout, tools)
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._notes: dict[str, Notes] = {}
+        self._notes_of_canaries = Notes()
         self._seen = -1
         self._look_again_s = 0.0
 
@@ -143,8 +144,10 @@ class Controller:
         if not self.in_control:
             self._seen = -1
             return
-        if self._rollouts is not None and _CANARIES not in self._jobs:
-            self._begin(_CANARIES, Notes(), partial(self._rollouts.tick, self._clock()))
+        now_s = self._monotonic()
+        notes = self._notes_of_canaries
+        if self._rollouts is not None and _CANARIES not in self._jobs and now_s >= notes.not_before_s:
+            self._begin(_CANARIES, notes, partial(self._rollouts.tick, self._clock()))
         change = await self._store.read(writing.last_change)
         if change == self._seen and self._monotonic() < self._look_again_s:
             return

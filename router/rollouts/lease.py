@@ -71,7 +71,7 @@ class Lease:
         """Renews the lease, or takes it where it may be taken."""
         began_s = self.clock()
         with self.store.read() as connection:
-            seen = _read(connection)
+            seen = read_holder(connection)
         if seen is not None and seen[0] != self.process and not self._may_take(seen, began_s):
             self._held_until_s = -math.inf
             return False
@@ -111,10 +111,11 @@ class Lease:
         if row != self._seen:
             self._seen, self._seen_s = row, now_s
         is_lapsed = now_s - self._seen_s >= self.times.lease_s
-        return row[0] == _FREE or is_lapsed or _is_dead(row[0])
+        return row[0] == _FREE or is_lapsed or is_dead(row[0])
 
 
-def _read(connection: Connection) -> tuple[str, int] | None:
+def read_holder(connection: Connection) -> tuple[str, int] | None:
+    """Who is in control, empty for nobody, and a number that changes for as long as he lives."""
     row = sql.select(control.c.process, control.c.beat).where(control.c.name == _ROW)
     found = connection.execute(row).first()
     return None if found is None else (found.process, found.beat)
@@ -129,7 +130,7 @@ def _machine() -> str:
         return ""
 
 
-def _is_dead(process: str) -> bool:
+def is_dead(process: str) -> bool:
     """Whether the holder was a process of this machine, and is none any more."""
     machine, _, rest = process.partition("/")
     pid = rest.partition("/")[0]

@@ -102,7 +102,10 @@ def next_change(situation: Situation, golden: Golden | None, down_s: float, now_
     progress = replace(progress, step_requests=requests)
     if progress.step >= 0 and (split is None or split.rollout_id != rollout.id):
         reason = "the split was changed by somebody else"
-        return Change(progress, reason, rollout.figures, "rollback", RolloutState.ROLLED_BACK)
+        drops = split is None or rollout.canary not in split.versions
+        return Change(
+            progress, reason, rollout.figures, "rollback", RolloutState.ROLLED_BACK, drops_canary=drops
+        )
     decision = _trouble(situation, down_s) or _decide(situation, progress, now_s)
     change = _bring_about(situation, progress, decision, now_s)
     is_news = (change.progress, change.reason) != (rollout.progress, rollout.reason)

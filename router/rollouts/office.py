@@ -98,6 +98,8 @@ class ReleaseOffice:
         try:
             with self._act(manifest.model, manifest.version, "add") as act:
                 refuse_other_kind(act.connection, manifest)
+                if not records.is_there(act.connection, manifest.model, manifest.version):
+                    refuse_used_number(act.connection, manifest.model, manifest.version)
                 writing.add_release(act.connection, manifest, notes, self._clock())
                 return records.find_release(act.connection, manifest.model, manifest.version)
         except sql.exc.IntegrityError:
@@ -297,6 +299,12 @@ def refuse_other_kind(connection: Connection, manifest: Manifest) -> None:
                 f"{manifest.model} is a model for {other.manifest.kind.value}, and this release is one for "
                 f"{manifest.kind.value}: give it another name"
             )
+
+
+def refuse_used_number(connection: Connection, model: str, version: int) -> None:
+    """A number that was another release's says something else in logs, figures and clients' settings."""
+    if writing.was_added(connection, model, version):
+        raise AlreadyThere(f"{model}@{version} was there before and is removed: its number is not used again")
 
 
 def _check_golden(kind: Kind, golden: Sequence[GoldenPrompt]) -> None:

@@ -178,6 +178,11 @@ def find_release(connection: Connection, model: str, version: int) -> Release:
     return release_of(row)
 
 
+def is_there(connection: Connection, model: str, version: int) -> bool:
+    chosen = (releases.c.model == model) & (releases.c.version == version)
+    return connection.execute(sql.select(releases.c.model).where(chosen)).first() is not None
+
+
 def list_releases(connection: Connection, model: str | None = None) -> list[Release]:
     query = sql.select(releases).order_by(releases.c.model, releases.c.version)
     if model is not None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from router.pipeline import Generation, GenerationCall
     from router.record import Record
     from router.registry import Registry
+    from router.rollouts.shadow_figures import ShadowRecorder
     from router.ticket import TicketDesk
 
 log = logging.getLogger(__name__)
@@ -103,7 +104,9 @@ class Shadows:
         metrics: Metrics,
         settings: ShadowSettings | None = None,
         clock: Callable[[], float] = time.time,
+        recorder: ShadowRecorder | None = None,
     ) -> None:
+        self.recorder = recorder
         self._registry = registry
         self._desk = desk
         self._settings = settings or ShadowSettings()
@@ -208,20 +211,21 @@ class Shadows:
         likeness = 0.0 if error else expected.likeness(answered)
         is_equal = not error and expected == answered
         sizes = (expected.size, answered.size)
-        self._kept.append(
-            Comparison(
-                self._clock(),
-                record.model,
-                int(record.model_version),
-                version,
-                is_equal,
-                likeness,
-                *sizes,
-                took_s,
-                shadow_took_s,
-                error,
-            )
+        compared = Comparison(
+            self._clock(),
+            record.model,
+            int(record.model_version),
+            version,
+            is_equal,
+            likeness,
+            *sizes,
+            took_s,
+            shadow_took_s,
+            error,
         )
+        self._kept.append(compared)
+        if self.recorder is not None:
+            self.recorder.add(compared)
         self._count("failed" if error else "equal" if is_equal else "different", record, version)
         if not error:
             self._likeness.labels(record.model, str(version)).observe(likeness)

@@ -80,6 +80,12 @@ def next_version(connection: Connection, model: str) -> int:
     return 1 + max(number or 0 for number in ever)
 
 
+def was_added(connection: Connection, model: str, version: int) -> bool:
+    event = release_events.c
+    added = (event.model == model) & (event.version == version) & (event.what == "add")
+    return connection.execute(sql.select(event.id).where(added).limit(1)).first() is not None
+
+
 def set_state(
     connection: Connection, now_s: float, model: str, version: int, state: State, reason: str
 ) -> None:

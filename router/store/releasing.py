@@ -59,6 +59,22 @@ arm_figures = Table(
     Column("figures", Text, nullable=False),
     Column("at_s", Double, nullable=False),
 )
+# How the answers of a shadow compared with those of a release, as each router has seen it.
+shadow_figures = Table(
+    "shadow_figures",
+    METADATA,
+    Column("model", String, primary_key=True),
+    Column("shadow", Integer, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("process", String, primary_key=True),
+    Column("at_s", Double, nullable=False),
+    Column("equal", BigInteger, nullable=False),
+    Column("different", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("likeness", Double, nullable=False),
+    Column("took_s", Double, nullable=False),
+    Column("shadow_took_s", Double, nullable=False),
+)
 release_events = Table(
     "release_events",
     METADATA,

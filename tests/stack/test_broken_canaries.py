@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from router.releases.manifest import Manifest
 from router.rollouts.records import Rollout, RolloutState
 from tests.stack.breaking import BREAKAGES, fail_for_one_in_twenty
 from tests.stack.conftest import TinyModels, Wrecks
-from tests.stack.releasing import ReleaseStack, until, write_multiplier
+from tests.stack.releasing import Change, ReleaseStack, until, write_multiplier
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
 EMBEDDINGS = StackSettings().embeddings
 MOST_TO_FAIL_S = 5.0
+# Where Triton starts three processes first, which takes 3 s; a busy machine takes several times as long.
+MOST_TO_FAIL_IN_TRITON_S = 15.0
 REQUESTS_MEANWHILE = 1000
 MOST_ROLLBACK_S = 60.0
 MOST_ROLLBACK_REQUESTS = 200
@@ -41,30 +44,32 @@ def test_a_stack_comes_up_over_broken_releases(release_stack: ReleaseStack, wrec
     assert release_stack.ask("tiny@1")[0] == 1
 
 
-def broken(stack: ReleaseStack, models: TinyModels, folder: Path) -> Iterator[tuple[Manifest, str]]:
+def broken(stack: ReleaseStack, models: TinyModels, folder: Path) -> Iterator[tuple[Manifest, str, float]]:
     """Each way to break a release: behind the back of its description, and as it was described."""
     for breakage in BREAKAGES:
         checkpoint = breakage.checkpoint(models.usual, folder / f"tampered-{breakage.name}")
         tampered = stack.add("tiny", checkpoint)
         breakage.act(stack.repository, tampered)
-        yield tampered, breakage.told_as_tampering
+        yield tampered, breakage.told_as_tampering, MOST_TO_FAIL_S
         checkpoint = breakage.checkpoint(models.usual, folder / f"from-the-start-{breakage.name}")
-        yield stack.add("tiny", checkpoint, breakage.act), breakage.told_by_triton
+        made = stack.add("tiny", checkpoint, breakage.act)
+        yield made, breakage.told_by_triton, MOST_TO_FAIL_IN_TRITON_S
 
 
 def test_broken_canaries_fail_in_seconds_and_the_stable_release_never_does(
     release_stack: ReleaseStack, tiny_models: TinyModels, tmp_path: Path
 ) -> None:
     canaries = list(broken(release_stack, tiny_models, tmp_path))
-    with traffic(release_stack.url, completion("tiny", 2), per_s=40) as running:
-        for canary, reason in canaries:
+    with traffic(release_stack.url, completion("tiny", 2), per_s=55) as running:
+        for canary, reason, limit_s in canaries:
             release_stack.desk.office.begin_rollout("tiny", canary.version, WRONG)
             rollout = release_stack.wait_for_end("tiny", 30)
             assert rollout.state is RolloutState.ROLLED_BACK
             assert reason in rollout.reason
             assert release_stack.state(canary) is State.FAILED
             began_s, failed_s = (release_stack.happened_s(canary, what) for what in ("loading", "failed"))
-            assert failed_s - began_s <= MOST_TO_FAIL_S, canary.name
+            print(f"{canary.name} failed after {failed_s - began_s:.2f} s: {rollout.reason}")
+            assert failed_s - began_s <= limit_s, canary.name
             assert release_stack.weights("tiny") == {1: 1.0}
         running.wait_for(max(0, REQUESTS_MEANWHILE - len(running.answered)))
     assert running.errors == []
@@ -113,65 +118,74 @@ def numbers(model: str) -> tuple[str, Callable[[int], dict[str, Any]]]:
     return f"/v2/models/{model}/infer", body
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A second release beside the first, and what is asked of them."""
+
+    canary: Manifest
+    asked: tuple[str, Callable[[int], dict[str, Any]]]
+    plan: Plan
+    per_s: float
+
+
 @pytest.fixture(scope="module")
 def identical(
     release_stack: ReleaseStack, tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[tuple[Manifest, Any]]]:
-    """Second releases that differ from the first in nothing, of models of all kinds, with their requests."""
-    office = release_stack.desk.office
+) -> Iterator[list[Pair]]:
+    """Releases that differ from the first in nothing, of models of all kinds."""
     multiplier = write_multiplier(tmp_path_factory.mktemp("multiplier") / "multiplier", {1: 2})
-    pairs = []
-    for model, path in (("calm", tiny_models.usual), ("calmer", tiny_models.usual), ("twice", multiplier)):
-        first = release_stack.add(model, path)
-        office.promote(model, first.version)
-        pairs.append((release_stack.add(model, path), numbers(model) if model == "twice" else texts(model)))
-        release_stack.wait_for(first, State.READY)
-    pairs.append((release_stack.add(EMBEDDINGS, EMBEDDINGS), vectors(EMBEDDINGS)))
-    release_stack.load(*(canary for canary, _ in pairs))
-    yield pairs
-    for canary, _ in pairs:
+    made = [
+        (beside_the_first(release_stack, "calm", tiny_models.usual), texts("calm")),
+        (beside_the_first(release_stack, "twice", multiplier), numbers("twice")),
+        (beside_the_first(release_stack, "doubled", multiplier), numbers("doubled")),
+        (release_stack.add(EMBEDDINGS, EMBEDDINGS), vectors(EMBEDDINGS)),
+    ]
+    yield [Pair(canary, asked, IDENTICAL, 6.0) for canary, asked in made]
+    office = release_stack.desk.office
+    for canary, _ in made:
         office.promote(canary.model, 1)
         office.unload(canary.model, canary.version)
         if canary.model != EMBEDDINGS:
             office.unload(canary.model, 1, withdraw=True)
 
 
+def beside_the_first(stack: ReleaseStack, model: str, path: Path, change: Change | None = None) -> Manifest:
+    first = stack.add(model, path)
+    stack.desk.office.promote(model, first.version)
+    return stack.add(model, path, change)
+
+
 @pytest.fixture(scope="module")
-def trials(
-    release_stack: ReleaseStack, tiny_models: TinyModels, identical: list[tuple[Manifest, Any]]
-) -> dict[str, Trial]:
+def trials(release_stack: ReleaseStack, tiny_models: TinyModels, identical: list[Pair]) -> dict[str, Trial]:
     """All at once, which takes less time: two that are wrong, and one of each identical pair."""
-    office = release_stack.desk.office
-    stable = release_stack.add("shaky", tiny_models.usual)
-    office.promote("shaky", stable.version)
-    shaky = release_stack.add("shaky", tiny_models.usual, fail_for_one_in_twenty)
-    slow = release_stack.add("tiny", tiny_models.slow)
-    release_stack.load(stable, shaky, slow)
-    chosen = [(shaky, texts("shaky"), WRONG, 30.0), (slow, texts("tiny"), WRONG, 16.0)]
-    chosen += [(canary, asked, IDENTICAL, 10.0) for canary, asked in identical]
-    return under_traffic(release_stack, chosen)
+    shaky = beside_the_first(release_stack, "shaky", tiny_models.usual, fail_for_one_in_twenty)
+    slow = release_stack.add("tiny", tiny_models.slow, max_tokens_in_paged_kv_cache="1024")
+    release_stack.load(*(pair.canary for pair in identical), shaky, slow)
+    wrong = [Pair(shaky, texts("shaky"), WRONG, 25.0), Pair(slow, texts("tiny"), WRONG, 8.0)]
+    return under_traffic(release_stack, [*wrong, *identical])
 
 
 def under_traffic(
-    stack: ReleaseStack, chosen: list[tuple[Manifest, Any, Plan, float]], *, to_the_end: bool = False
+    stack: ReleaseStack, pairs: Sequence[Pair], *, to_the_end: bool = False
 ) -> dict[str, Trial]:
     """Until each is rolled back or has nothing held against it; the good ones are promoted then."""
     office = stack.desk.office
     with ExitStack() as closing:
         running = {}
-        for canary, (path, body), _, per_s in chosen:
-            sending = traffic(stack.url, body, per_s, path=path)
-            running[canary.model] = closing.enter_context(sending)
+        for pair in pairs:
+            path, body = pair.asked
+            sending = traffic(stack.url, body, pair.per_s, path=path)
+            running[pair.canary.model] = closing.enter_context(sending)
         began_s = time.time()
-        for canary, _, plan, _ in chosen:
-            office.begin_rollout(canary.model, canary.version, plan)
-        for canary, _, _, _ in chosen:
-            until(lambda: is_decided(stack, canary.model, to_the_end), f"{canary.name}: undecided", 180)  # noqa: B023
+        for pair in pairs:
+            office.begin_rollout(pair.canary.model, pair.canary.version, pair.plan)
+        for canary in [pair.canary for pair in pairs]:
+            until(partial(is_decided, stack, canary.model, to_the_end), f"{canary.name}: undecided", 180)
             if not stack.rollout(canary.model).state.is_over:
                 office.promote(canary.model, canary.version, "nothing speaks against it")
     return {
-        canary.model: Trial(canary, running[canary.model], stack.rollout(canary.model), began_s)
-        for canary, *_ in chosen
+        model: Trial(pair.canary, running[model], stack.rollout(model), began_s)
+        for model, pair in ((pair.canary.model, pair) for pair in pairs)
     }
 
 
@@ -211,30 +225,28 @@ def test_one_that_is_twice_as_slow_between_tokens_is_rolled_back(
 ) -> None:
     trial = trials["tiny"]
     assert_rolled_back_in_time(release_stack, trial)
-    assert trial.rollout.reason.startswith(("inter-token latency: ", "time to first token: "))
+    assert trial.rollout.reason.startswith("inter-token latency: ")
     assert trial.running.errors == []
     assert release_stack.weights("tiny") == {1: 1.0}
 
 
 def test_identical_ones_are_not_rolled_back(
-    release_stack: ReleaseStack, trials: dict[str, Trial], identical: list[tuple[Manifest, Any]], full: bool
+    release_stack: ReleaseStack, trials: dict[str, Trial], identical: list[Pair], full: bool
 ) -> None:
     """Four of them; at full length twenty, each to its end."""
-    pairs = [trials[canary.model] for canary, _ in identical]
-    for trial in pairs:
-        assert trial.rollout.state is RolloutState.PROMOTED, figures(trial)
-        assert trial.running.errors == []
+    for pair in identical:
+        assert_promoted(trials[pair.canary.model])
     for turn in range(4 if full else 0):
-        # The former canary is stable now, and the other one its canary.
-        chosen = [
-            (
-                release_stack.find_version(canary.model, 1 if turn % 2 == 0 else canary.version),
-                asked,
-                IDENTICAL,
-                15.0,
-            )
-            for canary, asked in identical
+        # The former canary is stable now, and the other one is its canary.
+        versions = [1 if turn % 2 == 0 else pair.canary.version for pair in identical]
+        pairs = [
+            replace(pair, canary=release_stack.find_version(pair.canary.model, version), per_s=15.0)
+            for pair, version in zip(identical, versions, strict=True)
         ]
-        for trial in under_traffic(release_stack, chosen, to_the_end=True).values():
-            assert trial.rollout.state is RolloutState.PROMOTED, figures(trial)
-            assert trial.running.errors == []
+        for trial in under_traffic(release_stack, pairs, to_the_end=True).values():
+            assert_promoted(trial)
+
+
+def assert_promoted(trial: Trial) -> None:
+    assert trial.rollout.state is RolloutState.PROMOTED, figures(trial)
+    assert trial.running.errors == []

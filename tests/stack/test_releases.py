@@ -119,7 +119,8 @@ def test_a_split_is_kept_to_and_every_key_stays_in_its_arm_over_a_restart(
     after = asyncio.run(arms_of(release_stack, range(KEYS_ASKED_AGAIN)))
     assert after == {key: before[key] for key in range(KEYS_ASKED_AGAIN)}
     assert len(set(after.values())) == 2
-    release_stack.desk.office.promote("tiny", 1)
+    # With no weight it stays loaded.
+    release_stack.command("split", "tiny", "1=100%", f"{other_words.version}=0%")
 
 
 def is_ready(stack: ReleaseStack) -> bool:
@@ -151,7 +152,7 @@ def test_a_shadow_is_compared_and_never_heard(
     release_stack: ReleaseStack, other_words: Manifest, tiny_models: TinyModels
 ) -> None:
     twin = release_stack.add("tiny", tiny_models.usual)
-    release_stack.load(twin, other_words)
+    release_stack.load(twin)
     expected = release_stack.ask("tiny@1")
     for shadow, outcome in ((other_words, "different"), (twin, "equal")):
         labels = {"model": "tiny", "release": str(shadow.version), "outcome": outcome}
@@ -188,4 +189,5 @@ def test_the_same_model_in_two_precisions_answers_sensibly_twice(
         assert sorted(answers) == [1, made.version]
         assert all("Paris" in said for said in answers.values()), answers
         releases.unload(made)
+        releases.wait_for(made, State.UNLOADED)
         releases.desk.office.forget(made.model, made.version)

@@ -15,7 +15,6 @@ from google.protobuf.json_format import MessageToJson
 
 from benchmarks.traffic import traffic
 from launcher.settings import StackSettings
-from router.releases.life import State
 from router.releases.manifest import Manifest
 from router.rollouts.records import RolloutState
 from tests.router.kserve.asking import grpc_input, http_input
@@ -26,6 +25,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 EMBEDDINGS = StackSettings().embeddings
 CANARY = ("--steps", "50%,100%", "--min-requests", "5", "--min-duration", "1s")
 RELOADED_AT_PER_S = 200.0
+OTHER_DELAY_US = 5000
+USUAL_DELAY_US = 500
 # The goal on a quiet machine is 150 ms more than usual.
 MOST_LATENCY_S = 5.0
 
@@ -40,8 +41,7 @@ def doublers(
         release_stack.command("add", "doubler", str(path), "--from-version", version)
     first, second = (release_stack.find_version("doubler", version) for version in (1, 2))
     release_stack.command("promote", "doubler@1")
-    release_stack.wait_for(first, State.READY)
-    release_stack.command("load", "doubler@2")
+    release_stack.load(first, second)
     yield first, second
     release_stack.command("promote", "doubler@1")
     release_stack.command("unload", "doubler@2", "--no-wait")
@@ -115,19 +115,21 @@ async def test_another_queue_delay_is_loaded_under_traffic_and_no_request_fails(
     def body(number: int) -> dict[str, Any]:
         return {"model": EMBEDDINGS, "input": f"number {number}"}
 
-    with traffic(release_stack.url, body, RELOADED_AT_PER_S, path="/v1/embeddings") as running:
-        async with release_stack.control() as control:
-            await asyncio.sleep(2)
-            before = len(running.answered)
+    async with release_stack.control() as control:
+
+        async def reload(delay_us: int) -> None:
             config = await control.config("embeddings")
-            usual_us = config.dynamic_batching.max_queue_delay_microseconds
-            for delay_us in (5000, usual_us):
-                config.dynamic_batching.max_queue_delay_microseconds = delay_us
-                await control.load("embeddings", MessageToJson(config, preserving_proto_field_name=True))
-                found = await control.config("embeddings")
-                assert found.dynamic_batching.max_queue_delay_microseconds == delay_us
-            reloaded = len(running.answered)
-            await asyncio.to_thread(running.wait_for, max(0, (1600 if full else 600) - reloaded))
+            config.dynamic_batching.max_queue_delay_microseconds = delay_us
+            await control.load("embeddings", MessageToJson(config, preserving_proto_field_name=True))
+            found = await control.config("embeddings")
+            assert found.dynamic_batching.max_queue_delay_microseconds == delay_us
+
+        with traffic(release_stack.url, body, RELOADED_AT_PER_S, path="/v1/embeddings") as running:
+            await asyncio.to_thread(running.wait_for, 200)
+            before = len(running.answered)
+            await reload(OTHER_DELAY_US)
+            await asyncio.to_thread(running.wait_for, 1200 if full else 100)
+        await reload(USUAL_DELAY_US)
     assert running.errors == []
     usual_s = float(np.median([each.took_s for each in running.answered[:before]]))
     added_s = max(each.took_s for each in running.answered) - usual_s

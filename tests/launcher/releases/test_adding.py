@@ -287,6 +287,7 @@ def test_a_broken_checkpoint_is_refused_and_nothing_is_left(
         ("no such field: 1", "config.pbtxt"),
         (TENSORS_CONFIG.replace('"python"', '"onnxruntime"'), "needs the backend 'onnxruntime'"),
         ('name: "x" platform: "tensorrt_plan"', "needs the backend 'tensorrt'"),
+        ('backend: "python" instance_group { name: "my group" }', "instance_group with the name 'my group'"),
         ('name: "x" platform: "ensemble"', "is an ensemble, whose steps are models of their own"),
         ('name: "x" backend: "python" default_model_filename: "other.py"', "it has no 10/other.py"),
     ],
@@ -310,6 +311,49 @@ def test_a_triton_model_without_a_version_or_with_odd_files_is_refused(
     (tmp_path / "empty" / "config.pbtxt").write_text(TENSORS_CONFIG)
     assert "has no version directory" in inflight.refusal("add", "twice", str(tmp_path / "empty"))
     assert inflight.files() == [".lock"]
+
+
+def test_links_are_followed_and_those_that_lead_in_a_circle_are_refused(
+    inflight: Shell, tmp_path: Path
+) -> None:
+    source = write_triton_model(tmp_path / "doubling")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "weights.bin").write_bytes(b"1234")
+    (source / "10" / "linked").symlink_to(tmp_path / "elsewhere")
+    inflight("add", "twice", str(source))
+    copied = inflight.repository / "twice.1" / "1" / "linked" / "weights.bin"
+    assert (copied.read_bytes(), copied.parent.is_symlink()) == (b"1234", False)
+    for target in ("..", ".", "../.."):
+        (tmp_path / "elsewhere" / "round").symlink_to(source / "10" / target)
+        assert "leads back to a directory that it lies in" in inflight.refusal("add", "twice", str(source))
+        (tmp_path / "elsewhere" / "round").unlink()
+
+
+def test_what_may_run_may_run_in_the_release_too(inflight: Shell, tmp_path: Path) -> None:
+    source = write_triton_model(tmp_path / "doubling")
+    (source / "triton_python_backend_stub").write_text("#!/bin/sh\n")
+    (source / "triton_python_backend_stub").chmod(0o755)
+    inflight("add", "twice", str(source))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (inflight.repository / "twice.1").iterdir()}
+    assert (modes["triton_python_backend_stub"], modes["labels.txt"]) == (0o555, 0o444)
+
+
+def test_a_directory_whose_number_begins_with_0_is_no_version(inflight: Shell, tmp_path: Path) -> None:
+    source = write_triton_model(tmp_path / "doubling")
+    (source / "010").mkdir()
+    (source / "010" / "model.py").write_text("VERSION = 0\n")
+    inflight("add", "twice", str(source))
+    model = inflight.repository / "twice.1"
+    assert (model / "1" / "model.py").read_text() == "VERSION = 10\n"
+    assert (model / "010" / "model.py").read_text() == "VERSION = 0\n"
+
+
+def test_a_number_is_not_used_again(inflight: Shell, tmp_path: Path) -> None:
+    source = str(write_triton_model(tmp_path / "doubling"))
+    inflight("add", "twice", source)
+    inflight("remove", "twice@1")
+    assert "its number is not used again" in inflight.refusal("add", "twice", source, "--version", "1")
+    assert "twice@2 is added" in inflight("add", "twice", source)
 
 
 def test_a_model_whose_file_tells_its_backend_is_recognised(inflight: Shell, tmp_path: Path) -> None:

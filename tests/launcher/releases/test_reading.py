@@ -31,7 +31,7 @@ def test_any_text_is_a_share_or_refused(text: str) -> None:
         assert 0 <= reading.share(text) <= 1
 
 
-@pytest.mark.parametrize("text", ["", "1", "=0.1", "x=0.1", "0=0.1", "1=2", "1=150%", "1=nan", "-1=0.1"])
+@pytest.mark.parametrize("text", ["", "1", "=0.1", "x=0.1", "0=0.1", "1=2", "1=150%", "1=nan", "-1=0.1", "12345678901=1"])
 def test_what_is_no_version_with_a_share_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="for instance"):
         reading.arm(text)
@@ -45,6 +45,13 @@ def test_an_arm_and_a_shadow_are_a_version_and_a_share() -> None:
     assert reading.shadow(None) is None
     with pytest.raises(ValueError, match="above 0"):
         reading.shadow("3=0")
+
+
+def test_steps_that_are_too_short_for_latencies_are_remarked_upon() -> None:
+    assert reading.remark_on(reading.plan(None, None, "20s", [])) is None
+    remark = reading.remark_on(reading.plan(None, None, "5s", []))
+    assert remark is not None
+    assert "latencies are compared only in steps that last 20 s or more" in remark
 
 
 def test_durations_have_a_unit() -> None:

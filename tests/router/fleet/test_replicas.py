@@ -6,6 +6,8 @@ import asyncio
 import math
 import time
 
+import pytest
+
 from router.fleet.health import Failure
 from router.fleet.replicas import Fleet
 from router.metrics import Metrics
@@ -113,6 +115,24 @@ async def test_nobody_waits_for_a_server_that_is_gone() -> None:
     assert not await asyncio.wait_for(replicas.wait_for_one(30), 1)
 
 
+@pytest.mark.parametrize("is_forgotten", [False, True])
+async def test_nobody_waits_for_a_release_that_is_taken_out_of_service(is_forgotten: bool) -> None:
+    """While its process was being revived."""
+    fleet = Fleet([each.server for each in fleet_of(nothing)[0].replicas])
+    replicas = fleet.set_of(MANIFEST)
+    (replica,) = replicas.replicas
+    replica.is_loaded = True
+    replica.mark_down("a process died", time.monotonic(), reviving=True)
+    waiting = asyncio.ensure_future(replicas.wait_for_one(30))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    if is_forgotten:
+        fleet.forget(MANIFEST.name)
+    else:
+        replica.is_loaded = False
+    assert not await asyncio.wait_for(waiting, 1)
+
+
 def test_a_fleet_keeps_one_set_for_each_release() -> None:
     fleet = Fleet([])
     found = fleet.set_of(MANIFEST)
@@ -138,6 +158,7 @@ def test_the_figures_say_what_each_replica_does() -> None:
         'inflight_replica_up{model="smol",release="1",server="s0"} 1.0',
         'inflight_replica_up{model="smol",release="1",server="s1"} 0.0',
         'inflight_replica_outstanding_tokens{model="smol",release="1",server="s0"} 7.0',
+        'inflight_replica_requests_total{model="smol",release="1",server="s0"} 1.0',
         'inflight_retries_total{model="smol",release="1"} 0.0',
         'inflight_replays_total{model="smol",release="1"} 3.0',
     ):

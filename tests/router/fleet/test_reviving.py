@@ -30,6 +30,7 @@ class FakeControl:
 @dataclass
 class FakePatient:
     name: str = "m@1 on a"
+    release: str = "m@1"
     broken: set[str] = field(default_factory=lambda: {"engine"})
     control: FakeControl = field(default_factory=FakeControl)
     told: list[str] = field(default_factory=list)
@@ -73,6 +74,18 @@ async def test_only_the_router_in_control_revives() -> None:
     in_control[0] = True
     await attend(reviver, patient)
     assert patient.told == ["begins", "revived"]
+
+
+async def test_what_was_tampered_with_is_not_loaded_again(caplog: pytest.LogCaptureFixture) -> None:
+    patient, asked = FakePatient(), []
+
+    async def find_fault(release: str) -> str | None:
+        asked.append(release)
+        return "model.py has changed since it was added"
+
+    await attend(Reviver(lambda: True, Clock(), find_fault), patient)
+    assert (patient.control.revivals, patient.told, asked) == ([], ["begins", "failed"], ["m@1"])
+    assert "model.py has changed since it was added" in caplog.text
 
 
 async def test_without_the_secret_nothing_is_tried() -> None:

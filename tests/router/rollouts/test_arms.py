@@ -24,6 +24,7 @@ from router.rollouts.arms import (
     stats_to_json,
 )
 from router.rollouts.records import ArmFigures
+from router.stages import EngineTimes
 from router.store.access import StoreAccess
 from router.store.database import Store
 from tests.fakes.pipeline import FakePipeline, words
@@ -66,6 +67,12 @@ def test_what_makes_no_text_has_the_time_of_the_whole_answer_and_no_tokens() -> 
 
 def test_one_token_has_no_time_between_tokens() -> None:
     assert sample_of(record(completion_tokens=1), False).between_tokens_s is None
+
+
+def test_the_engines_own_clock_tells_the_time_between_tokens() -> None:
+    """Here all of them have come in one bundle at the end."""
+    bundled = record(first_token_s=13.4, engine=EngineTimes(900.0, 900.1, 900.2, 904.2))
+    assert sample_of(bundled, False).between_tokens_s == pytest.approx(0.2)
 
 
 async def test_figures_are_written_by_step_and_version_and_read_back(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 import sqlalchemy as sql
+from sqlalchemy import Connection
 
 from router.releases.canary import ArmStats, Plan, Sample
 from router.releases.evidence import Proportion
@@ -17,6 +18,7 @@ from router.releases.model_split import ModelSplit
 from router.rollouts import canaries, records
 from router.rollouts.arms import stats_to_json
 from router.rollouts.canaries import CanaryRunner
+from router.rollouts.next_steps import Situation
 from router.rollouts.records import GoldenPrompt, Rollout, RolloutState
 from router.rollouts.writing import last_change
 from router.store.access import StoreAccess
@@ -373,6 +375,41 @@ async def test_golden_prompts_that_cannot_be_asked_are_tried_until_they_can(stag
     for _ in range(3):
         await stage.tick()
     assert stage.rollout.progress.step == 0
+
+
+async def test_golden_prompts_that_never_can_be_asked_end_the_rollout(stage: Stage) -> None:
+    stage.golden.broken = OSError("no template")
+    stage.begin(golden=GOLDEN)
+    put(stage.store, 2, State.READY)
+    for _ in range(40):
+        if (await stage.tick()).state.is_over:
+            break
+    assert stage.rollout.state is RolloutState.ROLLED_BACK
+    assert "they could not be asked" in stage.rollout.reason
+    assert stage.split().arms == ((1, 1.0),)
+    assert len(stage.golden.asked) == 10
+
+
+async def test_a_standby_that_is_unloaded_in_the_middle_of_a_decision_stays_away(stage: Stage) -> None:
+    acts = office(stage.store)
+    acts.add(manifest(3))
+    put(stage.store, 3, State.READY)
+    acts.promote(MODEL, 3)
+    acts.begin_rollout(MODEL, 2, PLAN)
+    put(stage.store, 2, State.READY)
+    read = stage.access.read
+
+    async def read_and_be_overtaken(act: Callable[[Connection], list[Situation]]) -> list[Situation]:
+        found = await read(act)
+        acts.unload(MODEL, 1)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage.access, "read", read_and_be_overtaken)
+        assert (await stage.tick()).progress.step == -1, "what was decided was of another split"
+    assert (await stage.tick()).progress.step == 0
+    assert stage.split().standby is None
+    assert not find(stage.store, 1).wanted
 
 
 async def test_what_a_person_does_in_between_is_not_overwritten(stage: Stage) -> None:

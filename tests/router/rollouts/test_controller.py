@@ -245,6 +245,24 @@ async def test_a_release_that_was_tampered_with_never_reaches_triton(world: Worl
     assert world.one.control.told == []
 
 
+async def test_a_release_that_is_changed_while_triton_reads_it_is_taken_out_again(world: World) -> None:
+    world.add(1)
+    config = world.releases_dir / "repository" / "smol.1" / "config.pbtxt"
+    load = world.one.control.load
+
+    async def load_what_was_changed(model: str, config_json: str | None = None) -> None:
+        config.write_text("changed")
+        await load(model, config_json)
+
+    world.one.control.load = load_what_was_changed  # type: ignore[method-assign]  # one that is overtaken
+    office(world.store).load(MODEL, 1)
+    async with controlling(world) as controller:
+        await settle(controller)
+    assert world.state(1) is State.FAILED
+    assert find(world.store, 1).reason.startswith("smol.1/config.pbtxt has 7 bytes")
+    assert "unload smol.1" in world.one.control.told
+
+
 async def test_a_release_that_cannot_fit_is_refused_with_the_figures(world: World) -> None:
     world.add(1, needs_bytes=12 << 30)
     world.available_bytes = 4 << 30

@@ -22,6 +22,16 @@ from router.rollouts.scrubbing import scrub
         ),
         ("1/2 of the weights and/or more", "1/2 of the weights and/or more"),
         ("file:///srv/model", "model"),
+        (
+            "load failed for model 'm.7': ensemble 'm.7' depends on 'm.7.postprocessing' which has no loaded "
+            "version. Model 'm.7.postprocessing' loading failed with error: version 7 is at UNAVAILABLE "
+            "state: Internal: RuntimeError: it does not want to",
+            "m.7.postprocessing: RuntimeError: it does not want to",
+        ),
+        (
+            "load failed for model 'm.7': version 7 is at UNAVAILABLE state: Invalid argument: no backend",
+            "m.7: no backend",
+        ),
     ],
 )
 def test_people_read_what_it_is_about_and_not_where_it_is(said: str, told: str | None) -> None:

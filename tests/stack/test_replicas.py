@@ -1,0 +1,237 @@
+"""Triton servers that are killed: with another one no answer is lost; alone they fail at once and return."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import psutil
+import pytest
+
+from benchmarks.stack import RunningStack, running_stack
+from tests.stack.releasing import quick_engine
+
+if TYPE_CHECKING:
+    from tests.stack.conftest import TinyModels
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+STREAMS = 32
+ANSWER_TOKENS = 50
+# In which nothing is heard of an answer; a busy machine takes several times as long to say it all again.
+GAP_LIMIT_S = 3.0 + 7.0
+# What is said must be the same again however it is asked for; each stream is one of these.
+KINDS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0},
+    {"temperature": 1.0, "seed": 7},
+    {"temperature": 1.0, "seed": 8, "n": 2},
+    {"temperature": 0.7, "seed": 9, "logprobs": 2},
+    {"temperature": 0, "echo": True},
+    {"temperature": 0, "echo": True, "logprobs": 1},
+    {"temperature": 1.0, "seed": 10, "stop": ["\u2603 never"]},
+)
+SERVERS = ("triton-0", "triton-1")
+
+
+@dataclass
+class Answer:
+    """What a stream said: a text and log probabilities a choice, the usage, and the longest silence in it."""
+
+    texts: dict[int, str] = field(default_factory=dict)
+    logged: dict[int, list[Any]] = field(default_factory=dict)
+    usage: dict[str, Any] = field(default_factory=dict)
+    finish: set[str] = field(default_factory=set)
+    error: str = ""
+    gap_s: float = field(default=0.0, compare=False)
+
+    def take(self, event: dict[str, Any]) -> None:
+        self.error = event.get("error", {}).get("message", self.error)
+        self.usage = event.get("usage") or self.usage
+        for choice in event.get("choices", ()):
+            index = choice["index"]
+            self.texts[index] = self.texts.get(index, "") + choice["text"]
+            if choice.get("logprobs"):
+                log = choice["logprobs"]
+                pairs = zip(log["tokens"], log["token_logprobs"], log["text_offset"], strict=True)
+                self.logged.setdefault(index, []).extend(pairs)
+            if choice["finish_reason"]:
+                self.finish.add(choice["finish_reason"])
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_models: TinyModels, data_dir: Path) -> Iterator[RunningStack]:
+    """Not shared with other tests: its servers are killed."""
+    engine = {**quick_engine(), "max_tokens_in_paged_kv_cache": "16384"}
+    with running_stack(engine, str(tiny_models.slow), data_dir, triton_servers=2) as running:
+        yield running
+
+
+def client(stack: RunningStack) -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=None)
+    return httpx.AsyncClient(base_url=stack.url, timeout=60, limits=limits)
+
+
+def tritons(stack: RunningStack) -> dict[str, psutil.Process]:
+    """By their ports, as the router counts them."""
+    family = psutil.Process(stack.process.pid).children(recursive=True)
+    found = {}
+    for number, url in enumerate(stack.triton_grpc_urls):
+        port = url.rpartition(":")[2]
+        for member in family:
+            if member.name() == "tritonserver" and f"--grpc-port={port}" in member.cmdline():
+                found[f"triton-{number}"] = member
+    return found
+
+
+def body_of(stack: RunningStack, number: int) -> dict[str, Any]:
+    return {
+        "model": stack.model,
+        "prompt": f"Tell me about number {number}",
+        "max_tokens": ANSWER_TOKENS,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **KINDS[number % len(KINDS)],
+    }
+
+
+async def events(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async with http.stream("POST", "/v1/completions", json=body) as response:
+        if response.status_code != 200:
+            pytest.fail((await response.aread()).decode())
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                yield json.loads(line.removeprefix("data: "))
+
+
+async def ask(http: httpx.AsyncClient, body: dict[str, Any], begun: asyncio.Event | None = None) -> Answer:
+    answer, last_s = Answer(), time.monotonic()
+    async for event in events(http, body):
+        now_s = time.monotonic()
+        answer.gap_s, last_s = max(answer.gap_s, now_s - last_s), now_s
+        answer.take(event)
+        if begun is not None:
+            begun.set()
+    return answer
+
+
+async def figures(http: httpx.AsyncClient, name: str, label: str, model: str) -> dict[str, float]:
+    text = (await http.get("/metrics")).text
+    rows = re.findall(rf"^{name}{{([^}}]*)}} (\S+)$", text, re.M)
+    labelled = [(dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)) for labels, value in rows]
+    return {labels[label]: value for labels, value in labelled if labels["model"] == model}
+
+
+async def total(http: httpx.AsyncClient, name: str, model: str) -> float:
+    return sum((await figures(http, name, "release", model)).values())
+
+
+async def up(http: httpx.AsyncClient, stack: RunningStack) -> set[str]:
+    found = await figures(http, "inflight_replica_up", "server", stack.model)
+    return {server for server, value in found.items() if value == 1}
+
+
+async def busy(http: httpx.AsyncClient, stack: RunningStack) -> set[str]:
+    found = await figures(http, "inflight_replica_outstanding_tokens", "server", stack.model)
+    return {server for server, value in found.items() if value > 0}
+
+
+async def sent(http: httpx.AsyncClient, stack: RunningStack) -> dict[str, float]:
+    return await figures(http, "inflight_replica_requests_total", "server", stack.model)
+
+
+async def server_of(http: httpx.AsyncClient, stack: RunningStack, prompt: str) -> str:
+    """Who answers it; nothing else is under way."""
+    before = await sent(http, stack)
+    await ask(http, {**body_of(stack, 0), "prompt": prompt, "max_tokens": 1})
+    (server,) = (name for name, count in (await sent(http, stack)).items() if count > before[name])
+    return server
+
+
+async def until_up(http: httpx.AsyncClient, stack: RunningStack, servers: set[str], limit_s: float) -> float:
+    began_s = time.monotonic()
+    while await up(http, stack) != servers:
+        assert time.monotonic() - began_s < limit_s, f"only {await up(http, stack)} are up"
+        await asyncio.sleep(0.05)
+    return time.monotonic() - began_s
+
+
+async def test_no_answer_is_lost_with_one_of_two_servers(pair: RunningStack) -> None:
+    bodies = [body_of(pair, number) for number in range(STREAMS)]
+    async with client(pair) as http:
+        expected = await asyncio.gather(*(ask(http, body) for body in bodies))
+        delivered = await total(http, "inflight_completion_tokens_total", pair.model)
+        begun = [asyncio.Event() for _ in bodies]
+        running = [
+            asyncio.create_task(ask(http, body, event)) for body, event in zip(bodies, begun, strict=True)
+        ]
+        await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), 30)
+        assert await busy(http, pair) == set(SERVERS)
+        tritons(pair)["triton-0"].kill()
+        # Who is gone is sent nothing more, and what it would have been sent is answered all the same.
+        await until_up(http, pair, {"triton-1"}, 1)
+        before = await sent(http, pair)
+        later = [asyncio.create_task(ask(http, body)) for body in bodies[:8]]
+        answers = await asyncio.wait_for(asyncio.gather(*running), 60)
+        assert answers == expected
+        assert await asyncio.gather(*later) == expected[:8]
+        assert (await sent(http, pair))["triton-1"] >= before["triton-1"] + len(later)
+        assert await total(http, "inflight_replays_total", pair.model) > 0
+        delivered = await total(http, "inflight_completion_tokens_total", pair.model) - delivered
+        assert delivered == sum(answer.usage["completion_tokens"] for answer in (*answers, *expected[:8]))
+        assert await busy(http, pair) == set(), "nothing is counted that has ended"
+    for number, answer in enumerate(answers):
+        assert (answer.error, answer.finish) == ("", {"length"})
+        assert answer.usage["completion_tokens"] == ANSWER_TOKENS * bodies[number].get("n", 1)
+    gap_s = max(answer.gap_s for answer in answers)
+    print(f"the longest silence: {gap_s:.2f} s, before {max(answer.gap_s for answer in expected):.2f} s")
+    assert gap_s <= GAP_LIMIT_S
+
+
+async def test_a_server_that_comes_back_gets_its_conversations_back(pair: RunningStack) -> None:
+    async with client(pair) as http:
+        await until_up(http, pair, set(SERVERS), 60)
+        openings = [f"Conversation {number}. " + "All of it is known. " * 40 for number in range(8)]
+        homes = {opening: await server_of(http, pair, opening + "First") for opening in openings}
+        assert set(homes.values()) == set(SERVERS)
+        for opening, home in homes.items():
+            assert await server_of(http, pair, opening + "First, second and third") == home
+        tritons(pair)["triton-1"].kill()
+        for opening in openings:
+            assert await server_of(http, pair, opening + "Second") == "triton-0"
+        await until_up(http, pair, set(SERVERS), 60)
+        assert {opening: await server_of(http, pair, opening + "Last") for opening in openings} == homes
+
+
+async def test_the_only_server_fails_its_streams_at_once_and_comes_back(
+    tiny_models: TinyModels, data_dir: Path
+) -> None:
+    with running_stack(quick_engine(), str(tiny_models.usual), data_dir) as stack:
+        async with client(stack) as http:
+            expected = await ask(http, body_of(stack, 1))
+            bodies = [{**body_of(stack, number), "max_tokens": 1000} for number in range(8)]
+            begun = [asyncio.Event() for _ in bodies]
+            running = [
+                asyncio.create_task(ask(http, body, event)) for body, event in zip(bodies, begun, strict=True)
+            ]
+            await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), 30)
+            tritons(stack)["triton-0"].kill()
+            killed_s = time.monotonic()
+            answers = await asyncio.gather(*running)
+            print(f"failed after {time.monotonic() - killed_s:.2f} s")
+            assert time.monotonic() - killed_s <= 1.0
+            assert {answer.error for answer in answers} == {"the model cannot answer at the moment"}
+            refused = await http.post("/v1/completions", json={"model": stack.model, "prompt": "Hello"})
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) > 0
+            await until_up(http, stack, {"triton-0"}, 30)
+            print(f"served again after {time.monotonic() - killed_s:.2f} s")
+            assert time.monotonic() - killed_s <= 15.0
+            assert await ask(http, body_of(stack, 1)) == expected
