@@ -167,25 +167,22 @@ class Registry:
         return iter(self.of(ServedModel))
 
     def _choose(self, name: str, record: Record | None) -> Served:
-        model, pinned = _read_name(name)
+        model, pinned = (name, None) if name in self._lineups else _read_name(name)
         if pinned is None and record is not None and record.pinned_release:
             _, pinned = _read_name(f"{model}@{record.pinned_release}")
         lineup = self._lineups.get(model)
         if lineup is None:
             raise _unknown(name)
-        stable = lineup.stable
-        if stable is None:
+        if not lineup.releases:
             raise InflightError(ErrorKind.OVERLOADED, f"no release of the model '{model}' is loaded")
         if pinned is not None:
             served = lineup.releases.get(pinned)
-            if served is None:
-                there = ", ".join(f"{model}@{version}" for version in sorted(lineup.releases))
-                message = f"The release '{model}@{pinned}' is not served; there are {there}"
-                raise InflightError(ErrorKind.MODEL_NOT_FOUND, message, "model")
-        elif record is None:
-            served = stable
         else:
-            served = self._divided(lineup, record) or stable
+            served = (None if record is None else self._divided(lineup, record)) or lineup.stable
+        if served is None:
+            there = ", ".join(f"{model}@{version}" for version in sorted(lineup.releases))
+            message = f"The release '{model}@{pinned}' is not served; there are {there}"
+            raise InflightError(ErrorKind.MODEL_NOT_FOUND, message, "model")
         if record is not None:
             record.model_version = str(served.version)
             record.rollout = (lineup.split.rollout_id, lineup.split.step) if pinned is None else (None, 0)
@@ -193,8 +190,8 @@ class Registry:
 
     def _divided(self, lineup: Lineup, record: Record) -> Served | None:
         split = lineup.split
-        if len(split.arms) == 1 and split.arms[0][0] in lineup.releases:
-            return lineup.releases[split.arms[0][0]]
+        if len(split.arms) == 1:
+            return lineup.releases.get(split.arms[0][0])
         asking = Asking(record.request_id, record.tenant, record.user, record.conversation)
         version = choose_version(lineup.divided, split.sticky, asking, lineup.releases.keys())
         return None if version is None else lineup.releases[version]

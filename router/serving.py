@@ -101,7 +101,7 @@ class Builder:
         def make(replicas: ReplicaSet) -> ServedEmbedder:
             return ServedEmbedder(
                 manifest.model,
-                FleetEmbedder(replicas),
+                FleetEmbedder(replicas, self._settings),
                 limits,
                 version=manifest.version,
                 triton_name=manifest.entry,
@@ -113,6 +113,6 @@ class Builder:
         config = read_config(self._repository / manifest.entry / "config.pbtxt")
 
         def make(replicas: ReplicaSet) -> Served:
-            return served_tensors(manifest, config, FleetTensors(replicas))
+            return served_tensors(manifest, config, FleetTensors(replicas, self._settings))
 
         return make

@@ -127,6 +127,9 @@ def history(
     if as_json:
         show_json([asdict(each) for each in found])
         return
+    if not found:
+        print(f"Nothing has happened to releases{'' if model is None else f' of {model}'} yet.")
+        return
     rows = (
         (moment(each.at_s), each.model if each.version is None else f"{each.model}@{each.version}", each.what,
          each.reason)

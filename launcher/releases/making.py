@@ -136,7 +136,8 @@ class Maker:
             raise CheckpointError(f"{folder} has no version {source_version}")
         config = check_triton_model(folder, source_version, backends_of(self.project_root))
         with_parameters(config, dict(self.order.given))
-        members = write_one(folder, source_version, config, work, self.order.model, version)
+        with self.console.stage("Copying the model"):
+            members = write_one(folder, source_version, config, work, self.order.model, version)
         files = self._own_files(work)
         weights = [mark for mark in files if mark.path != f"{members[0]}/{CONFIG}"]
         names = {_name_in_any(mark.path, version): work / mark.path for mark in weights}

@@ -113,7 +113,12 @@ def golden_prompts(path: Path | None) -> list[GoldenPrompt]:
     """One JSON object a line: a prompt, and what its answer contains, equals or matches."""
     if path is None:
         return []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ValueError(f"--golden {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"--golden {path}: this is not UTF-8") from None
     found = [golden_prompt(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
     if not 1 <= len(found) <= MOST_GOLDEN_PROMPTS:
         raise ValueError(f"{path} has {len(found)} golden prompts; allowed: 1 to {MOST_GOLDEN_PROMPTS}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher.administration.office import AsJson, Config, DataDir, moment, show, show_json
+from launcher.administration.office import AsJson, Config, DataDir, moment, show_json
 from launcher.releases.desk import EXIT_FAILED, ModelName, ReleaseName, desk, model_named, release_named
 
 if TYPE_CHECKING:
@@ -94,12 +96,13 @@ def _facts(release: Release, short: bool) -> list[tuple[str, str]]:
     needs = f"{size(manifest.needs.weights_bytes)} of weights"
     if manifest.needs.cache_bytes:
         needs += f", up to {size(manifest.needs.cache_bytes)} of cache"
+    files = f"{size(sum(each.bytes for each in manifest.files))} in {len(manifest.files)} files"
     facts = [
         ("kind", manifest.kind.value + (", built in" if manifest.is_built_in else "")),
         ("weights", manifest.weights_sha256[:cut]),
         ("tokenizer", manifest.tokenizer_sha256[:cut]),
         ("parameters", ", ".join(f"{key}={value}" for key, value in sorted(manifest.parameters.items()))),
-        ("size", f"{size(sum(each.bytes for each in manifest.files))} in {len(manifest.files)} files"),
+        ("size", files if manifest.files else ""),
         ("needs", needs if manifest.needs.total_bytes else ""),
         ("Triton", ", ".join(manifest.members)),
         ("notes", release.notes),
@@ -122,14 +125,16 @@ def list_all(
     if as_json:
         show_json([_as_json(each) for each in found])
         return
-    rows = (
-        (each.manifest.name, each.manifest.kind.value, each.state.value,
-         each.manifest.weights_sha256[:_HASH_SHOWN],
-         ", ".join(f"{key}={value}" for key, value in sorted(each.manifest.parameters.items())),
-         moment(each.added_s), each.notes)
-        for each in found
-    )  # fmt: skip
-    show("Releases", ("release", "kind", "state", "weights", "parameters", "added", "notes"), rows)
+    if not found:
+        print(f"There are no releases{'' if model is None else f' of {model}'} yet (`inflight release add`).")
+        return
+    from rich.console import Console
+
+    from launcher.releases.tables import release_list
+
+    Console(highlight=False, width=None if sys.stdout.isatty() else 240).print(
+        release_list(found, time.time())
+    )
 
 
 def _as_json(release: Release) -> dict[str, Any]:
@@ -168,14 +173,17 @@ def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None
     """Compare every file of a release with what it was when it was added. Exit status 1: one has changed."""
     with desk(data_dir, config) as ours:
         from router.rollouts.records import find_release
-        from router.rollouts.verifying import find_tampering
+        from router.rollouts.verifying import clean_and_verify
 
         with ours.office.look() as connection:
             found = find_release(connection, *release_named(release))
-        tampering = find_tampering(found.manifest, found.digest, ours.places.root)
+        tampering = clean_and_verify(found.manifest, found.digest, ours.places.root)
     if tampering is not None:
         print(f"{found.manifest.name} is not what was added: {tampering}")
         raise typer.Exit(EXIT_FAILED)
+    if found.manifest.is_built_in:
+        print(f"{found.manifest.name} comes with the stack, which writes it anew at each start.")
+        return
     files = found.manifest.files
     total_bytes = sum(each.bytes for each in files)
     print(f"{found.manifest.name} is what was added: {len(files)} files, {total_bytes:,} bytes.")

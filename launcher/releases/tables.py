@@ -13,9 +13,12 @@ from launcher.releases.control import NOBODY_ACTS
 from router.releases.life import State
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
     from launcher.releases.status import ArmStatus, ModelStatus, RolloutStatus, Status
+    from router.rollouts.records import Release, Rollout
     from router.rollouts.shadow_figures import ShadowFigures
 
 _STYLES = {
@@ -26,6 +29,7 @@ _STYLES = {
     State.DRAINING: "yellow",
 }
 _MB = 1e6
+_OURS = "inflight_"
 
 
 def status_view(status: Status, now_s: float) -> RenderableType:
@@ -41,7 +45,7 @@ def status_view(status: Status, now_s: float) -> RenderableType:
 
 
 def _releases(model: ModelStatus, now_s: float) -> Table:
-    table = _table("release", "state", "traffic", "role", "for", "why")
+    table = _table("release", "state", "traffic", "role", "for")
     for each in model.releases:
         release = each.release
         share = f"{each.share:.1%}" if each.share else ""
@@ -53,13 +57,33 @@ def _releases(model: ModelStatus, now_s: float) -> Table:
             share,
             each.role,
             lasting(now_s - release.since_s),
-            Text(release.reason),
+        )
+    return table
+
+
+def release_list(releases: Sequence[Release], now_s: float) -> Table:
+    """What tells releases apart; `show` has the rest."""
+    table = _table("release", "kind", "state", "age", "parameters", "notes")
+    table.columns[0].no_wrap = True
+    for each in releases:
+        manifest = each.manifest
+        chosen = (f"{key.removeprefix(_OURS)}={value}" for key, value in sorted(manifest.parameters.items()))
+        table.add_row(
+            manifest.name,
+            manifest.kind.value,
+            Text(each.state.value, style=_STYLES.get(each.state, "")),
+            lasting(now_s - each.added_s),
+            Text(", ".join(chosen)),
+            Text(each.notes),
         )
     return table
 
 
 def _news(model: ModelStatus, now_s: float) -> list[RenderableType]:
-    parts: list[RenderableType] = []
+    found = [each.release for each in model.releases]
+    parts: list[RenderableType] = [
+        Text(f"{each.manifest.name} {each.state.value}: {each.reason}") for each in found if each.reason
+    ]
     if model.rollout is not None:
         parts += [Text(""), *_rollout(model.rollout, now_s)]
     parts += [Text(_compared(model.model, each)) for each in model.shadows]
@@ -100,7 +124,18 @@ def _rollout(status: RolloutStatus, now_s: float) -> list[RenderableType]:
     if rollout.golden and rollout.progress.golden_step >= -1:
         failed, note = rollout.progress.golden_failed, rollout.progress.golden_note
         parts.append(Text(f"golden prompts: {failed} of {len(rollout.golden)} failed{note and f': {note}'}"))
+    parts += [Text(line) for line in _closest_gate(rollout)]
     return [*parts, Text(f"now: {rollout.reason}")]
+
+
+def _closest_gate(rollout: Rollout) -> list[str]:
+    """How far the evidence against a canary has got, where there is any."""
+    gates = rollout.figures.get("gates", ())
+    worst = max(gates, key=lambda gate: float(gate["against"]), default=None)
+    if worst is None or not worst["against"]:
+        return []
+    share = min(worst["against"], 1.0)
+    return [f"against it: {share:.0%} of what a rollback takes, {worst['gate']}: {worst['figures']}"]
 
 
 def _arm_cells(arm: ArmStatus) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from router.rollouts.lease import LostControl
 from router.rollouts.loading import LoadFailed, ServerLost, available_memory_bytes, load, misfit
 from router.rollouts.lookout import NOT_THERE
 from router.rollouts.scrubbing import scrub
-from router.rollouts.verifying import find_tampering
+from router.rollouts.verifying import clean_and_verify
 from router.rollouts.warming import WarmingFailed, warm_release
 from router.rollouts.writing import Overtaken, is_release
 from router.store.releasing import releases
@@ -166,7 +166,7 @@ class ReleaseActs:
 
     async def _tampering(self, release: Release) -> str | None:
         directory = self._tools.releases_dir
-        return await asyncio.to_thread(find_tampering, release.manifest, release.digest, directory)
+        return await asyncio.to_thread(clean_and_verify, release.manifest, release.digest, directory)
 
     async def _load_on(self, release: Release, missing: list[Server], notes: Notes) -> list[Server]:
         """Those that have it now; raises where there are none."""

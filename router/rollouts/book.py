@@ -10,7 +10,7 @@ from python_backend.wire.errors import InflightError
 from router.registry import Lineup, Served
 from router.releases.life import State
 from router.rollouts import records
-from router.rollouts.verifying import find_tampering
+from router.rollouts.verifying import clean_and_verify
 from router.rollouts.writing import last_change
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class ReleaseBook:
         """What is wrong with the files of a release; reads them, so not for the event loop."""
         for each in self.releases:
             if each.manifest.name == name:
-                return find_tampering(each.manifest, each.digest, releases_dir)
+                return clean_and_verify(each.manifest, each.digest, releases_dir)
         return None
 
     async def refresh(self) -> None:

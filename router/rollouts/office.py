@@ -151,7 +151,10 @@ class ReleaseOffice:
         """Weights by hand. All releases in it must be ready: nobody waits for a load."""
         if not arms:
             raise ValueError("a split needs one or more releases")
-        with self._act(model, None, "split", ", ".join(f"{v}={w:g}" for v, w in arms)) as act:
+        parts = [f"{version}={weight:g}" for version, weight in arms]
+        parts += [f"sticky by {sticky.value}"] if sticky else []
+        parts += [f"shadow {shadow.version}={shadow.share:g}"] if shadow else []
+        with self._act(model, None, "split", ", ".join(parts)) as act:
             self._refuse_during_rollout(act.connection, model)
             for version in [version for version, _ in arms] + ([shadow.version] if shadow else []):
                 self._require_ready(act.connection, model, version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,24 @@ def find_tampering(manifest: Manifest, digest: str, releases_dir: Path) -> str |
         if fault := _fault_of(mark, repository):
             return fault
     return _stranger_in(manifest, repository)
+
+
+def clean_and_verify(manifest: Manifest, digest: str, releases_dir: Path) -> str | None:
+    """What is wrong with what Triton loads, or has just loaded, in a sentence."""
+    drop_bytecode(manifest, releases_dir)
+    return find_tampering(manifest, digest, releases_dir)
+
+
+def drop_bytecode(manifest: Manifest, releases_dir: Path) -> None:
+    """What Python may have left beside a release's programs: it would be run in their place, unverified.
+
+    What cannot be removed is found by `find_tampering`.
+    """
+    if manifest.is_built_in:
+        return
+    for member in manifest.members:
+        for directory in (releases_dir / "repository" / Path(member).name).rglob("__pycache__"):
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _fault_of_description(manifest: Manifest, digest: str, releases_dir: Path) -> str | None:

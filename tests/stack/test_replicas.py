@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
-STREAMS = 32
-ANSWER_TOKENS = 50
-# In which nothing is heard of an answer; a busy machine takes several times as long to say it all again.
-GAP_LIMIT_S = 3.0 + 7.0
+STREAMS = 21
+ANSWER_TOKENS = 120
+# In which nothing is heard of an answer: while it is generated again, its server is started again beside it.
+GAP_LIMIT_S = 3.0 + 12.0
 # What is said must be the same again however it is asked for; each stream is one of these.
 KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0},
@@ -69,7 +69,7 @@ class Answer:
 def pair(tiny_models: TinyModels, data_dir: Path) -> Iterator[RunningStack]:
     """Not shared with other tests: its servers are killed."""
     engine = {**quick_engine(), "max_tokens_in_paged_kv_cache": "16384"}
-    with running_stack(engine, str(tiny_models.slow), data_dir, triton_servers=2) as running:
+    with running_stack(engine, str(tiny_models.usual), data_dir, triton_servers=2) as running:
         yield running
 
 
@@ -155,12 +155,36 @@ async def server_of(http: httpx.AsyncClient, stack: RunningStack, prompt: str) -
     return server
 
 
+async def homes_of(http: httpx.AsyncClient, stack: RunningStack, turn: str) -> dict[str, str]:
+    openings = [f"Conversation {number}. " + "All of it is known. " * 40 for number in range(8)]
+    return {opening: await server_of(http, stack, f"{opening} This is {turn}") for opening in openings}
+
+
 async def until_up(http: httpx.AsyncClient, stack: RunningStack, servers: set[str], limit_s: float) -> float:
     began_s = time.monotonic()
     while await up(http, stack) != servers:
         assert time.monotonic() - began_s < limit_s, f"only {await up(http, stack)} are up"
         await asyncio.sleep(0.05)
     return time.monotonic() - began_s
+
+
+@pytest.fixture(scope="module")
+def homes(pair: RunningStack) -> dict[str, str]:
+    """Which server answers which conversation while all is well."""
+
+    async def find() -> dict[str, str]:
+        async with client(pair) as http:
+            return await homes_of(http, pair, "the first")
+
+    return asyncio.run(find())
+
+
+async def test_the_turns_of_a_conversation_go_to_one_server(
+    pair: RunningStack, homes: dict[str, str]
+) -> None:
+    assert set(homes.values()) == set(SERVERS)
+    async with client(pair) as http:
+        assert await homes_of(http, pair, "the first, and much more, and the second") == homes
 
 
 async def test_no_answer_is_lost_with_one_of_two_servers(pair: RunningStack) -> None:
@@ -190,24 +214,16 @@ async def test_no_answer_is_lost_with_one_of_two_servers(pair: RunningStack) -> 
     for number, answer in enumerate(answers):
         assert (answer.error, answer.finish) == ("", {"length"})
         assert answer.usage["completion_tokens"] == ANSWER_TOKENS * bodies[number].get("n", 1)
-    gap_s = max(answer.gap_s for answer in answers)
-    print(f"the longest silence: {gap_s:.2f} s, before {max(answer.gap_s for answer in expected):.2f} s")
-    assert gap_s <= GAP_LIMIT_S
+    assert max(answer.gap_s for answer in answers) <= GAP_LIMIT_S
 
 
-async def test_a_server_that_comes_back_gets_its_conversations_back(pair: RunningStack) -> None:
+async def test_a_server_that_comes_back_gets_its_conversations_back(
+    pair: RunningStack, homes: dict[str, str]
+) -> None:
+    """After the above: it is being started again."""
     async with client(pair) as http:
         await until_up(http, pair, set(SERVERS), 60)
-        openings = [f"Conversation {number}. " + "All of it is known. " * 40 for number in range(8)]
-        homes = {opening: await server_of(http, pair, opening + "First") for opening in openings}
-        assert set(homes.values()) == set(SERVERS)
-        for opening, home in homes.items():
-            assert await server_of(http, pair, opening + "First, second and third") == home
-        tritons(pair)["triton-1"].kill()
-        for opening in openings:
-            assert await server_of(http, pair, opening + "Second") == "triton-0"
-        await until_up(http, pair, set(SERVERS), 60)
-        assert {opening: await server_of(http, pair, opening + "Last") for opening in openings} == homes
+        assert await homes_of(http, pair, "and the last") == homes
 
 
 async def test_the_only_server_fails_its_streams_at_once_and_comes_back(
@@ -216,7 +232,7 @@ async def test_the_only_server_fails_its_streams_at_once_and_comes_back(
     with running_stack(quick_engine(), str(tiny_models.usual), data_dir) as stack:
         async with client(stack) as http:
             expected = await ask(http, body_of(stack, 1))
-            bodies = [{**body_of(stack, number), "max_tokens": 1000} for number in range(8)]
+            bodies = [{**body_of(stack, number), "max_tokens": 1000} for number in range(4)]
             begun = [asyncio.Event() for _ in bodies]
             running = [
                 asyncio.create_task(ask(http, body, event)) for body, event in zip(bodies, begun, strict=True)
@@ -225,13 +241,11 @@ async def test_the_only_server_fails_its_streams_at_once_and_comes_back(
             tritons(stack)["triton-0"].kill()
             killed_s = time.monotonic()
             answers = await asyncio.gather(*running)
-            print(f"failed after {time.monotonic() - killed_s:.2f} s")
             assert time.monotonic() - killed_s <= 1.0
             assert {answer.error for answer in answers} == {"the model cannot answer at the moment"}
             refused = await http.post("/v1/completions", json={"model": stack.model, "prompt": "Hello"})
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) > 0
             await until_up(http, stack, {"triton-0"}, 30)
-            print(f"served again after {time.monotonic() - killed_s:.2f} s")
             assert time.monotonic() - killed_s <= 15.0
             assert await ask(http, body_of(stack, 1)) == expected

@@ -74,6 +74,14 @@ def test_tritons_own_clients_reach_both_releases_of_a_users_model(
         release_stack.command("promote", "doubler@1")
 
 
+def test_what_was_unloaded_is_loaded_again_whatever_python_left_in_it(
+    release_stack: ReleaseStack, doublers: tuple[Manifest, Manifest]
+) -> None:
+    release_stack.command("unload", "doubler@2")
+    release_stack.command("load", "doubler@2")
+    release_stack.command("verify", "doubler@2")
+
+
 def multiplied(number: int) -> dict[str, Any]:
     return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [number]}]}
 

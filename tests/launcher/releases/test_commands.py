@@ -13,8 +13,10 @@ from launcher.releases.control import NOBODY_ACTS
 from router.releases.choosing import Shadow, Sticky
 from router.releases.life import State
 from router.rollouts import records
+from router.rollouts.adopting import adopt
 from tests.launcher.releases.conftest import SYNTHETIC, Shell
 from tests.launcher.releases.materials import write_checkpoint
+from tests.router.rollouts.values import built_in
 
 if TYPE_CHECKING:
     from router.releases.model_split import ModelSplit
@@ -43,6 +45,19 @@ def test_list_and_show_tell_what_there_is(served: Shell) -> None:
     for words in (kept[1]["manifest"]["weights_sha256"], kept[1]["digest"], "inflight_runtime=synthetic"):
         assert words in shown
     assert served.json("show", "m@2") == kept[1]
+
+
+def test_where_there_is_nothing_that_is_said(inflight: Shell) -> None:
+    assert inflight("list").startswith("There are no releases yet")
+    assert inflight("list", "m").startswith("There are no releases of m yet")
+    assert inflight("history", "m") == "Nothing has happened to releases of m yet.\n"
+
+
+def test_what_comes_with_the_stack_has_no_files_to_verify(inflight: Shell) -> None:
+    with inflight.store() as store:
+        adopt(store, built_in(model="m"))
+    assert "comes with the stack" in inflight("verify", "m@1")
+    assert "0 files" not in inflight("show", "m@1")
 
 
 def test_a_release_that_is_not_there_is_named_with_those_that_are(served: Shell) -> None:
@@ -143,6 +158,17 @@ def test_a_canary_is_planned_paused_resumed_and_promoted(served: Shell, tmp_path
     history = served.json("history", "m")
     assert [each["what"] for each in history[:3]] == ["rollback", "promote", "resume"]
     assert "the night shift complains" in served("history")
+
+
+def test_history_tells_all_of_a_split(served: Shell) -> None:
+    served("split", "m", "1=1", "--shadow", "2=10%", "--sticky", "tenant")
+    assert served.json("history", "m")[0]["reason"] == "1=1, sticky by tenant, shadow 2=0.1"
+
+
+def test_golden_prompts_that_cannot_be_read_are_said(served: Shell, tmp_path: Path) -> None:
+    assert "No such file" in served.refusal("canary", "m@2", "--golden", str(tmp_path / "none"))
+    (tmp_path / "latin").write_bytes(b"\xff")
+    assert "this is not UTF-8" in served.refusal("canary", "m@2", "--golden", str(tmp_path / "latin"))
 
 
 def test_steps_that_do_not_reach_all_of_the_traffic_are_refused(served: Shell) -> None:

@@ -31,7 +31,9 @@ def test_any_text_is_a_share_or_refused(text: str) -> None:
         assert 0 <= reading.share(text) <= 1
 
 
-@pytest.mark.parametrize("text", ["", "1", "=0.1", "x=0.1", "0=0.1", "1=2", "1=150%", "1=nan", "-1=0.1", "12345678901=1"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "=0.1", "x=0.1", "0=0.1", "1=2", "1=150%", "1=nan", "-1=0.1", "12345678901=1"]
+)
 def test_what_is_no_version_with_a_share_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="for instance"):
         reading.arm(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,11 @@ from launcher.releases.tables import lasting, status_view
 from launcher.releases.watching import READ_WITHIN_S, SILENCE_S, Waiting, wait_until_read, watch
 from router.releases.canary import ArmStats, Sample
 from router.releases.life import State
+from router.rollouts.comparing import Comparison
 from router.rollouts.records import list_rollouts, stats_to_json
+from router.rollouts.shadow_figures import ShadowRecorder
 from router.rollouts.writing import put_split, set_state
+from router.store.access import StoreAccess
 from router.store.releasing import arm_figures, rollouts
 from tests.launcher.releases.conftest import Shell
 
@@ -119,6 +123,9 @@ def test_what_the_stack_does_not_bring_any_more_cannot_be_loaded(served: Shell) 
     assert "m@2 is gone" in served.refusal("load", "m@2")
 
 
+GATE = {"gate": "errors", "against": 0.421, "figures": "8.3% of 12 against 0.0% of 24"}
+
+
 def rolled_out(shell: Shell) -> None:
     """m@2 in its second step, with figures of two routers."""
     shell("canary", "m@2")
@@ -127,7 +134,12 @@ def rolled_out(shell: Shell) -> None:
     with shell.store() as store, store.begin() as connection:
         (rollout,) = list_rollouts(connection, "m")
         progress = {"step": 1, "step_began_s": 900.0, "step_requests": 4, "paused": False}
-        change = {"progress": json.dumps(progress), "reason": "step 2 needs 46 more requests"}
+        gates = [{"gate": "refusals", "against": 0.0, "figures": ""}, GATE]
+        change = {
+            "progress": json.dumps(progress),
+            "reason": "step 2 needs 46 more requests",
+            "figures": json.dumps({"gates": gates}),
+        }
         connection.execute(sql.update(rollouts).values(change))
         for step, version, process, stats in (
             (0, 1, "a", good), (1, 1, "a", good), (1, 1, "b", good), (0, 2, "a", good), (1, 2, "b", bad),
@@ -165,7 +177,9 @@ def test_the_table_shows_all_of_it(served: Shell) -> None:
     shown = served("status")
     for words in (
         "m, sticky by request", "95.0%", "5.0%", "[red]out of memory", "step 2 of 4, 5.0% of the traffic",
-        "8.33%", "400.0 ms", "10.0 ms", "step 2 needs 46 more requests", "last change: promote to m@1",
+        "8.33%", "400.0 ms", "10.0 ms",
+        "against it: 42% of what a rollback takes, errors: 8.3% of 12 against 0.0% of 24",
+        "step 2 needs 46 more requests", "last change: promote to m@1",
         NOBODY_ACTS,
     ):  # fmt: skip
         assert words in shown
@@ -173,6 +187,27 @@ def test_the_table_shows_all_of_it(served: Shell) -> None:
     served("rollback", "m", "--reason", "errors: 5.00% against 0.00%")
     assert "last change: m@2 rolled back" in served("status")
     assert "errors: 5.00% against 0.00%" in served("status")
+
+
+async def test_what_was_compared_of_a_shadow_is_shown(served: Shell) -> None:
+    served("split", "m", "1=1", "--shadow", "2=50%")
+    equal = Comparison(0.0, "m", 1, 2, True, 1.0, 10, 10, 0.1, 0.2)
+    with served.store() as store:
+        access = StoreAccess(store)
+        recorder = ShadowRecorder(access)
+        others = (replace(equal, is_equal=False, likeness=0.5), replace(equal, error="no answer"))
+        for each in (equal, *others, replace(equal, shadow_version=3)):
+            recorder.add(each)
+        await recorder.write()
+        access.close()
+    shown = (
+        "shadow m@2 against @1: 2 answers compared, 50.0% equal, 75.0% alike, 200.0 ms against 100.0 ms, 1"
+    )
+    assert f"{shown} failed" in served("status")
+    (figures,) = served.json("status")["models"][0]["shadow_figures"]
+    assert (figures["shadow"], figures["version"], figures["equal"]) == (2, 1, 1)
+    served("split", "m", "1=1")
+    assert "answers compared" not in served("status")
 
 
 def test_roles_are_told_apart(served: Shell) -> None:

@@ -250,9 +250,9 @@ async def test_a_release_that_is_changed_while_triton_reads_it_is_taken_out_agai
     config = world.releases_dir / "repository" / "smol.1" / "config.pbtxt"
     load = world.one.control.load
 
-    async def load_what_was_changed(model: str, config_json: str | None = None) -> None:
+    async def load_what_was_changed(model: str) -> None:
         config.write_text("changed")
-        await load(model, config_json)
+        await load(model)
 
     world.one.control.load = load_what_was_changed  # type: ignore[method-assign]  # one that is overtaken
     office(world.store).load(MODEL, 1)
@@ -551,6 +551,9 @@ async def test_a_tick_that_breaks_breaks_nothing_else(world: World) -> None:
     office(world.store).load(MODEL, 1)
     ticking = Ticking(fail)
     async with controlling(world, ticking) as controller:
+        await settle(controller)
+        assert ticking.ticks == 1, "the next one is a little later"
+        world.now_s += 1.0
         await settle(controller)
     assert ticking.ticks > 1
     assert world.state(1) is State.READY

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sql
 
 from router.rollouts.comparing import Comparison
 from router.rollouts.shadow_figures import ShadowRecorder, ShadowSums, list_shadows
@@ -40,10 +41,15 @@ async def test_what_cannot_be_written_is_written_later(lite: Store, monkeypatch:
     access = StoreAccess(lite)
     recorder = ShadowRecorder(access)
     recorder.add(EQUAL)
+
+    def away() -> object:
+        raise sql.exc.OperationalError("insert", {}, Exception("gone"))
+
     with monkeypatch.context() as patch:
-        patch.setattr(lite, "begin", lite.engine.connect().execution_options(x=1).begin)
-        lite.engine.dispose()
+        patch.setattr(lite, "begin", away)
+        await recorder.write()
+    recorder.add(EQUAL)
     await recorder.write()
     access.close()
     with lite.read() as connection:
-        assert [each.sums.equal for each in list_shadows(connection, "smol")] == [1]
+        assert [each.sums.equal for each in list_shadows(connection, "smol")] == [2]

@@ -9,7 +9,7 @@ import pytest
 
 from router.releases.manifest import FileMark, Manifest
 from router.rollouts import verifying
-from router.rollouts.verifying import find_tampering
+from router.rollouts.verifying import drop_bytecode, find_tampering
 from tests.router.rollouts.values import built_in, manifest, written
 
 CONFIG = "smol.1.tensorrt_llm/config.pbtxt"
@@ -81,6 +81,22 @@ def test_whatever_is_done_to_a_release_is_found_out(
     assert find_tampering(release, release.digest, tmp_path) is None
     tamper(tmp_path)
     assert find_tampering(release, release.digest, tmp_path) == told
+
+
+def test_what_python_left_there_is_removed_and_a_link_in_its_place_is_not_followed(
+    tmp_path: Path, release: Manifest
+) -> None:
+    folder = tmp_path / "repository" / "smol.1" / "1"
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "model.cpython-311.pyc").write_bytes(b"\0")
+    assert find_tampering(release, release.digest, tmp_path) is not None
+    drop_bytecode(release, tmp_path)
+    assert find_tampering(release, release.digest, tmp_path) is None
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "__pycache__").symlink_to(tmp_path / "elsewhere")
+    drop_bytecode(release, tmp_path)
+    assert (tmp_path / "elsewhere").is_dir()
+    assert find_tampering(release, release.digest, tmp_path) is not None
 
 
 def test_the_stores_description_has_the_digest_it_was_added_with(tmp_path: Path, release: Manifest) -> None:
