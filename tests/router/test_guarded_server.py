@@ -42,7 +42,8 @@ async def guarded(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[Guarded
     (tmp_path / "rules.toml").write_text(RULES)
     settings = tmp_path / "router.toml"
     settings.write_text(
-        f'port = 0\ntriton_servers = [{{ url = "{triton.url}" }}]\nstop_timeout_s = 1.0\ndata_dir = "{tmp_path}"\n'
+        f'port = 0\nstop_timeout_s = 1.0\ndata_dir = "{tmp_path}"\n'
+        f'triton_servers = [{{ url = "{triton.url}" }}]\n'
         f'tls_cert = "{files.cert}"\ntls_key = "{files.key}"\ntls_client_ca = "{files.client_ca}"\n'
         f'health_port = {unused_tcp_port}\nsafety_rules = "{tmp_path}/rules.toml"\n'
         f'prompt_log_dir = "{tmp_path}/prompts"\nretention_days = 30\n'

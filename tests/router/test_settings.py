@@ -20,6 +20,8 @@ engine = "tensorrt_llm"
 checkpoint_dir = "somewhere"
 """
 
+A_TRITON = "triton_servers = [{ url = 'x:1' }]"
+
 
 def changed(old: str, new: str) -> str:
     assert old in GOOD
@@ -66,8 +68,8 @@ def test_settings_cannot_change_afterwards() -> None:
         ("stop_timeout_s = inf\n" + GOOD, "setting stop_timeout_s: Expected `float` <= 600"),
         ("stop_timeout_s = nan\n" + GOOD, "setting stop_timeout_s: Expected"),
         ("port = = 3", "not valid TOML"),
-        ("models = 3\ntriton_servers = [{ url = 'x:1' }]", "setting models: Expected `array`, got `int`"),
-        ("models = [3]\ntriton_servers = [{ url = 'x:1' }]", r"setting models\[0\]: Expected `object`, got `int`"),
+        (f"models = 3\n{A_TRITON}", "setting models: Expected `array`, got `int`"),
+        (f"models = [3]\n{A_TRITON}", r"setting models\[0\]: Expected `object`, got `int`"),
     ],
 )
 def test_a_bad_setting_stops_the_start_naming_key_and_what_is_allowed(text: str, message: str) -> None:

@@ -17,7 +17,7 @@ from tests.stack.tiny_models import write_tiny_model
 
 EXACT = {"inflight_precision": "fp32"}
 # Between tokens a tiny model does little but what every model does; this many layers are several times that.
-SLOW_LAYERS = 64
+SLOW_LAYERS = 112
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Releases, splits and rollouts."""
+"""Releases, splits, rollouts and what is measured of them."""
 
 from __future__ import annotations
 
@@ -71,4 +71,18 @@ def upgrade() -> None:
         Column("name", String, primary_key=True),
         Column("process", String, nullable=False),
         Column("beat", BigInteger, nullable=False),
+    )
+    op.create_table(
+        "shadow_figures",
+        Column("model", String, primary_key=True),
+        Column("shadow", Integer, primary_key=True),
+        Column("version", Integer, primary_key=True),
+        Column("process", String, primary_key=True),
+        Column("at_s", Double, nullable=False),
+        Column("equal", BigInteger, nullable=False),
+        Column("different", BigInteger, nullable=False),
+        Column("failed", BigInteger, nullable=False),
+        Column("likeness", Double, nullable=False),
+        Column("took_s", Double, nullable=False),
+        Column("shadow_took_s", Double, nullable=False),
     )
