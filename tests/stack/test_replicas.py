@@ -112,10 +112,10 @@ async def events(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator
 
 
 async def ask(http: httpx.AsyncClient, body: dict[str, Any], begun: asyncio.Event | None = None) -> Answer:
-    answer, last_s = Answer(), time.monotonic()
+    answer, last_s = Answer(), 0.0
     async for event in events(http, body):
         now_s = time.monotonic()
-        answer.gap_s, last_s = max(answer.gap_s, now_s - last_s), now_s
+        answer.gap_s, last_s = max(answer.gap_s, now_s - (last_s or now_s)), now_s
         answer.take(event)
         if begun is not None:
             begun.set()
