@@ -41,6 +41,8 @@ class ReleaseStatus:
             "kind": manifest.kind.value,
             "built_in": manifest.is_built_in,
             "state": self.release.state.value,
+            "replicas": self.release.replicas,
+            "replicas_up": self.release.replicas_up,
             "reason": self.release.reason,
             "since_s": self.release.since_s,
             "wanted": self.release.wanted,

@@ -53,7 +53,7 @@ def _releases(model: ModelStatus, now_s: float) -> Table:
             share = f"{share} +{model.split.shadow.share:.1%} shadow".strip()
         table.add_row(
             release.manifest.name,
-            Text(release.state.value, style=_STYLES.get(release.state, "")),
+            Text(release.condition, style=_STYLES.get(release.state, "")),
             share,
             each.role,
             lasting(now_s - release.since_s),
@@ -71,7 +71,7 @@ def release_list(releases: Sequence[Release], now_s: float) -> Table:
         table.add_row(
             manifest.name,
             manifest.kind.value,
-            Text(each.state.value, style=_STYLES.get(each.state, "")),
+            Text(each.condition, style=_STYLES.get(each.state, "")),
             lasting(now_s - each.added_s),
             Text(", ".join(chosen)),
             Text(each.notes),

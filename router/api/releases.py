@@ -204,6 +204,8 @@ def _release(found: Release, split: ModelSplit | None, rollout: Rollout | None) 
         "kind": manifest.kind.value,
         "built_in": manifest.is_built_in,
         "state": found.state.value,
+        "replicas": found.replicas,
+        "replicas_up": found.replicas_up,
         "reason": found.reason,
         "since_s": found.since_s,
         "wanted": found.wanted,

@@ -44,7 +44,7 @@ class FleetFigures(Collector):
             replays.add_metric(release, each.replays)
             for replica in each.replicas:
                 labels = (replica.server.name, *release)
-                up.add_metric(labels, replica.is_loaded and replica.health.is_up)
+                up.add_metric(labels, replica.is_up)
                 outstanding.add_metric(labels, replica.outstanding_tokens)
                 sent.add_metric(labels, replica.begun)
         yield from (retries, replays, up, outstanding, sent)

@@ -78,6 +78,10 @@ class Replica:
         self._changed()
 
     @property
+    def is_up(self) -> bool:
+        return self.is_loaded and self.health.is_up
+
+    @property
     def open_count(self) -> int:
         return len(self._works)
 

@@ -67,10 +67,12 @@ class CanaryRunner:
         self._trials: dict[int, _Trial] = {}
         self._down_since_s: dict[int, float] = {}  # by rollout: how long its canary alone has been down
         self._is_away = False
+        self.is_idle = False
 
     async def tick(self, now_s: float) -> None:
         """Each open rollout, once; while the store is away nothing is decided, and nothing forgotten."""
         try:
+            self.is_idle = False
             situations = await self._access.read(self._situations)
             self._forget_all_but({each.rollout.id for each in situations})
             for situation in situations:
@@ -81,6 +83,7 @@ class CanaryRunner:
             self._is_away = True
         else:
             self._is_away = False
+            self.is_idle = not situations
 
     async def close(self) -> None:
         self._forget_all_but(set())

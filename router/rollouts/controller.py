@@ -9,18 +9,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+import sqlalchemy as sql
+
 from python_backend.wire.errors import InflightError
 from router.fleet.control import ControlError
 from router.releases.life import Action, Situation, State, next_action
+from router.releases.manifest import split_name
 from router.rollouts import records, writing
 from router.rollouts.acting import Notes, ReleaseActs
 from router.rollouts.lease import Lease, LeaseTimes, LostControl
 from router.rollouts.lookout import Lookout
-from router.rollouts.writing import Overtaken
+from router.rollouts.writing import Overtaken, is_release
 from router.store.database import StoreAway
+from router.store.releasing import releases
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from sqlalchemy import Connection
 
@@ -77,6 +81,9 @@ class Controller:
         self._notes: dict[str, Notes] = {}
         self._notes_of_canaries = Notes()
         self._seen = -1
+        self._found: list[Release] = []
+        self._splits: dict[str, ModelSplit] = {}
+        self._told_up: dict[str, tuple[int, int]] = {}
         self._look_again_s = 0.0
 
     @property
@@ -144,22 +151,39 @@ class Controller:
         if not self.in_control:
             self._seen = -1
             return
-        now_s = self._monotonic()
-        notes = self._notes_of_canaries
-        if self._rollouts is not None and _CANARIES not in self._jobs and now_s >= notes.not_before_s:
-            self._begin(_CANARIES, notes, partial(self._rollouts.tick, self._clock()))
+        # What is being changed now may be done before it is looked at: what was read of it is old by then.
+        busy = set(self._jobs)
         change = await self._store.read(writing.last_change)
+        self._bring_on_rollouts(change)
         if change == self._seen and self._monotonic() < self._look_again_s:
             return
         self._look_again_s = self._monotonic() + self._settings.look_every_s
-        # What is being changed now may be done before it is looked at: what was read of it is old by then.
-        busy = set(self._jobs)
-        found, splits = await self._store.read(_read)
-        await self._look(found)
-        for release in found:
+        if change != self._seen:
+            self._found, self._splits = await self._store.read(_read)
+        await self._look(self._found)
+        for release in self._found:
             if release.manifest.name not in busy:
-                self._advance(release, splits.get(release.manifest.model))
+                self._advance(release, self._splits.get(release.manifest.model))
         self._seen = change
+        await self._tell_who_is_up()
+
+    async def _tell_who_is_up(self) -> None:
+        """For people: a release whose process died is ready, for it is being revived, and does not answer."""
+        there = {
+            name: (sum(each.is_up for each in found.replicas), len(found.replicas))
+            for name, found in self._fleet.sets.items()
+        }
+        news = {name: figures for name, figures in there.items() if figures != self._told_up.get(name)}
+        if news:
+            await self._store.write(partial(_write_who_is_up, news))
+            self._told_up = there
+
+    def _bring_on_rollouts(self, change: int) -> None:
+        notes, rollouts = self._notes_of_canaries, self._rollouts
+        if rollouts is None or _CANARIES in self._jobs or self._monotonic() < notes.not_before_s:
+            return
+        if change != self._seen or not rollouts.is_idle:
+            self._begin(_CANARIES, notes, partial(rollouts.tick, self._clock()))
 
     async def _look(self, found: list[Release]) -> None:
         names = {release.manifest.name for release in found}
@@ -229,6 +253,14 @@ class Controller:
             log.exception("%s: something went wrong", name)
         notes.broken_jobs += 1
         notes.not_before_s = self._monotonic() + min(_LONGEST_PAUSE_S, 0.5 * 2.0 ** min(notes.broken_jobs, 8))
+
+
+def _write_who_is_up(news: Mapping[str, tuple[int, int]], connection: Connection) -> None:
+    for name, (up, servers) in news.items():
+        model, version = split_name(name)
+        if version is not None:
+            values = {"replicas_up": up, "replicas": servers}
+            connection.execute(sql.update(releases).where(is_release(model, version)).values(values))
 
 
 def _read(connection: Connection) -> tuple[list[Release], dict[str, ModelSplit]]:

@@ -47,6 +47,10 @@ class Replica(Protocol):
     def open_count(self) -> int:
         """Requests of this router that are under way there."""
 
+    @property
+    def is_up(self) -> bool:
+        """Whether requests are sent there."""
+
 
 class ReplicaSet(Protocol):
     @property
@@ -63,6 +67,10 @@ class Fleet(Protocol):
 
 class Rollouts(Protocol):
     """Who decides how canaries go on."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last tick found nothing that goes on without a change in the store."""
 
     async def tick(self, now_s: float) -> None:
         """Called about twice a second while this router is in control, never twice at once."""

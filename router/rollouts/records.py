@@ -37,10 +37,20 @@ class Release:
     reason: str
     since_s: float
     profile: dict[str, float] | None
+    replicas_up: int | None = None
+    replicas: int | None = None
 
     @property
     def version(self) -> int:
         return self.manifest.version
+
+    @property
+    def condition(self) -> str:
+        """Its state in words; of one that is ready also where it does not answer."""
+        up, servers = self.replicas_up, self.replicas
+        if self.state is not State.READY or up is None or servers is None or up >= servers:
+            return self.state.value
+        return f"{self.state.value}, {up or 'none'} of {servers} up" if servers > 1 else "ready, but down"
 
 
 class RolloutState(str, Enum):
@@ -126,6 +136,8 @@ def release_of(row: RowMapping) -> Release:
         row["reason"],
         row["since_s"],
         None if row["profile"] is None else json.loads(row["profile"]),
+        row["replicas_up"],
+        row["replicas"],
     )
 
 

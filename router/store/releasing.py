@@ -23,6 +23,9 @@ releases = Table(
     Column("reason", Text, nullable=False),
     Column("since_s", Double, nullable=False),
     Column("profile", Text),  # measured when it was first loaded
+    # On how many of the servers it can take requests, as the router in control sees it.
+    Column("replicas_up", Integer),
+    Column("replicas", Integer),
 )
 # One row a model, replaced as a whole: that is what makes a change of the split atomic.
 splits = Table(

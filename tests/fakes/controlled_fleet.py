@@ -89,6 +89,7 @@ class FakeServer:
 @dataclass
 class FakeReplica:
     open_count: int = 0
+    is_up: bool = True
 
 
 @dataclass

@@ -516,6 +516,8 @@ class Ticking:
         self.ticks = 0
         self._work = work
 
+    is_idle = False
+
     async def tick(self, now_s: float) -> None:
         self.ticks += 1
         await self._work()
@@ -568,3 +570,14 @@ async def test_an_embeddings_release_lives_the_same_life(world: World) -> None:
         await settle(controller)
     assert world.state(1, "minilm") is State.READY
     assert replace(made, files=()) == manifest(1, "minilm", Kind.EMBEDDINGS)
+
+
+async def test_it_is_told_on_how_many_servers_a_release_answers(world: World) -> None:
+    """A release whose process died stays ready, for it is revived; who asks should know that it is down."""
+    made = world.add(1)
+    world.fleet.sets[made.name] = FakeReplicaSet([FakeReplica(), FakeReplica(is_up=False)])
+    office(world.store).load(MODEL, 1)
+    async with controlling(world) as controller:
+        await settle(controller)
+    found = find(world.store, 1)
+    assert (found.replicas_up, found.replicas, found.condition) == (1, 2, "ready, 1 of 2 up")

@@ -24,6 +24,8 @@ def upgrade() -> None:
         Column("reason", Text, nullable=False),
         Column("since_s", Double, nullable=False),
         Column("profile", Text),
+        Column("replicas_up", Integer),
+        Column("replicas", Integer),
     )
     op.create_table(
         "splits",
