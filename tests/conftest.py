@@ -51,7 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.stack)
         elif item.get_closest_marker("stack"):
             raise pytest.UsageError(f"{item.nodeid} starts a stack: its file belongs into OF_STACKS")
-    items.sort(key=lambda item: not is_of_a_stack(item.nodeid))
+    # The stack with the many releases last of those: while it waits for its turn it would cost the others.
+    items.sort(key=lambda item: (not is_of_a_stack(item.nodeid), needs_many_releases(item)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -62,6 +63,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     scheduling = LoadScopeScheduling(config, log)
     scheduling._split_scope = work_of
     return scheduling
+
+
+def needs_many_releases(item: pytest.Item) -> bool:
+    return "release_stack" in getattr(item, "fixturenames", ())
 
 
 def is_of_a_stack(nodeid: str) -> bool:

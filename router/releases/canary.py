@@ -239,6 +239,12 @@ def _wait(plan: Plan, progress: Progress, measured: Measured, now_s: float) -> D
     if missing > 0 or left_s > 0:
         waits = [f"{missing:,} more requests"] * (missing > 0) + [f"{left_s:.0f} s more"] * (left_s > 0)
         return Decision(Verdict.WAIT, f"step {number} needs {' and '.join(waits)}")
+    if plan.weights[progress.step] < 1 and not any(each.errors.total for _, each in measured.steps):
+        reason = (
+            f"the stable release got none of the {canary:,} requests of step {number}, so there is nothing "
+            "to compare with: where the split is sticky, all who ask may belong to the canary"
+        )
+        return Decision(Verdict.WAIT, reason, is_idle=True)
     if progress.golden_step < progress.step:
         return Decision(Verdict.WAIT, f"step {number} waits for its golden prompts")
     return None

@@ -28,8 +28,13 @@ def family(stack: RunningStack) -> list[psutil.Process]:
     return psutil.Process(stack.process.pid).children(recursive=True)
 
 
+def living(stack: RunningStack) -> list[psutil.Process]:
+    """Without the model processes that died: Triton keeps those until it ends."""
+    return [process for process in family(stack) if process.status() != psutil.STATUS_ZOMBIE]
+
+
 def engine_process(stack: RunningStack) -> psutil.Process:
-    (engine,) = (p for p in family(stack) if "python_backend.engine.process" in p.cmdline())
+    (engine,) = (each for each in living(stack) if "python_backend.engine.process" in each.cmdline())
     return engine
 
 
@@ -40,7 +45,8 @@ def shared_memory(run: str) -> set[Path]:
 def run_of(stack: RunningStack) -> str:
     """How the names of this stack's regions begin: other stacks may come and go on the machine."""
     option = "shm-region-prefix-name="
-    (name,) = {word.partition(option)[2] for p in family(stack) for word in p.cmdline() if option in word}
+    words = (word for process in living(stack) for word in process.cmdline())
+    (name,) = {word.partition(option)[2] for word in words if option in word}
     assert name.startswith(SHARED_MEMORY_PREFIX)
     return name
 

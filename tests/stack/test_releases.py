@@ -120,7 +120,7 @@ def test_a_split_is_kept_to_and_every_key_stays_in_its_arm_over_a_restart(
     assert after == {key: before[key] for key in range(KEYS_ASKED_AGAIN)}
     assert len(set(after.values())) == 2
     # With no weight it stays loaded.
-    release_stack.command("split", "tiny", "1=100%", f"{other_words.version}=0%")
+    release_stack.command("split", "tiny", "1=100%", f"{other_words.version}=0%", "--sticky", "request")
 
 
 def is_ready(stack: ReleaseStack) -> bool:

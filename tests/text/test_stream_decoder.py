@@ -104,7 +104,8 @@ class TestAnyIds:
         shown = ""
         for count, token_id in enumerate(ids, start=1):
             shown += decoder.push([token_id])
-            assert tokenizer.decode(ids[:count]) in (shown, shown + "\ufffd")
+            # Two of them for half a surrogate (ED A0 to ED BF), of which Python waits for the third byte.
+            assert tokenizer.decode(ids[:count]) in (shown, shown + "\ufffd", shown + "\ufffd\ufffd")
 
     @given(broken=st.lists(st.binary(max_size=6)))
     @settings(deadline=None)

@@ -98,10 +98,10 @@ async def test_statistics_are_kept_for_each_version(grpc: Any, http: Any) -> Non
 
 async def test_usage_and_metrics_name_the_release(kserve: RunningKserve, grpc: Any) -> None:
     await ask(grpc, version="2")
-    ended = kserve.router.metric(
-        "inflight_requests_ended_total", outcome="finished", model=MODEL, tenant="local", release="2"
+    who = {"model": MODEL, "tenant": "local", "release": "2"}
+    await kserve.router.until(
+        lambda: kserve.router.metric("inflight_requests_ended_total", outcome="finished", **who) == 1
     )
-    assert ended == 1
 
 
 async def test_http_answers_name_the_release_in_a_header_too(kserve: RunningKserve, http: Any) -> None:

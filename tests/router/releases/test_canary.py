@@ -204,3 +204,9 @@ def test_what_was_not_measured_changes_no_figure() -> None:
     stats = ArmStats().with_one(Sample(False, float("nan"), 0.0, None, None))
     assert stats == ArmStats(errors=Proportion(0, 1))
     assert ArmStats().with_one(Sample(True, 0.1, 0.1, 5, True)) == ArmStats(errors=Proportion(1, 1))
+
+
+def test_a_canary_that_all_who_ask_belong_to_is_not_promoted_unseen() -> None:
+    found = told(counted(0, 1006), counted(0, 0))
+    assert (found.verdict, found.is_idle) == (Verdict.WAIT, True)
+    assert found.reason.startswith("the stable release got none of the 1,006 requests of step 1")
