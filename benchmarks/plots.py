@@ -67,7 +67,7 @@ class Plots:
             for moment_s, _ in marks:
                 axes.axvline(moment_s, color="#333333", linewidth=0.6, linestyle=":")
             axes.set_ylabel(unit)
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))  # what never rose above 0 should look like it
             axes.spines[["top", "right"]].set_visible(False)
             axes.legend(frameon=False, fontsize=8, loc="upper left")
         for number, (moment_s, label) in enumerate(marks):

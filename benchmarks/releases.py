@@ -44,9 +44,9 @@ def inflight(stack: RunningStack, *arguments: str) -> str:
     return done.stdout
 
 
-def rollout(stack: RunningStack, version: str, limit_s: float = 180.0) -> str:
+def rollout(stack: RunningStack, version: str, plan: Sequence[str] = PLAN, limit_s: float = 180.0) -> str:
     """Rolls a release out, and says how that ended."""
-    inflight(stack, "canary", f"{stack.model}@{version}", *PLAN)
+    inflight(stack, "canary", f"{stack.model}@{version}", *plan)
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:
         for each in history(stack, 0.0):
@@ -76,21 +76,21 @@ def report(console: Console, plots: Plots) -> bool:
             inflight(stack, "rollback", stack.model)
             running.wait_for(30)
             events = history(stack, running.began_s)
-    _show(console, running, events)
-    _draw(plots, running, events)
-    met = not running.errors and ended == {"3": "rollback", "2": "promote"} and _in_time(running, events)
+    show(console, running, events)
+    draw(plots, "releases", running, events)
+    met = not running.errors and ended == {"3": "rollback", "2": "promote"} and in_time(running, events)
     goal = f"no failed request, {stack.model}@3 taken back within {LIMIT_S:g} s or {LIMIT_REQUESTS} requests"
     console.print(f"{goal}: {'met' if met else 'MISSED'}")
     return met
 
 
-def _in_time(running: Traffic, events: Sequence[Event]) -> bool:
+def in_time(running: Traffic, events: Sequence[Event]) -> bool:
     began_s = next(event.at_s for event in events if event.version == 3 and event.what == "advance")
     ended_s = next(event.at_s for event in events if event.version == 3 and event.what == "rollback")
     return ended_s - began_s <= LIMIT_S or len(running.of("3")) <= LIMIT_REQUESTS
 
 
-def _show(console: Console, running: Traffic, events: Sequence[Event]) -> None:
+def show(console: Console, running: Traffic, events: Sequence[Event]) -> None:
     table = Table("release", "requests", "failed", "first token, p50", "between tokens, p50")
     for version in ("1", "2", "3"):
         answered = running.of(version)
@@ -112,7 +112,7 @@ def _milliseconds(values: Sequence[float | None]) -> str:
     return f"{median(known) * 1000:.1f} ms" if known else "-"
 
 
-def _draw(plots: Plots, running: Traffic, events: Sequence[Event]) -> None:
+def draw(plots: Plots, name: str, running: Traffic, events: Sequence[Event]) -> None:
     last_s = max(each.at_s for each in running.answered)
     places = [BUCKET_S * number for number in range(int(last_s / BUCKET_S) + 1)]
 
@@ -144,6 +144,5 @@ def _draw(plots: Plots, running: Traffic, events: Sequence[Event]) -> None:
         "failed, %": {"all releases": errors},
         "between tokens, ms": latencies,
     }
-    plots.over_time(
-        "releases", "Two rollouts under traffic: the slow one is taken back", places, panels, marks
-    )
+    title = "Two rollouts under traffic: the slow release is taken back, the good one takes over"
+    plots.over_time(name, title, places, panels, marks)

@@ -1,71 +1,88 @@
-"""`python -m benchmarks.gpu.releases`: a release of an 8B model rolled out, killed and revived on one GPU."""
+"""`python -m benchmarks.gpu.releases`: releases of an 8B model rolled out, killed and revived on one GPU.
+
+On the GPU's host `--keep FILE` keeps what was seen; elsewhere `--draw FILE` makes the plot of it.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import signal
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 
 import psutil
+from rich.console import Console
 
 from benchmarks.gpu.llama_8b import write_checkpoint
-from benchmarks.releases import Event, history, inflight
+from benchmarks.plots import Plots
+from benchmarks.releases import Event, draw, history, in_time, inflight, rollout, show
 from benchmarks.stack import RunningStack, start_stack, wait_until_ready
 from benchmarks.traffic import Answered, Traffic, completion, traffic
 
-PER_S, TOKENS = 10.0, 64
-PLAN = ("--steps", "10%,100%", "--min-requests", "20", "--min-duration", "20s")
-# Both fit beside each other; random weights, for nobody reads the answers.
-ENGINE = {"inflight_weights": "random", "kv_cache_free_gpu_mem_fraction": "0.3"}
+PER_S, TOKENS = 20.0, 64
+PLAN = ("--steps", "5%,25%,100%", "--min-requests", "20", "--min-duration", "20s")
+# All fit beside each other; random weights, for nobody reads the answers.
+ENGINE = {"inflight_weights": "random", "kv_cache_free_gpu_mem_fraction": "0.2"}
+GOOD, SLOW = ("2", "fp8"), ("3", "fp32")
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", type=Path, help="where to write what was seen, as JSON")
+    parser.add_argument("--draw", type=Path, help="draw what such a file holds, and measure nothing")
+    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="where to draw it")
+    asked = parser.parse_args()
+    if asked.draw:
+        running, events = read(asked.draw)
+        draw(Plots(asked.plots), "releases", running, events)
+        return
     with tempfile.TemporaryDirectory() as folder:
         model = write_checkpoint(Path(folder) / "llama-8b")
         stack = start_stack(Path(folder), ENGINE, str(model), Path(folder) / "data")
         try:
             wait_until_ready(stack)
-            report(stack, model)
+            is_met = measure(stack, model, asked.keep)
         except BaseException:
             print(stack.output()[-6000:])
             raise
         finally:
             stack.stop()
-
-
-def report(stack: RunningStack, model: Path) -> None:
-    began_s = time.monotonic()
-    inflight(stack, "add", stack.model, str(model), "--set", "inflight_precision=fp8")
-    inflight(stack, "load", f"{stack.model}@2")
-    print(f"added and loaded in {time.monotonic() - began_s:.1f} s")
-    with traffic(stack.url, completion(stack.model, TOKENS), PER_S) as running:
-        running.wait_for(50)
-        inflight(stack, "canary", f"{stack.model}@2", *PLAN)
-        ended = wait_for(stack, "promote", "rollback")
-        running.wait_for(50)
-        killed_s = kill_engine(stack, f"{stack.model}.2.tensorrt_llm")
-        running.wait_for(100, timeout_s=120)
-        inflight(stack, "rollback", stack.model)
-        running.wait_for(50)
-        events = history(stack, running.began_s)
-    show(running, events, killed_s - running.began_s)
-    is_met = ended == "promote" and not running.errors
-    print("promoted, and no request failed" if is_met else f"MISSED: {ended}, {running.errors[:3]}")
     sys.exit(not is_met)
 
 
-def wait_for(stack: RunningStack, *wanted: str, limit_s: float = 150.0) -> str:
-    deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        for event in history(stack, 0.0):
-            if event.what in wanted:
-                return event.what
-        time.sleep(1)
-    raise TimeoutError(f"none of {wanted} came about")
+def measure(stack: RunningStack, model: Path, keep: Path | None) -> bool:
+    for version, precision in (GOOD, SLOW):
+        began_s = time.monotonic()
+        chosen = ("--version", version, "--set", f"inflight_precision={precision}")
+        inflight(stack, "add", stack.model, str(model), *chosen)
+        inflight(stack, "load", f"{stack.model}@{version}")
+        print(f"{precision}: added and loaded in {time.monotonic() - began_s:.1f} s")
+    with traffic(stack.url, completion(stack.model, TOKENS), PER_S) as running:
+        running.wait_for(100)
+        ended = [rollout(stack, version, PLAN) for version, _ in (SLOW, GOOD)]
+        running.wait_for(100)
+        killed_s = kill_engine(stack, f"{stack.model}.2.tensorrt_llm") - running.began_s
+        running.wait_for(400, timeout_s=120)
+        inflight(stack, "rollback", stack.model)
+        running.wait_for(100)
+        events = history(stack, running.began_s)
+    if keep is not None:
+        kept = {"answered": [asdict(each) for each in running.answered], "events": list(map(asdict, events))}
+        keep.write_text(json.dumps(kept))
+    show(Console(width=160), running, events)
+    hit = [each for each in running.answered if each.at_s <= killed_s <= each.at_s + each.took_s]
+    longest_s = max(each.took_s for each in running.answered)
+    print(
+        f"killed at {killed_s:.1f} s, {len(hit)} streams under way; longest of all answers {longest_s:.1f} s"
+    )
+    is_met = ended == ["rollback", "promote"] and in_time(running, events) and not running.errors
+    print("every goal met" if is_met else f"a goal is MISSED: {ended}, {running.errors[:3]}")
+    return is_met
 
 
 def kill_engine(stack: RunningStack, model: str) -> float:
@@ -78,29 +95,10 @@ def kill_engine(stack: RunningStack, model: str) -> float:
     raise LookupError(f"no process of {model}")
 
 
-def show(running: Traffic, events: list[Event], killed_s: float) -> None:
-    for version in ("1", "2"):
-        answered = running.of(version)
-        first, between = milliseconds(answered, "first_token_s"), milliseconds(answered, "between_tokens_s")
-        failed = len([each for each in answered if each.error])
-        print(
-            f"release {version}: {len(answered)} requests, {failed} failed, "
-            f"first token {first}, {between} a token"
-        )
-    for event in events:
-        if event.at_s >= 0:
-            print(f"{event.at_s:6.1f} s  @{event.version}  {event.what}  {event.reason}")
-    hit = [each for each in running.answered if each.at_s <= killed_s <= each.at_s + each.took_s]
-    longest_s = max((each.took_s for each in running.answered if each.at_s > killed_s - 10), default=0.0)
-    print(
-        f"killed at {killed_s:.1f} s with {len(hit)} streams under way; "
-        f"longest answer after it {longest_s:.1f} s"
-    )
-
-
-def milliseconds(answered: list[Answered], name: str) -> str:
-    known = [value for each in answered if (value := getattr(each, name)) is not None]
-    return f"{median(known) * 1000:.1f} ms" if known else "-"
+def read(file: Path) -> tuple[Traffic, list[Event]]:
+    kept = json.loads(file.read_text())
+    answered = [Answered(**each) for each in kept["answered"]]
+    return Traffic(0.0, answered, len(answered)), [Event(**each) for each in kept["events"]]
 
 
 if __name__ == "__main__":
