@@ -153,7 +153,7 @@ class Errand(ABC):
         self._heard = False
         attempt = self._attempt = self._open(replica, self._attempts)
         attempt.on_end = partial(replica.ended, self)
-        replica.began(self, self._tokens())
+        replica.began(self, self._tokens(), self._began_s)
         return attempt
 
     async def _wait(self, key: bytes | None, exclude: tuple[Replica, ...]) -> Replica | None:

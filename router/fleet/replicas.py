@@ -101,9 +101,10 @@ class Replica:
 
     # What requests tell
 
-    def began(self, work: Work, tokens: int) -> None:
+    def began(self, work: Work, tokens: int, began_s: float | None = None) -> None:
+        """`began_s` is what its answer will be told with: a trial is one because both are the same."""
         if not self.is_open:
-            self.health = self.health.taking(self._clock())
+            self.health = self.health.taking(self._clock() if began_s is None else began_s)
         if not self._works:
             self.busy_since_s = self._clock()
         self._works.add(work)

@@ -27,8 +27,9 @@ Answer = TypeVar("Answer")
 class SingleCall:
     """One ModelInfer on one replica, for which it counts as long as it is under way."""
 
-    def __init__(self, replica: Replica, tokens: int) -> None:
+    def __init__(self, replica: Replica, tokens: int, began_s: float) -> None:
         self.outstanding_tokens = 0
+        self._began_s = began_s
         self._replica = replica
         self._tokens = tokens
         self._call: Call | None = None
@@ -37,7 +38,7 @@ class SingleCall:
     async def infer_once(self, request: Any, timeout_s: float | None = None) -> Any:
         """Raises GrpcError; TritonError where it was given up."""
         replica = self._replica
-        replica.began(self, self._tokens)
+        replica.began(self, self._tokens, self._began_s)
         call = self._call = replica.connection.begin_once(request, timeout_s)
         call.on_end(partial(replica.ended, self))
         try:
@@ -75,7 +76,7 @@ async def ask(
             replicas.retries += 1
         began_s = time.monotonic()
         try:
-            answer = await make(SingleCall(replica, tokens))
+            answer = await make(SingleCall(replica, tokens, began_s))
         except TritonError as error:
             replica.failed(error.failure, time.monotonic(), began_s)
             if not (may_go_on(error.failure, attempts) and replicas.budget.take()):

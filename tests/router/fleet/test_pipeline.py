@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.fleet.health import Health, Phase
 from router.fleet.pipeline import FleetGeneration, FleetPipeline
 from router.fleet.replicas import Replica, ReplicaSet
 from router.fleet.settings import FleetSettings
@@ -382,3 +383,13 @@ def test_a_stop_or_a_cut_at_any_moment_ends_it_exactly_once_and_leaves_nothing(
         assert_nothing_is_left(replicas)
 
     asyncio.run(play())
+
+
+async def test_one_answer_after_a_failure_takes_a_replica_up_again() -> None:
+    """By the clock that requests go by, where a trial begins a moment after it was let in."""
+    replicas, _ = fleet_of(in_turn(HELLO))
+    replica = replicas.replicas[0]
+    replica._turn(Health(Phase.DOWN, time.monotonic() - 2, retry_s=time.monotonic() - 1))
+    assert not replica.health.is_up
+    await collect(pipeline_of(replicas).generate(CALL))
+    assert replica.health.is_up
