@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from io import StringIO
 
@@ -148,7 +150,8 @@ def test_a_stopped_one_is_a_fault_too_unless_it_goes_on() -> None:
 
 def test_a_stopped_one_that_was_replaced_is_killed_and_stays_mended() -> None:
     with subprocess.Popen(["sleep", "100"]) as process:
-        process.send_signal(19)
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # the kernel stops it when it gets to it
         watched = Watched()
         watched.look({process.pid: alive()})
         watched.look({process.pid: stopped()}, times=3)
