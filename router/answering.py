@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.admission import Need, admitted
+from router.admission.admitting import admitted
+from router.admission.need import Need
 from router.api import sse
 from router.api.dialects import Dialect
 from router.api.errors import write_error

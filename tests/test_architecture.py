@@ -17,8 +17,14 @@ ALLOWED = {
     "ensembles": set(),
     "python_backend": {"python_backend"},
     "python_backend/wire": {"python_backend.wire"},
+    "python_backend/costs": {"python_backend.costs"},
     "python_backend/gguf": {"python_backend.gguf", "python_backend.wire"},
-    "python_backend/engine": {"python_backend.engine", "python_backend.gguf", "python_backend.wire"},
+    "python_backend/engine": {
+        "python_backend.costs",
+        "python_backend.engine",
+        "python_backend.gguf",
+        "python_backend.wire",
+    },
     "python_backend/text": {"python_backend.text"},
     "python_backend/embeddings": {
         "python_backend.embeddings",
@@ -26,7 +32,7 @@ ALLOWED = {
         "python_backend.wire",
     },
     "python_backend/triton_adapter": {"python_backend"},
-    "router": {"router", "python_backend.wire"},
+    "router": {"router", "python_backend.costs", "python_backend.wire"},
     "client": {"client"},
     "loadtest": {"loadtest", "client"},
     # Tenants, keys and releases are managed on the store itself, whether a router runs or not.
@@ -45,13 +51,16 @@ ALLOWED = {
 }
 # What decides: values in, value out. Beside our own values it may import the standard library alone.
 DECISIONS = (
+    "python_backend/costs",
     "python_backend/engine/scheduling",
+    "router/admission/demand.py",
     "router/batches/status.py",
     "router/conversations/window.py",
     "router/fleet/choosing.py",
     "router/fleet/health.py",
     "router/fleet/retrying.py",
     "router/fleet/vital_signs.py",
+    "router/objectives/objective.py",
     "router/releases",
     "router/tenancy/budget.py",
     "router/tenancy/ledger.py",

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import Enum
+
+from python_backend.wire.tiers import Tier
 
 # Colder, logits over temperature leave the range of fp32, and only the likeliest token has a chance anyway.
 _COLDEST = 1e-5
-
-
-class Tier(IntEnum):
-    """Priority classes; a lower number goes first and may take the place of a higher one."""
-
-    INTERACTIVE = 0
-    STANDARD = 1
-    BATCH = 2
 
 
 class GuideKind(str, Enum):

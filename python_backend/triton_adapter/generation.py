@@ -9,9 +9,9 @@ from python_backend.engine.request import (
     Retention,
     RetentionRange,
     SamplingParams,
-    Tier,
 )
 from python_backend.triton_adapter.inputs import RowInputs, invalid
+from python_backend.wire.tiers import Tier
 
 _OPEN = -1  # in the retention inputs: to the prompt's end, or for ever
 _HIGHEST_PRIORITY = 100

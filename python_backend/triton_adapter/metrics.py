@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from python_backend.engine.messages import Gauges, PerfMetrics, Ready
-from python_backend.engine.request import Tier
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.request_parameters import Limits
 from python_backend.triton_adapter.running import RunningRow
+from python_backend.wire.tiers import Tier
 
 _TOKEN_BUCKETS = (10, 50, 100, 500, 1000)
 _SECOND_BUCKETS = (

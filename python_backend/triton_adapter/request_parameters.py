@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from python_backend.engine.request import Tier
 from python_backend.triton_adapter.inputs import invalid
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.tiers import Tier
 
 CONFIGURE = "inflight_configure"
 WHOLE = "context_and_generation"

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.admission import Need, admitted
+from router.admission.admitting import admitted
+from router.admission.need import Need
 from router.api.decoding import decode, invalid
 from router.api.routes import Route
 from router.embedder import EmbeddingAnswer, EmbeddingCall, EmbeddingLimits, EmbeddingRun, TokenIds

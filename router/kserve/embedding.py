@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire import codec
 from python_backend.wire.tensors import EMBEDDINGS
-from router.admission import Need
+from router.admission.need import Need
 from router.api.embeddings import SPECIAL_TOKENS
 from router.embedder import EmbeddingCall, EmbeddingRun
 from router.kserve.answers import Answer, Output, pick

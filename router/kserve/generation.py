@@ -23,7 +23,7 @@ from router.triton_messages import STOP_WORDS, is_final, read_delta
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from router.admission import Need
+    from router.admission.need import Need
     from router.kserve.offers import Asked
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Values

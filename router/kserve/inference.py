@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.admission import admitted
+from router.admission.admitting import admitted
 from router.kserve import describing
 from router.kserve.statistics import Statistics
 from router.kserve.transcript import Transcript

@@ -15,7 +15,7 @@ from router.releases.manifest import entry_name
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from router.admission import Need
+    from router.admission.need import Need
     from router.kserve.answers import Answer
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Tensors, Values

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.admission import Need
+from router.admission.need import Need
 from router.kserve.answers import Answer, pick, read_outputs
 from router.kserve.parameters import EMPTY_FINAL
 from router.kserve.raw_tensors import read_tensors

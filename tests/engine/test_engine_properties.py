@@ -15,9 +15,9 @@ from python_backend.engine.request import (
     Retention,
     RetentionRange,
     SamplingParams,
-    Tier,
 )
 from python_backend.engine.sequence import FinishReason
+from python_backend.wire.tiers import Tier
 from tests.fakes.executor import VOCABULARY, FakeExecutor, continuation, fake_engine
 
 BROKEN, DEADLY = 91, 92

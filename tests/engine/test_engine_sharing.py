@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from python_backend.engine.request import GenerationRequest, Retention, RetentionRange, SamplingParams, Tier
+from python_backend.engine.request import GenerationRequest, Retention, RetentionRange, SamplingParams
 from python_backend.engine.sequence import FinishReason
+from python_backend.wire.tiers import Tier
 from tests.engine.draining import answers_of, drain, events_of
 from tests.fakes.executor import FakeClock, continuation, fake_engine
 

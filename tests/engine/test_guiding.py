@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from python_backend.engine.engine import Engine
-from python_backend.engine.request import GenerationRequest, Guide, GuideKind, Tier
+from python_backend.engine.request import GenerationRequest, Guide, GuideKind
 from python_backend.engine.sequence import FinishReason
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.tiers import Tier
 from tests.engine.draining import answers_of, drain
 from tests.fakes.executor import FakeClock, continuation, fake_engine
 from tests.fakes.guides import FakeCompiler, only

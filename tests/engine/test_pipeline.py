@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from python_backend.engine.faults import EngineBroken
-from python_backend.engine.request import GenerationRequest, SamplingParams, Tier
+from python_backend.engine.request import GenerationRequest, SamplingParams
 from python_backend.engine.sequence import FinishReason
+from python_backend.wire.tiers import Tier
 from tests.engine.draining import answers_of, drain, events_of
 from tests.fakes.executor import continuation, fake_engine
 from tests.fakes.guides import FakeCompiler, only

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from python_backend.engine.messages import Gauges, PerfMetrics, Ready, SequenceEvent
-from python_backend.engine.request import GenerationRequest, Tier
+from python_backend.engine.request import GenerationRequest
 from python_backend.engine.sequence import FinishReason
 from python_backend.triton_adapter.coalescing import Coalescer, Pending
 from python_backend.triton_adapter.metrics import FAMILIES, EngineMetrics
@@ -16,6 +16,7 @@ from python_backend.triton_adapter.requests import GenerateCall, RowCall
 from python_backend.triton_adapter.responses import ResponseBuilder
 from python_backend.triton_adapter.running import RunningRequest, RunningRow
 from python_backend.wire.stream_mark import StreamMark
+from python_backend.wire.tiers import Tier
 from tests.fakes.triton_stub import MetricFamily, Sender, metric
 
 CAPACITY = Ready(4096, 100, 16, 8, 512)

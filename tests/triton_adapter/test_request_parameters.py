@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from python_backend.engine.request import Tier
 from python_backend.triton_adapter.request_parameters import (
     Limits,
     decode_cache_salt,
@@ -18,6 +17,7 @@ from python_backend.triton_adapter.request_parameters import (
     refuse_other_phases,
 )
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.tiers import Tier
 
 NOW, MOST = Limits(8, 64), Limits(16, 512)
 

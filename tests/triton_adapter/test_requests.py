@@ -13,12 +13,12 @@ from python_backend.engine.request import (
     Retention,
     RetentionRange,
     SamplingParams,
-    Tier,
 )
 from python_backend.triton_adapter import requests
 from python_backend.triton_adapter.requests import GenerateCall, ModelRules, StopCall, decode_call
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tensors import TENSORRT_LLM
+from python_backend.wire.tiers import Tier
 
 DTYPES = {
     "INT32": np.int32,

@@ -34,7 +34,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from python_backend.engine.prefix_cache import extend_hashes, keep_of
-from python_backend.engine.request import Tier
+from python_backend.wire.tiers import Tier
 
 from .plan import StepPlan
 

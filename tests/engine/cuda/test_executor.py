@@ -16,9 +16,10 @@ from python_backend.engine.cuda.sampler import Sampler
 from python_backend.engine.cuda.step import StepRows
 from python_backend.engine.engine import Engine, EngineConfig
 from python_backend.engine.messages import SequenceEvent
-from python_backend.engine.request import GenerationRequest, Guide, SamplingParams, Tier
+from python_backend.engine.request import GenerationRequest, Guide, SamplingParams
 from python_backend.engine.sequence import FinishReason
 from python_backend.wire.errors import InflightError
+from python_backend.wire.tiers import Tier
 from tests.engine.checkpoints import all_logits, greedy_choices, random_llama, save
 from tests.engine.cuda.building import build_cuda_engine
 from tests.engine.draining import answers_of, drain, events_of

@@ -5,11 +5,12 @@ import time
 import pytest
 
 from python_backend.engine.blocks import BlockPool
-from python_backend.engine.request import GenerationRequest, Tier
+from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.admission import admission_rule
 from python_backend.engine.scheduling.plan import StepPlan
 from python_backend.engine.scheduling.scheduler import Scheduler
 from python_backend.engine.sequence import Sequence
+from python_backend.wire.tiers import Tier
 
 
 class World:

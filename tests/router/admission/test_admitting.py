@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.admission import refused
+from router.admission.admitting import refused
 from router.tenancy.administration import Administration
 from router.tenancy.limits import NS_PER_S, Limit, Refusal
 from router.tenancy.model import Limits, Price, Scope

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -16,6 +15,7 @@ from router.ticket import Outcome
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from router.admission.need import Need
     from router.record import Record
     from router.rollouts.arms import ArmRecorder
     from router.service import Service
@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 
 # Clients refused together should not come back together.
 _JITTER = 0.4
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """The most that a request can use, as far as can be known before it is sent."""
-
-    prompt_tokens: int
-    completion_tokens: int = 0
 
 
 def admitted(service: Service, record: Record, model: str, need: Need) -> Admitted:

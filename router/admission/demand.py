@@ -1,0 +1,73 @@
+"""The values that admission goes by: what a request wants, and what the releases of a model can give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from python_backend.costs.batch_cost import BatchCost
+    from python_backend.costs.step_cost import StepCost
+    from python_backend.wire.tiers import Tier
+
+
+class Progress(Protocol):
+    """How far a request is; the router's record of it is one."""
+
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one request wants. Times are on the clock that the dispatcher is told the time of.
+
+    `prompt_tokens` are those that have to be computed, `max_tokens` the most that may be generated for all
+    its sequences together (0 for models of fixed cost, whose `sequences` are rows). At `deadline_s` its first
+    token, or its whole answer where the cost is fixed, has to be there.
+    """
+
+    tenant: str
+    tier: Tier
+    prompt_tokens: int
+    max_tokens: int
+    sequences: int
+    arrived_s: float
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the open replicas of a release can do, all together.
+
+    `places` is how many sequences (or rows) may be under way; `kv_tokens` what the caches hold, None where
+    that is not the limit. `holds_whole_answers`: a sequence takes the cache of all it may ever generate when
+    it begins. `step_tokens` is what one step of one replica computes at most. Where neither cost is known
+    nothing can be foretold, and requests are let in by places and cache alone.
+    """
+
+    replicas: int
+    places: int
+    kv_tokens: int | None = None
+    block_tokens: int = 1
+    holds_whole_answers: bool = False
+    step_tokens: int = 512
+    step: StepCost | None = None
+    batch: BatchCost | None = None
+
+
+class Reason(Enum):
+    """Why a request was refused."""
+
+    BUSY = "busy"  # its first token would come too late: it is refused at once
+    TOO_LATE = "too_late"  # it has waited, and now its deadline cannot be met any more
+    TOO_LARGE = "too_large"  # it does not fit, not even alone
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """`retry_after_s` is when it could be let in as far as that can be foretold; without jitter."""
+
+    reason: Reason
+    message: str
+    retry_after_s: float | None = None

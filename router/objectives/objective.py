@@ -1,0 +1,47 @@
+"""A latency objective of one model and tier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from python_backend.wire.tiers import Tier
+
+# How long a request may wait for its first token where no objective says so: longer, and most clients of an
+# interactive service have given up; what runs in the background is not waited for by anybody.
+PATIENCE_S = {Tier.INTERACTIVE: 60.0, Tier.STANDARD: 60.0, Tier.BATCH: 600.0}
+_LEAST_S, _MOST_S = 0.001, 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What 95 of 100 requests are to keep: to the first token, from token to token, or from end to end.
+
+    The last is for models of fixed cost, which have no tokens. None: nothing is asked.
+    """
+
+    model: str
+    tier: Tier
+    first_token_s: float | None = None
+    inter_token_s: float | None = None
+    end_to_end_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("first_token_s", "inter_token_s", "end_to_end_s"):
+            value = getattr(self, name)
+            if value is not None and not (isfinite(value) and _LEAST_S <= value <= _MOST_S):
+                raise ValueError(f"{name}: expected {_LEAST_S:g} to {_MOST_S:g} seconds, got {value:g}")
+
+    @property
+    def is_empty(self) -> bool:
+        return self.first_token_s is None and self.inter_token_s is None and self.end_to_end_s is None
+
+    @property
+    def patience_s(self) -> float:
+        """How long after its arrival a request of a text model is worth beginning."""
+        return PATIENCE_S[self.tier] if self.first_token_s is None else self.first_token_s
+
+    @property
+    def whole_patience_s(self) -> float:
+        """The same for a model of fixed cost: its answer has to be there by then."""
+        return PATIENCE_S[self.tier] if self.end_to_end_s is None else self.end_to_end_s

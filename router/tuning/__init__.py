@@ -1,0 +1,1 @@
+"""Sets what nobody should have to type in: queue delays of Triton's batchers, from objectives and loads."""
