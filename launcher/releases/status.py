@@ -10,6 +10,7 @@ from launcher.releases.control import somebody_is_in_control
 from router.releases.evidence import Spread
 from router.releases.merging import merge_spreads
 from router.rollouts import records
+from router.rollouts.arm_figures import read_figures
 from router.rollouts.shadow_figures import list_shadows
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
     from router.releases.evidence import Proportion
     from router.releases.model_split import ModelSplit
-    from router.rollouts.records import ArmFigures, Release, ReleaseEvent, Rollout
+    from router.rollouts.arm_figures import ArmFigures
+    from router.rollouts.records import Release, ReleaseEvent, Rollout
     from router.rollouts.shadow_figures import ShadowFigures
 
 # Events that gave all requests to one release.
@@ -162,7 +164,7 @@ def _of_model(
             )
             for each in releases
         ),
-        None if rollout is None else rollout_status(rollout, records.list_figures(connection, rollout.id)),
+        None if rollout is None else rollout_status(rollout, read_figures(connection, rollout.id)),
         last_turn(
             records.list_rollouts(connection, model),
             records.list_events(connection, model, newest=_LOOKED_AT),

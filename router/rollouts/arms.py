@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import secrets
@@ -11,14 +10,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sql
-
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.releases.canary import ArmStats, Sample, Timed
-from router.releases.evidence import Proportion, Spread
-from router.releases.merging import Stretches
+from router.releases.canary import ArmStats, Sample
 from router.releases.refusals import is_refusal
-from router.rollouts.records import ArmFigures
+from router.rollouts.arm_figures import stats_to_json
 from router.store.releasing import arm_figures
 from router.ticket import Outcome
 
@@ -171,50 +166,3 @@ def _decode_s(record: Record, first_s: float, received_s: float) -> float:
     between the bundles says nothing about the release."""
     engine = record.engine
     return received_s - first_s if engine is None else engine.last_token_s - engine.first_token_s
-
-
-def stats_to_json(stats: ArmStats) -> str:
-    """Short, as it is written every second; `records.stats_from_json` reads it too, without the times."""
-    named = {
-        name: asdict(getattr(stats, name))
-        for name in ("errors", "refusals", "first_token", "between_tokens", "length")
-    }
-    timed = stats.timed
-    named["timed"] = {
-        name: [stretches.length_s, [[number, *_short(spread)] for number, spread in stretches.parts]]
-        for name, stretches in (
-            ("first_token", timed.first_token),
-            ("between_tokens", timed.between_tokens),
-            ("length", timed.length),
-        )
-    }
-    return json.dumps(named, separators=(",", ":"))
-
-
-def _short(spread: Spread) -> tuple[int, float, float]:
-    return spread.count, round(spread.mean, 6), round(spread.squares, 6)
-
-
-def stats_from_json(text: str) -> ArmStats:
-    value = json.loads(text)
-    return ArmStats(
-        Proportion(**value["errors"]),
-        Proportion(**value["refusals"]),
-        Spread(**value["first_token"]),
-        Spread(**value["between_tokens"]),
-        Spread(**value["length"]),
-        Timed(**{name: _stretches(*each) for name, each in value.get("timed", {}).items()}),
-    )
-
-
-def _stretches(length_s: int, parts: list[list[Any]]) -> Stretches:
-    return Stretches(length_s, tuple((number, Spread(*rest)) for number, *rest in parts))
-
-
-def read_figures(connection: Connection, rollout_id: int) -> list[ArmFigures]:
-    """Of all routers, with the times that comparisons are made by."""
-    query = sql.select(arm_figures).where(arm_figures.c.rollout_id == rollout_id)
-    return [
-        ArmFigures(row.rollout_id, row.step, row.version, row.process, stats_from_json(row.figures))
-        for row in connection.execute(query)
-    ]

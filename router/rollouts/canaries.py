@@ -15,7 +15,7 @@ import sqlalchemy as sql
 
 from python_backend.wire.errors import InflightError
 from router.rollouts import records
-from router.rollouts.arms import read_figures
+from router.rollouts.arm_figures import read_figures
 from router.rollouts.next_steps import Change, Golden, Situation, measured_of, next_change
 from router.rollouts.writing import bump, is_release, put_split, write_event
 from router.store.releasing import releases, rollouts

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from router.releases.evidence import Spread
     from router.releases.model_split import ModelSplit
-    from router.rollouts.records import ArmFigures, Release, Rollout
+    from router.rollouts.arm_figures import ArmFigures
+    from router.rollouts.records import Release, Rollout
 
 # As long as a stub that died takes to be revived, with some patience.
 _MOST_DOWN_S = 20.0

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 
-from router.releases.canary import ArmStats, Plan, Progress, Tolerance
-from router.releases.evidence import Proportion, Spread
+from router.releases.canary import Plan, Progress, Tolerance
 from router.releases.life import State
 from router.releases.manifest import Manifest, from_json
 from router.releases.model_split import ModelSplit, split_from_json
-from router.store.releasing import arm_figures, release_events, releases, rollouts, splits
+from router.store.releasing import release_events, releases, rollouts, splits
 from router.tenancy.lookup import NotFound
 
 if TYPE_CHECKING:
@@ -106,17 +105,6 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmFigures:
-    """What one router has measured of one arm in one step."""
-
-    rollout_id: int
-    step: int
-    version: int
-    process: str
-    stats: ArmStats
-
-
-@dataclass(frozen=True, slots=True)
 class ReleaseEvent:
     at_s: float
     model: str
@@ -164,21 +152,6 @@ def plan_from_json(text: str) -> Plan:
     return Plan(**{**value, "weights": tuple(value["weights"]), "tolerance": tolerance})
 
 
-def stats_to_json(stats: ArmStats) -> str:
-    return json.dumps(asdict(stats))
-
-
-def stats_from_json(text: str) -> ArmStats:
-    value = json.loads(text)
-    return ArmStats(
-        Proportion(**value["errors"]),
-        Proportion(**value["refusals"]),
-        Spread(**value["first_token"]),
-        Spread(**value["between_tokens"]),
-        Spread(**value["length"]),
-    )
-
-
 def find_release(connection: Connection, model: str, version: int) -> Release:
     """Raises NotFound, saying which there are."""
     chosen = (releases.c.model == model) & (releases.c.version == version)
@@ -222,16 +195,6 @@ def list_rollouts(
     if only_open:
         query = query.where(rollouts.c.ended_s.is_(None))
     return [rollout_of(row) for row in connection.execute(query).mappings()]
-
-
-def list_figures(connection: Connection, rollout_id: int) -> list[ArmFigures]:
-    query = sql.select(arm_figures).where(arm_figures.c.rollout_id == rollout_id)
-    return [
-        ArmFigures(
-            row["rollout_id"], row["step"], row["version"], row["process"], stats_from_json(row["figures"])
-        )
-        for row in connection.execute(query).mappings()
-    ]
 
 
 def list_events(connection: Connection, model: str | None = None, newest: int = 50) -> list[ReleaseEvent]:

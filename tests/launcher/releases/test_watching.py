@@ -18,8 +18,9 @@ from launcher.releases.tables import lasting, status_view
 from launcher.releases.watching import READ_WITHIN_S, SILENCE_S, Waiting, wait_until_read, watch
 from router.releases.canary import ArmStats, Sample
 from router.releases.life import State
+from router.rollouts.arm_figures import stats_to_json
 from router.rollouts.comparing import Comparison
-from router.rollouts.records import list_rollouts, stats_to_json
+from router.rollouts.records import list_rollouts
 from router.rollouts.shadow_figures import ShadowRecorder
 from router.rollouts.writing import put_split, set_state
 from router.store.access import StoreAccess
