@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import batching, coalescing, costs, cpu_kernels, prefix, releases
+from benchmarks.objectives import report as objectives
 from benchmarks.peers import report as peers
 from benchmarks.plots import Plots
 from benchmarks.router import report as router
@@ -21,6 +22,7 @@ MEASUREMENTS = {
     "costs": costs.report,
     "router": router.report,
     "releases": releases.report,
+    "objectives": objectives.report,
     "kernels": cpu_kernels.report,
 }
 

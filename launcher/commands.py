@@ -1,4 +1,4 @@
-"""The `inflight` commands: `up`, `perplexity` and `version` here, others from client and administration."""
+"""The `inflight` commands: `up`, `perplexity` and `version` here, others from where they belong."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from client.cli import ask, chat
-from launcher import administration, releases
+from launcher import administration, objectives, releases, tuning
 from launcher.settings import StackSettings
+from launcher.simulation.command import simulate
 
 DEFAULTS = StackSettings()
 
@@ -148,8 +149,11 @@ def perplexity(
 
 app.command()(chat)
 app.command()(ask)
+app.command()(simulate)
 administration.add_to(app)
 releases.add_to(app)
+objectives.add_to(app)
+tuning.add_to(app)
 
 
 @app.command()

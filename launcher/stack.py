@@ -176,7 +176,7 @@ class Stack:
         told = read_parameters(config)
         places = {*ENGINE_KEYS_OF_OURS, PACKED_CACHE}
         self._parameters = {key: value for key, value in self._settings.engine.items() if key not in places}
-        if told.get("inflight_runtime") == "synthetic":
+        if told.get("inflight_runtime") in ("synthetic", "paced"):
             return
         for found in run_engine_task(self._prepare_command, told, self._console):
             if device := found.get("inflight_device"):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.errors import InflightError
+from python_backend.wire.tiers import Tier, tier_named
 from router.admission.admitting import admitted
 from router.admission.need import Need
 from router.api import sse
@@ -41,7 +42,7 @@ def need_of(calls: Sequence[GenerationCall], context_tokens: int) -> Need:
         if not call.shares_prompt:
             prompt += size
         completion += min(call.max_tokens, context_tokens - size)
-    return Need(prompt, completion)
+    return Need(prompt, completion, len(calls))
 
 
 def prompt_size(call: GenerationCall, context_tokens: int) -> int:
@@ -66,8 +67,11 @@ def patience_with(record: Record, now_s: float) -> float:
     return patience_s(record.completion_tokens, now_s - (record.first_token_s or now_s))
 
 
-def _in_tier(calls: Sequence[GenerationCall], tier: str) -> list[GenerationCall]:
-    return [msgspec.structs.replace(call, tier=tier) for call in calls]
+def _in_tier(calls: Sequence[GenerationCall], tier: Tier) -> Sequence[GenerationCall]:
+    name = None if tier is Tier.STANDARD else tier.label
+    if all(call.tier == name for call in calls):
+        return calls
+    return [msgspec.structs.replace(call, tier=name) for call in calls]
 
 
 async def answer(
@@ -81,14 +85,15 @@ async def answer(
     new_reader: Callable[[], ToolReader] | None = None,
 ) -> None:
     """Admit, generate, deliver, settle: the whole life of a request once its body is understood."""
+    record.ask_tier(tier_named(calls[0].tier))
     if service.safety is not None:
         await service.safety.admit_calls(model.name, calls)
-    async with admitted(service, record, model.name, need_of(calls, model.context_tokens)) as ticket:
-        exchange.on_disconnect(lambda: ticket.cut(InflightError(ErrorKind.CANCELLED, "the client left")))
+    need = need_of(calls, model.context_tokens)
+    async with admitted(service, record, model.name, need, exchange.on_disconnect) as ticket:
         choices = []
         shadow = None if service.shadows is None else service.shadows.begin(record, calls, new_reader)
         record.dispatched_s = time.monotonic()
-        for index, call in enumerate(calls if record.tier is None else _in_tier(calls, record.tier)):
+        for index, call in enumerate(_in_tier(calls, record.tier)):
             generation = model.pipeline.generate(call)
             ticket.attach(generation)
             tools = None if new_reader is None else new_reader()

@@ -8,6 +8,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
+from router.admission.deadline import HEADER as DEADLINE
+from router.admission.deadline import read_deadline
 from router.api import (
     admin,
     batches,
@@ -19,8 +21,10 @@ from router.api import (
     files,
     health,
     models,
+    objectives,
     releases,
     responses,
+    tuning,
 )
 from router.api.decoding import invalid
 from router.api.errors import HttpError, error_body, shaped_for, write_error
@@ -32,6 +36,7 @@ from router.tenancy.model import Scope
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from python_backend.wire.tiers import Tier
     from router.api.routes import Route
     from router.http.exchange import Exchange, Refusal
     from router.identity import Doorkeeper
@@ -59,6 +64,8 @@ def all_routes(service: Service) -> list[Route]:
         *health.routes(service),
         *admin.routes(service),
         *releases.routes(service),
+        *objectives.routes(service),
+        *tuning.routes(service),
     ]
 
 
@@ -77,13 +84,14 @@ class App:
         await self.serve(exchange)
 
     async def serve(
-        self, exchange: Exchange, caller: Caller | None = None, tier: str | None = None
+        self, exchange: Exchange, caller: Caller | None = None, tier: Tier | None = None
     ) -> Record:
         """Answers one request; with a caller, one from inside the router in the name of that caller."""
         found = self._table.find(exchange.request.path)
         route = None if found is None else _by_method(found[0], exchange.request.method)
         record = _new_record(found, route)
-        record.tier = tier
+        if tier is not None:
+            record.tier, record.is_tier_given = tier, True
         if self._desk.draining:
             exchange.keep_alive = False
         try:
@@ -124,6 +132,8 @@ class App:
         record.user = record.caller.user.id
         record.pinned_release = request.headers.get("x-inflight-release", "")
         record.conversation = request.headers.get("x-inflight-conversation", "")
+        if (deadline := request.headers.get(DEADLINE)) is not None:
+            record.deadline_s = read_deadline(deadline, None, record.arrived_s)
         await route.endpoint(exchange, record)
 
     def upload_limit(self, method: str, path: str, headers: dict[str, str]) -> int:

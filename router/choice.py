@@ -56,6 +56,7 @@ class Choice:
         self._told_calls = self._judged_calls = 0
         self._metrics = metrics
         self._share = metrics.share(ticket.record)
+        self._measured = metrics.objectives.series(ticket.record.model, ticket.record.tier)
         self._last_s = 0.0
         self._is_opening = index == 0 and ticket.record.rollout[0] is not None
 
@@ -187,12 +188,17 @@ class Choice:
         self._record.engine = delta.engine or self._record.engine
         if first:
             self._share.first_token.observe(now_s - self._record.arrived_s)
-            self._record.first_token_s = self._record.first_token_s or now_s
+            if self._record.first_token_s is None:
+                self._record.first_token_s = now_s
+                self._measured.first_token.note(now_s - self._record.arrived_s)
+            self._ticket.heard(now_s)
             if not self._shares_prompt:
                 self.cached_tokens = min(delta.cached_tokens, delta.prompt_tokens)
                 self._record.cached_tokens += self.cached_tokens
         else:
             self._share.between_chunks.observe(now_s - self._last_s)
+            if count := delta.completion_tokens:  # some come together: each has its part of the time
+                self._measured.inter_token.note((now_s - self._last_s) / count, count)
         self._last_s = now_s
         if self.prompt_tokens == 0 and not self._shares_prompt:
             self.prompt_tokens = delta.prompt_tokens

@@ -9,19 +9,25 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from router.admission.figures import AdmissionFigures
 from router.fleet.figures import FleetFigures
 from router.metric_values import Counter, Gauge, Histogram
+from router.objectives.figures import ObjectiveFigures
+from router.objectives.monitor import ObjectiveMonitor
 from router.stages import STAGES
+from router.ticket import Outcome
 
 if TYPE_CHECKING:
     from python_backend.wire.errors import ErrorKind
     from router.fleet.replicas import Fleet
+    from router.objectives.book import ObjectiveBook
     from router.record import Record
     from router.tenancy.service import Tenancy
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _WHO = ("model", "release", "tenant")
+_BUSY = 503
 
 
 class Share:
@@ -105,6 +111,10 @@ class Metrics:
         )
         self._fleet_figures = FleetFigures()
         registry.register(self._fleet_figures)
+        self.objectives = ObjectiveMonitor()
+        self._objective_figures = ObjectiveFigures(self.objectives)
+        registry.register(self._objective_figures)
+        self.admission = AdmissionFigures(registry, self.objectives.refused)
         self._shares: dict[tuple[str, str, str], Share] = {}
 
     def watch(self, tenancy: Tenancy) -> None:
@@ -116,6 +126,10 @@ class Metrics:
     def watch_fleet(self, fleet: Fleet) -> None:
         """Shows the replicas of each release, and how many requests went on after one failed."""
         self._fleet_figures.fleet = fleet
+
+    def watch_objectives(self, book: ObjectiveBook) -> None:
+        """Shows what was asked for beside what is measured."""
+        self._objective_figures.book = book
 
     def share(self, record: Record) -> Share:
         key = _who(record)
@@ -136,9 +150,13 @@ class Metrics:
         share.prompt_tokens.inc(record.prompt_tokens)
         share.completion_tokens.inc(record.completion_tokens)
         self.ended.labels(record.outcome, *_who(record)).inc()
+        if record.outcome == Outcome.FINISHED.value:
+            self.objectives.end_to_end(record.model, record.tier, now_s - record.arrived_s)
 
     def answered(self, record: Record, status: int) -> None:
         self.requests.labels(record.route, str(status), *_who(record)).inc()
+        if status == _BUSY and record.model and record.dispatched_s is None:
+            self.objectives.refused(record.model, record.tier)
 
     def triton_failed(self, kind: ErrorKind, model: str) -> None:
         self.triton_errors.labels(kind.label, model).inc()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
+from python_backend.wire.tiers import Tier
 from router.stages import EngineTimes, Moments, stage_seconds
 from router.tenancy.local import LOCAL_CALLER
 
@@ -22,7 +24,8 @@ class Record:
     request_id: str
     caller: Caller = LOCAL_CALLER
     values: dict[str, str] = field(default_factory=dict)  # of the names in the route
-    tier: str | None = None  # whatever the body asks for
+    tier: Tier = Tier.STANDARD  # in force: for admission, objectives and the engine alike
+    is_tier_given: bool = False  # by whoever sends it from inside, whatever it asks for
     model: str = ""
     model_version: str = ""  # the release that answers
     pinned_release: str = ""  # by the header x-inflight-release
@@ -30,6 +33,7 @@ class Record:
     conversation: str = ""
     rollout: tuple[int | None, int] = (None, 0)  # which one, and its step, chose the release
     arrived_s: float = field(default_factory=time.monotonic)
+    deadline_s: float = inf  # by when its client wants the first token, or the answer of a fixed-cost model
     first_token_s: float | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -45,6 +49,11 @@ class Record:
     @property
     def tenant(self) -> str:
         return self.caller.organisation.id
+
+    def ask_tier(self, tier: Tier) -> None:
+        """What the request itself asks for; before it is let in."""
+        if not self.is_tier_given:
+            self.tier = tier
 
     def headers(self) -> list[tuple[str, str]]:
         """What tells a client which request this was, and who answered."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.admission.building import AdmissionSettings, TenantShares, build_gates
 from router.app import App
 from router.batches.runner import BatchRunner, BatchSettings
 from router.checkpoint_facts import CONTEXT_TOKENS
@@ -18,6 +19,7 @@ from router.files.model import FileLimits
 from router.fleet.pipeline import FleetPipeline
 from router.fleet.probing import Prober
 from router.fleet.replicas import Fleet
+from router.fleet.reports import EngineReports
 from router.fleet.servers import TritonServer
 from router.fleet.settings import FleetSettings
 from router.fleet.vital_signs import ProbeLimits
@@ -29,6 +31,8 @@ from router.kserve import http as kserve
 from router.kserve.building import build_door
 from router.kserve.server import KserveServer
 from router.metrics import Metrics
+from router.objectives.book import ObjectiveBook
+from router.objectives.recording import FigureRecorder
 from router.privacy.prompt_log import PromptLog
 from router.privacy.retention import Retention
 from router.registry import Registry
@@ -51,6 +55,7 @@ from router.tenancy.office import open_store, opening_store, places
 from router.tenancy.service import Tenancy, TenancySettings
 from router.ticket import TicketDesk
 from router.tls import Certificates, tls_files
+from router.tuning.tuner import Tuner, TuningSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -80,9 +85,10 @@ async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) 
             closing.push_async_callback(asyncio.to_thread, prompt_log.stop)
         fleet = _fleet(settings, closing)
         registry = Registry()
-        service = _service(settings, tenancy, store, registry, prompt_log)
+        service = _service(settings, tenancy, store, registry, prompt_log, fleet)
         service.metrics.watch_fleet(fleet)
         await _keep_releases(settings, service, fleet, closing)
+        _keep_gates(service, fleet, closing)
         runner = await _open_doors(settings, service, closing)
         await stopping.wait()
         stopping.clear()
@@ -100,12 +106,21 @@ def _fleet(settings: Settings, closing: AsyncExitStack) -> Fleet:
 
 
 def _service(
-    settings: Settings, tenancy: Tenancy, store: StoreAccess, registry: Registry, prompt_log: PromptLog | None
+    settings: Settings,
+    tenancy: Tenancy,
+    store: StoreAccess,
+    registry: Registry,
+    prompt_log: PromptLog | None,
+    fleet: Fleet,
 ) -> Service:
     names = [*(model.name for model in settings.models), *(model.name for model in settings.embedders)]
     metrics = Metrics()
     metrics.watch(tenancy)
     desk = TicketDesk(metrics)
+    objectives = ObjectiveBook(store)
+    shares = TenantShares(tenancy.catalogue.share_of)
+    admission = AdmissionSettings(settings.admission, settings.admission_places)
+    gates = build_gates(admission, fleet, shares, objectives.of, metrics.admission)
     return Service(
         registry=registry,
         desk=desk,
@@ -116,13 +131,16 @@ def _service(
         safety=load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names),
         prompt_log=prompt_log,
         arms=ArmRecorder(store),
-        shadows=Shadows(registry, desk, metrics, recorder=ShadowRecorder(store)),
+        shadows=Shadows(registry, desk, metrics, recorder=ShadowRecorder(store), gates=gates),
+        objectives=objectives,
+        gates=gates,
     )
 
 
 async def _keep_releases(settings: Settings, service: Service, fleet: Fleet, closing: AsyncExitStack) -> None:
     """Knows the releases before the first request, and goes on reading, probing and bringing them about."""
     await asyncio.to_thread(_adopt, settings, service.store)
+    await _keep_objectives(service, closing)
     releases_dir = Path(settings.state_dir or settings.data_dir) / "releases"
     fleet_settings = FleetSettings(settings.revive_wait_s)
     builder = Builder(releases_dir / "repository", fleet_settings)
@@ -143,7 +161,11 @@ async def _keep_releases(settings: Settings, service: Service, fleet: Fleet, clo
 
     prober = Prober(fleet, limits, lambda: controller.in_control, find_fault=find_fault)
     closing.push_async_callback(canaries.close)
-    for work in (book.run(), controller.run(), prober.run()):
+    objectives = service.objectives
+    reports = EngineReports(
+        fleet, lambda model: {} if objectives is None else objectives.inter_token_ms(model)
+    )
+    for work in (book.run(), controller.run(), prober.run(), reports.run()):
         _go_on(closing, work)
     if service.arms is not None:
         _go_on(closing, service.arms.run())
@@ -151,6 +173,53 @@ async def _keep_releases(settings: Settings, service: Service, fleet: Fleet, clo
         if service.shadows.recorder is not None:
             _go_on(closing, service.shadows.recorder.run())
         closing.push_async_callback(service.shadows.close)
+    _tune(settings, service, fleet, book, controller, closing)
+
+
+def _tune(
+    settings: Settings,
+    service: Service,
+    fleet: Fleet,
+    book: ReleaseBook,
+    controller: Controller,
+    closing: AsyncExitStack,
+) -> None:
+    """Learns what batches take, which admission goes by too, and sets queue delays by it."""
+    if service.objectives is None:
+        return
+    tuner = Tuner(
+        fleet,
+        book,
+        service.objectives,
+        service.metrics.objectives,
+        service.store,
+        lambda: controller.in_control,
+        TuningSettings(settings.tuning_window_s, settings.tuning),
+    )
+    if service.gates is not None:
+        service.gates.batch_cost_of = tuner.batch_cost
+    _go_on(closing, tuner.run())
+
+
+async def _keep_objectives(service: Service, closing: AsyncExitStack) -> None:
+    """Knows them before the first request, and tells what is measured of them."""
+    if service.objectives is not None:
+        await service.objectives.refresh()
+        service.metrics.watch_objectives(service.objectives)
+        recorder = FigureRecorder(service.store, service.metrics.objectives)
+        for work in (service.objectives.run(), recorder.run()):
+            _go_on(closing, work)
+
+
+def _keep_gates(service: Service, fleet: Fleet, closing: AsyncExitStack) -> None:
+    """Lets requests in by what the releases can do, and ends all waiting when the router does."""
+    gates = service.gates
+    if gates is not None:
+        closing.callback(gates.close)
+        service.desk.on_drain = gates.drain
+        service.metrics.admission.watch(gates, fleet)
+        for work in (gates.run(), service.metrics.admission.run()):
+            _go_on(closing, work)
 
 
 def _adopt(settings: Settings, store: StoreAccess) -> None:

@@ -10,7 +10,9 @@ from router.documents.uploads import UploadedFiles
 from router.files.model import FileLimits
 
 if TYPE_CHECKING:
+    from router.admission.gates import Gates
     from router.metrics import Metrics
+    from router.objectives.book import ObjectiveBook
     from router.privacy.prompt_log import PromptLog
     from router.registry import Registry
     from router.rollouts.arms import ArmRecorder
@@ -33,6 +35,8 @@ class Service:
     prompt_log: PromptLog | None = None
     arms: ArmRecorder | None = None
     shadows: Shadows | None = None
+    gates: Gates | None = None
+    objectives: ObjectiveBook | None = None
     documents: Documents = field(init=False)
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -84,6 +84,13 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     # before it is looked into.
     revive_wait_s: Annotated[float, Meta(ge=0, le=600)] = 30.0
     silence_limit_s: Annotated[float, Meta(ge=1, le=3600)] = 30.0
+    # Whether queue delays follow objectives, and over how long is measured what they are judged by.
+    tuning: bool = True
+    tuning_window_s: Annotated[float, Meta(ge=1, le=3600)] = 30.0
+    # How requests are let in: by price, fairness and objectives, or as they come. The places of each release:
+    # 0 is as many as its engines have, -1 no limit at all.
+    admission: Literal["objectives", "first_come"] = "objectives"
+    admission_places: Annotated[int, Meta(ge=-1, le=1 << 20)] = 0
 
 
 class PlacedTuning(Tuning, frozen=True, forbid_unknown_fields=True, kw_only=True):

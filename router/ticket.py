@@ -46,6 +46,8 @@ class Ticket:
         self.cut_by: InflightError | None = None
         # Set by whoever charges for it; for code that ends well, to call before its last bytes leave.
         self.bill: Callable[[Outcome], None] = lambda outcome: None
+        # To be told, by code that hears the model, when that says the first thing.
+        self.heard: Callable[[float], None] = lambda now_s: None
         self._desk = desk
         self._work: list[Stoppable] = []
 
@@ -89,6 +91,7 @@ class TicketDesk:
         self._open: set[Ticket] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self.draining = False
+        self.on_drain: Callable[[], None] = lambda: None
 
     @property
     def open_count(self) -> int:
@@ -104,6 +107,7 @@ class TicketDesk:
 
     def drain(self) -> None:
         self.draining = True
+        self.on_drain()
 
     async def empty(self, timeout_s: float) -> bool:
         """Waits until every ticket is back; False when that took too long."""

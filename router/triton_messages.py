@@ -11,13 +11,16 @@ import msgspec
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
+from python_backend.wire.engine_report import CONFIGURE, ENGINE_REPORT, REPORT, read_report
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM, ModelContract
+from python_backend.wire.tiers import Tier
 from router.pipeline import Delta, LoggedToken
 from router.stages import EngineTimes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from python_backend.wire.engine_report import EngineReport
     from router.pipeline import GenerationCall
 
 STOP_WORDS = 4
@@ -45,6 +48,8 @@ _INPUTS = (
 # These go past the step that Triton batches, so they may come and go too.
 _GUIDE_INPUTS = ("guided_decoding_guide_type", "guided_decoding_guide")
 _NO_END_ID = -1
+# No request has this id, so that to stop it does nothing.
+_NOBODY = "report"
 # Tensors of one number, each token has some: looking up their format takes longer than reading them.
 _INT32, _INT64 = struct.Struct("<i").unpack, struct.Struct("<q").unpack
 _ENGINE_TIMES = {
@@ -181,6 +186,29 @@ def _more(call: GenerationCall) -> Any:
     if call.tier is not None:
         parameters["inflight_tier"].string_param = call.tier
     return message
+
+
+def report_request(engine: str) -> Any:
+    """Asks the engine how it is. One that does not know the question takes it for a stop of nobody."""
+    message = stop_request(engine, _NOBODY)
+    message.parameters[REPORT].bool_param = True
+    return message
+
+
+def configure_request(engine: str, inter_token_ms: Mapping[Tier, float | None]) -> Any:
+    """Tells the engine how far apart the tokens of each tier may be; None: nothing is asked."""
+    message = stop_request(engine, _NOBODY)
+    wanted = {"inter_token_ms": {tier.label: inter_token_ms.get(tier) for tier in Tier}}
+    message.parameters[CONFIGURE].string_param = msgspec.json.encode(wanted).decode()
+    return message
+
+
+def read_engine_report(response: Any) -> EngineReport | None:
+    """None where the engine says nothing of itself; raises ValueError where nobody understands it."""
+    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        if output.name == ENGINE_REPORT:
+            return read_report(_text(raw))
+    return None
 
 
 def stop_request(engine: str, request_id: str) -> Any:

@@ -26,6 +26,7 @@ from launcher.administration.office import (
 if TYPE_CHECKING:
     from router.tenancy.model import Limits
 
+_LIMITS = ("requests/min", "tokens/min", "at once", "budget a month", "weight", "most places")
 tenants = typer.Typer(
     no_args_is_help=True, help="Organisations that use the models: make, limit, export, delete."
 )
@@ -56,10 +57,9 @@ def list_tenants(as_json: AsJson = False, data_dir: DataDir = None, config: Conf
     if as_json:
         show_json([{**asdict(each), "limits": asdict(limits)} for each, limits in found])
         return
-    columns = ("tenant", "id", "made", "requests/min", "tokens/min", "at once", "budget a month")
     show(
         "Tenants",
-        columns,
+        ("tenant", "id", "made", *_LIMITS),
         ((each.name, each.id, moment(each.created_s), *limit_cells(limits)) for each, limits in found),
     )
 
@@ -68,7 +68,9 @@ def limit_cells(limits: Limits) -> tuple[object, ...]:
     budget = dollars(limits.monthly_budget)
     if budget and not limits.budget_is_hard:
         budget += " (soft)"
-    return limits.requests_per_min, limits.tokens_per_min, limits.concurrent_requests, budget
+    places = None if limits.slot_percent is None else f"{limits.slot_percent} %"
+    rates = (limits.requests_per_min, limits.tokens_per_min, limits.concurrent_requests)
+    return *rates, budget, limits.weight, places
 
 
 @tenants.command("limit")
@@ -82,6 +84,20 @@ def limit_tenant(
     concurrent_requests: Annotated[int | None, typer.Option(min=0)] = None,
     monthly_budget: Annotated[float | None, typer.Option(min=0, help="In dollars.")] = None,
     soft: Annotated[bool, typer.Option(help="A budget that is only reported, never refused.")] = False,
+    weight: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1000,
+            help="Its part of a model that others want too, beside others'. [default: 1]",
+        ),
+    ] = None,
+    slot_percent: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=100, help="The most of a model's places in the batch that it takes. [default: 100]"
+        ),
+    ] = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
@@ -99,15 +115,16 @@ def limit_tenant(
             concurrent_requests,
             budget,
             not soft,
+            weight,
+            slot_percent,
         )
         found = find_tenant(admin, tenant)
         key_id = None if key is None else find_key(admin, key).id
         admin.set_limits(SYSTEM, found.id, limits, key_id)
     whose = f"key {key}" if key else f"tenant {found.name}"
-    columns = ("requests/min", "tokens/min", "at once", "budget a month")
     show(
         f"Limits of {whose}",
-        columns,
+        _LIMITS,
         [["none" if cell in (None, "") else cell for cell in limit_cells(limits)]],
     )
 

@@ -108,7 +108,7 @@ class Maker:
         """What was chosen, and what the engine makes of it here, so that later defaults do not change it."""
         config = self.project_root / "model_repository" / ENGINE / CONFIG
         told = {**read_parameters(config), **chosen, **paths}
-        if told.get("inflight_runtime") == "synthetic":
+        if told.get("inflight_runtime") in ("synthetic", "paced"):
             return chosen
         for found in run_engine_task(self.prepare_command, told, self.console):
             if device := found.get("inflight_device"):

@@ -5,23 +5,28 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
+from python_backend.costs.step_cost import LearnedStepCost
 from python_backend.engine.blocks import BlockPool
 from python_backend.engine.events import end_event, gather_of_prompt, token_event
 from python_backend.engine.execution import ChunkResult, Executor
 from python_backend.engine.guiding import GuideCompiler, PreparedGuide, await_guides, is_held_up
 from python_backend.engine.messages import SequenceEvent
+from python_backend.engine.metering import StepMeter
 from python_backend.engine.pipeline import Pipeline
 from python_backend.engine.refusals import refuse_impossible
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.admission import admission_rule
+from python_backend.engine.scheduling.budget import StepLimits
 from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.scheduling.scheduler import Scheduler
 from python_backend.engine.sequence import FinishReason, Sequence
 from python_backend.engine.stats import EngineStats
+from python_backend.engine.step_control import StepControl
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.tiers import Tier
 
 _log = logging.getLogger("inflight.engine")
 
@@ -73,7 +78,8 @@ class Engine:
     """Requests come in by `add`, each of their sequences ends exactly once in the events of `step`.
 
     In between they may be cancelled. A request with a guide joins the queue, at the place of its arrival,
-    when the guide is compiled.
+    when the guide is compiled. What a step may hold is decided anew before each: by the limits, and by what
+    the tiers that are here ask for, once it is known what steps cost.
     """
 
     def __init__(
@@ -94,7 +100,6 @@ class Engine:
         self.pool = pool
         self._checks_blocks = config.check_blocks
         self._max_batch_size = config.max_batch_size
-        self._max_step_tokens = config.max_step_tokens
         self._executor = executor
         self._pipeline = Pipeline(executor, pool.tokens_per_block, self._commit)
         self._compiler = compiler
@@ -106,6 +111,10 @@ class Engine:
             config.max_step_tokens,
             config.enable_kv_cache_reuse,
         )
+        self._control = StepControl(
+            self._scheduler, StepLimits(config.max_batch_size, config.max_step_tokens)
+        )
+        self._meter = StepMeter()
         self._sequences: dict[int, list[Sequence]] = {}
         self._preparing: dict[int, PreparedGuide] = {}
         self._cancelled: list[Sequence] = []
@@ -151,26 +160,19 @@ class Engine:
                 sequence.is_cancelled = True
                 self._cancelled.append(sequence)
 
-    def configure(self, max_step_tokens: int | None = None, max_batch_size: int | None = None) -> None:
-        """New limits from the next step on; None leaves one as it is.
+    def configure(
+        self,
+        max_step_tokens: int | None = None,
+        max_batch_size: int | None = None,
+        inter_token_ms: Mapping[Tier, float | None] | None = None,
+    ) -> None:
+        """New limits from the next step on, and how far apart the tokens of each tier may be.
 
-        Raises InflightError for nonsense, and for more than the engine was started with: what it holds for a
-        batch, and the memory of a step, were made for that.
+        None leaves one as it is; a tier that is not among those given, or has None, asks for nothing. Raises
+        InflightError for nonsense, and for more than the engine was started with: what it holds for a batch,
+        and the memory of a step, were made for that.
         """
-        for name, wanted, most in (
-            ("max_batch_size", max_batch_size, self._max_batch_size),
-            ("max_step_tokens", max_step_tokens, self._max_step_tokens),
-        ):
-            if wanted is not None and wanted > most:
-                text = f"{name} is {wanted}; allowed: up to {most}, which the engine was started with"
-                raise InflightError(ErrorKind.INVALID_REQUEST, text)
-        try:
-            self._scheduler.configure(
-                self._scheduler.max_batch_size if max_batch_size is None else max_batch_size,
-                self._scheduler.max_step_tokens if max_step_tokens is None else max_step_tokens,
-            )
-        except ValueError as error:
-            raise InflightError(ErrorKind.INVALID_REQUEST, str(error)) from None
+        self._control.configure(max_step_tokens, max_batch_size, inter_token_ms)
 
     def step(self) -> list[SequenceEvent]:
         """Launches the next step, and tells what those gave that are to be over by then.
@@ -199,6 +201,16 @@ class Engine:
                 self._end(sequence, FinishReason.ERROR, reason)
         self._leave(sequences)
         return self._take_events()
+
+    @property
+    def learned(self) -> LearnedStepCost | None:
+        """What steps cost here; None before there were enough of them."""
+        return self._meter.learned
+
+    @property
+    def busy_ns(self) -> int:
+        """How long steps were under way, in all."""
+        return self._meter.busy_ns
 
     @property
     def stats(self) -> EngineStats:
@@ -270,7 +282,9 @@ class Engine:
     def _schedule(self) -> StepPlan:
         now_ns = self._now_ns()
         self.pool.advance_to(now_ns)
+        self._control.follow(self._meter.learned, self._latest_plan)
         plan = self._scheduler.schedule()
+        plan.begun_ns = now_ns
         for sequence in plan.preempted:
             self._executor.release(sequence)
         for chunk in plan.chunks:
@@ -287,6 +301,7 @@ class Engine:
         Nobody asks any more for what was found for a sequence that ended while the step ran.
         """
         now_ns = self._now_ns()
+        self._meter.over(plan, now_ns)
         ended = []
         for chunk, result in zip(plan.chunks, results, strict=True):
             if chunk.sequence.finish_reason is not None:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
@@ -33,6 +34,7 @@ from python_backend.engine.messages import (
 from python_backend.engine.request import GenerationRequest
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
+from python_backend.wire.tiers import Tier
 
 _STOP_GRACE_S = 5.0
 
@@ -88,9 +90,15 @@ class EngineProcess:
     def cancel(self, key: int) -> None:
         self._send(Cancel(key))
 
-    def configure(self, max_step_tokens: int | None = None, max_batch_size: int | None = None) -> None:
-        """New limits for the steps to come; None leaves one as it is."""
-        self._send(Configure(max_step_tokens, max_batch_size))
+    def configure(
+        self,
+        max_step_tokens: int | None = None,
+        max_batch_size: int | None = None,
+        inter_token_ms: Mapping[Tier, float | None] | None = None,
+    ) -> None:
+        """New limits and objectives for the steps to come; None leaves one as it is."""
+        targets = None if inter_token_ms is None else dict(inter_token_ms)
+        self._send(Configure(max_step_tokens, max_batch_size, targets))
 
     def has_report(self, timeout_s: float) -> bool:
         """Whether `receive` would return at once; EOFError when the process has ended."""

@@ -7,9 +7,11 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
+from python_backend.costs.step_cost import LearnedStepCost
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.sequence import FinishReason
 from python_backend.wire.parameters import EngineParameters
+from python_backend.wire.tiers import Tier
 
 # Told how far a start is: the stage, and how much of its total is done. A total of 0: nobody knows.
 LoadingProgress = Callable[[str, int, int], None]
@@ -38,10 +40,14 @@ class Cancel(msgspec.Struct, tag=True, frozen=True):
 
 
 class Configure(msgspec.Struct, tag=True, frozen=True):
-    """New limits for the steps to come; None leaves one as it is."""
+    """New limits for the steps to come; None leaves one as it is.
+
+    `inter_token_ms` has all tiers or is None: how far apart tokens may be, None where nothing is asked.
+    """
 
     max_step_tokens: int | None = None
     max_batch_size: int | None = None
+    inter_token_ms: dict[Tier, float | None] | None = None
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
@@ -135,6 +141,8 @@ class Gauges(msgspec.Struct, array_like=True, frozen=True):
     new_blocks: int = 0  # handed out empty, over the engine's life
     gpu_memory_bytes: int = 0
     pinned_memory_bytes: int = 0
+    busy_ns: int = 0  # how long steps were under way, over the engine's life
+    learned: LearnedStepCost | None = None
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):

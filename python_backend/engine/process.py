@@ -6,6 +6,7 @@ import gc
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Protocol
@@ -31,6 +32,7 @@ from python_backend.engine.messages import (
 from python_backend.engine.request import GenerationRequest
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
+from python_backend.wire.tiers import Tier
 
 _log = logging.getLogger("inflight.engine")
 
@@ -58,8 +60,13 @@ class Runtime(Protocol):
     def cancel(self, key: int) -> None:
         """Ends a request at the next step; an unknown key is not an error."""
 
-    def configure(self, max_step_tokens: int | None, max_batch_size: int | None) -> None:
-        """Sets new limits; raises InflightError when they make no sense."""
+    def configure(
+        self,
+        max_step_tokens: int | None,
+        max_batch_size: int | None,
+        inter_token_ms: Mapping[Tier, float | None] | None,
+    ) -> None:
+        """Sets new limits and objectives, or those that are given; raises InflightError for nonsense."""
 
     def step(self) -> list[SequenceEvent]:
         """Raises EngineBroken when there can be no further one."""
@@ -75,9 +82,13 @@ def load_runtime(parameters: EngineParameters, progress: LoadingProgress = ignor
         from python_backend.engine.synthetic import SyntheticRuntime
 
         return SyntheticRuntime(parameters)
-    from python_backend.engine.runtime import EngineRuntime
+    if parameters.inflight_runtime == "paced":
+        from python_backend.engine.paced import load_paced
 
-    return EngineRuntime(parameters, progress)
+        return load_paced(parameters)
+    from python_backend.engine.runtime import load_engine
+
+    return load_engine(parameters, progress)
 
 
 class StepLoop:
@@ -124,7 +135,9 @@ class StepLoop:
             self._runtime.cancel(command.key)
         elif isinstance(command, Configure):
             try:
-                self._runtime.configure(command.max_step_tokens, command.max_batch_size)
+                self._runtime.configure(
+                    command.max_step_tokens, command.max_batch_size, command.inter_token_ms
+                )
             except InflightError as error:
                 _log.warning("the limits stay as they are: %s", error)
 

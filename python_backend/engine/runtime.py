@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 
 from python_backend.engine.build import build_engine
 from python_backend.engine.device import choose_device
-from python_backend.engine.engine import EngineConfig
+from python_backend.engine.engine import Engine, EngineConfig
 from python_backend.engine.memory import resident_bytes
 from python_backend.engine.messages import Gauges, LoadingProgress, Ready, SequenceEvent, ignore_progress
 from python_backend.engine.request import GenerationRequest
-from python_backend.wire.parameters import EngineParameters
+from python_backend.wire.parameters import DeviceSettings, EngineParameters
+from python_backend.wire.tiers import Tier
 
 _log = logging.getLogger("inflight.engine")
 
 
 class EngineRuntime:
-    def __init__(self, parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> None:
-        device = choose_device(parameters.inflight_device, parameters.gpu_device_ids)
-        self._held_bytes = _held_on_gpu if device.kind == "cuda" else _held_nowhere
-        self._settings = device.settings(parameters)
-        _log.info("computing on %s, %s", device, self._settings.precision)
-        self._engine = build_engine(
-            EngineConfig(
-                checkpoint_dir=parameters.gpt_model_path,
-                device=device.kind,
-                gpu=parameters.gpu_device_ids,
-                max_tokens_in_kv_cache=parameters.max_tokens_in_paged_kv_cache,
-                free_memory_fraction=parameters.kv_cache_free_gpu_mem_fraction,
-                tokens_per_block=self._settings.tokens_per_block,
-                max_batch_size=self._settings.max_batch_size,
-                max_step_tokens=self._settings.max_step_tokens,
-                max_sequence_tokens=parameters.inflight_max_sequence_tokens,
-                static_batching=parameters.static_batching,
-                check_blocks=parameters.inflight_check_blocks,
-                guaranteed_no_evict=parameters.guaranteed_no_evict,
-                threads=parameters.inflight_threads,
-                enable_kv_cache_reuse=parameters.enable_kv_cache_reuse,
-                precision=self._settings.precision,
-                random_weights=parameters.inflight_weights == "random",
-                cuda_graphs=parameters.cuda_graph_mode,
-                packed_cache_dir=parameters.inflight_packed_cache_dir,
-                tokenizer_dir=parameters.tokenizer_dir or None,
-                guide_compile_limit_s=parameters.inflight_guide_compile_limit_s,
-            ),
-            progress,
-        )
+    """`held_bytes` tells how much memory of the GPU, and of the host for it, is in use."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: DeviceSettings,
+        held_bytes: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._held_bytes = held_bytes
 
     def describe(self) -> Ready:
         return Ready(
@@ -70,8 +53,13 @@ class EngineRuntime:
     def cancel(self, key: int) -> None:
         self._engine.cancel(key)
 
-    def configure(self, max_step_tokens: int | None, max_batch_size: int | None) -> None:
-        self._engine.configure(max_step_tokens, max_batch_size)
+    def configure(
+        self,
+        max_step_tokens: int | None,
+        max_batch_size: int | None,
+        inter_token_ms: Mapping[Tier, float | None] | None,
+    ) -> None:
+        self._engine.configure(max_step_tokens, max_batch_size, inter_token_ms)
 
     def step(self) -> list[SequenceEvent]:
         return self._engine.step()
@@ -101,7 +89,41 @@ class EngineRuntime:
             new_blocks=now.new_blocks,
             gpu_memory_bytes=gpu_bytes,
             pinned_memory_bytes=pinned_bytes,
+            busy_ns=self._engine.busy_ns,
+            learned=self._engine.learned,
         )
+
+
+def load_engine(parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> EngineRuntime:
+    device = choose_device(parameters.inflight_device, parameters.gpu_device_ids)
+    settings = device.settings(parameters)
+    _log.info("computing on %s, %s", device, settings.precision)
+    engine = build_engine(
+        EngineConfig(
+            checkpoint_dir=parameters.gpt_model_path,
+            device=device.kind,
+            gpu=parameters.gpu_device_ids,
+            max_tokens_in_kv_cache=parameters.max_tokens_in_paged_kv_cache,
+            free_memory_fraction=parameters.kv_cache_free_gpu_mem_fraction,
+            tokens_per_block=settings.tokens_per_block,
+            max_batch_size=settings.max_batch_size,
+            max_step_tokens=settings.max_step_tokens,
+            max_sequence_tokens=parameters.inflight_max_sequence_tokens,
+            static_batching=parameters.static_batching,
+            check_blocks=parameters.inflight_check_blocks,
+            guaranteed_no_evict=parameters.guaranteed_no_evict,
+            threads=parameters.inflight_threads,
+            enable_kv_cache_reuse=parameters.enable_kv_cache_reuse,
+            precision=settings.precision,
+            random_weights=parameters.inflight_weights == "random",
+            cuda_graphs=parameters.cuda_graph_mode,
+            packed_cache_dir=parameters.inflight_packed_cache_dir,
+            tokenizer_dir=parameters.tokenizer_dir or None,
+            guide_compile_limit_s=parameters.inflight_guide_compile_limit_s,
+        ),
+        progress,
+    )
+    return EngineRuntime(engine, settings, _held_on_gpu if device.kind == "cuda" else held_nowhere)
 
 
 def _held_on_gpu() -> tuple[int, int]:
@@ -110,5 +132,5 @@ def _held_on_gpu() -> tuple[int, int]:
     return held_bytes()
 
 
-def _held_nowhere() -> tuple[int, int]:
+def held_nowhere() -> tuple[int, int]:
     return 0, 0

@@ -6,6 +6,7 @@ Sequence position i yields token `prompt[0] + i % 50`, so whoever receives the t
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from python_backend.engine.memory import resident_bytes
@@ -13,6 +14,7 @@ from python_backend.engine.messages import Gauges, PerfMetrics, Ready, SequenceE
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.sequence import FinishReason
 from python_backend.wire.parameters import EngineParameters
+from python_backend.wire.tiers import Tier
 
 _CYCLE = 50
 _BLOCK_TOKENS = 16
@@ -68,7 +70,12 @@ class SyntheticRuntime:
             if stream.key == key:
                 stream.cancelled = True
 
-    def configure(self, max_step_tokens: int | None, max_batch_size: int | None) -> None:
+    def configure(
+        self,
+        max_step_tokens: int | None,
+        max_batch_size: int | None,
+        inter_token_ms: Mapping[Tier, float | None] | None = None,
+    ) -> None:
         """Shown in the gauges and otherwise without effect: nothing is computed here."""
         self._max_step_tokens = max_step_tokens or self._max_step_tokens
         self._max_batch_size = max_batch_size or self._max_batch_size

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from python_backend.costs.step_cost import LearnedStepCost, StepCost
 from python_backend.engine.messages import Gauges, PerfMetrics, Ready
 from python_backend.triton_adapter import pb
-from python_backend.triton_adapter.request_parameters import Limits
 from python_backend.triton_adapter.running import RunningRow
 from python_backend.wire.tiers import Tier
 
@@ -113,6 +113,15 @@ FAMILIES = {
     "inflight_cached_blocks": Family("GAUGE", "Free blocks that hold a prefix someone may ask for"),
     "inflight_preemptions_total": Family("COUNTER", "Sequences interrupted to make room for others"),
     "inflight_reused_blocks_total": Family("COUNTER", "Blocks found in the prefix cache"),
+    "inflight_step_cost": Family(
+        "GAUGE",
+        "What a step takes, learned, in milliseconds: at least, and for each token, sequence or 1,000 tokens",
+        "coefficient",
+        tuple(each.name.removesuffix("_ms") for each in fields(StepCost)),
+    ),
+    "inflight_step_cost_error": Family("GAUGE", "How far predicted step times are off, as a share of them"),
+    "inflight_step_cost_frozen": Family("GAUGE", "1 while predictions are too far off to be used"),
+    "inflight_engine_busy_seconds_total": Family("COUNTER", "How long steps were under way"),
 }
 _ONLY_IN_FLIGHT, _ONLY_STATIC = "nv_trt_llm_inflight_batcher_metrics", "nv_trt_llm_v1_metrics"
 
@@ -138,25 +147,6 @@ class EngineMetrics:
             own = {family.label: value} if family.label else {}
             self._metrics[name, value] = created.Metric(labels={**labels, **own}, **more)
 
-    def show_idle(self, capacity: Ready, limits: Limits) -> None:
-        """An engine that has just been started, and has said nothing yet."""
-        self.update(
-            capacity,
-            Gauges(
-                step_count=0,
-                active=0,
-                scheduled=0,
-                context=0,
-                waiting=0,
-                paused=0,
-                used_blocks=0,
-                total_blocks=capacity.total_blocks,
-                context_tokens=0,
-                max_batch_size=limits.max_batch_size,
-                max_step_tokens=limits.max_step_tokens,
-            ),
-        )
-
     def update(self, capacity: Ready, now: Gauges) -> None:
         for name, values in _gauge_values(capacity, now).items():
             for value, number in values.items():
@@ -166,6 +156,7 @@ class EngineMetrics:
                     self._shown[key] = number
         self._count("inflight_preemptions_total", now.preemptions)
         self._count("inflight_reused_blocks_total", now.reused_blocks)
+        self._count("inflight_engine_busy_seconds_total", now.busy_ns / 1e9)
 
     def first_token(self, tier: Tier, waited_ns: int) -> None:
         self._observe("inflight_time_to_first_token_seconds", waited_ns / 1e9, tier.name.lower())
@@ -193,7 +184,7 @@ class EngineMetrics:
         except Exception:  # a figure is missing then, and nothing else
             _log.exception("%s could not be observed", name)
 
-    def _count(self, name: str, total: int) -> None:
+    def _count(self, name: str, total: float) -> None:
         """`total` is over the engine's life; one that was started again begins at 0."""
         before = self._shown.get((name, ""), 0)
         if total != before:
@@ -244,4 +235,17 @@ def _gauge_values(capacity: Ready, now: Gauges) -> dict[str, dict[str, float]]:
             "max_step_tokens": now.max_step_tokens,
         },
         "inflight_cached_blocks": {"": now.cached_blocks},
+        **_cost_values(now.learned),
+    }
+
+
+def _cost_values(learned: LearnedStepCost | None) -> dict[str, dict[str, float]]:
+    """Rounded: they change a little with each step, and to set one costs more than that is worth."""
+    if learned is None:
+        return {}
+    cost = {name.removesuffix("_ms"): float(f"{value:.3g}") for name, value in asdict(learned.cost).items()}
+    return {
+        "inflight_step_cost": cost,
+        "inflight_step_cost_error": {"": round(learned.error, 3)},
+        "inflight_step_cost_frozen": {"": learned.is_frozen},
     }

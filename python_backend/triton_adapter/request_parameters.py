@@ -1,20 +1,22 @@
-"""What a Triton request says beside its tensors: whose it is, how urgent, or new limits for the engine."""
+"""What a Triton request says beside its tensors: whose it is, how urgent, or an order to the engine."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from python_backend.triton_adapter.inputs import invalid
+from python_backend.wire.engine_report import CONFIGURE, REPORT
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 
-CONFIGURE = "inflight_configure"
 WHOLE = "context_and_generation"
 MOST_TOP_LOG_PROBS = 20
+_INTER_TOKEN = "inter_token_ms"
+_MOST_INTER_TOKEN_MS = 3_600_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,14 @@ class Limits:
 
     max_batch_size: int
     max_step_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What control requests have set: limits, and how far apart the tokens of each tier may be."""
+
+    limits: Limits
+    inter_token_ms: Mapping[Tier, float | None] = field(default_factory=lambda: dict.fromkeys(Tier))
 
 
 def decode_tier(parameters: Mapping[str, Any]) -> Tier:
@@ -94,26 +104,38 @@ def decode_echo(parameters: Mapping[str, Any]) -> bool:
     return wanted
 
 
-def decode_limits(parameters: Mapping[str, Any], now: Limits, most: Limits) -> Limits:
-    """The limits a control request asks for; what it does not name stays as it is."""
+def asks_for_report(parameters: Mapping[str, Any]) -> bool:
+    wanted = parameters.get(REPORT, False)
+    if not isinstance(wanted, bool):
+        raise invalid(REPORT, f"the request parameter {REPORT} is {wanted!r}; allowed: a boolean")
+    return wanted
+
+
+def decode_configuration(parameters: Mapping[str, Any], now: Configuration, most: Limits) -> Configuration:
+    """What a control request asks for; what it does not name stays as it is."""
     try:
         wanted = json.loads(_text(parameters, CONFIGURE))
-    except ValueError:
+    except (ValueError, RecursionError):
         wanted = None
-    names = Limits.__slots__
+    names = (*Limits.__slots__, _INTER_TOKEN)
     if not isinstance(wanted, dict) or not wanted or not wanted.keys() <= set(names):
         raise invalid(
             CONFIGURE,
             f"the request parameter {CONFIGURE} is {parameters[CONFIGURE]!r}; "
-            f"allowed: a JSON object with {' or '.join(names)}",
+            f"allowed: a JSON object with {', '.join(names[:-1])} or {names[-1]}",
         )
+    targets = _targets(wanted.pop(_INTER_TOKEN, {}), now.inter_token_ms)
+    return Configuration(_limits(wanted, now.limits, most), targets)
+
+
+def _limits(wanted: dict[str, Any], now: Limits, most: Limits) -> Limits:
     for name, value in wanted.items():
         highest = getattr(most, name)
         if type(value) is not int or not 1 <= value <= highest:
             raise invalid(
                 CONFIGURE, f"{name} is {value!r}; allowed: 1 to {highest}, what the engine was started with"
             )
-    limits = Limits(**{name: wanted.get(name, getattr(now, name)) for name in names})
+    limits = Limits(**{name: wanted.get(name, getattr(now, name)) for name in Limits.__slots__})
     if limits.max_step_tokens < limits.max_batch_size:
         raise invalid(
             CONFIGURE,
@@ -121,6 +143,22 @@ def decode_limits(parameters: Mapping[str, Any], now: Limits, most: Limits) -> L
             "every running sequence needs a token a step, so max_step_tokens must not be the smaller",
         )
     return limits
+
+
+def _targets(wanted: Any, now: Mapping[Tier, float | None]) -> dict[Tier, float | None]:
+    tiers = {tier.label: tier for tier in Tier}
+    if not isinstance(wanted, dict) or not wanted.keys() <= tiers.keys():
+        names = ", ".join(tiers)
+        raise invalid(CONFIGURE, f"{_INTER_TOKEN} is {wanted!r}; allowed: a JSON object with any of {names}")
+    for label, value in wanted.items():
+        is_number = type(value) in (int, float) and 0 < value <= _MOST_INTER_TOKEN_MS
+        if value is not None and not is_number:
+            raise invalid(
+                CONFIGURE,
+                f"{_INTER_TOKEN} of {label} is {value!r}; "
+                f"allowed: above 0, up to {_MOST_INTER_TOKEN_MS:g}, or null for none",
+            )
+    return {tier: wanted.get(label, now[tier]) for label, tier in tiers.items()}
 
 
 def _text(parameters: Mapping[str, Any], name: str, default: str = "") -> str:

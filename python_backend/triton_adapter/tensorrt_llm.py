@@ -23,7 +23,13 @@ from python_backend.triton_adapter.caller_watch import CallerWatch
 from python_backend.triton_adapter.coalescing import Coalescer, Pending
 from python_backend.triton_adapter.metrics import EngineMetrics
 from python_backend.triton_adapter.pacing import Pacer
-from python_backend.triton_adapter.request_parameters import CONFIGURE, Limits, decode_limits
+from python_backend.triton_adapter.reporting import idle_gauges, report_of, report_response
+from python_backend.triton_adapter.request_parameters import (
+    Configuration,
+    Limits,
+    asks_for_report,
+    decode_configuration,
+)
 from python_backend.triton_adapter.requests import GenerateCall, ModelRules, decode_call
 from python_backend.triton_adapter.responses import ResponseBuilder
 from python_backend.triton_adapter.running import (
@@ -34,6 +40,7 @@ from python_backend.triton_adapter.running import (
     error_response,
     send_final,
 )
+from python_backend.wire.engine_report import CONFIGURE, EngineReport
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.loading import loading_text
 from python_backend.wire.parameters import parse_engine_parameters
@@ -65,14 +72,15 @@ class TritonPythonModel:
         )
         self._engine = EngineProcess(self._parameters)
         self._capacity = self._engine.wait_until_ready(_log_loading)
-        self._limits = self._most_limits = _limits_at_start(self._capacity)
+        self._most_limits = _limits_at_start(self._capacity)
+        self._configuration = Configuration(self._most_limits)
         self._rules = ModelRules(
             decoupled=pb.is_decoupled(args),
             exclude_input=self._parameters.exclude_input_in_output,
             isolate_tenants=self._parameters.inflight_tenant_cache_isolation,
             max_sequences=self._capacity.max_batch_size,
         )
-        self._metrics.show_idle(self._capacity, self._limits)
+        self._show_idle()
         self._pump = threading.Thread(target=self._pump_reports, name="pump", daemon=True)
         self._pump.start()
 
@@ -96,8 +104,11 @@ class TritonPythonModel:
         """Starts a request, or does at once what it asks for; what it raises is the request's only answer."""
         parameters = pb.request_parameters(request)
         if CONFIGURE in parameters:
-            self._configure(decode_limits(parameters, self._limits, self._most_limits))
+            self._configure(decode_configuration(parameters, self._configuration, self._most_limits))
             self._acknowledge(sender)
+            return
+        if asks_for_report(parameters):
+            send_final(sender, report_response(self._report()))
             return
         call = decode_call(request.request_id(), pb.arrays(request), parameters, self._rules)
         if isinstance(call, GenerateCall):
@@ -110,9 +121,23 @@ class TritonPythonModel:
         """An empty end; a model that answers once may not end without a response."""
         send_final(sender, None if self._rules.decoupled else empty_response())
 
-    def _configure(self, limits: Limits) -> None:
-        _apply(limits, self._engine)
-        self._limits = limits
+    def _show_idle(self) -> None:
+        """The engine has just been started, and has said nothing yet."""
+        self._gauges = idle_gauges(self._capacity, self._limits)
+        self._metrics.update(self._capacity, self._gauges)
+
+    @property
+    def _limits(self) -> Limits:
+        return self._configuration.limits
+
+    def _configure(self, configuration: Configuration) -> None:
+        _apply(configuration, self._engine)
+        self._configuration = configuration
+
+    def _report(self) -> EngineReport:
+        return report_of(
+            self._capacity, self._gauges, self._configuration, self._parameters.guaranteed_no_evict
+        )
 
     def _accept(
         self, call: GenerateCall, sender: pb.ResponseSender, requested_outputs: set[str], arrival_ns: int
@@ -233,6 +258,7 @@ class TritonPythonModel:
                 self._metrics.first_token(row.call.generation.tier, now_ns - row.arrival_ns)
             self._coalescer.put(event, now_ns, whole=not row.call.streaming)
         if report.gauges is not None:
+            self._gauges = report.gauges
             self._metrics.update(self._capacity, report.gauges)
 
     def _respond(self, pending: Pending) -> None:
@@ -302,7 +328,7 @@ class TritonPythonModel:
         try:
             engine = EngineProcess(self._parameters)
             self._capacity = engine.wait_until_ready(_log_loading)
-            _apply(self._limits, engine)
+            _apply(self._configuration, engine)
         except Exception:
             self._failed_restarts += 1
             _log.exception("the engine could not be started again (%d in a row)", self._failed_restarts)
@@ -312,7 +338,7 @@ class TritonPythonModel:
             return
         self._engine = engine
         self._failed_restarts = 0
-        self._metrics.show_idle(self._capacity, self._limits)
+        self._show_idle()
         _log.info("the engine process was started again")
 
     def _ask_who_has_gone(self) -> None:
@@ -338,5 +364,6 @@ def _log_loading(stage: str, done: int, total: int) -> None:
     _log.info(loading_text(stage, done, total))
 
 
-def _apply(limits: Limits, engine: EngineProcess) -> None:
-    engine.configure(max_step_tokens=limits.max_step_tokens, max_batch_size=limits.max_batch_size)
+def _apply(configuration: Configuration, engine: EngineProcess) -> None:
+    limits = configuration.limits
+    engine.configure(limits.max_step_tokens, limits.max_batch_size, configuration.inter_token_ms)

@@ -12,16 +12,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from python_backend.costs.step_cost import StepCost
+
 from .errors import ErrorKind, InflightError
 
 INFLIGHT_BATCHING = ("inflight_fused_batching", "inflight_batching")
 STATIC_BATCHING = ("V1", "v1")
 SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization")
-RUNTIMES = ("engine", "synthetic")
+RUNTIMES = ("engine", "synthetic", "paced")
 WEIGHTS = ("checkpoint", "random")
 # How weights can be kept, by the device that computes.
 PRECISIONS = {"cpu": ("fp32", "int8", "int4"), "cuda": ("fp32", "bf16", "fp8")}
 DEVICES = tuple(PRECISIONS)
+# What the steps of the paced runtime take: invented, of the order of a GPU's.
+PACED_COST = StepCost(base_ms=12, prefill_token_ms=0.12, decode_sequence_ms=0.25, kv_kilotoken_ms=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class EngineParameters:
     inflight_tenant_cache_isolation: bool = False
     inflight_guide_compile_limit_s: float = 5.0
     inflight_synthetic_tokens_per_s: float = 1000.0
+    inflight_paced_cost: StepCost = PACED_COST
+    inflight_paced_noise: float = 0.0
 
     @property
     def static_batching(self) -> bool:
@@ -193,6 +199,29 @@ def _fraction(key: str, value: str) -> float:
     return number
 
 
+def _share(key: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise refusal(key, value, "a number from 0 to 1")
+    return number
+
+
+def _step_cost(key: str, value: str) -> StepCost:
+    try:
+        numbers = [float(each) for each in value.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) != len(fields(StepCost)) or not all(0 <= each < float("inf") for each in numbers):
+        names = ",".join(each.name for each in fields(StepCost))
+        raise refusal(key, value, f"{names}, none below 0, such as 12,0.12,0.25,0")
+    if numbers[0] == 0:
+        raise refusal(key, value, "a base_ms above 0: each step takes time")
+    return StepCost(*numbers)
+
+
 def _one_gpu(key: str, value: str) -> int:
     if not (value.isascii() and value.isdigit()):
         raise refusal(key, value, "the number of one GPU, which is all this engine computes on")
@@ -239,6 +268,8 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "inflight_tenant_cache_isolation": parse_boolean,
     "inflight_guide_compile_limit_s": _positive(float),
     "inflight_synthetic_tokens_per_s": _positive(float),
+    "inflight_paced_cost": _step_cost,
+    "inflight_paced_noise": _share,
 }
 KNOWN_KEYS = frozenset(_PARSERS) | FOREIGN_KEYS | frozenset(NEUTRAL_VALUES)
 

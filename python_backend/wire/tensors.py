@@ -197,6 +197,7 @@ TENSORRT_LLM = ModelContract(
         *_PERF_OUTPUTS,
         *_TOLD_BESIDE,
         Tensor("top_token_ids", "INT32", (-1, -1, -1), extension=True),
+        Tensor("engine_report", "BYTES", extension=True),
     ),
 )
 

@@ -13,8 +13,11 @@ from router.tenancy.model import UsageRecord
 from router.ticket import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
+    from router.admission.gate import Turn
+    from router.admission.gates import Gates
     from router.admission.need import Need
     from router.record import Record
     from router.rollouts.arms import ArmRecorder
@@ -23,13 +26,21 @@ if TYPE_CHECKING:
     from router.tenancy.service import Tenancy
     from router.ticket import Ticket, TicketDesk
 
+    OnLeave = Callable[[Callable[[], None]], None]
+
 # Clients refused together should not come back together.
 _JITTER = 0.4
 
 
-def admitted(service: Service, record: Record, model: str, need: Need) -> Admitted:
-    """The only way to a model: `async with admitted(...) as ticket`."""
-    return Admitted(service.desk, service.tenancy, record, model, need, service.arms)
+def admitted(
+    service: Service, record: Record, model: str, need: Need, on_leave: OnLeave | None = None
+) -> Admitted:
+    """The only way to a model: `async with admitted(...) as ticket`.
+
+    `on_leave` takes a callback for when the client leaves, which cuts the ticket.
+    """
+    desk, tenancy, arms, gates = service.desk, service.tenancy, service.arms, service.gates
+    return Admitted(desk, tenancy, record, model, need, arms, gates, on_leave)
 
 
 class Admitted:
@@ -43,9 +54,13 @@ class Admitted:
         model: str,
         need: Need,
         arms: ArmRecorder | None = None,
+        gates: Gates | None = None,
+        on_leave: OnLeave | None = None,
     ) -> None:
         self._desk = desk
         self._arms = arms
+        self._gates = gates
+        self._on_leave = on_leave
         self._tenancy = tenancy
         self._record = record
         self._need = need
@@ -53,6 +68,7 @@ class Admitted:
         self._price = self._tenancy.catalogue.prices.get(model)
         self._reservation: Reservation
         self._ticket: Ticket
+        self._turn: Turn | None = None
 
     async def __aenter__(self) -> Ticket:
         record, need = self._record, self._need
@@ -68,18 +84,35 @@ class Admitted:
         self._reservation = answer
         try:
             ticket = self._desk.admit(record)  # while the store was asked, draining may have begun
-        except InflightError:
+            if self._gates is not None:
+                self._turn = self._gates.offer(record, need)
+        except BaseException:
             answer.cancel()
             raise
         record.admitted_s = time.monotonic()
         ticket.bill = self._bill
         self._ticket = ticket.__enter__()
+        try:
+            await self._wait(ticket)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
         return ticket
+
+    async def _wait(self, ticket: Ticket) -> None:
+        """At the gate, where there is one; whoever leaves meanwhile is not waited for."""
+        if self._on_leave is not None:
+            self._on_leave(lambda: ticket.cut(InflightError(ErrorKind.CANCELLED, "the client left")))
+        if self._turn is not None:
+            ticket.heard = self._turn.heard
+            await self._turn.come(ticket)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ticket.__exit__(kind, error, trace)
+        if self._turn is not None:
+            self._turn.end(self._record.outcome == Outcome.FINISHED.value)
         # What a router cuts off because it goes down says nothing about a release.
         if self._arms is not None and self._record.rollout[0] is not None and not self._desk.draining:
             self._arms.closed(self._record, self._ticket.cut_by or error)

@@ -24,7 +24,8 @@ class Demand:
 
     `prompt_tokens` are those that have to be computed, `max_tokens` the most that may be generated for all
     its sequences together (0 for models of fixed cost, whose `sequences` are rows). At `deadline_s` its first
-    token, or its whole answer where the cost is fixed, has to be there.
+    token, or its whole answer where the cost is fixed, has to be there. One that `is_strict` was set by the
+    client: it is not moved for a prompt that takes longer than that even on an idle engine.
     """
 
     tenant: str
@@ -34,6 +35,7 @@ class Demand:
     sequences: int
     arrived_s: float
     deadline_s: float
+    is_strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)

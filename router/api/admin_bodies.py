@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from router.tenancy.administration import GRACE_S
-from router.tenancy.model import Role, Scope
+from router.tenancy.model import HEAVIEST, Role, Scope
 
 _Day = Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 _Id = Annotated[str, Meta(pattern=r"^[!-~]{1,64}$")]  # what a database can be asked for
@@ -48,7 +48,11 @@ class RotateBody(_Body, frozen=True, kw_only=True):
 
 
 class LimitsBody(_Body, frozen=True, kw_only=True):
-    """What is left out is unlimited; a burst that is left out is one minute's worth."""
+    """What is left out is unlimited; a burst that is left out is one minute's worth.
+
+    `weight` and `slot_percent` are for tenants alone: their part of a model that others want too, 1 if not
+    said, and the most of a model's places in the batch that they may take at a time.
+    """
 
     requests_per_min: _Amount | None = None
     request_burst: _Amount | None = None
@@ -57,6 +61,8 @@ class LimitsBody(_Body, frozen=True, kw_only=True):
     concurrent_requests: _Amount | None = None
     monthly_budget_microdollars: _Amount | None = None
     budget_is_hard: bool = True
+    weight: Annotated[int, Meta(ge=1, le=HEAVIEST)] | None = None
+    slot_percent: Annotated[int, Meta(ge=1, le=100)] | None = None
 
 
 class PriceBody(_Body, frozen=True, kw_only=True):

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.errors import InflightError
 from router.admission.admitting import admitted
 from router.admission.need import Need
 from router.api.decoding import decode, invalid
 from router.api.routes import Route
-from router.embedder import EmbeddingAnswer, EmbeddingCall, EmbeddingLimits, EmbeddingRun, TokenIds
+from router.embedder import (
+    CALLS_AT_ONCE,
+    EmbeddingAnswer,
+    EmbeddingCall,
+    EmbeddingLimits,
+    EmbeddingRun,
+    TokenIds,
+)
 from router.tenancy.model import Scope
 from router.ticket import Outcome
 
@@ -87,9 +94,8 @@ class Embeddings:
                 answers[number] = answer
             rows[number] = render_rows(answer, number * ROWS_PER_CALL, body.encoding_format)
 
-        need = Need(min(sum(call.most_tokens for call in calls), MAX_TOTAL_TOKENS))
-        async with admitted(self._service, record, model.name, need) as ticket:
-            exchange.on_disconnect(lambda: ticket.cut(InflightError(ErrorKind.CANCELLED, "the client left")))
+        need = need_of(calls)
+        async with admitted(self._service, record, model.name, need, exchange.on_disconnect) as ticket:
             shadows = self._service.shadows
             shadow = None if shadows is None else shadows.begin_vectors(record, calls)
             try:
@@ -105,6 +111,12 @@ class Embeddings:
             headers = [("content-type", "application/json"), *record.headers()]
             ticket.bill(Outcome.FINISHED)
             exchange.respond(200, content, headers)
+
+
+def need_of(calls: Sequence[EmbeddingCall]) -> Need:
+    """However many rows there are, only those of a few calls are under way at once."""
+    tokens = min(sum(call.most_tokens for call in calls), MAX_TOTAL_TOKENS)
+    return Need(tokens, sequences=sum(len(call.rows) for call in calls[:CALLS_AT_ONCE]))
 
 
 def decode_embeddings(body: bytes) -> EmbeddingsBody:

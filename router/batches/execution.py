@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from python_backend.wire.tiers import Tier
 from router.api.errors import error_body
 from router.batches.claims import Answer, Claim, Returned
 from router.batches.deciding import Again, verdict
@@ -15,9 +16,7 @@ from router.record import Record
 from router.tenancy.keyring import Caller
 
 # Answers a request from inside for a caller who is known already, and gives the record of it.
-Call = Callable[[InnerExchange, Caller, str], Awaitable[Record]]
-# The engine's last: whoever waits for an answer goes first.
-_TIER = "batch"
+Call = Callable[[InnerExchange, Caller, Tier], Awaitable[Record]]
 _KEY_GONE = "the API key that made this batch is no longer valid"
 
 
@@ -47,7 +46,7 @@ class LineRun:
     async def result(self) -> Answer | Returned:
         if self._caller is None:
             return self._answer(Response(401, "", _error(401, _KEY_GONE, "invalid_api_key")))
-        record = await self._call(self._exchange, self._caller, _TIER)
+        record = await self._call(self._exchange, self._caller, Tier.BATCH)
         exchange = self._exchange
         if exchange.gone:
             return Returned(self.claim, self.claim.attempts)

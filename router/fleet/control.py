@@ -75,6 +75,11 @@ class TritonControl:
         answer = await self._call("ModelConfig", request, service_pb2.ModelConfigResponse)
         return answer.config
 
+    async def statistics(self, model: str) -> Any:
+        """A ModelStatisticsResponse: what it has counted since the model was loaded."""
+        request = service_pb2.ModelStatisticsRequest(name=model)
+        return await self._call("ModelStatistics", request, service_pb2.ModelStatisticsResponse)
+
     async def epoch(self, model: str) -> str:
         """Which life this is; empty until it is revived for the first time."""
         return epoch_of(await self.config(model))

@@ -15,6 +15,7 @@ from router.fleet.retrying import RetryBudget
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from python_backend.wire.engine_report import EngineReport
     from router.fleet.servers import TritonServer
     from router.releases.manifest import Manifest
 
@@ -46,6 +47,8 @@ class Replica:
         self.begun = 0  # requests it was ever sent
         self.busy_since_s = inf  # when it got work after it had none
         self.last_progress_s = -inf
+        self.report: EngineReport | None = None  # what its engine said of itself last, if it does
+        self.reported_s = -inf
         self.on_change: Callable[[], None] = lambda: None
         self._clock = clock
         self._is_loaded: bool | None = None  # not known before Triton was asked

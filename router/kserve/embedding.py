@@ -63,7 +63,7 @@ class EmbeddingJob:
         self._call = embedding_call(asked.values, served.limits)
         self._run = EmbeddingRun(served.embedder, [self._call], record)
         self._shown = asked.outputs or _ALL
-        self.need = Need(self._call.most_tokens)
+        self.need = Need(self._call.most_tokens, sequences=len(self._call.rows))
 
     async def check(self) -> None:
         """No text comes out of it, so only what goes in is read: texts, not ids."""

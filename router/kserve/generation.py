@@ -10,10 +10,11 @@ from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
 from python_backend.wire.tensors import ENSEMBLE
+from python_backend.wire.tiers import Tier
 from router.answering import need_of
 from router.kserve.answers import Answer, number, pick, read_outputs
 from router.kserve.guarding import FILTERED, GuardedText, check_prompts
-from router.kserve.parameters import EMPTY_FINAL
+from router.kserve.parameters import EMPTY_FINAL, TIER
 from router.kserve.tensors import MAX_ROWS, Value, by_name, read_inputs, refuse
 from router.pipeline import FINISH_REASONS, MAX_NEW_TOKENS, GenerationCall, read_to_the_end
 from router.tenancy.model import Scope
@@ -93,9 +94,13 @@ class GenerationJob:
         for name, value in asked.parameters.to_model.items():
             field = "bool_param" if isinstance(value, bool) else "string_param"
             setattr(request.parameters[name], field, value)
+        if record.tier is not Tier.STANDARD:
+            request.parameters[TIER].string_param = record.tier.label
         self._generation = offer.served.pipeline.relay(request)
         self._counted_rows: set[int] = set()
         self._last_s = 0.0
+        self._streamed = streamed(self._inputs)
+        self._last_of: dict[tuple[int, int], float] = {}  # rows and sequences, when each was last heard of
 
     async def check(self) -> None:
         if self._offer.safety is not None:
@@ -109,6 +114,8 @@ class GenerationJob:
             if ticket.cut_by is not None:
                 continue  # the engine was told to stop: what still comes is for nobody
             answer = self._read(response, metrics)
+            if self._record.first_token_s is not None:
+                ticket.heard(self._record.first_token_s)
             if answer.final:
                 ticket.bill(Outcome.FINISHED)
             await take(answer)
@@ -119,7 +126,7 @@ class GenerationJob:
         outputs, final = read_outputs(OUTPUTS, response), is_final(response)
         row, sequence = number(outputs, "batch_index"), number(outputs, "sequence_index")
         if outputs:
-            self._count(response, row, metrics)
+            self._count(response, (row, sequence), metrics)
         outputs = self._guarded.let(outputs, final)
         if self._guarded.tripped:
             self._record.finish_reason, final = FILTERED, True
@@ -130,9 +137,11 @@ class GenerationJob:
         self._generation.stop()
         await read_to_the_end(self._generation)
 
-    def _count(self, response: Any, row: int, metrics: Metrics) -> None:
+    def _count(self, response: Any, which: tuple[int, int], metrics: Metrics) -> None:
         record, now_s = self._record, time.monotonic()
-        delta = read_delta(response)
+        delta, row = read_delta(response), which[0]
+        if self._streamed[row]:
+            self._measure(which, delta.completion_tokens, now_s, metrics)
         if row not in self._counted_rows:
             self._counted_rows.add(row)
             record.prompt_tokens += delta.prompt_tokens
@@ -150,6 +159,15 @@ class GenerationJob:
             share.first_token.observe(now_s - record.arrived_s)
             record.first_token_s = now_s
         self._last_s = now_s
+
+    def _measure(self, which: tuple[int, int], tokens: int, now_s: float, metrics: Metrics) -> None:
+        """For the objectives. Of streams alone: what comes whole tells nothing of its first token."""
+        measured = metrics.objectives.series(self._record.model, self._record.tier)
+        if not self._last_of:
+            measured.first_token.note(now_s - self._record.arrived_s)
+        elif tokens and which in self._last_of:
+            measured.inter_token.note((now_s - self._last_of[which]) / tokens, tokens)
+        self._last_of[which] = now_s
 
 
 def complete(values: Values, whole: bool) -> Values:
@@ -220,8 +238,12 @@ def need(values: Values, context_tokens: int) -> Need:
 def echoes(values: Values) -> list[bool]:
     """Of each row, whether its output begins with the prompt and counts it."""
     excluded = values["exclude_input_in_output"].elements
-    streamed = values["stream"].elements if "stream" in values else [False] * len(excluded)
-    return [not (out or stream) for out, stream in zip(excluded, streamed, strict=True)]
+    return [not (out or stream) for out, stream in zip(excluded, streamed(values), strict=True)]
+
+
+def streamed(values: Values) -> list[bool]:
+    """Of each row, whether its output comes token by token."""
+    return values["stream"].elements if "stream" in values else [False] * values["text_input"].rows
 
 
 def shown_outputs(values: Values, asked: frozenset[str]) -> frozenset[str]:

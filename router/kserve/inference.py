@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.errors import InflightError
 from router.admission.admitting import admitted
 from router.kserve import describing
 from router.kserve.statistics import Statistics
@@ -55,6 +55,7 @@ class Door:
     ) -> None:
         """Raises what the delivery was told of; `on_leave` takes a callback for when the client leaves."""
         service = self.service
+        record.ask_tier(asked.parameters.tier)
         job = asked.offer.job(asked, record, whole)
         await job.check()
         transcript = Transcript(service.prompt_log, record, asked)
@@ -69,8 +70,8 @@ class Door:
             await delivery.take(answer)
 
         try:
-            async with admitted(service, record, asked.offer.served.name, job.need) as ticket:
-                on_leave(lambda: ticket.cut(InflightError(ErrorKind.CANCELLED, "the client left")))
+            name = asked.offer.served.name
+            async with admitted(service, record, name, job.need, on_leave) as ticket:
                 try:
                     await job.run(ticket, service.metrics, take)
                     if ticket.cut_by is not None:

@@ -11,6 +11,8 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.admission.deadline import HEADER as DEADLINE
+from router.admission.deadline import read_deadline
 from router.kserve import describing
 from router.kserve.calls import Departure, SingleAnswer, StreamedAnswer, http_status, status_of
 from router.kserve.messages import read_request
@@ -213,6 +215,7 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         record.user = record.caller.user.id
         record.pinned_release = _only("x-inflight-release", given) or ""
         record.conversation = _only("x-inflight-conversation", given) or ""
+        record.deadline_s = read_deadline(_only(DEADLINE, given), context.time_remaining(), record.arrived_s)
 
     def _account_for(self, record: Record, failure: BaseException | None) -> None:
         if failure is not None and not isinstance(failure, InflightError | asyncio.CancelledError):

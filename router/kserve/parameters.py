@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import InflightError
+from python_backend.wire.tiers import Tier
 from router.api.bodies import MAX_BIASES
 from router.api.decoding import decode
 from router.kserve.tensors import refuse, shown
@@ -21,7 +22,6 @@ EMPTY_FINAL = "triton_enable_empty_final_response"
 LOGIT_BIAS = "inflight_logit_bias"
 SPECIAL_TOKENS = "add_special_tokens"
 TIER = "inflight_tier"
-TIERS = ("interactive", "standard", "batch")
 # What Triton's own parameters would do, and why they do not.
 _WHY_NOT = {
     "sequence_id": "no model here keeps state between requests",
@@ -48,12 +48,14 @@ class Parameters:
     to_model: dict[str, Plain]
     empty_final: bool = False
     binary_output: bool = False
+    tier: Tier = Tier.STANDARD
 
 
 def read_parameters(given: Mapping[str, Any]) -> Parameters:
     if len(given) > _MAX_PARAMETERS:
         raise refuse(f"there are {len(given)} parameters; allowed: up to {_MAX_PARAMETERS}")
     to_model: dict[str, Plain] = {}
+    tier = Tier.STANDARD
     own = {EMPTY_FINAL: False, "binary_data_output": False}
     for name, value in given.items():
         if name in own:
@@ -63,12 +65,12 @@ def read_parameters(given: Mapping[str, Any]) -> Parameters:
         elif name == LOGIT_BIAS:
             to_model[name] = _logit_bias(value)
         elif name == TIER:
-            to_model[name] = _tier(value)
+            tier = _tier(value)
         elif name == "request_type" and value == "context_and_generation":
             continue  # what is done anyway
         else:
             raise _unknown(name)
-    return Parameters(to_model, own[EMPTY_FINAL], own["binary_data_output"])
+    return Parameters(to_model, own[EMPTY_FINAL], own["binary_data_output"], tier)
 
 
 def _boolean(name: str, value: Any) -> bool:
@@ -77,10 +79,11 @@ def _boolean(name: str, value: Any) -> bool:
     return value
 
 
-def _tier(value: Any) -> str:
-    if value not in TIERS:
-        raise refuse(f"parameter '{TIER}': allowed are {', '.join(TIERS)}", TIER)
-    return str(value)
+def _tier(value: Any) -> Tier:
+    for tier in Tier:
+        if tier.label == value:
+            return tier
+    raise refuse(f"parameter '{TIER}': allowed are {', '.join(tier.label for tier in Tier)}", TIER)
 
 
 def _logit_bias(value: Any) -> str:

@@ -77,11 +77,10 @@ class TensorOffer:
 class TensorJob:
     """One request; no tokens are counted, so only limits of requests can refuse it."""
 
-    need = Need(0)
-
     def __init__(self, offer: TensorOffer, asked: Asked, record: Record) -> None:
         self._offer = offer
         self._inputs = asked.tensors
+        self.need = Need(0, sequences=rows_of(asked.tensors, offer.max_batch_size))
         self._shown = asked.outputs or frozenset(offer.outputs)
         self._record = record
         self._request = build(record.request_id, asked.tensors, asked.outputs, offer.is_decoupled)
@@ -175,6 +174,12 @@ class TensorJob:
         if self._offer.is_decoupled:
             record.first_token_s = record.first_token_s or record.received_s
         return Answer(pick(read_outputs(self._offer.outputs, response), self._shown), final)
+
+
+def rows_of(tensors: RawTensors, max_batch_size: int) -> int:
+    """What it takes of a batch; of a model without batches, one request is one."""
+    first = next(iter(tensors.values()), None)
+    return first.shape[0] if max_batch_size > 0 and first is not None else 1
 
 
 def _late() -> InflightError:

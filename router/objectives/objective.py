@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
+from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
+from router.objectives.metric import Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # How long a request may wait for its first token where no objective says so: longer, and most clients of an
 # interactive service have given up; what runs in the background is not waited for by anybody.
 PATIENCE_S = {Tier.INTERACTIVE: 60.0, Tier.STANDARD: 60.0, Tier.BATCH: 600.0}
-_LEAST_S, _MOST_S = 0.001, 3600.0
+LEAST_S, MOST_S = 0.001, 3600.0
+_IN_ORDER = (Metric.FIRST_TOKEN, Metric.INTER_TOKEN, Metric.END_TO_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +35,18 @@ class Objective:
     def __post_init__(self) -> None:
         for name in ("first_token_s", "inter_token_s", "end_to_end_s"):
             value = getattr(self, name)
-            if value is not None and not (isfinite(value) and _LEAST_S <= value <= _MOST_S):
-                raise ValueError(f"{name}: expected {_LEAST_S:g} to {_MOST_S:g} seconds, got {value:g}")
+            if value is not None and not (isfinite(value) and LEAST_S <= value <= MOST_S):
+                raise ValueError(f"{name}: expected {LEAST_S:g} to {MOST_S:g} seconds, got {value:g}")
+
+    def limit_s(self, metric: Metric) -> float | None:
+        found: float | None = getattr(self, metric.field)
+        return found
+
+    def wanting(self, limits_s: Mapping[Metric, float | None]) -> Objective:
+        """The same, but for these."""
+        now_s = {metric: limits_s.get(metric, self.limit_s(metric)) for metric in Metric}
+        first, between, whole = (now_s[metric] for metric in _IN_ORDER)
+        return Objective(self.model, self.tier, first, between, whole)
 
     @property
     def is_empty(self) -> bool:

@@ -23,6 +23,7 @@ from router.stop_text import StopScanner
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from router.admission.gates import Gates
     from router.api.tools import ToolReader
     from router.choice import Choice
     from router.embedder import EmbeddingAnswer, EmbeddingCall
@@ -44,7 +45,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 
 
 @dataclass(frozen=True, slots=True)
 class ShadowSettings:
-    """Beyond either number a request is not shadowed: the clients come first."""
+    """Beyond either number a request is not shadowed, nor while somebody waits: the clients come first."""
 
     most_at_once: int = 4
     most_open: int = 64
@@ -105,8 +106,10 @@ class Shadows:
         settings: ShadowSettings | None = None,
         clock: Callable[[], float] = time.time,
         recorder: ShadowRecorder | None = None,
+        gates: Gates | None = None,
     ) -> None:
         self.recorder = recorder
+        self._gates = gates
         self._registry = registry
         self._desk = desk
         self._settings = settings or ShadowSettings()
@@ -170,6 +173,8 @@ class Shadows:
     def _has_room(self, record: Record, version: int) -> bool:
         limits = self._settings
         has_room = len(self._under_way) < limits.most_at_once and self._desk.open_count <= limits.most_open
+        if has_room and self._gates is not None:
+            has_room = self._gates.has_room(record.model, record.model_version, str(version))
         if not has_room:
             self._count("dropped", record, version)
         return has_room

@@ -23,7 +23,7 @@ class SchemaError(Exception):
     """The store's schema is not one that this version can use."""
 
 
-def upgrade(engine: Engine) -> None:
+def upgrade(engine: Engine, to: str = "head") -> None:
     """All or nothing; SQLite's write lock or an advisory lock keeps other routers waiting meanwhile."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
     config = Config()
@@ -33,7 +33,7 @@ def upgrade(engine: Engine) -> None:
             connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
         _refuse_newer(connection, ScriptDirectory.from_config(config))
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        command.upgrade(config, to)
 
 
 def _refuse_newer(connection: Connection, scripts: ScriptDirectory) -> None:

@@ -49,7 +49,7 @@ api_keys = Table(
     Column("previous_prefix", String, unique=True),
     Column("previous_digest", LargeBinary),
 )
-# `subject` is the id of an organisation or of a key.
+# `subject` is the id of an organisation or of a key; `weight` and `slot_percent` are organisations' alone.
 limits = Table(
     "limits",
     METADATA,
@@ -62,6 +62,8 @@ limits = Table(
     Column("concurrent_requests", BigInteger),
     Column("monthly_budget", BigInteger),
     Column("budget_is_hard", Boolean, nullable=False),
+    Column("weight", Integer),
+    Column("slot_percent", Integer),
 )
 prices = Table(
     "prices",

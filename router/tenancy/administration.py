@@ -223,6 +223,8 @@ class Administration(Audited):
         self, actor: Actor, organisation_id: str, allowed: Limits, key_id: str | None = None
     ) -> None:
         """The organisation's own, which only the platform sets, or those of one of its keys."""
+        if key_id is not None and (allowed.weight, allowed.slot_percent) != (None, None):
+            raise ValueError("weight and slot_percent are a tenant's own, which all of its keys share")
         action = Action.ORGANISATION_LIMITS_WRITE if key_id is None else Action.KEY_LIMITS_WRITE
         subject = key_id or organisation_id
         with self._act(actor, action, organisation_id, subject, asdict(allowed)) as (to, _):

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from router.store.database import Store
     from router.tenancy.keyring import Keyring
-    from router.tenancy.model import Price
+    from router.tenancy.model import Limits, Price
+
+# Of a tenant that nobody said anything else about.
+_EVEN = (1, 1.0)
 
 
 class Catalogue:
@@ -27,6 +30,7 @@ class Catalogue:
         self._store = store
         self._keyring = keyring
         self._seen = -1
+        self._shares: dict[str, tuple[int, float]] = {}
         self.prices: dict[str, Price] = {}
         self.has_keys = False
 
@@ -41,9 +45,23 @@ class Catalogue:
             for row in _newer(connection, prices, self._seen):
                 self.prices[row["model"]] = price_of(row)
             for row in _newer(connection, organisations, self._seen):
-                self._keyring.replace(row["id"], _callers(connection, row))
+                allowed = _limits(connection, row["id"])
+                self._keyring.replace(row["id"], _callers(connection, row, allowed))
+                self._note_share(row["id"], allowed.get(row["id"], NO_LIMITS))
             self._seen = newest
         return True
+
+    def share_of(self, organisation_id: str) -> tuple[int, float]:
+        """Its weight among those that want the same model, and the most of the places that it may take."""
+        return self._shares.get(organisation_id, _EVEN)
+
+    def _note_share(self, organisation_id: str, whole: Limits) -> None:
+        """Kept where it is not as others': a tenant that has gone leaves nothing behind."""
+        share = (whole.weight or 1, (whole.slot_percent or 100) / 100)
+        if share != _EVEN:
+            self._shares[organisation_id] = share
+        else:
+            self._shares.pop(organisation_id, None)
 
 
 def _newer(connection: Connection, table: sql.Table, seen: int) -> list[RowMapping]:
@@ -51,12 +69,16 @@ def _newer(connection: Connection, table: sql.Table, seen: int) -> list[RowMappi
     return list(rows.mappings())
 
 
-def _callers(connection: Connection, row: RowMapping) -> list[Caller]:
+def _limits(connection: Connection, organisation_id: str) -> dict[str, Limits]:
+    """By the id of the organisation or key that they hold for."""
+    return {each["subject"]: limits_of(each) for each in _of(connection, limits, organisation_id)}
+
+
+def _callers(connection: Connection, row: RowMapping, allowed: dict[str, Limits]) -> list[Caller]:
     organisation = organisation_of(row)
     if organisation.deleted_s is not None:
         return []
     people = {each["id"]: user_of(each) for each in _of(connection, users, organisation.id)}
-    allowed = {each["subject"]: limits_of(each) for each in _of(connection, limits, organisation.id)}
     keys = [key_of(each) for each in _of(connection, api_keys, organisation.id)]
     whole = allowed.get(organisation.id, NO_LIMITS)
     return [

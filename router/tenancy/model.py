@@ -11,6 +11,7 @@ MICRODOLLARS_PER_DOLLAR = 1_000_000
 _TOKENS_PER_PRICE = 1_000_000
 _MOST = 10**15  # a billion dollars; sums of it still fit 64 bits
 _NAME_CHARS = 100
+HEAVIEST = 1000
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -122,7 +123,11 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an organisation or a key may take; None is no limit. A burst left out is one minute's worth."""
+    """What an organisation or a key may take; None is no limit. A burst left out is one minute's worth.
+
+    `weight` is an organisation's part of a model that others want too, 1 if not said, and `slot_percent` the
+    most of a model's places in the batch that it may take at a time.
+    """
 
     requests_per_min: int | None = None
     request_burst: int | None = None
@@ -131,9 +136,15 @@ class Limits:
     concurrent_requests: int | None = None
     monthly_budget: int | None = None
     budget_is_hard: bool = True
+    weight: int | None = None
+    slot_percent: int | None = None
 
     def __post_init__(self) -> None:
         _check_amounts(self)
+        for name, most in (("weight", HEAVIEST), ("slot_percent", 100)):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= most:
+                raise ValueError(f"{name}: expected 1 to {most}, got {value}")
 
 
 NO_LIMITS = Limits()

@@ -31,6 +31,8 @@ class Action(Enum):
     AUDIT_READ = ("audit.read", Scope.ADMIN_READ)
     RELEASE_READ = ("release.read", Scope.ADMIN_READ)
     RELEASE_WRITE = ("release.write", Scope.ADMIN_WRITE)
+    OBJECTIVE_READ = ("objective.read", Scope.ADMIN_READ)
+    OBJECTIVE_WRITE = ("objective.write", Scope.ADMIN_WRITE)
 
     def __init__(self, label: str, scope: Scope) -> None:
         self.label = label
@@ -46,6 +48,8 @@ PLATFORM_ONLY = frozenset(
         Action.PRICE_WRITE,
         Action.RELEASE_READ,
         Action.RELEASE_WRITE,
+        Action.OBJECTIVE_READ,
+        Action.OBJECTIVE_WRITE,
     }
 )
 _VIEWER = frozenset({Action.ORGANISATION_READ, Action.PRICE_READ, Action.USAGE_READ, Action.LIMITS_READ})

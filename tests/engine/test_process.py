@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
@@ -35,6 +35,7 @@ from python_backend.engine.request import GenerationRequest, SamplingParams
 from python_backend.engine.sequence import FinishReason
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
+from python_backend.wire.tiers import Tier
 
 
 @dataclass
@@ -69,10 +70,15 @@ class NotingRuntime:
         self.keys.discard(key)
         self.ended.append(key)
 
-    def configure(self, max_step_tokens: int | None, max_batch_size: int | None) -> None:
+    def configure(
+        self,
+        max_step_tokens: int | None,
+        max_batch_size: int | None,
+        inter_token_ms: Mapping[Tier, float | None] | None,
+    ) -> None:
         if max_batch_size == 0:
             raise InflightError(ErrorKind.INVALID_REQUEST, "max_batch_size is 0; it must be at least 1")
-        self.told.append((max_step_tokens, max_batch_size))
+        self.told.append((max_step_tokens, max_batch_size, inter_token_ms))
 
     def step(self) -> list[SequenceEvent]:
         self.steps += 1
@@ -176,10 +182,12 @@ def test_what_the_engine_holds_is_reported_before_it_is_asked_for_anything() -> 
         assert receive_report(loop.connection) == Progress([], loop.runtime.gauges_at_start)
 
 
-def test_new_limits_reach_the_runtime() -> None:
+def test_new_limits_and_objectives_reach_the_runtime() -> None:
+    targets = {Tier.INTERACTIVE: 20.5, Tier.STANDARD: None}
     with running_loop() as loop:
         loop.tell(Configure(max_step_tokens=64))
-        loop.wait_for(lambda: loop.runtime.told == [(64, None)])
+        loop.tell(Configure(inter_token_ms=targets))
+        loop.wait_for(lambda: loop.runtime.told == [(64, None, None), (None, None, targets)])
 
 
 def test_senseless_limits_are_logged_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:

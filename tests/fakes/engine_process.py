@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Mapping
 
 from python_backend.engine.messages import Gauges, LoadingProgress, Progress, Ready, Report, SequenceEvent
 from python_backend.engine.request import GenerationRequest
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
+from python_backend.wire.tiers import Tier
 
 CAPACITY = Ready(
     max_sequence_tokens=4096, total_blocks=100, tokens_per_block=16, max_batch_size=8, max_step_tokens=512
@@ -21,6 +23,7 @@ class ScriptedEngine:
         self.arrivals_ns: list[int] = []
         self.cancelled: list[int] = []
         self.configured: list[tuple[int | None, int | None]] = []
+        self.inter_token_ms: Mapping[Tier, float | None] | None = None
         self.is_dead = False
         self._reports: deque[Report] = deque()
         self._changed = threading.Condition()
@@ -38,9 +41,15 @@ class ScriptedEngine:
         self._refuse_if_dead()
         self.cancelled.append(key)
 
-    def configure(self, max_step_tokens: int | None = None, max_batch_size: int | None = None) -> None:
+    def configure(
+        self,
+        max_step_tokens: int | None = None,
+        max_batch_size: int | None = None,
+        inter_token_ms: Mapping[Tier, float | None] | None = None,
+    ) -> None:
         self._refuse_if_dead()
         self.configured.append((max_step_tokens, max_batch_size))
+        self.inter_token_ms = inter_token_ms
 
     def say(self, *events: SequenceEvent, gauges: Gauges | None = None) -> None:
         with self._changed:

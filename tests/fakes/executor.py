@@ -189,13 +189,14 @@ class FakeLaunched:
 
 
 class FakeClock:
-    """Each look at it takes a microsecond."""
+    """Each look at it takes a microsecond, or what is said."""
 
-    def __init__(self) -> None:
+    def __init__(self, look_ns: int = 1_000) -> None:
         self.now_ns = 1_000_000
+        self._look_ns = look_ns
 
     def __call__(self) -> int:
-        self.now_ns += 1_000
+        self.now_ns += self._look_ns
         return self.now_ns
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from tritonclient.grpc import (
 )
 
 from python_backend.wire import codec
+from python_backend.wire.engine_report import CONFIGURE, ENGINE_REPORT, EngineReport
 
 
 @dataclass
@@ -44,13 +46,22 @@ def story(*texts: str, finish: str | None = "end_id") -> list[Reply]:
 
 @dataclass
 class FakeTriton:
-    """`deaf_to_stops` is how many stops of each request are lost; `began` is set by the first request."""
+    """`deaf_to_stops` is how many stops of each request are lost; `began` is set by the first request.
+
+    `report` is what the engine says of itself, if it does, after `report_pause_s`; `configured` what it was
+    told, which it refuses with `refusal`.
+    """
 
     script: Script = field(default=lambda request: story("Hello", " world"))
     ready: bool = True
     deaf_to_stops: int = 0
     requests: list[Any] = field(default_factory=list)
     stops: list[str] = field(default_factory=list)
+    report: EngineReport | None = None
+    report_pause_s: float = 0.0
+    reports: int = 0
+    configured: list[Any] = field(default_factory=list)
+    refusal: str = ""
     running: dict[str, asyncio.Event] = field(default_factory=dict)
     metadata: list[dict[str, str]] = field(default_factory=list)
     began: asyncio.Event = field(default_factory=asyncio.Event)
@@ -102,13 +113,28 @@ class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
 
     async def _answer(self, request: Any, messages: asyncio.Queue[Any]) -> None:
         if any(tensor.name == "stop" for tensor in request.inputs):
-            self._take_stop(request.id)
-            response = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
-            response.parameters["triton_final_response"].bool_param = True
-            messages.put_nowait(service_pb2.ModelStreamInferResponse(infer_response=response))
+            messages.put_nowait(await self._take_order(request))
             return
         async for message in self._generate(request):
             messages.put_nowait(message)
+
+    async def _take_order(self, request: Any) -> Any:
+        """A stop, unless it is another order; an engine without a report takes each of them for a stop."""
+        fake = self._fake
+        response = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
+        response.parameters["triton_final_response"].bool_param = True
+        if fake.report is None or not request.parameters:
+            self._take_stop(request.id)
+        elif CONFIGURE in request.parameters:
+            fake.configured.append(json.loads(request.parameters[CONFIGURE].string_param))
+            if fake.refusal:
+                return service_pb2.ModelStreamInferResponse(error_message=fake.refusal)
+        else:
+            fake.reports += 1
+            await asyncio.sleep(fake.report_pause_s)
+            response.outputs.add(name=ENGINE_REPORT, datatype="BYTES", shape=[1, 1])
+            response.raw_output_contents.append(codec.encode("BYTES", [fake.report.to_text()]))
+        return service_pb2.ModelStreamInferResponse(infer_response=response)
 
     def _take_stop(self, request_id: str) -> None:
         self._fake.stops.append(request_id)

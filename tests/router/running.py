@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
+from router.admission.gates import Gates
 from router.app import App
 from router.embedder import ServedEmbedder
 from router.files.model import FileLimits
@@ -140,6 +141,7 @@ async def running_router(
     prompt_log: PromptLog | None = None,
     is_private: bool = True,
     shadowing: ShadowSettings | None = None,
+    gates: Gates | None = None,
 ) -> AsyncIterator[RunningRouter]:
     pipeline = FakePipeline()
     embedder = FakeEmbedder()
@@ -162,7 +164,8 @@ async def running_router(
                 safety,
                 prompt_log,
                 ArmRecorder(store),
-                Shadows(registry, desk, metrics, shadowing),
+                Shadows(registry, desk, metrics, shadowing, gates=gates),
+                gates,
             )
             app = App(service, Doorkeeper(tenancy, is_private))
             listener = Listener(app, app.refuse, limits, sweep_s, app.upload_limit)

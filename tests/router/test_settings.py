@@ -68,6 +68,8 @@ def test_settings_cannot_change_afterwards() -> None:
         ("stop_timeout_s = inf\n" + GOOD, "setting stop_timeout_s: Expected `float` <= 600"),
         ("stop_timeout_s = nan\n" + GOOD, "setting stop_timeout_s: Expected"),
         ("port = = 3", "not valid TOML"),
+        ('admission = "random"\n' + GOOD, "setting admission: Invalid enum value 'random'"),
+        ("admission_places = -2\n" + GOOD, "setting admission_places: Expected `int` >= -1"),
         (f"models = 3\n{A_TRITON}", "setting models: Expected `array`, got `int`"),
         (f"models = [3]\n{A_TRITON}", r"setting models\[0\]: Expected `object`, got `int`"),
     ],

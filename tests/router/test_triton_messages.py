@@ -6,9 +6,19 @@ import msgspec
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
+from python_backend.wire.engine_report import EngineReport
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM
+from python_backend.wire.tiers import Tier
 from router.pipeline import Delta, GenerationCall, LoggedToken
-from router.triton_messages import GenerateRequests, is_final, read_delta, stop_request
+from router.triton_messages import (
+    GenerateRequests,
+    configure_request,
+    is_final,
+    read_delta,
+    read_engine_report,
+    report_request,
+    stop_request,
+)
 
 CALL = GenerationCall(
     request_id="chatcmpl-1",
@@ -118,6 +128,24 @@ def response(*outputs: tuple[str, str, list[Any]]) -> Any:
         message.outputs.add(name=name, datatype=dtype, shape=[1])
         message.raw_output_contents.append(codec.encode(dtype, values))
     return message
+
+
+def test_orders_to_the_engine_are_stops_of_nobody_to_one_that_does_not_know_them() -> None:
+    report = report_request("tensorrt_llm")
+    told = configure_request("tensorrt_llm", {Tier.INTERACTIVE: 40.5, Tier.BATCH: None})
+    for message in (report, told):
+        assert inputs(message) == inputs(stop_request("tensorrt_llm", message.id))
+        assert not message.id.startswith(("chatcmpl-", "cmpl-"))
+    assert report.parameters["inflight_report"].bool_param
+    wanted = {"inter_token_ms": {"interactive": 40.5, "standard": None, "batch": None}}
+    assert msgspec.json.decode(told.parameters["inflight_configure"].string_param) == wanted
+
+
+def test_a_report_is_found_by_its_name_where_there_is_one() -> None:
+    report = EngineReport(8, 512, 8, 512, 100, 4, 16, 2, 0, True)
+    message = response(("finish_reason", "BYTES", ["end_id"]), ("engine_report", "BYTES", [report.to_text()]))
+    assert read_engine_report(message) == report
+    assert read_engine_report(service_pb2.ModelInferResponse()) is None
 
 
 def test_outputs_are_read_by_name_and_others_passed_over() -> None:

@@ -5,8 +5,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from python_backend.costs.step_cost import LearnedStepCost, StepCost
 from python_backend.engine.messages import Gauges, PerfMetrics, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.sequence import FinishReason
@@ -114,6 +116,23 @@ def test_counters_go_on_when_the_engine_begins_again(metrics: EngineMetrics) -> 
         metrics.update(CAPACITY, changed(reused_blocks=reused))
     assert metric("inflight_reused_blocks_total").value == 25
     assert metric("inflight_preemptions_total").value == 3
+
+
+def test_the_learned_cost_is_shown_once_there_is_one(metrics: EngineMetrics) -> None:
+    cost = StepCost(12.3456, 0.0123456, 0.25, 0.0)
+    metrics.update(CAPACITY, GAUGES)
+    assert metric("inflight_step_cost", coefficient="base").value == 0
+    learned = LearnedStepCost(cost, samples=400, error=0.0312, is_frozen=True)
+    metrics.update(CAPACITY, msgspec.structs.replace(GAUGES, learned=learned, busy_ns=2_500_000_000))
+    assert values("inflight_step_cost", "coefficient") == {
+        "base": 12.3,
+        "prefill_token": 0.0123,
+        "decode_sequence": 0.25,
+        "kv_kilotoken": 0,
+    }
+    assert metric("inflight_step_cost_error").value == 0.031
+    assert metric("inflight_step_cost_frozen").value == 1
+    assert metric("inflight_engine_busy_seconds_total").value == 2.5
 
 
 def test_a_finished_row_is_counted_once_by_its_lengths_and_its_wait(metrics: EngineMetrics) -> None:

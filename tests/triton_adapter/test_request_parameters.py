@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from python_backend.triton_adapter.request_parameters import (
+    Configuration,
     Limits,
+    asks_for_report,
     decode_cache_salt,
+    decode_configuration,
     decode_echo,
-    decode_limits,
     decode_logit_bias,
     decode_tier,
     decode_top_log_probs,
@@ -20,6 +22,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 
 NOW, MOST = Limits(8, 64), Limits(16, 512)
+TARGETS: dict[Tier, float | None] = {Tier.INTERACTIVE: 20.0, Tier.STANDARD: None, Tier.BATCH: 500.0}
 
 
 def test_a_tier_is_one_of_three_and_standard_unless_named() -> None:
@@ -77,27 +80,60 @@ def test_a_salt_must_be_text() -> None:
     ],
 )
 def test_new_limits_are_read_and_the_rest_stays(text: str, limits: Limits) -> None:
-    assert decode_limits({"inflight_configure": text}, NOW, MOST) == limits
+    found = decode_configuration({"inflight_configure": text}, Configuration(NOW, TARGETS), MOST)
+    assert found == Configuration(limits, TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("text", "targets"),
+    [
+        ('{"inter_token_ms": {"standard": 50, "batch": null}}', (20.0, 50, None)),
+        ('{"inter_token_ms": {"interactive": 0.5}}', (0.5, None, 500.0)),
+        ('{"inter_token_ms": {}}', (20.0, None, 500.0)),
+        ('{"max_batch_size": 8}', (20.0, None, 500.0)),
+    ],
+)
+def test_new_objectives_are_read_and_the_rest_stays(text: str, targets: tuple[float | None, ...]) -> None:
+    found = decode_configuration({"inflight_configure": text}, Configuration(NOW, TARGETS), MOST)
+    assert found == Configuration(NOW, dict(zip(Tier, targets, strict=True)))
+
+
+def test_there_are_no_objectives_at_first() -> None:
+    assert set(Configuration(NOW).inter_token_ms.items()) == {(tier, None) for tier in Tier}
+
+
+def test_a_report_is_asked_for_or_not() -> None:
+    assert [asks_for_report({}), asks_for_report({"inflight_report": True})] == [False, True]
+    with pytest.raises(InflightError, match="inflight_report is 1; allowed: a boolean"):
+        asks_for_report({"inflight_report": 1})
 
 
 @pytest.mark.parametrize(
     ("value", "allowed"),
     [
-        ("not json", "max_batch_size or max_step_tokens"),
-        ("[]", "max_batch_size or max_step_tokens"),
-        ("{}", "max_batch_size or max_step_tokens"),
-        ('{"max_beam_width": 2}', "max_batch_size or max_step_tokens"),
+        ("not json", "max_batch_size, max_step_tokens or inter_token_ms"),
+        ("[]", "max_batch_size, max_step_tokens or inter_token_ms"),
+        ("{}", "max_batch_size, max_step_tokens or inter_token_ms"),
+        ('{"max_beam_width": 2}', "max_batch_size, max_step_tokens or inter_token_ms"),
         ('{"max_batch_size": 17}', "1 to 16"),
         ('{"max_batch_size": 0}', "1 to 16"),
         ('{"max_batch_size": true}', "1 to 16"),
         ('{"max_step_tokens": 2.5}', "1 to 512"),
         ('{"max_step_tokens": 7}', "must not be the smaller"),
+        ("[" * 9000, "max_batch_size, max_step_tokens or inter_token_ms"),
+        ('{"inter_token_ms": 5}', "any of interactive, standard, batch"),
+        ('{"inter_token_ms": {"urgent": 5}}', "any of interactive, standard, batch"),
+        ('{"inter_token_ms": {"batch": 0}}', "batch is 0; allowed: above 0"),
+        ('{"inter_token_ms": {"batch": true}}', "above 0, up to 3.6e"),
+        ('{"inter_token_ms": {"batch": "5"}}', "or null for none"),
+        ('{"inter_token_ms": {"batch": NaN}}', "above 0"),
+        ('{"inter_token_ms": {"batch": 1e7}}', "above 0"),
         (7, "a string"),
     ],
 )
 def test_limits_out_of_range_are_refused_with_what_is_allowed(value: Any, allowed: str) -> None:
     with pytest.raises(InflightError, match=allowed) as failure:
-        decode_limits({"inflight_configure": value}, NOW, MOST)
+        decode_configuration({"inflight_configure": value}, Configuration(NOW), MOST)
     assert failure.value.kind is ErrorKind.INVALID_REQUEST
 
 

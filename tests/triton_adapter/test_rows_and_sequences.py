@@ -12,13 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from python_backend.engine.messages import PerfMetrics, SequenceEvent
+from python_backend.costs.step_cost import LearnedStepCost, StepCost
+from python_backend.engine.messages import Gauges, PerfMetrics, SequenceEvent
 from python_backend.engine.sequence import FinishReason
 from python_backend.triton_adapter import tensorrt_llm
 from python_backend.triton_adapter.tensorrt_llm import TritonPythonModel
+from python_backend.wire.engine_report import EngineReport, read_report
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.stream_mark import StreamMark
 from python_backend.wire.tensors import TENSORRT_LLM
+from python_backend.wire.tiers import Tier
 from tests.fakes.engine_process import ScriptedEngine
 from tests.fakes.triton_stub import InferenceResponse, Request, Sender, arguments, metric
 
@@ -432,7 +435,8 @@ def test_a_row_whose_response_cannot_be_sent_ends_and_the_others_go_on(model: Tr
 
 def test_limits_change_while_running_and_outlive_the_engine(model: TritonPythonModel) -> None:
     control = request()
-    control.request_parameters = {"inflight_configure": '{"max_step_tokens": 256, "max_batch_size": 4}'}
+    wanted = '{"max_step_tokens": 256, "max_batch_size": 4, "inter_token_ms": {"standard": 40}}'
+    control.request_parameters = {"inflight_configure": wanted}
     engine = engine_of(model)
     model.execute([control])
     assert (control.sender.finals, control.sender.responses) == (1, [])
@@ -441,7 +445,34 @@ def test_limits_change_while_running_and_outlive_the_engine(model: TritonPythonM
     engine.die()
     wait_until(lambda: engine_of(model) is not engine)
     assert engine_of(model).configured == [(256, 4)]
+    assert engine_of(model).inter_token_ms == {Tier.INTERACTIVE: None, Tier.STANDARD: 40, Tier.BATCH: None}
     assert metric("inflight_engine_limits", limit="max_batch_size").value == 4
+    assert report_of(model).inter_token_ms == {"standard": 40}
+    assert (report_of(model).max_batch_size, report_of(model).most_step_tokens) == (4, 256)
+
+
+def report_of(model: TritonPythonModel) -> EngineReport:
+    asked = request()
+    asked.request_parameters = {"inflight_report": True}
+    model.execute([asked])
+    assert asked.sender.finals == 1
+    (answer,) = asked.sender.responses
+    (text,) = (value(answer, name) for name in names(answer))
+    return read_report(text.decode())
+
+
+def test_a_report_says_at_once_what_the_engine_said_last(model: TritonPythonModel) -> None:
+    at_start = report_of(model)
+    assert (at_start.max_batch_size, at_start.max_step_tokens, at_start.total_blocks) == (8, 512, 100)
+    assert (at_start.holds_whole_answers, at_start.learned) == (True, None)
+    learned = LearnedStepCost(StepCost(10, 0.1, 0.2, 0.3), 50, 0.04)
+    gauges = Gauges(7, 5, 4, 1, 2, 0, 40, 100, 33, max_batch_size=6, busy_ns=9, learned=learned)
+    engine_of(model).say(gauges=gauges)
+    wait_until(lambda: report_of(model).learned == learned)
+    told = report_of(model)
+    assert (told.step_count, told.active, told.waiting, told.used_blocks, told.busy_ns) == (7, 5, 2, 40, 9)
+    assert (told.max_batch_size, told.most_batch_size, told.tokens_per_block) == (6, 8, 16)
+    assert engine_of(model).submitted == {}
 
 
 def test_limits_that_are_refused_change_nothing(model: TritonPythonModel) -> None:

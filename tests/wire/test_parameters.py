@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from python_backend.costs.step_cost import StepCost
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import (
     DEVICES,
@@ -46,6 +47,12 @@ def test_what_the_cache_does_is_chosen_by_parameters() -> None:
     assert parameters.inflight_tenant_cache_isolation
 
 
+def test_the_pace_of_an_engine_without_a_model_is_a_cost() -> None:
+    parameters = parse(inflight_runtime="paced", inflight_paced_cost="8, 0.05,0.1,1e-3")
+    assert parameters.inflight_paced_cost == StepCost(8, 0.05, 0.1, 0.001)
+    assert parse().inflight_paced_cost.base_ms > 0
+
+
 @pytest.mark.parametrize("value", ["V1", "v1"])
 def test_v1_is_static_batching(value: str) -> None:
     assert parse(gpt_model_type=value).static_batching
@@ -59,6 +66,14 @@ def test_v1_is_static_batching(value: str) -> None:
         ("max_tokens_in_paged_kv_cache", "-5", "above 0"),
         ("max_tokens_in_paged_kv_cache", "many", "above 0"),
         ("inflight_synthetic_tokens_per_s", "inf", "above 0"),
+        ("inflight_runtime", "slow", "engine, synthetic, paced"),
+        ("inflight_paced_cost", "12,0.1", "base_ms,prefill_token_ms,decode_sequence_ms,kv_kilotoken_ms"),
+        ("inflight_paced_cost", "12,a,1,0", "such as 12,0.12,0.25,0"),
+        ("inflight_paced_cost", "12,-1,1,0", "none below 0"),
+        ("inflight_paced_cost", "12,1,inf,0", "none below 0"),
+        ("inflight_paced_cost", "0,1,1,0", "base_ms above 0"),
+        ("inflight_paced_noise", "2", "from 0 to 1"),
+        ("inflight_paced_noise", "loud", "from 0 to 1"),
         ("exclude_input_in_output", "yes", "true or false"),
         ("enable_kv_cache_reuse", "maybe", "true or false"),
         ("guided_decoding_backend", "outlines", "xgrammar or llguidance"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from python_backend.costs.step_cost import StepShape
+
 if TYPE_CHECKING:
     from python_backend.engine.sequence import Sequence
 
@@ -50,7 +52,8 @@ class BlockCopy:
 class StepPlan:
     """Every copy is for the block that one of the chunks begins in.
 
-    With `yields_history` it will tell a token without which the one after it cannot be chosen.
+    With `yields_history` it will tell a token without which the one after it cannot be chosen. It was planned
+    at `begun_ns`.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -58,6 +61,13 @@ class StepPlan:
     preempted: list[Sequence] = field(default_factory=list)
     tokens: int = 0
     yields_history: bool = False
+    begun_ns: int = 0
+
+    @property
+    def shape(self) -> StepShape:
+        context = [chunk.count for chunk in self.chunks if chunk.is_context]
+        kv_tokens = sum([chunk.start for chunk in self.chunks])
+        return StepShape(sum(context), len(self.chunks) - len(context), kv_tokens)
 
     def add(self, sequence: Sequence, count: int) -> None:
         """Hands out the sequence's next tokens."""

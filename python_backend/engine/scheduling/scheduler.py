@@ -28,7 +28,7 @@ are computed, and a sequence that gave way comes back with all its tokens known.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -85,6 +85,14 @@ class Scheduler:
             )
         self.max_batch_size = max_batch_size
         self.max_step_tokens = max_step_tokens
+
+    def has_tier(self, tier: int) -> bool:
+        """Whether a sequence of that tier runs or waits."""
+        for row in (self.running, self.waiting):
+            first = bisect_left(row, (tier,), key=_rank)
+            if first < len(row) and row[first].tier == tier:
+                return True
+        return False
 
     def add(self, sequence: Sequence) -> None:
         if self._reuses_blocks:

@@ -96,6 +96,9 @@ def test_limits_prices_and_usage_are_shown_in_dollars(inflight: Shell) -> None:
     shown = inflight("tenants", "limit", "acme", "--tokens-per-min", "5000", "--monthly-budget", "12.5")
     assert "5000" in shown
     assert "$12.5" in shown
+    shown = inflight("tenants", "limit", "acme", "--weight", "3", "--slot-percent", "25")
+    assert "25 %" in shown
+    assert "weight" in shown
     assert "$0.6" in inflight("prices", "set", "tiny", "--prompt", "0.15", "--completion", "0.6")
     assert "$0.15" in inflight("prices", "list")
     (tenant,) = (each for each in json.loads(inflight("tenants", "list", "--json")) if each["name"] == "acme")

@@ -41,10 +41,11 @@ async def test_a_tenant_lives_its_whole_life_over_the_api(router: RunningRouter)
     (kept,) = (await admin("GET", f"{tenant}/keys"))["data"]
     assert made["key"] not in str(kept)
     assert "digest" not in kept
-    limits = {"requests_per_min": 600, "monthly_budget_microdollars": 5_000_000}
+    limits = {"requests_per_min": 600, "monthly_budget_microdollars": 5_000_000, "weight": 2}
     assert (await admin("PUT", f"{tenant}/limits", limits))["requests_per_min"] == 600
     await admin("PUT", f"{tenant}/keys/{kept['id']}/limits", {"tokens_per_min": 10_000})
-    assert len(await admin("GET", f"{tenant}/limits")) == 2
+    listed = await admin("GET", f"{tenant}/limits")
+    assert sorted(each["weight"] or 0 for each in listed.values()) == [0, 2]
     await admin("PUT", f"/admin/prices/{MODEL}", {"prompt": 1_000_000, "completion": 2_000_000})
     assert (await admin("GET", "/admin/prices"))["data"][0]["cached_prompt"] == 1_000_000
     question = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
@@ -88,6 +89,9 @@ async def test_names_that_are_taken_things_that_are_not_there_and_bad_values(rou
         ("POST", "/admin/tenants/local/keys", {"user_id": "\0", "name": "x"}, 400),
         ("POST", "/admin/tenants/local/keys", {"user_id": "x", "name": "x", "expires_at": 1}, 400),
         ("GET", "/admin/audit?limit=0", None, 400),
+        ("PUT", "/admin/tenants/local/limits", {"weight": 0}, 400),
+        ("PUT", "/admin/tenants/local/limits", {"slot_percent": 101}, 400),
+        ("PUT", "/admin/tenants/local/keys/nothing/limits", {"weight": 2}, 400),
     ]
     for method, path, body, status in wrong:
         response = await admin.ask(method, path, body)

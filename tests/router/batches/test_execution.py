@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from python_backend.wire.tiers import Tier
 from router.batches.claims import Answer, Claim, Returned
 from router.batches.execution import LineRun
 from router.batches.model import Batch
@@ -25,7 +26,7 @@ class SlowToTidyUp:
         self.has_begun = asyncio.Event()
         self.may_return = asyncio.Event()
 
-    async def __call__(self, exchange: InnerExchange, caller: Caller, tier: str) -> Record:
+    async def __call__(self, exchange: InnerExchange, caller: Caller, tier: Tier) -> Record:
         if self._answers:
             exchange.respond(200, b"{}", [])
         self.has_begun.set()

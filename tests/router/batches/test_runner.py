@@ -9,7 +9,9 @@ import pytest
 import sqlalchemy as sql
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.tiers import Tier
 from router.batches import deciding
+from router.objectives.metric import Metric
 from router.pipeline import GenerationCall
 from router.store.content import batch_lines, batches
 from router.tenancy.model import Limits, Scope
@@ -34,7 +36,8 @@ async def client(router: RunningRouter) -> AsyncIterator[BatchClient]:
 
 
 def requests(count: int) -> bytes:
-    return jsonl([request(f"r{number}", seed=number) for number in range(count)])
+    tiers = ("auto", "priority")  # whatever they ask for
+    return jsonl([request(f"r{n}", seed=n, service_tier=tiers[n % 2]) for n in range(count)])
 
 
 def ids(lines: list[dict[str, object]]) -> list[object]:
@@ -55,6 +58,8 @@ async def test_every_line_is_answered_in_the_order_of_the_input(
     assert lines[0]["response"]["request_id"] == lines[0]["response"]["body"]["id"]
     assert lines[0]["error"] is None
     assert {call.tier for call in router.pipeline.calls} == {"batch"}
+    measured = router.metrics.objectives.window("tiny", Tier.BATCH, Metric.FIRST_TOKEN)
+    assert measured.samples == 30
     assert ended.usage is not None
     assert (ended.usage.input_tokens, ended.usage.output_tokens) == (7 * 30, 2 * 30)
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from router.admission.gates import Gates
 from router.app import App
 from router.checkpoint_facts import CONTEXT_TOKENS
 from router.fleet.pipeline import FleetPipeline
@@ -70,10 +71,12 @@ def _text(fleet: Fleet, version: int = 1) -> ServedModel:
 
 
 @asynccontextmanager
-async def running_kserve(safety: Safety | None = None) -> AsyncIterator[RunningKserve]:
+async def running_kserve(
+    safety: Safety | None = None, gates: Gates | None = None
+) -> AsyncIterator[RunningKserve]:
     triton = await FakeTriton(usual_answer).start()
     fleet = Fleet([TritonServer("first", triton.url)])
-    async with running_router() as router:
+    async with running_router(gates=gates) as router:
         embedder = router.service.registry.find_embedder(EMBEDDER)
         registry = Registry([_text(fleet)], [embedder])
         service = replace(router.service, registry=registry)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import InflightError
+from python_backend.wire.tiers import Tier
 from router.kserve.parameters import Parameters, Plain, read_parameters
 from tests.router.kserve.asking import is_clear, outcome
 
@@ -22,10 +23,10 @@ def test_the_documented_ones_are_taken() -> None:
     }
     to_model: dict[str, Plain] = {
         "add_special_tokens": False,
-        "inflight_tier": "batch",
         "inflight_logit_bias": '{"11":-100.0}',
     }
-    assert read_parameters(given) == Parameters(to_model, empty_final=True, binary_output=True)
+    expected = Parameters(to_model, empty_final=True, binary_output=True, tier=Tier.BATCH)
+    assert read_parameters(given) == expected
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,7 @@ def test_the_documented_ones_are_taken() -> None:
         "triton_final_response",
         "triton_anything",
         "inflight_configure",
+        "inflight_report",
         "inflight_cache_salt",
         "priority",
         "timeout",
@@ -68,4 +70,4 @@ def test_nothing_undocumented_ever_reaches_a_model(given: dict[str, object]) -> 
     found = outcome(lambda: read_parameters(given))
     assert is_clear(found)
     if isinstance(found, Parameters):
-        assert set(found.to_model) <= {"add_special_tokens", "inflight_logit_bias", "inflight_tier"}
+        assert set(found.to_model) <= {"add_special_tokens", "inflight_logit_bias"}

@@ -225,8 +225,8 @@ async def test_what_the_config_does_not_allow_is_refused_before_anything_is_sent
         with pytest.raises(InferenceServerException, match=why) as refused:
             await grpc.infer(CLASSIFIER, wrong)
         assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
-    for parameters in ({"inflight_tier": "batch"}, {"mine": 1}, {"add_special_tokens": True}):
-        with pytest.raises(InferenceServerException, match=r"is for language models|is not taken"):
+    for parameters in ({"inflight_tier": "first"}, {"mine": 1}, {"add_special_tokens": True}):
+        with pytest.raises(InferenceServerException, match=r"for language models|is not taken|allowed are"):
             await http.infer(CLASSIFIER, image(http_input), parameters=parameters)
     region = httpclient.InferInput("IMAGE", [1, 2, 1], "FP32")
     region.set_shared_memory("region", 8)

@@ -16,7 +16,7 @@ from router.releases.life import State
 from router.releases.manifest import Manifest
 from router.releases.model_split import ModelSplit
 from router.rollouts import canaries, records
-from router.rollouts.arms import stats_to_json
+from router.rollouts.arm_figures import stats_to_json
 from router.rollouts.canaries import CanaryRunner
 from router.rollouts.next_steps import Situation
 from router.rollouts.records import GoldenPrompt, Rollout, RolloutState

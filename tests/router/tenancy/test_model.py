@@ -42,6 +42,16 @@ def test_limits_and_prices_out_of_range_are_refused_by_name(amount: int) -> None
         Price("smol", 0, 0, amount)
 
 
+def test_a_share_is_something_and_not_more_than_all() -> None:
+    assert Limits(weight=1, slot_percent=100) != Limits(weight=1000, slot_percent=1)
+    for wrong in (-1, 0, 1001):
+        with pytest.raises(ValueError, match=r"weight: expected [01] to"):
+            Limits(weight=wrong)
+    for wrong in (-1, 0, 101):
+        with pytest.raises(ValueError, match=r"slot_percent: expected [01] to"):
+            Limits(slot_percent=wrong)
+
+
 @pytest.mark.parametrize("name", ["", " a", "a\n", "a" * 101, "\0"])
 def test_a_name_is_short_and_printable(name: str) -> None:
     with pytest.raises(ValueError, match="name: expected"):

@@ -15,7 +15,7 @@ OWNER = ADMIN | {"organisation.export", "organisation.delete"}
 WITHIN = {Role.VIEWER: VIEWER, Role.MEMBER: MEMBER, Role.ADMIN: ADMIN, Role.OWNER: OWNER}
 READS = {
     "organisation.list", "organisation.read", "organisation.export", "user.read", "key.read", "key.read_own",
-    "limits.read", "audit.read", "release.read",
+    "limits.read", "audit.read", "release.read", "objective.read",
 }  # fmt: skip
 SCOPES = [None, frozenset[Scope](), frozenset(Scope), *(frozenset({scope}) for scope in Scope)]
 

@@ -8,15 +8,17 @@ import sqlalchemy as sql
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from router.store import content, conversing, migrate, releasing
+from router.store import content, conversing, migrate, objective_tables, releasing
 from router.store.database import PepperError, Store, sqlite_url
 from router.store.migrations import versions
-from router.store.schema import METADATA, counters, prices
+from router.store.schema import METADATA, counters, limits, organisations, prices
 from router.tenancy.keys import fingerprint
+from router.tenancy.model import Limits
+from router.tenancy.rows import limits_of
 from tests.router.tenancy.values import PEPPER
 
 # Those who define tables; what is not imported is not in the metadata.
-TABLES_OF = (content, conversing, releasing)
+TABLES_OF = (content, conversing, releasing, objective_tables)
 NEWEST = max(path.stem[1:5] for path in Path(versions.__path__[0]).glob("r*.py"))
 
 
@@ -33,6 +35,25 @@ def test_preparing_a_store_again_changes_nothing(store: Store) -> None:
     store.prepare(fingerprint(PEPPER))
     with store.read() as connection:
         assert store.last_change(connection) == 1
+
+
+def test_a_store_of_the_version_before_keeps_its_limits_and_gets_shares(store_url: str) -> None:
+    store = Store(store_url)
+    migrate.upgrade(store.engine, "0004")
+    row = {"id": "org-1", "name": "acme", "created_s": 1.0, "deleted_s": None, "version": 0}
+    limited = (
+        "INSERT INTO limits (subject, organisation_id, tokens_per_min, budget_is_hard) VALUES (%s, TRUE)"
+    )
+    with store.begin() as connection:
+        connection.execute(sql.insert(organisations).values(row))
+        connection.execute(sql.text(limited % "'org-1', 'org-1', 5"))
+    store.prepare(fingerprint(PEPPER))
+    with store.read() as connection:
+        (found,) = connection.execute(sql.select(limits)).mappings()
+        differences = compare_metadata(MigrationContext.configure(connection), METADATA)
+    assert limits_of(found) == Limits(tokens_per_min=5)
+    assert differences == []
+    store.close()
 
 
 def test_a_schema_from_the_future_is_refused_in_a_clear_sentence(store: Store) -> None:

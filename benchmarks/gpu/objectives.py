@@ -1,0 +1,104 @@
+"""`python -m benchmarks.gpu.objectives`: the arena with an 8B model, queue delays of embeddings, and T16.
+
+On the GPU's host `--keep DIRECTORY` keeps what was seen; elsewhere `--draw DIRECTORY` makes the plots of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.gpu.llama_8b import write_checkpoint
+from benchmarks.objectives import arena_report, delay_report
+from benchmarks.objectives.arena import Arena, Wish, arrivals, measure, sized
+from benchmarks.objectives.arrivals import in_tiers
+from benchmarks.objectives.delays import MINILM, Case
+from benchmarks.objectives.embeddings import NO_ENGINE, compare, serving_model
+from benchmarks.objectives.prediction import Engine
+from benchmarks.objectives.reloading import reload_under_traffic
+from benchmarks.objectives.scenarios import POLICIES
+from benchmarks.plots import Plots
+from python_backend.wire.tiers import Tier
+
+PARTS = ("arena", "embeddings")
+ENGINE = Engine(places=48, kv_tokens=32_768, step_tokens=2048, block_tokens=64)
+# Random weights: nobody reads the answers, and steps take the same time.
+PARAMETERS = {"inflight_weights": "random", "inflight_max_sequence_tokens": "8192", **sized(ENGINE)}
+FIRST_TOKEN_S = {Tier.INTERACTIVE: 0.5, Tier.STANDARD: 1.5, Tier.BATCH: 8.0}
+INTER_TOKEN_S = {Tier.INTERACTIVE: 0.03, Tier.STANDARD: 0.05, Tier.BATCH: 0.1}
+EMBEDDINGS = Case(
+    MINILM, 0.06, (10.0, 100.0, 400.0), seconds=4.0, window_s=1.2, delays_ms=(0.0, 1.0, 5.0, 20.0, 50.0)
+)
+ARENA_FILE, EMBEDDINGS_FILE = "arena.json", "embeddings.json"
+
+
+def run_arena(asked: argparse.Namespace, model: Path, console: Console) -> bool:
+    arena = Arena(
+        in_tiers(arrivals(asked.trace).clamp(4096)),
+        None,
+        ENGINE,
+        PARAMETERS,
+        seconds=asked.seconds,
+        settle_s=asked.seconds / 4,
+        clients=asked.clients,
+        model=str(model),
+        data_dir=model.parent / "data",
+        first_token_s=FIRST_TOKEN_S,
+        inter_token_s=INTER_TOKEN_S,
+    )
+    ours, *others = POLICIES
+    wishes = [Wish([ours], (1.0, 2.0, 10.0), noisy=True), Wish(others, (2.0,))]
+    kept = measure(arena, wishes, console)
+    if asked.keep:
+        arena_report.keep(asked.keep / ARENA_FILE, kept)
+    return arena_report.show(console, kept)
+
+
+def run_embeddings(asked: argparse.Namespace, model: Path, console: Console) -> bool:
+    (model / "model.safetensors").touch()  # asked for, and not read
+    with serving_model(EMBEDDINGS, NO_ENGINE, str(model)) as served:
+        reloaded = reload_under_traffic(served, EMBEDDINGS)
+        console.print(str(reloaded))
+        points = compare(served, EMBEDDINGS, console)
+    if asked.keep:
+        delay_report.keep(asked.keep / EMBEDDINGS_FILE, EMBEDDINGS, points)
+    return delay_report.show(console, EMBEDDINGS, points) and reloaded.is_met
+
+
+def draw(directory: Path, plots: Plots) -> None:
+    if (directory / ARENA_FILE).is_file():
+        arena_report.draw(plots, arena_report.read(directory / ARENA_FILE))
+    if (directory / EMBEDDINGS_FILE).is_file():
+        delay_report.draw(plots, *delay_report.read(directory / EMBEDDINGS_FILE))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of them, comma-separated")
+    parser.add_argument("--trace", type=Path, help="a file of arrivals; generated if none is given")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each run in the arena")
+    parser.add_argument("--clients", type=int, default=4, help="processes that send")
+    parser.add_argument("--keep", type=Path, help="the directory to write what was seen to, as JSON")
+    parser.add_argument("--draw", type=Path, help="draw what such a directory holds, and measure nothing")
+    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="where to draw it")
+    asked = parser.parse_args()
+    if asked.draw:
+        draw(asked.draw, Plots(asked.plots))
+        return
+    console = Console(width=170)
+    runs = {"arena": run_arena, "embeddings": run_embeddings}
+    is_met = True
+    for part in asked.parts.split(","):
+        if part not in runs:
+            sys.exit(f"unknown part {part}; there are: {', '.join(PARTS)}")
+        with tempfile.TemporaryDirectory() as folder:
+            is_met &= runs[part](asked, write_checkpoint(Path(folder) / "llama-8b"), console)
+    sys.exit(not is_met)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""What a run was worth: goodput under the objectives, who waited how long, who was refused, who got what."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.objectives.sending import Outcome
+from loadtest.open_loop import percentile
+from loadtest.traces import TracedRequest
+from python_backend.wire.tiers import Tier
+from router.objectives.objective import Objective
+
+Objectives = Mapping[str, Objective]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of some values; None without any."""
+
+    count: int = 0
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    least: float | None = None
+    most: float | None = None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        if not values:
+            return cls()
+        ordered = sorted(values)
+        p50, p95, p99 = (percentile(ordered, share) for share in (0.5, 0.95, 0.99))
+        return cls(len(ordered), p50, p95, p99, ordered[0], ordered[-1])
+
+
+@dataclass(frozen=True)
+class TierFigures:
+    """`good_share` is of what was offered; `service_share` of all the work that was done for anybody."""
+
+    offered: int
+    good_per_s: float
+    good_share: float
+    first_token_s: Spread
+    inter_token_s: Spread
+    refused: int
+    service_share: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of the requests of one run. What failed is neither answered nor refused in order.
+
+    `refusal_s` is how long it took to refuse at once; `refused_late` have waited before.
+    """
+
+    offered_per_s: float
+    good_per_s: float
+    tiers: Mapping[str, TierFigures]
+    refused: int
+    refused_late: int
+    refusal_s: Spread
+    retry_after_s: Spread
+    retry_jitter: float
+    failed: Mapping[str, int]
+    fairness: float
+    least_served: float
+    tenants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def is_good(outcome: Outcome, objectives: Objectives) -> bool:
+    objective = objectives[str(outcome.request.tier)]
+    if outcome.status != 200 or outcome.error or outcome.ended_s is None or outcome.first_token_s is None:
+        return False
+    if outcome.tokens != outcome.request.output_tokens:
+        return False
+    between_s = outcome.between_tokens_s
+    return _keeps(outcome.first_token_s, objective.first_token_s) and _keeps(
+        between_s, objective.inter_token_s
+    )
+
+
+def _keeps(value_s: float | None, objective_s: float | None) -> bool:
+    return value_s is None or objective_s is None or value_s <= objective_s
+
+
+def judge(
+    outcomes: Sequence[Outcome],
+    objectives: Objectives,
+    window_s: tuple[float, float],
+    work_ms: Callable[[TracedRequest], float],
+) -> Figures:
+    """Rates are of what ended within the window, in which load and queues are as they stay.
+
+    (What was let in before the end and is answered after it would make a short run look better than a long
+    one.) Shares and latencies are of what arrived in it.
+    """
+    begin_s, end_s = window_s
+    length_s = end_s - begin_s
+    arrived = [each for each in outcomes if begin_s <= each.at_s < end_s]
+    ended = [each for each in outcomes if begin_s <= each.at_s + (each.ended_s or 0.0) < end_s]
+    good = [each for each in ended if is_good(each, objectives)]
+    served = [each for each in ended if each.status == 200 and not each.error]
+    all_work_ms = sum(work_ms(each.request) for each in served) or 1.0
+    tiers = {}
+    for tier in Tier:
+        mine = [each for each in arrived if each.request.tier == tier.label]
+        work = sum(work_ms(each.request) for each in served if each.request.tier == tier.label)
+        tiers[tier.label] = TierFigures(
+            offered=len(mine),
+            good_per_s=sum(each.request.tier == tier.label for each in good) / length_s,
+            good_share=sum(is_good(each, objectives) for each in mine) / max(1, len(mine)),
+            first_token_s=Spread.of([each.first_token_s for each in mine if each.first_token_s is not None]),
+            inter_token_s=Spread.of([gap_s for each in mine for gap_s in each.gaps_s]),
+            refused=sum(each.is_refused for each in mine),
+            service_share=work / all_work_ms,
+        )
+    refused = [each for each in arrived if each.is_refused]
+    fairness, least, tenants = _fairness(arrived, served, objectives, work_ms)
+    return Figures(
+        offered_per_s=len(arrived) / length_s,
+        good_per_s=len(good) / length_s,
+        tiers=tiers,
+        refused=len(refused),
+        refused_late=sum(each.is_refused_late for each in refused),
+        refusal_s=Spread.of(
+            [each.ended_s for each in refused if each.ended_s is not None and not each.is_refused_late]
+        ),
+        retry_after_s=Spread.of([each.retry_after_s for each in refused if each.retry_after_s is not None]),
+        retry_jitter=_jitter(refused),
+        failed=Counter(_failure(each) for each in arrived if _failure(each)),
+        fairness=fairness,
+        least_served=least,
+        tenants=tenants,
+    )
+
+
+def _jitter(refused: Sequence[Outcome]) -> float:
+    """By how much they are told apart who were refused together: half of the range over the middle of it.
+
+    Of one tier within one second, as the median over all such groups of ten or more.
+    """
+    groups: dict[tuple[str | None, int], list[float]] = defaultdict(list)
+    for each in refused:
+        if each.retry_after_s is not None and not each.is_refused_late:
+            groups[each.request.tier, int(each.at_s)].append(each.retry_after_s)
+    spreads = sorted(
+        (max(values) - min(values)) / (max(values) + min(values))
+        for values in groups.values()
+        if len(values) >= 10
+    )
+    return percentile(spreads, 0.5) if spreads else 0.0
+
+
+def _failure(outcome: Outcome) -> str:
+    """Nothing for what was answered, or refused with a time to come back."""
+    if outcome.is_refused or (outcome.status == 200 and not outcome.error):
+        return ""
+    return f"{outcome.status or 'no answer'} {outcome.error[:80]}"
+
+
+def _fairness(
+    arrived: Sequence[Outcome],
+    served: Sequence[Outcome],
+    objectives: Objectives,
+    work_ms: Callable[[TracedRequest], float],
+) -> tuple[float, float, dict[str, dict[str, Any]]]:
+    """Jain's index of what tenants got of what would have been fair, and the least of those shares.
+
+    Fair within a tier is that who asks for little gets it all, and the others get the same.
+    """
+    wanted: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    got: dict[str, float] = defaultdict(float)
+    good: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
+    for each in arrived:
+        asked[each.request.tenant] += 1
+        if each.attempt == 0:
+            wanted[str(each.request.tier)][each.request.tenant] += work_ms(each.request)
+        good[each.request.tenant] += is_good(each, objectives)
+    for each in served:
+        got[each.request.tenant] += work_ms(each.request)
+    tenants: dict[str, dict[str, Any]] = {}
+    for tier, demands in wanted.items():
+        fair = water_filled(demands, sum(got[tenant] for tenant in demands))
+        for tenant, share in fair.items():
+            tenants[tenant] = {
+                "tier": tier,
+                "asked": asked[tenant],
+                "good": good[tenant],
+                "of_fair": got[tenant] / share if share > 0 else 1.0,
+            }
+    # Whoever asks once or twice gets all or nothing, which says little.
+    ratios = [min(1.0, each["of_fair"]) for each in tenants.values() if each["asked"] >= 10]
+    if not any(ratios):
+        return 1.0, 1.0, tenants
+    return sum(ratios) ** 2 / (len(ratios) * sum(each**2 for each in ratios)), min(ratios), tenants
+
+
+def water_filled(demands: Mapping[str, float], whole: float) -> dict[str, float]:
+    """`whole` shared out: nobody gets more than it wants, and all who want more get the same."""
+    shares: dict[str, float] = {}
+    left, waiting = whole, sorted(demands.items(), key=lambda item: item[1])
+    for place, (name, wanted) in enumerate(waiting):
+        shares[name] = min(wanted, left / (len(waiting) - place))
+        left -= shares[name]
+    return shares
+
+
+def recovery_s(outcomes: Sequence[Outcome], objectives: Objectives, burst_s: float) -> float:
+    """How long after the burst the last request was let down that had come a second or more after it."""
+    late = [
+        each.at_s - burst_s - 1.0
+        for each in outcomes
+        if each.at_s >= burst_s + 1.0 and not is_good(each, objectives)
+    ]
+    return max(late, default=0.0)

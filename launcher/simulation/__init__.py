@@ -1,0 +1,1 @@
+"""A trace played through the admission that serves, on engines that are only reckoned: nothing runs."""

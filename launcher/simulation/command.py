@@ -1,0 +1,212 @@
+"""`inflight simulate`: a policy is tried before it is served."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from launcher.simulation.report import Figures
+    from launcher.simulation.scenario import Scenario
+    from launcher.simulation.simulation import Moment
+    from loadtest.traces import Trace
+
+SYNTHETIC = "synthetic"
+_SYNTHETIC_S = 600.0
+
+
+def simulate(
+    trace: Annotated[
+        str,
+        typer.Option(help=f"A file of requests (CSV or JSON lines), or '{SYNTHETIC}' for a generated one."),
+    ],
+    cost: Annotated[
+        str,
+        typer.Option(
+            help="What an engine's step takes: milliseconds as BASE,PREFILL_TOKEN,DECODE_SEQUENCE"
+            "[,KV_KILOTOKEN], a JSON file with them, or the address of a Triton's metrics, to take what the "
+            "engine there has learned.",
+            metavar="COST",
+        ),
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="With an address as cost: the Triton model of the engine there.")
+    ] = None,
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TIER=ttft:1s,itl:50ms", help="An objective, for each tier that has one."),
+    ] = None,
+    rate: Annotated[
+        str, typer.Option(help="How many times as fast as in the trace; several separated by commas.")
+    ] = "1",
+    policy: Annotated[
+        str, typer.Option(help="Of objectives, first-come, cap; several separated by commas.")
+    ] = "objectives",
+    cap: Annotated[
+        int, typer.Option(min=0, help="Of the policy `cap`, how many at a time. 0 is as many as there are.")
+    ] = 0,
+    tiers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIER:SHARE,...",
+            help="Tiers by chance for requests that have none, such as interactive:60,standard:30,batch:10. "
+            "[default: standard]",
+        ),
+    ] = None,
+    engine_tiers: Annotated[
+        bool, typer.Option(help="Whether engines know the tiers, and serve better ones first.")
+    ] = True,
+    tenant_tier: Annotated[
+        list[str] | None, typer.Option(metavar="TENANT=TIER", help="All of a tenant's requests.")
+    ] = None,
+    weight: Annotated[
+        list[str] | None, typer.Option(metavar="TENANT=WEIGHT", help="[default: 1 for each]")
+    ] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="How many engines.")] = 1,
+    places: Annotated[int, typer.Option(min=1, help="An engine's max_batch_size.")] = 64,
+    step_tokens: Annotated[int, typer.Option(min=1, help="An engine's max_num_tokens.")] = 512,
+    kv_tokens: Annotated[
+        int, typer.Option(min=16, help="An engine's max_tokens_in_paged_kv_cache.")
+    ] = 40_960,
+    block_tokens: Annotated[int, typer.Option(min=1, help="An engine's tokens_per_block.")] = 16,
+    whole_answers: Annotated[
+        bool, typer.Option("--whole-answers", help="The engine's policy is guaranteed_no_evict.")
+    ] = False,
+    depth: Annotated[
+        int, typer.Option(min=1, max=2, help="How many steps may be under way: 1 on a CPU, 2 on a GPU.")
+    ] = 2,
+    context_tokens: Annotated[
+        int | None, typer.Option(min=2, help="Longer requests are shortened to it. [default: the cache]")
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="What clients ask for at most. [default: what the trace says or generates]"),
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option(help="Repeat or cut the trace to this, such as 10m. [default: as it is]")
+    ] = None,
+    overhead: Annotated[
+        str, typer.Option(help="From the router's queue to the engine and back, for each request.")
+    ] = "15ms",
+    retries: Annotated[int, typer.Option(min=0, help="How often a client that is refused asks again.")] = 0,
+    retry_after: Annotated[
+        str | None, typer.Option(help="How long it waits before. [default: as long as it is told to]")
+    ] = None,
+    plots: Annotated[Path | None, typer.Option(help="A directory for plots (SVG).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    seed: Annotated[int, typer.Option(help="Of what is left to chance.")] = 0,
+) -> None:
+    """Play a trace of requests through the router's admission and see what would become of it.
+
+    The decisions are the router's own; engines are only reckoned, by what their steps cost. Nothing needs to
+    be running. Every combination of --rate and --policy is played. docs/simulator.md tells what the figures
+    mean and how the trace may look.
+
+    Exit status: 0 played, 2 something that was given cannot be used.
+    """
+    from launcher.simulation import reading
+    from launcher.simulation.engine import EngineShape
+    from launcher.simulation.scenario import Retries, Scenario
+    from loadtest.traces import TraceError
+
+    try:
+        scenario = Scenario(
+            shape=EngineShape(
+                reading.cost(cost, model),
+                places,
+                reading.at_least("--step-tokens", step_tokens, "--places", places),
+                kv_tokens,
+                block_tokens,
+                whole_answers,
+                depth,
+            ),
+            replicas=replicas,
+            objectives=reading.objectives(slo or []),
+            overhead_s=reading.duration_s(overhead),
+            cap=cap,
+            tells_tiers=engine_tiers,
+            retries=Retries(retries, None if retry_after is None else reading.duration_s(retry_after)),
+            weights={
+                name: reading.numbers("--weight", value)[0]
+                for name, value in reading.by_name("--weight", weight or []).items()
+            },
+        )
+        requests = _trace(trace, seed, context_tokens or kv_tokens * 9 // 10, max_tokens)
+        requests = _with_tiers(requests, tiers, reading.by_name("--tenant-tier", tenant_tier or []), seed)
+        lasting_s = None if duration is None else reading.duration_s(duration)
+        rates, admissions = reading.numbers("--rate", rate), reading.admissions(policy)
+    except (reading.Mistake, TraceError) as error:
+        print(f"inflight: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    played = [
+        _play(requests, each, lasting_s, replace(scenario, admission=admission))
+        for each in rates
+        for admission in admissions
+    ]
+    _show(requests, scenario, played, plots, as_json)
+
+
+def _trace(source: str, seed: int, context_tokens: int, max_tokens: int | None) -> Trace:
+    from loadtest.traces import read_trace, synthetic_trace
+
+    trace = synthetic_trace(seed, _SYNTHETIC_S) if source == SYNTHETIC else read_trace(Path(source))
+    if max_tokens is not None:
+        trace = trace.asking_for(max_tokens)
+    return trace.clamp(context_tokens)
+
+
+def _with_tiers(trace: Trace, shares: str | None, of_tenants: dict[str, str], seed: int) -> Trace:
+    from launcher.simulation import reading
+    from loadtest.traces import tiers_by_chance
+    from python_backend.wire.tiers import Tier, tier_named
+
+    by_chance = tiers_by_chance(
+        {Tier.STANDARD.label: 1.0} if shares is None else reading.tier_shares(shares), seed
+    )
+    trace = trace.with_tiers(lambda each: of_tenants.get(each.tenant) or by_chance(each))
+    try:
+        for name in {each.tier for each in trace.requests}:
+            tier_named(name)
+    except ValueError as error:
+        raise reading.Mistake(str(error)) from None
+    return trace
+
+
+def _play(
+    trace: Trace, rate: float, lasting_s: float | None, scenario: Scenario
+) -> tuple[Figures, list[Moment]]:
+    from launcher.simulation.report import figures_of
+    from launcher.simulation.simulation import simulate as play
+
+    faster = trace.faster(rate)
+    simulated = play(faster if lasting_s is None else faster.lasting(lasting_s), scenario)
+    return figures_of(simulated, scenario, rate), simulated.moments
+
+
+def _show(
+    trace: Trace,
+    scenario: Scenario,
+    played: list[tuple[Figures, list[Moment]]],
+    directory: Path | None,
+    as_json: bool,
+) -> None:
+    from rich.console import Console
+
+    from launcher.simulation import showing
+
+    all_figures = [figures for figures, _ in played]
+    if as_json:
+        print(json.dumps([figures.to_json() for figures in all_figures], indent=2))
+    else:
+        clamped = f", {trace.clamped} of them shortened" if trace.clamped else ""
+        console = Console(highlight=False)
+        console.print(f"{trace.name}: {len(trace.requests)} requests{clamped}", markup=False)
+        console.print(showing.tables(all_figures))
+    if directory is not None:
+        for path in showing.plots(directory, all_figures, [moments for _, moments in played], scenario):
+            print(f"written: {path}", file=sys.stderr)

@@ -1,0 +1,91 @@
+"""`inflight tune explain`, `history`, `pause` and `resume`, on the store itself."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.administration.office import AsJson, Config, DataDir, moment, show, show_json
+from launcher.objectives.desk import opened_store
+from launcher.releases.desk import ModelName, model_named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from router.store.database import Store
+    from router.tuning.office import TuningOffice
+
+OneOrAll = Annotated[str | None, typer.Argument(metavar="MODEL", help="[default: all]", show_default=False)]
+
+
+@contextmanager
+def _office(data_dir: Path | None, config: Path | None) -> Iterator[tuple[Store, TuningOffice]]:
+    with opened_store(data_dir, config) as store:
+        from router.tenancy.rbac import SYSTEM
+        from router.tuning.office import TuningOffice
+
+        yield store, TuningOffice(store, SYSTEM)
+
+
+def explain(
+    model: OneOrAll = None, as_json: AsJson = False, data_dir: DataDir = None, config: Config = None
+) -> None:
+    """What is in force, what was measured, and what was decided and why, by the last window."""
+    with _office(data_dir, config) as (store, office):
+        from launcher.releases.control import NOBODY_ACTS, somebody_is_in_control
+        from launcher.tuning.explaining import print_explanation
+
+        found = office.explain(None if model is None else model_named(model))
+        if as_json:
+            show_json([asdict(each) for each in found])
+            return
+        if not found:
+            print("There are no models yet: `inflight up` first.")
+        for each in found:
+            print_explanation(each)
+        with store.read() as connection:
+            if not somebody_is_in_control(connection):
+                print(NOBODY_ACTS)
+
+
+def history(
+    model: OneOrAll = None,
+    most: Annotated[int, typer.Option(min=1)] = 50,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """What was changed and why, newest first."""
+    with _office(data_dir, config) as (_, office):
+        found = office.history(None if model is None else model_named(model), most)
+    if as_json:
+        show_json([asdict(each) for each in found])
+        return
+    if not found:
+        print(f"No queue delay{'' if model is None else f' of {model}'} was changed yet.")
+        return
+    rows = (
+        (moment(each.at_s), each.release, each.triton_model, each.action, each.sentence) for each in found
+    )
+    show("History", ("when (UTC)", "release", "Triton model", "what", "why"), rows)
+
+
+def pause(model: ModelName, data_dir: DataDir = None, config: Config = None) -> None:
+    """Leave the queue delays of a model as they are; what is in force stays."""
+    _pause(model, True, data_dir, config)
+
+
+def resume(model: ModelName, data_dir: DataDir = None, config: Config = None) -> None:
+    """Let the queue delays of a model follow its objectives again."""
+    _pause(model, False, data_dir, config)
+
+
+def _pause(model: str, is_paused: bool, data_dir: Path | None, config: Path | None) -> None:
+    with _office(data_dir, config) as (_, office):
+        is_news = office.pause(model_named(model), is_paused)
+    already = "" if is_news else " already"
+    print(f"{model} is{already} {'left alone' if is_paused else 'tuned'}.")

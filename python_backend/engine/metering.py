@@ -1,0 +1,51 @@
+"""How long steps take, and what the engine learns from that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from python_backend.costs.learning import StepLearner
+
+if TYPE_CHECKING:
+    from python_backend.costs.step_cost import LearnedStepCost
+    from python_backend.engine.scheduling.plan import StepPlan
+
+# The first steps of an engine's life compile kernels and touch memory for the first time.
+_FIRST_STEPS = 8
+# Learning from a step takes longer than to measure it, and from every short one would tell no more. At first
+# there is more to learn; and steps with prompts are rarer and differ more.
+_LEARN_EVERY_NS = 25_000_000
+_LEARN_MORE_EVERY_NS = 5_000_000
+_ENOUGH_SAMPLES = 300
+
+
+class StepMeter:
+    """Told when each step is over, in the order of their launches.
+
+    Of two steps that overlap the later one begins, for the meter, when the earlier is over. A step's time is
+    all that passes between its planning and its results, since that is what those wait who are in it.
+    """
+
+    def __init__(self) -> None:
+        self.busy_ns = 0
+        self.learned: LearnedStepCost | None = None
+        self._learner = StepLearner()
+        self._steps = 0
+        self._over_ns = 0
+        self._learned_ns = 0
+
+    def over(self, plan: StepPlan, now_ns: int) -> None:
+        took_ns = now_ns - max(plan.begun_ns, self._over_ns)
+        self.busy_ns += took_ns
+        self._over_ns = now_ns
+        self._steps += 1
+        if plan.chunks and self._steps > _FIRST_STEPS and now_ns - self._learned_ns >= self._pause_ns(plan):
+            self._learned_ns = now_ns
+            self._learner.observe(plan.shape, took_ns / 1e6)
+            self.learned = self._learner.learned
+
+    def _pause_ns(self, plan: StepPlan) -> int:
+        has_prompts = plan.tokens > len(plan.chunks)
+        if has_prompts or self.learned is None or self.learned.samples < _ENOUGH_SAMPLES:
+            return _LEARN_MORE_EVERY_NS
+        return _LEARN_EVERY_NS

@@ -1,0 +1,70 @@
+"""How much one step may hold, so that those who wait for their next token get it in time.
+
+A step takes as long as its prompts' tokens and its sequences say. Prompts get what the sequences leave of the
+time that the tightest objective allows; and no more sequences join than that time is enough for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from python_backend.costs.step_cost import StepCost
+
+# The rest of the time is for steps that take longer than others of their kind.
+_SHARE = 0.9
+# Prompts go on whatever the objective says, by `least_step_tokens` in each step; by fewer where those would
+# take more than this share of a step's time, as on a machine without a GPU.
+_LEAST_SHARE = 0.25
+_FEWEST_TOKENS = 16
+# A smaller part of the batch would cost more answers than it could speed up: every step has its fixed cost.
+_LEAST_BATCH_SHARE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """`max_step_tokens` counts both the tokens of prompts and one for each sequence that has its prompt."""
+
+    max_batch_size: int
+    max_step_tokens: int
+
+
+def step_limits(
+    most: StepLimits,
+    cost: StepCost | None,
+    target_ms: float | None,
+    running: int,
+    kv_tokens: int,
+    least_step_tokens: int = 64,
+) -> StepLimits:
+    """What keeps steps within `target_ms`, and never more than `most`.
+
+    `running` sequences wait for their next token, and read `kv_tokens` cached ones for it. While there are
+    none, a prompt keeps nobody waiting.
+    """
+    if cost is None or target_ms is None:
+        return most
+    allowed_ms = _SHARE * target_ms
+    batch = _batch_size(most, cost, allowed_ms, kv_tokens / running if running else 0.0)
+    if not running:
+        return StepLimits(batch, most.max_step_tokens)
+    decode_ms = cost.base_ms + cost.decode_sequence_ms * running + cost.kv_kilotoken_ms * kv_tokens / 1000
+    prompt = _tokens_in(allowed_ms - decode_ms, cost.prefill_token_ms, most.max_step_tokens)
+    quick = _tokens_in(_LEAST_SHARE * max(target_ms, decode_ms), cost.prefill_token_ms, most.max_step_tokens)
+    least = min(least_step_tokens, max(_FEWEST_TOKENS, quick))
+    tokens = max(running + max(prompt, least), batch)
+    return StepLimits(batch, min(tokens, most.max_step_tokens))
+
+
+def _batch_size(most: StepLimits, cost: StepCost, allowed_ms: float, mean_tokens: float) -> int:
+    sequence_ms = cost.decode_sequence_ms + cost.kv_kilotoken_ms * mean_tokens / 1000
+    fitting = _tokens_in(allowed_ms - cost.base_ms, sequence_ms, most.max_batch_size)
+    return max(1, -(-most.max_batch_size // _LEAST_BATCH_SHARE), fitting)
+
+
+def _tokens_in(time_ms: float, token_ms: float, most: int) -> int:
+    """How many fit into the time, up to `most`; tokens may cost nothing."""
+    if time_ms <= 0.0:
+        return 0
+    return most if time_ms >= token_ms * most else int(time_ms / token_ms)

@@ -1,0 +1,178 @@
+"""The gates of all releases: how much each may let through, and until when a request is worth beginning."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.admission.capacity import UNKNOWN, BatchShape, of_batches, of_engines, with_places
+from router.admission.gate import Gate
+from router.fleet.control import ControlError
+from router.releases.manifest import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from python_backend.costs.batch_cost import BatchCost
+    from python_backend.wire.tiers import Tier
+    from router.admission.demand import Capacity
+    from router.admission.gate import Turn, Watcher
+    from router.admission.need import Need
+    from router.admission.policy import Policy
+    from router.fleet.replicas import Fleet, Replica, ReplicaSet
+    from router.objectives.objective import Objective
+    from router.record import Record
+
+log = logging.getLogger(__name__)
+
+REFRESH_EVERY_S = 0.2
+_LOOK_FOR_SHAPES_S = 1.0
+# How a model takes rows changes only with its files; where Triton did not say, it is asked again.
+_SHAPE_LASTS_S = 60.0
+_ASK_AGAIN_S = 5.0
+# Of its places: what a release may have under way and still do what nobody waits for.
+_SPARE_UP_TO = 0.8
+
+
+class Gates:
+    """One a router. `batch_cost_of` tells, by the name of a release, what was learned of a fixed cost."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        new_policy: Callable[[], Policy],
+        objective_of: Callable[[str, Tier], Objective],
+        places: int = 0,
+        batch_cost_of: Callable[[str], BatchCost | None] = lambda release: None,
+        watcher: Watcher | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fleet = fleet
+        self._new_policy = new_policy
+        self._objective_of = objective_of
+        self._places = places
+        self.batch_cost_of = batch_cost_of
+        self._watcher = watcher
+        self._clock = clock
+        self._gates: dict[tuple[str, str], Gate] = {}
+        self._shapes: dict[str, tuple[float, BatchShape | None]] = {}  # until when, by the release's name
+
+    @property
+    def all(self) -> Sequence[Gate]:
+        return list(self._gates.values())
+
+    def offer(self, record: Record, need: Need) -> Turn:
+        """For a request whose release is chosen; raises InflightError where it is refused at once."""
+        gate = self.gate(record.model, record.model_version)
+        objective = self._objective_of(record.model, record.tier)
+        patience_s = objective.whole_patience_s if gate.is_fixed_cost else objective.patience_s
+        return gate.offer(record, need, record.arrived_s + patience_s)
+
+    def gate(self, model: str, release: str) -> Gate:
+        found = self._gates.get((model, release))
+        if found is None:
+            replicas = self._fleet.sets.get(f"{model}@{release}")
+            is_fixed_cost = replicas is not None and replicas.manifest.kind is not Kind.TEXT
+            found = Gate(model, release, self._new_policy(), is_fixed_cost, self._watcher, self._clock)
+            self._gates[model, release] = found
+            found.resize(self._capacity(replicas))
+        return found
+
+    def has_room(self, model: str, *releases: str) -> bool:
+        """Whether these can take what is only nice to have: nobody waits for them, and places are free."""
+        for release in releases:
+            gate = self._gates.get((model, release))
+            if gate is not None and (
+                gate.waiting_count or gate.signals().running > _SPARE_UP_TO * gate.capacity.places
+            ):
+                return False
+        return True
+
+    def drain(self) -> None:
+        """Ends all waiting: there is no time to begin anything now."""
+        for gate in self._gates.values():
+            gate.cut_waiting(InflightError(ErrorKind.OVERLOADED, "the server is shutting down"))
+
+    def close(self) -> None:
+        for gate in self._gates.values():
+            gate.close()
+
+    # What the releases can do
+
+    async def run(self) -> None:
+        """For as long as the router runs. A Triton that does not answer keeps nobody's capacity old."""
+        await asyncio.gather(
+            _every(REFRESH_EVERY_S, self._refresh_now), _every(_LOOK_FOR_SHAPES_S, self.learn_shapes)
+        )
+
+    async def _refresh_now(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> None:
+        for key, gate in list(self._gates.items()):
+            name = "@".join(key)
+            replicas = self._fleet.sets.get(name)
+            if replicas is None and gate.open_count == 0:
+                gate.close()
+                del self._gates[key]
+                self._shapes.pop(name, None)
+            else:
+                gate.resize(self._capacity(replicas))
+
+    async def learn_shapes(self) -> None:
+        """Asks Triton how the models of fixed cost take rows."""
+        fixed = [
+            self._fleet.sets.get(f"{gate.model}@{gate.release}") for gate in self.all if gate.is_fixed_cost
+        ]
+        await asyncio.gather(*(self._learn_shape(replicas) for replicas in fixed if replicas is not None))
+
+    def _capacity(self, replicas: ReplicaSet | None) -> Capacity:
+        """Where none is open, all are let through: the fleet knows whether one is worth waiting for."""
+        able = [] if replicas is None else [replica for replica in replicas.replicas if replica.is_open]
+        if replicas is None or not able:
+            return UNKNOWN
+        if replicas.manifest.kind is Kind.TEXT:
+            capacity = of_engines([replica.report for replica in able])
+        else:
+            name = replicas.manifest.name
+            _, shape = self._shapes.get(name, (0.0, None))
+            capacity = of_batches(len(able), shape, self.batch_cost_of(name))
+        return with_places(capacity, self._places)
+
+    async def _learn_shape(self, replicas: ReplicaSet) -> None:
+        now_s = self._clock()
+        name = replicas.manifest.name
+        until_s, shape = self._shapes.get(name, (-1.0, None))
+        replica = next((each for each in replicas.replicas if each.is_open), None)
+        if now_s < until_s or replica is None:
+            return
+        found = await _shape_of(replica) or shape
+        lasts_s = _ASK_AGAIN_S if found is None else _SHAPE_LASTS_S
+        self._shapes[name] = self._clock() + lasts_s, found
+
+
+async def _every(pause_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("what the releases can do could not be found out")
+        await asyncio.sleep(pause_s)
+
+
+async def _shape_of(replica: Replica) -> BatchShape | None:
+    try:
+        return batch_shape(await replica.server.control.config(replica.manifest.entry))
+    except ControlError:
+        return None
+
+
+def batch_shape(config: Any) -> BatchShape:
+    """By a ModelConfig as Triton completed it; an ensemble has no instances of its own."""
+    is_ensemble = config.platform == "ensemble"
+    instances = sum(max(group.count, 1) * max(len(group.gpus), 1) for group in config.instance_group)
+    decoupled = bool(config.model_transaction_policy.decoupled)
+    return BatchShape(int(config.max_batch_size), 0 if is_ensemble else max(instances, 1), decoupled)

@@ -1,0 +1,130 @@
+"""How long requests wait for others to join their batch: from the objective, the arrivals and the cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from python_backend.costs.batch_cost import BatchCost
+
+LADDER_MS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+GUARD_MS = 2.0
+# A model that is less busy than this without any batch has nothing to gain from waiting.
+LEAST_LOAD = 0.1
+# A batch has to save this part of the model's time.
+LEAST_GAIN = 0.1
+# Above this load a request finds a batch under way, which it has to wait for.
+_BUSY = 0.5
+# Room in Triton's queue for this many of the largest batches at least: the router is who refuses.
+_QUEUED_BATCHES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What comes to one copy of a model."""
+
+    requests_per_s: float
+    rows_per_request: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What 95 of 100 requests may take at most, how much of that they spend outside the model, and its size.
+
+    `instances` of a model take batches from one queue.
+    """
+
+    objective_ms: float
+    elsewhere_ms: float
+    max_batch: int
+    instances: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Linger:
+    """`delay_ms` is on the ladder. A batch is sent as soon as it has `batch` rows; 0: Triton's own choice."""
+
+    delay_ms: float
+    batch: int
+    queue_size: int
+    sentence: str
+
+
+def choose_linger(arrivals: Arrivals, room: Room, cost: BatchCost) -> Linger:
+    """The largest batch that gathers, and is computed, within the objective, and how long it gathers.
+
+    Everybody pays the delay whom nobody joins. So it is 0 unless at least one more request is expected within
+    it, unless the model is busy enough for batches to matter, and unless a batch is cheaper than its rows one
+    by one. Of what is left, the objective is the only bound: a batch that is gathered in the time that is
+    there anyway costs nobody an objective and saves the model's time.
+    """
+    per_s, rows = arrivals.requests_per_s, max(1.0, arrivals.rows_per_request)
+    if per_s <= 0:
+        return _none(room, "nobody asks")
+    heard = f"{per_s:.3g} requests/s"
+    load = per_s * cost.batch_ms(ceil(rows)) / 1000 / room.instances
+    if load < LEAST_LOAD:
+        return _none(room, f"{heard} keep it {load:.1%} busy without any batch: there is nothing to save")
+    batch = _largest_batch(arrivals, room, cost)
+    if batch is None:
+        return _none(room, f"{heard} leave no time to wait within {shown_ms(room.objective_ms)}")
+    delay_ms = snap_down(_gathering_ms(batch, arrivals))
+    if delay_ms * per_s < 1000:
+        return _none(room, f"{heard}: nobody would join within the {delay_ms:g} ms that may be waited")
+    joined = min(batch, rows * (1 + delay_ms * per_s / 1000))
+    gain = 1 - (cost.batch_ms(round(joined)) / joined) / (cost.batch_ms(ceil(rows)) / ceil(rows))
+    if gain < LEAST_GAIN:
+        return _none(room, f"{heard}: batches of {joined:.0f} would save {max(0.0, gain):.0%} of its time")
+    takes, allowed = shown_ms(cost.slow_batch_ms(batch)), shown_ms(room.objective_ms)
+    sentence = (
+        f"{heard}: about {joined:.0f} rows gather in {delay_ms:g} ms, which saves {gain:.0%} of its time; "
+        f"{batch} rows take {takes}, and {allowed} are allowed"
+    )
+    return Linger(delay_ms, batch, _queue_size(batch, room, cost), sentence)
+
+
+def snap_down(delay_ms: float) -> float:
+    """The longest delay of the ladder that is not longer."""
+    return max(step for step in LADDER_MS if step <= max(0.0, delay_ms))
+
+
+def shown_ms(value_ms: float) -> str:
+    return f"{value_ms:,.0f} ms" if value_ms >= 100 else f"{value_ms:.3g} ms"
+
+
+def _none(room: Room, sentence: str) -> Linger:
+    return Linger(0.0, 0, _QUEUED_BATCHES * room.max_batch, sentence)
+
+
+def _largest_batch(arrivals: Arrivals, room: Room, cost: BatchCost) -> int | None:
+    """One that more than one request makes up, and that the objective leaves the time to gather."""
+    least = ceil(max(1.0, arrivals.rows_per_request)) + 1
+    for batch in range(room.max_batch, least - 1, -1):
+        if _gathering_ms(batch, arrivals) <= _slack_ms(batch, arrivals, room, cost):
+            return batch
+    return None
+
+
+def _gathering_ms(batch: int, arrivals: Arrivals) -> float:
+    """Until so many rows are there: those of the first request are there at once."""
+    rows = max(1.0, arrivals.rows_per_request)
+    return 1000 * max(0.0, batch - rows) / (arrivals.requests_per_s * rows)
+
+
+def _slack_ms(batch: int, arrivals: Arrivals, room: Room, cost: BatchCost) -> float:
+    """What the objective leaves for waiting when batches of this size are computed."""
+    takes_ms = cost.slow_batch_ms(batch)
+    rows_per_ms = arrivals.requests_per_s * max(1.0, arrivals.rows_per_request) / 1000
+    load = rows_per_ms * cost.batch_ms(batch) / batch / room.instances
+    if load >= 1:  # more comes than is done: what waits is a full batch anyway
+        return -1.0
+    residual_ms = takes_ms if load > _BUSY else 0.0
+    return room.objective_ms - takes_ms - residual_ms - room.elsewhere_ms - GUARD_MS
+
+
+def _queue_size(batch: int, room: Room, cost: BatchCost) -> int:
+    """Requests that could still be answered in time, and no fewer than fill a few batches."""
+    in_time = ceil(room.instances * batch * room.objective_ms / max(cost.batch_ms(batch), 0.001))
+    return max(in_time, _QUEUED_BATCHES * room.max_batch)

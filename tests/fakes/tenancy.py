@@ -1,0 +1,44 @@
+"""Stands in for a tenancy: limits as they are, in memory, and a list of what was used."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import cast
+
+from router.tenancy.keyring import Caller
+from router.tenancy.ledger import Ledger, Reservation
+from router.tenancy.limits import Refusal
+from router.tenancy.model import Price, UsageRecord
+from router.tenancy.service import Tenancy
+
+
+@dataclass
+class _Catalogue:
+    prices: dict[str, Price] = field(default_factory=dict)
+
+
+@dataclass
+class _Spool:
+    is_full: bool = False
+
+
+class FakeTenancy:
+    """Answers a reservation after a moment, in which anything may happen."""
+
+    def __init__(self) -> None:
+        self.catalogue = _Catalogue()
+        self.spool = _Spool()
+        self.ledger = Ledger()
+        self.used: list[UsageRecord] = []
+
+    async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
+        await asyncio.sleep(0)
+        return self.ledger.reserve(caller, tokens, cost, 0, "2026-11")
+
+    def record(self, usage: UsageRecord) -> None:
+        self.used.append(usage)
+
+    @property
+    def as_tenancy(self) -> Tenancy:
+        return cast("Tenancy", self)

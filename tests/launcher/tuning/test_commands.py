@@ -1,0 +1,116 @@
+"""`inflight tune`: what the commands say of a store, and do to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from launcher.releases.control import NOBODY_ACTS
+from launcher.tuning import tune
+from python_backend.wire.tiers import Tier
+from router.objectives.metric import Metric
+from router.objectives.office import ObjectiveOffice
+from router.releases.life import State
+from router.store.database import Store
+from router.tenancy.office import open_store, places
+from router.tenancy.rbac import SYSTEM
+from router.tuning.reading import TuningDecision, keep_decision, paused_models
+from tests.router.releases.stored import keep_release
+
+DETAIL = {
+    "delay_ms": 20.0,
+    "servers": {"triton-0": 20.0, "triton-1": 0.0},
+    "requests_per_s": 200.5,
+    "mean_batch": 5.7,
+    "p95_ms": 31.0,
+    "objective_ms": 100.0,
+    "cost": {"base_ms": 4.0, "row_ms": 0.5},
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(places(tmp_path)) as opened:
+        keep_release(opened, "m", 1, State.READY)
+        yield opened
+
+
+@pytest.fixture
+def inflight(store: Store, tmp_path: Path) -> Callable[..., Result]:
+    def ask(*words: str) -> Result:
+        return CliRunner().invoke(tune, [*words, "--data-dir", str(tmp_path)])
+
+    return ask
+
+
+@pytest.fixture
+def tuned(store: Store) -> None:
+    ObjectiveOffice(store, SYSTEM).set("m", [Tier.STANDARD], {Metric.FIRST_TOKEN: 1.0})
+    for action, sentence in (
+        ("raise", "queue delay 0 -> 20 ms: many ask"),
+        ("hold", "queue delay stays 20 ms: all is well"),
+    ):
+        with store.begin() as connection:
+            keep_decision(
+                TuningDecision(0.0, "m", 1, "preprocessing", None, action, sentence, DETAIL), connection
+            )
+
+
+def test_explain_says_what_is_in_force_what_was_measured_and_why(
+    inflight: Callable[..., Result], tuned: None
+) -> None:
+    said = inflight("explain", "m").stdout
+    for words in (
+        "preprocessing (m@1)",
+        "0 ms / 20 ms",
+        "200.5",
+        "5.7",
+        "31 ms",
+        "100 ms",
+        "4 + 0.5 n ms",
+        "preprocessing, 1970-01-01 00:00 UTC: queue delay stays 20 ms: all is well.",
+        "raise: queue delay 0 -> 20 ms: many ask.",
+        NOBODY_ACTS,
+    ):
+        assert words in said
+    (shown,) = json.loads(inflight("explain", "m", "--json").stdout)
+    assert shown["standing"][0]["detail"] == DETAIL
+
+
+def test_without_an_objective_or_a_decision_that_is_said(
+    inflight: Callable[..., Result], store: Store
+) -> None:
+    assert "so no queue delay is tuned" in inflight("explain").stdout
+    ObjectiveOffice(store, SYSTEM).set("m", [Tier.STANDARD], {Metric.FIRST_TOKEN: 1.0})
+    assert "Nothing was decided yet" in inflight("explain", "m").stdout
+    assert inflight("history", "m").stdout == "No queue delay of m was changed yet.\n"
+    assert inflight("history").stdout == "No queue delay was changed yet.\n"
+
+
+def test_history_lists_changes_alone(inflight: Callable[..., Result], tuned: None) -> None:
+    said = inflight("history").stdout
+    assert "many ask" in said
+    assert "all is well" not in said
+    assert [each["action"] for each in json.loads(inflight("history", "m", "--json").stdout)] == ["raise"]
+
+
+def test_a_model_is_left_alone_and_taken_up_again(inflight: Callable[..., Result], store: Store) -> None:
+    assert inflight("pause", "m").stdout == "m is left alone.\n"
+    assert inflight("pause", "m").stdout == "m is already left alone.\n"
+    assert "Tuning is paused since" in inflight("explain", "m").stdout
+    with store.read() as connection:
+        assert list(paused_models(connection)) == ["m"]
+    assert inflight("resume", "m").stdout == "m is tuned.\n"
+    assert inflight("resume", "m").stdout == "m is already tuned.\n"
+
+
+def test_what_is_not_there_is_one_line_and_status_2(inflight: Callable[..., Result]) -> None:
+    for words in (("explain", "x"), ("history", "x"), ("pause", "x"), ("resume", "../x")):
+        result = inflight(*words)
+        assert result.exit_code == 2
+        assert result.stderr.startswith("inflight: ")
+        assert result.stderr.count("\n") == 1

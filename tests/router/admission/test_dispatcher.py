@@ -1,0 +1,284 @@
+"""What the dispatcher lets in, when, and what it refuses: by values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from python_backend.costs.batch_cost import BatchCost
+from python_backend.costs.step_cost import StepCost
+from python_backend.wire.tiers import Tier
+from router.admission.demand import Capacity, Demand, Reason, Refused
+from router.admission.dispatcher import Dispatcher, DispatchSettings
+from router.admission.fairness import EqualShares
+from router.admission.lengths import OutputLengths
+from router.admission.place import Place, PlaceState
+
+COST = StepCost(10.0, 0.1, 0.25)
+ENGINE = Capacity(1, 4, 4000, 16, step=COST)
+
+
+@dataclass
+class Answer:
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Limited:
+    """Half of the places for `small`."""
+
+    def weight(self, tenant: str) -> float:
+        return 1.0
+
+    def slot_share(self, tenant: str) -> float:
+        return 0.5 if tenant == "small" else 1.0
+
+
+def dispatcher(capacity: Capacity = ENGINE, **settings: float) -> Dispatcher:
+    made = Dispatcher(EqualShares(), OutputLengths(), DispatchSettings(**settings))  # type: ignore[arg-type]  # each by its name
+    made.resize(capacity)
+    return made
+
+
+def demand(
+    tenant: str = "a",
+    tier: Tier = Tier.STANDARD,
+    prompt: int = 100,
+    most: int = 100,
+    sequences: int = 1,
+    at_s: float = 0.0,
+    patience_s: float = 60.0,
+) -> Demand:
+    return Demand(tenant, tier, prompt, most, sequences, at_s, at_s + patience_s)
+
+
+def placed(policy: Dispatcher, wanted: Demand) -> Place:
+    answer = policy.offer(wanted, Answer(), wanted.arrived_s)
+    assert isinstance(answer, Place)
+    return answer
+
+
+def refused(policy: Dispatcher, wanted: Demand) -> Refused:
+    answer = policy.offer(wanted, Answer(), wanted.arrived_s)
+    assert isinstance(answer, Refused)
+    return answer
+
+
+def test_what_fits_runs_at_once_and_the_rest_as_places_become_free() -> None:
+    policy = dispatcher()
+    places = [placed(policy, demand()) for _ in range(6)]
+    assert policy.hand_on(0.0) == places[:4]
+    assert policy.hand_on(0.1) == []
+    policy.end(places[1], 1.0)
+    assert policy.hand_on(1.0) == [places[4]]
+    policy.check()
+
+
+def test_nobody_runs_before_it_is_known_what_there_is() -> None:
+    policy = Dispatcher(EqualShares(), OutputLengths())
+    place = placed(policy, demand())
+    assert policy.hand_on(0.0) == []
+    policy.resize(ENGINE)
+    assert policy.hand_on(0.0) == [place]
+
+
+def test_a_forecast_is_written_into_the_place_and_its_first_token_judged_by_it() -> None:
+    policy = dispatcher()
+    place = placed(policy, demand())
+    assert place.forecast_s == pytest.approx(0.02)
+    assert place.forecast_late_s == pytest.approx(0.026)
+    policy.hand_on(0.0)
+    policy.first_token(place, 0.024)
+    policy.first_token(place, 9.0)
+    assert place.first_token_s == 0.024
+    assert place.was_covered
+
+
+def test_a_request_whose_first_token_would_come_too_late_is_refused_at_once_and_told_when_to_come_back() -> (
+    None
+):
+    policy = dispatcher()
+    for _ in range(60):
+        policy.offer(demand(most=100), Answer(), 0.0)
+    policy.hand_on(0.0)
+    refusal = refused(policy, demand(patience_s=1.0))
+    assert refusal.reason is Reason.BUSY
+    # 56 requests of about 10 + 100 * 2.75 ms wait before it.
+    assert refusal.retry_after_s == pytest.approx(16, rel=0.3)
+
+
+def test_a_tier_is_not_refused_for_what_other_tiers_have_waiting() -> None:
+    policy = dispatcher()
+    for _ in range(200):
+        policy.offer(demand(tier=Tier.BATCH, patience_s=600.0), Answer(), 0.0)
+    policy.hand_on(0.0)
+    placed(policy, demand(tier=Tier.INTERACTIVE, patience_s=1.0))
+    placed(policy, demand(tier=Tier.STANDARD, patience_s=1.0))
+
+
+def test_a_deadline_is_looked_at_again_before_anything_is_computed() -> None:
+    policy = dispatcher(replace(ENGINE, step=None))
+    running = [placed(policy, demand()) for _ in range(4)]
+    waiting = placed(policy, demand(patience_s=2.0))
+    patient = placed(policy, demand())
+    assert policy.hand_on(0.0) == running
+    policy.end(running[0], 3.0)
+    assert policy.hand_on(3.0) == [waiting, patient]
+    assert waiting.refusal is not None
+    assert waiting.refusal.reason is Reason.TOO_LATE
+    assert waiting.state is PlaceState.ENDED
+    assert patient.is_running
+
+
+def test_who_waits_in_vain_is_told_when_it_is_lost_though_nothing_has_become_free() -> None:
+    policy = dispatcher()
+    for _ in range(4):
+        placed(policy, demand())
+    policy.hand_on(0.0)
+    waiting = placed(policy, demand(patience_s=10.0))
+    assert policy.hand_on(9.97) == []
+    assert policy.hand_on(9.99) == [waiting]  # its prompt alone takes 20 ms
+    assert waiting.refusal is not None
+
+
+def test_a_long_prompt_gets_the_time_that_it_takes_itself_unless_its_client_says_otherwise() -> None:
+    policy = dispatcher(Capacity(1, 4, 100_000, 16, step=COST))
+    long = demand(prompt=20_000, patience_s=1.0)
+    place = placed(policy, long)
+    assert policy.hand_on(0.0) == [place]
+    strict = refused(dispatcher(Capacity(1, 4, 100_000, 16, step=COST)), replace(long, is_strict=True))
+    assert strict.reason is Reason.BUSY
+
+
+@pytest.mark.parametrize(
+    ("wanted", "figure"),
+    [(demand(prompt=5000), "3600"), (demand(sequences=5, most=500), "4 places")],
+)
+def test_what_would_not_fit_even_alone_is_too_large(wanted: Demand, figure: str) -> None:
+    refusal = refused(dispatcher(), wanted)
+    assert refusal.reason is Reason.TOO_LARGE
+    assert figure in refusal.message
+    assert refusal.retry_after_s is None
+
+
+def test_a_high_limit_does_not_make_a_request_too_large_where_it_need_not_be_held() -> None:
+    placed(dispatcher(), demand(most=100_000))
+    whole = replace(ENGINE, holds_whole_answers=True)
+    assert refused(dispatcher(whole), demand(most=100_000)).reason is Reason.TOO_LARGE
+
+
+def test_rows_beyond_the_places_of_a_model_of_fixed_cost_run_alone() -> None:
+    policy = dispatcher(Capacity(1, 8, batch=BatchCost(4.0, 0.5)))
+    small, wide = placed(policy, demand(most=0)), placed(policy, demand(most=0, sequences=50))
+    assert policy.hand_on(0.0) == [small]
+    policy.end(small, 0.01)
+    assert policy.hand_on(0.01) == [wide]
+    policy.end(wide, 0.05)
+    assert wide.was_covered is not None
+
+
+def test_no_more_of_the_cache_is_given_out_than_nine_tenths() -> None:
+    policy = dispatcher(replace(ENGINE, places=64, holds_whole_answers=True))
+    places = [placed(policy, demand(prompt=600, most=200)) for _ in range(6)]
+    assert policy.hand_on(0.0) == places[:4]  # 3,200 of 3,600
+    signals = policy.signals(0.0)
+    assert signals.kv_reserved_tokens == 3200
+    assert signals.kv_budget_tokens == 3600
+
+
+def test_an_answer_longer_than_foretold_takes_more_of_the_cache() -> None:
+    policy = dispatcher(replace(ENGINE, places=64))
+    place = placed(policy, demand(prompt=100, most=3000))
+    policy.hand_on(0.0)
+    before = policy.signals(0.0).kv_reserved_tokens
+    place.progress.completion_tokens = 2000
+    placed(policy, demand())
+    policy.hand_on(1.0)
+    assert policy.signals(1.0).kv_reserved_tokens >= max(before, 2100)
+    policy.check()
+
+
+def test_a_large_one_that_does_not_fit_is_passed_for_a_while_and_then_waited_for() -> None:
+    policy = dispatcher(replace(ENGINE, places=64, holds_whole_answers=True))
+    first = placed(policy, demand("b", prompt=1500, most=100))
+    second = placed(policy, demand("b", prompt=1500, most=100))
+    policy.hand_on(0.0)
+    large = placed(policy, demand("a", prompt=3000, most=100))
+    small = placed(policy, demand("a", prompt=100, most=100))
+    assert policy.hand_on(0.1) == [small]
+    late = placed(policy, demand("c", prompt=100, most=100))
+    assert policy.hand_on(0.5) == [], "from now on what becomes free is kept for it"
+    policy.end(first, 1.0)
+    assert policy.hand_on(1.0) == []
+    better = placed(policy, demand("d", Tier.INTERACTIVE, prompt=100, most=100, at_s=1.0))
+    assert policy.hand_on(1.0) == [better]
+    for place in (second, small, better):
+        policy.end(place, 2.0)
+    assert policy.hand_on(2.0) == [large]
+    policy.end(large, 3.0)
+    assert policy.hand_on(3.0) == [late]
+
+
+def test_a_worse_tier_may_borrow_all_but_the_last_of_the_places_while_a_better_one_is_about() -> None:
+    capacity = Capacity(1, 20)
+    policy = dispatcher(capacity)
+    policy.end(placed(policy, demand(tier=Tier.INTERACTIVE)), 0.0)
+    for _ in range(30):
+        placed(policy, demand(tier=Tier.BATCH, patience_s=600.0))
+    assert len(policy.hand_on(0.0)) == 17
+    better = [placed(policy, demand(tier=Tier.INTERACTIVE)) for _ in range(3)]
+    assert policy.hand_on(0.1) == better
+    alone = dispatcher(capacity)
+    for _ in range(30):
+        placed(alone, demand(tier=Tier.BATCH, patience_s=600.0))
+    assert len(alone.hand_on(0.0)) == 20, "nothing is kept for those who never come"
+
+
+def test_a_tenant_has_no_more_places_than_its_plan_says() -> None:
+    policy = Dispatcher(Limited(), OutputLengths())
+    policy.resize(ENGINE)
+    small = [placed(policy, demand("small")) for _ in range(4)]
+    other = placed(policy, demand("other"))
+    assert policy.hand_on(0.0) == [small[0], other, small[1]]
+    policy.end(small[0], 1.0)
+    assert policy.hand_on(1.0) == [small[2]]
+    wide = Dispatcher(Limited(), OutputLengths())
+    wide.resize(ENGINE)
+    place = placed(wide, demand("small", sequences=3))
+    assert wide.hand_on(0.0) == [place], "one request it may always have"
+
+
+def test_the_queue_has_an_end_that_a_flood_reaches_before_others_do() -> None:
+    policy = dispatcher(replace(ENGINE, step=None), most_waiting=10)
+    for _ in range(14):
+        placed(policy, demand("flood"))
+        policy.hand_on(0.0)
+    assert refused(policy, demand("flood")).reason is Reason.BUSY
+    placed(policy, demand("calm"))
+
+
+def test_what_is_left_of_an_idle_tenant_is_nothing() -> None:
+    policy = dispatcher()
+    for number in range(6000):
+        place = placed(policy, demand(f"t{number}", at_s=float(number)))
+        policy.hand_on(float(number))
+        policy.end(place, number + 0.5)
+    policy.check()
+    assert sum(len(lane.tenants) for lane in policy._turns.lanes) <= 4096
+    assert len(policy._deadlines) <= 70
+
+
+def test_signals_tell_how_long_the_work_takes_and_what_is_at_risk() -> None:
+    policy = dispatcher()
+    for _ in range(40):
+        policy.offer(demand(patience_s=2.0), Answer(), 0.0)
+    policy.hand_on(0.0)
+    signals = policy.signals(0.0)
+    assert signals.running == 4
+    assert signals.drain_s == pytest.approx((4 + signals.waiting[Tier.STANDARD]) * 0.285, rel=0.05)
+    assert signals.risk[Tier.STANDARD] > 0.5
+    assert signals.risk[Tier.BATCH] == 0.0
+    for second in range(20):
+        wanted = policy.signals(float(second)).wanted_replicas
+    assert wanted >= 1

@@ -1,0 +1,56 @@
+"""The plain policies to compare with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from python_backend.wire.tiers import Tier
+from router.admission.demand import Capacity, Demand
+from router.admission.first_come import EVERYTHING, FirstCome
+from router.admission.place import Place
+
+
+@dataclass
+class Answer:
+    completion_tokens: int = 0
+
+
+def offered(policy: FirstCome, sequences: int = 1, tier: Tier = Tier.STANDARD) -> Place:
+    place = policy.offer(Demand("a", tier, 10, 10, sequences, 0.0, 0.0), Answer(), 0.0)
+    assert isinstance(place, Place)
+    return place
+
+
+def test_as_many_run_as_the_cap_says_in_the_order_they_came() -> None:
+    policy = FirstCome(2)
+    policy.resize(Capacity(1, 64))
+    first, second, third = offered(policy), offered(policy), offered(policy, tier=Tier.INTERACTIVE)
+    assert policy.hand_on(0.0) == [first, second]
+    policy.end(first, 1.0)
+    policy.end(first, 1.0)
+    assert policy.hand_on(1.0) == [third]
+    policy.check()
+
+
+def test_zero_is_as_many_as_the_engine_has() -> None:
+    policy = FirstCome(0)
+    places = [offered(policy) for _ in range(5)]
+    assert policy.hand_on(0.0) == []
+    policy.resize(Capacity(1, 3))
+    assert policy.hand_on(0.0) == places[:3]
+
+
+def test_everything_can_be_passed_on_at_once() -> None:
+    policy = FirstCome(EVERYTHING)
+    places = [offered(policy, 50) for _ in range(5)]
+    assert policy.hand_on(0.0) == places
+
+
+def test_what_is_wider_than_the_cap_runs_alone() -> None:
+    policy = FirstCome(4)
+    policy.resize(Capacity(1, 64))
+    small, wide = offered(policy), offered(policy, 9)
+    assert policy.hand_on(0.0) == [small]
+    policy.end(small, 1.0)
+    assert policy.hand_on(1.0) == [wide]
+    assert policy.signals(1.0).running == 1

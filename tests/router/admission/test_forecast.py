@@ -1,0 +1,78 @@
+"""Forecasts by values, and factors that follow what came true."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from python_backend.costs.batch_cost import BatchCost
+from python_backend.costs.step_cost import StepCost
+from python_backend.wire.tiers import Tier
+from router.admission.demand import Capacity
+from router.admission.forecast import Flows, Quantile, Queue, batches_s, prefill_s, wait_s
+
+ENGINE = Capacity(1, 64, None, step_tokens=512, step=StepCost(10.0, 0.1, 0.25))
+
+
+def test_on_an_idle_engine_a_prompt_takes_its_chunks() -> None:
+    assert prefill_s(ENGINE, 100, 0, 0, 0) == pytest.approx(0.020)
+    assert prefill_s(ENGINE, 1024, 0, 0, 0) == pytest.approx(0.1224)
+
+
+def test_prompts_ahead_and_sequences_beside_it_take_their_time() -> None:
+    behind = prefill_s(ENGINE, 100, 1000, 0, 0)
+    assert behind == pytest.approx(0.1 * 1.1 + 3 * 0.01)
+    assert prefill_s(ENGINE, 100, 0, 40, 0) == pytest.approx(0.010 + 1.5 * (0.010 + 0.010), abs=0.001)
+
+
+def test_rows_wait_for_the_batches_before_them() -> None:
+    capacity = Capacity(1, 64, batch=BatchCost(4.0, 0.5))  # two batches of 32
+    assert batches_s(capacity, 1, 0) == pytest.approx(0.0045)
+    assert batches_s(capacity, 1, 32) == pytest.approx(0.020 + 0.0045)
+    assert batches_s(Capacity(2, 128, batch=BatchCost(4.0, 0.5)), 1, 32) == pytest.approx(0.0125)
+
+
+def test_a_flood_is_ahead_only_as_far_as_fair_turns_let_it() -> None:
+    queue = Queue(tier_us=60_000_000, own_us=0, round_us=100_000.0, weight=1.0, weight_of_all=2.0)
+    assert queue.ahead_us == 100_000
+    own = Queue(tier_us=60_000_000, own_us=500_000, round_us=100_000.0, weight=1.0, weight_of_all=2.0)
+    assert own.ahead_us == 1_100_000
+    alone = Queue(tier_us=500_000, own_us=500_000, round_us=0.0, weight=1.0, weight_of_all=1.0)
+    assert alone.ahead_us == 500_000
+
+
+def test_the_wait_is_the_work_ahead_at_the_share_of_the_tier_and_the_next_free_place() -> None:
+    queue = Queue(tier_us=300_000, own_us=300_000, round_us=0.0, weight=1.0, weight_of_all=1.0)
+    assert wait_s(queue, 1 / 64, 6_400_000, share=0.3, replicas=1) == pytest.approx(1.0 + 0.2)
+    assert wait_s(queue, 1 / 64, 6_400_000, share=0.3, replicas=2) == pytest.approx(0.6)
+
+
+def test_a_tier_gets_what_the_others_leave_but_never_less_than_its_guarantee() -> None:
+    flows = Flows()
+    for tick in range(1000):
+        flows.add(Tier.INTERACTIVE, 4000, tick / 100)  # 0.4 of the engine
+    assert flows.share(Tier.BATCH, 0.1, 1.0, 1, 10.0) == pytest.approx(0.6, abs=0.03)
+    assert flows.share(Tier.BATCH, 0.7, 1.0, 1, 10.0) == 0.7
+    assert flows.share(Tier.BATCH, 0.1, 0.25, 1, 10.0) == 0.25
+    assert flows.share(Tier.BATCH, 0.1, 1.0, 1, 100.0) == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("wanted", [0.5, 0.9])
+def test_a_quantile_is_found_and_followed(wanted: float) -> None:
+    chance = random.Random(5)
+    quantile = Quantile(wanted, 1.0)
+    for scale in (1.0, 3.0):
+        below = 0
+        for number in range(3000):
+            ratio = scale * chance.lognormvariate(0, 0.4)
+            below += ratio <= quantile.value and number >= 1000
+            quantile.learn(ratio)
+        assert below / 2000 == pytest.approx(wanted, abs=0.02)
+
+
+def test_a_quantile_that_nobody_can_pass_relaxes() -> None:
+    quantile = Quantile(0.9, 8.0)
+    for _ in range(10_000):
+        quantile.relax()
+    assert quantile.value == pytest.approx(1.0)

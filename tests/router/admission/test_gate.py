@@ -1,0 +1,314 @@
+"""Turns: they come in order, end once however a request ends, and nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.tiers import Tier
+from router.admission.admitting import Admitted
+from router.admission.demand import Capacity, Demand, Progress, Reason, Refused
+from router.admission.dispatcher import Dispatcher
+from router.admission.fairness import EqualShares
+from router.admission.first_come import FirstCome
+from router.admission.gate import Gate, Turn, refusal_error
+from router.admission.gates import Gates
+from router.admission.lengths import OutputLengths
+from router.admission.need import Need
+from router.admission.place import Place
+from router.admission.policy import Policy
+from router.fleet.replicas import Fleet
+from router.metrics import Metrics
+from router.objectives.objective import Objective
+from router.record import Record
+from router.ticket import Ticket, TicketDesk
+from tests.fakes.tenancy import FakeTenancy
+
+ONE = Need(10, 10)
+CLIENT_LEFT = InflightError(ErrorKind.CANCELLED, "the client left")
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Counts:
+    refusals: list[Reason] = field(default_factory=list)
+    heard_s: list[float] = field(default_factory=list)
+
+    def refused(self, gate: Gate, tier: Tier, reason: Reason) -> None:
+        self.refusals.append(reason)
+
+    def heard(self, gate: Gate, place: Place, now_s: float) -> None:
+        self.heard_s.append(now_s)
+
+
+class Impatient(FirstCome):
+    """Refuses who asks for too much, and whoever has waited too long."""
+
+    def offer(self, demand: Demand, progress: Progress, now_s: float) -> Place | Refused:
+        if demand.max_tokens > 1000:
+            return Refused(Reason.BUSY, "too much to do", 2.0)
+        return super().offer(demand, progress, now_s)
+
+    def hand_on(self, now_s: float) -> list[Place]:
+        late = [place for place in self._waiting if now_s >= place.demand.deadline_s]
+        for place in late:
+            place.refusal = Refused(Reason.TOO_LATE, "too late", 3.0)
+            self.end(place, now_s, finished=False)
+        return [*late, *super().hand_on(now_s)]
+
+
+@dataclass
+class Scene:
+    """One gate with so many places, and tickets for those who come to it."""
+
+    places: int = 1
+    policy: Policy = field(default_factory=Impatient)
+    is_fixed_cost: bool = False
+    clock: Clock = field(default_factory=Clock)
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        self.desk = TicketDesk(Metrics())
+        self.gate = Gate("tiny", "1", self.policy, self.is_fixed_cost, self.counts, self.clock)
+        self.gate.resize(Capacity(1, self.places))
+
+    def offer(self, need: Need = ONE, deadline_s: float = inf) -> tuple[Turn, Ticket]:
+        record = Record("test", "req", model="tiny", arrived_s=self.clock())
+        return self.gate.offer(record, need, deadline_s), Ticket(self.desk, record)
+
+    async def coming(
+        self, need: Need = ONE, deadline_s: float = inf
+    ) -> tuple[Turn, Ticket, asyncio.Task[None]]:
+        turn, ticket = self.offer(need, deadline_s)
+        task = asyncio.get_running_loop().create_task(turn.come(ticket))
+        await asyncio.sleep(0)
+        return turn, ticket, task
+
+
+async def test_who_finds_a_place_goes_on_at_once_and_others_when_one_ends() -> None:
+    scene = Scene(places=2)
+    first, _, going = await scene.coming()
+    _, _, second_going = await scene.coming()
+    third, _, waiting = await scene.coming()
+    assert going.done()
+    assert second_going.done()
+    assert not waiting.done()
+    first.end(finished=True)
+    await waiting
+    third.end(finished=True)
+    assert scene.gate.open_count == 1
+
+
+async def test_a_client_that_leaves_while_it_waits_is_not_waited_for() -> None:
+    scene = Scene()
+    running, _, _ = await scene.coming()
+    turn, ticket, waiting = await scene.coming()
+    ticket.cut(CLIENT_LEFT)
+    with pytest.raises(InflightError, match="the client left"):
+        await waiting
+    turn.end(finished=False)
+    running.end(finished=True)
+    assert (scene.gate.open_count, scene.gate.waiting_count) == (0, 0)
+    scene.policy.check()
+
+
+async def test_one_whose_deadline_passes_while_it_waits_is_told_when_to_come_again() -> None:
+    scene = Scene()
+    await scene.coming()
+    _, _, waiting = await scene.coming(deadline_s=5.0)
+    scene.clock.now_s = 5.0
+    with pytest.raises(InflightError, match="too late") as refused:
+        await asyncio.wait_for(waiting, 1.0)  # by the timer: nothing else happens
+    assert refused.value.kind is ErrorKind.OVERLOADED
+    assert 2.4 <= (refused.value.retry_after_s or 0) <= 3.6
+    assert scene.counts.refusals == [Reason.TOO_LATE]
+
+
+async def test_who_is_refused_at_once_takes_no_place() -> None:
+    scene = Scene()
+    with pytest.raises(InflightError, match="too much to do"):
+        scene.offer(Need(10, 5000))
+    assert (scene.gate.open_count, scene.counts.refusals) == (0, [Reason.BUSY])
+
+
+async def test_more_places_wake_those_who_wait_for_them() -> None:
+    scene = Scene()
+    await scene.coming()
+    tasks = [(await scene.coming())[2] for _ in range(3)]
+    scene.gate.resize(Capacity(1, 4))
+    await asyncio.gather(*tasks)
+
+
+async def test_what_wants_more_places_than_there_are_runs_alone() -> None:
+    scene = Scene(places=4)
+    _, _, large = await scene.coming(Need(10, 10, sequences=64))
+    _, _, small = await scene.coming()
+    assert large.done()
+    assert not small.done()
+    small.cancel()
+
+
+async def test_a_turn_ends_once_and_is_heard_once() -> None:
+    scene = Scene()
+    turn, _, _ = await scene.coming()
+    for now_s in (1.0, 2.0):
+        turn.heard(now_s)
+    for _ in range(3):
+        turn.end(finished=True)
+    turn.heard(3.0)
+    assert (scene.gate.open_count, scene.counts.heard_s) == (0, [1.0])
+    scene.policy.check()
+
+
+async def test_of_a_fixed_cost_the_whole_answer_is_what_is_heard() -> None:
+    scene = Scene(places=2, is_fixed_cost=True)
+    (turn, _, _), (failing, _, _) = await scene.coming(), await scene.coming()
+    scene.clock.now_s = 4.0
+    turn.end(finished=True)
+    failing.end(finished=False)
+    assert scene.counts.heard_s == [4.0]
+
+
+@dataclass
+class Seen(FirstCome):
+    """Remembers what was asked of it."""
+
+    demands: list[Demand] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def offer(self, demand: Demand, progress: Progress, now_s: float) -> Place | Refused:
+        self.demands.append(demand)
+        return super().offer(demand, progress, now_s)
+
+
+async def test_estimates_of_prompts_follow_what_they_turn_out_to_be() -> None:
+    policy = Seen()
+    scene = Scene(policy=policy)
+    for _ in range(200):
+        turn, ticket = scene.offer(Need(1000, 10))
+        ticket.record.prompt_tokens = 600
+        turn.end(finished=True)
+    scene.offer(Need(1000, 10))
+    assert policy.demands[0].prompt_tokens == 1000
+    assert 599 <= policy.demands[-1].prompt_tokens <= 605
+
+
+@given(chance=st.floats(0, 1), retry_s=st.none() | st.floats(0, 1e6), reason=st.sampled_from(Reason))
+def test_every_refusal_is_told_with_an_honest_time(
+    chance: float, retry_s: float | None, reason: Reason
+) -> None:
+    error = refusal_error(Refused(reason, "because", retry_s), chance)
+    if reason is Reason.TOO_LARGE:
+        assert (error.kind.http_status, error.retry_after_s) == (413, None)
+        return
+    assert error.kind.http_status == 503
+    if retry_s is not None:
+        assert error.retry_after_s is not None
+        assert error.retry_after_s == pytest.approx(max(retry_s, 1.25), rel=0.2 + 1e-9)
+
+
+METRICS = Metrics()
+POLICIES: list[Callable[[], Policy]] = [
+    FirstCome,
+    Impatient,
+    lambda: Dispatcher(EqualShares(), OutputLengths()),
+]
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One request: when it comes, what it wants, and which of its ways to end comes when."""
+
+    comes_after: int
+    need: Need
+    tier: Tier
+    end: str
+    ends_after: int
+
+
+VISITS = st.builds(
+    Visit,
+    st.integers(0, 8),
+    st.builds(Need, st.integers(1, 200), st.integers(1, 1500), st.integers(1, 5)),
+    st.sampled_from(Tier),
+    st.sampled_from(["finish", "fail", "leave", "cancel"]),
+    st.integers(0, 12),
+)
+
+
+async def ticks(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def play(visits: list[Visit], new_policy: Callable[[], Policy], seed: int) -> None:
+    chance, tenancy = random.Random(seed), FakeTenancy()
+    desk = TicketDesk(METRICS)
+    gates = Gates(Fleet([]), new_policy, Objective)
+    gate = gates.gate("tiny", "1")
+    gate.resize(Capacity(1, 3, kv_tokens=4000, block_tokens=16))
+    ended: list[str] = []
+
+    async def visit(each: Visit, leaving: list[Callable[[], None]]) -> None:
+        record = Record("test", "req", model_version="1", tier=each.tier)
+        admitted = Admitted(desk, tenancy.as_tenancy, record, "tiny", each.need, None, gates, leaving.append)
+        try:
+            async with admitted as ticket:
+                record.dispatched_s = record.admitted_s
+                ticket.heard(gate.clock())
+                await ticks(each.ends_after if each.end in ("finish", "fail") else 5)
+                if each.end == "fail":
+                    raise InflightError(ErrorKind.ENGINE_FAILED, "broke")
+        except InflightError:
+            pass
+        finally:
+            ended.append(record.outcome)
+
+    async def disturb(each: Visit) -> None:
+        leaving: list[Callable[[], None]] = []
+        await ticks(each.comes_after)
+        task = asyncio.get_running_loop().create_task(visit(each, leaving))
+        if each.end in ("leave", "cancel"):
+            await ticks(1 + each.ends_after)
+            if each.end == "leave":
+                for callback in leaving:
+                    callback()
+            else:
+                task.cancel()
+        if chance.random() < 0.2:
+            gate.resize(Capacity(1, chance.randint(1, 5), kv_tokens=4000, block_tokens=16))
+        await asyncio.wait([task])
+
+    await asyncio.wait_for(asyncio.gather(*map(disturb, visits)), 10.0)
+    assert len(ended) == len(visits)
+    assert (gate.open_count, gate.waiting_count, desk.open_count) == (0, 0, 0)
+    assert tenancy.ledger.running("local") == 0
+    gate._policy.check()
+    assert gate.signals().running == 0
+    assert sum(gate.signals().waiting.values()) == 0
+    gates.close()
+
+
+@pytest.mark.parametrize("new_policy", POLICIES, ids=["first come", "impatient", "dispatcher"])
+@settings(deadline=None, max_examples=200)
+@given(visits=st.lists(VISITS, min_size=1, max_size=10), seed=st.integers(0, 1000))
+def test_whatever_happens_every_request_ends_once_and_no_place_is_lost(
+    new_policy: Callable[[], Policy], visits: list[Visit], seed: int
+) -> None:
+    asyncio.run(play(visits, new_policy, seed))

@@ -1,0 +1,232 @@
+"""What the gates let through follows the replicas, their engines and what Triton says of a model."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from math import inf
+from typing import Any, cast
+
+import pytest
+from tritonclient.grpc import model_config_pb2
+
+from python_backend.costs.batch_cost import BatchCost
+from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.tiers import Tier
+from router.admission.capacity import UNKNOWN, UNLIMITED, BatchShape
+from router.admission.demand import Capacity, Demand, Progress, Refused
+from router.admission.first_come import FirstCome
+from router.admission.gates import Gates, batch_shape
+from router.admission.need import Need
+from router.admission.place import Place
+from router.fleet.control import ControlError
+from router.fleet.replicas import Fleet
+from router.fleet.servers import TritonServer
+from router.metrics import Metrics
+from router.objectives.objective import Objective
+from router.record import Record
+from router.releases.manifest import Kind, Manifest
+from router.ticket import TicketDesk
+from tests.router.admission.test_capacity import REPORT
+
+SMALL = Need(10, 10)
+TEXT = Manifest("tiny", 1, Kind.TEXT, ("engine", "ensemble"), "engine")
+VECTORS = Manifest("vectors", 2, Kind.EMBEDDINGS, ("embeddings",))
+
+
+def config(**fields: Any) -> Any:
+    return model_config_pb2.ModelConfig(max_batch_size=8, **fields)
+
+
+class FakeControl:
+    """A Triton that knows one config, or does not tell it."""
+
+    def __init__(self) -> None:
+        self.config_now: Any = None
+        self.asked = 0
+
+    async def config(self, model: str) -> Any:
+        self.asked += 1
+        if self.config_now is None:
+            raise ControlError("not loaded")
+        return self.config_now
+
+
+class FakeServer:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.connection = None
+        self.control = FakeControl()
+
+
+class Seen(FirstCome):
+    def __init__(self) -> None:
+        super().__init__()
+        self.demands: list[Demand] = []
+
+    def offer(self, demand: Demand, progress: Progress, now_s: float) -> Place | Refused:
+        self.demands.append(demand)
+        return super().offer(demand, progress, now_s)
+
+
+class Scene:
+    def __init__(self, servers: int = 2, places: int = 0) -> None:
+        self.servers = [FakeServer(f"s{number}") for number in range(servers)]
+        self.fleet = Fleet([cast("TritonServer", server) for server in self.servers])
+        self.policies: list[Seen] = []
+        self.objectives: dict[tuple[str, Tier], Objective] = {}
+        self.costs: dict[str, BatchCost] = {}
+        self.now_s = 100.0
+        self.gates = Gates(
+            self.fleet,
+            self._new_policy,
+            lambda model, tier: self.objectives.get((model, tier), Objective(model, tier)),
+            places,
+            self.costs.get,
+            clock=lambda: self.now_s,
+        )
+
+    def _new_policy(self) -> Seen:
+        self.policies.append(Seen())
+        return self.policies[-1]
+
+    def offer(self, manifest: Manifest = TEXT, need: Need = SMALL, **fields: Any) -> Demand:
+        record = Record(
+            "test",
+            "req",
+            model=manifest.model,
+            model_version=str(manifest.version),
+            arrived_s=self.now_s,
+            **fields,
+        )
+        self.gates.offer(record, need)
+        return self.policies[-1].demands[-1]
+
+
+def test_a_release_has_the_places_of_its_open_replicas() -> None:
+    scene = Scene()
+    replicas = scene.fleet.set_of(TEXT).replicas
+    gate = scene.gates.gate("tiny", "1")
+    assert gate.capacity.places == UNLIMITED  # nobody has reported yet
+    for replica in replicas:
+        replica.report = REPORT
+    scene.gates.refresh()
+    assert (gate.capacity.replicas, gate.capacity.places) == (2, 16)
+    replicas[0].is_draining = True
+    scene.gates.refresh()
+    assert (gate.capacity.replicas, gate.capacity.places) == (1, 8)
+
+
+def test_where_no_replica_is_open_all_are_let_through_for_the_fleet_to_decide() -> None:
+    scene = Scene(servers=1, places=1)
+    (replica,) = scene.fleet.set_of(TEXT).replicas
+    replica.report = REPORT
+    gate = scene.gates.gate("tiny", "1")
+    assert gate.capacity.places == 1
+    replica.mark_down("died", 0.0, reviving=True)
+    scene.gates.refresh()
+    assert gate.capacity == UNKNOWN
+
+
+def test_an_operators_number_of_places_stands_for_the_engines() -> None:
+    for places, expected in ((5, 5), (-1, UNLIMITED), (0, 8)):
+        scene = Scene(servers=1, places=places)
+        scene.fleet.set_of(TEXT).replicas[0].report = REPORT
+        assert scene.gates.gate("tiny", "1").capacity.places == expected
+
+
+async def test_triton_is_asked_how_a_model_of_fixed_cost_takes_rows() -> None:
+    scene = Scene()
+    scene.fleet.set_of(VECTORS)
+    gate = scene.gates.gate("vectors", "2")
+    await scene.gates.learn_shapes()
+    scene.gates.refresh()
+    assert gate.capacity.places == UNLIMITED  # it did not say
+    scene.servers[0].control.config_now = config()
+    await scene.gates.learn_shapes()
+    assert scene.servers[0].control.asked == 1  # not again so soon
+    scene.now_s += 5.0
+    scene.costs["vectors@2"] = BatchCost(1.0, 0.5)
+    await scene.gates.learn_shapes()
+    scene.gates.refresh()
+    assert gate.capacity == Capacity(2, 32, batch=BatchCost(1.0, 0.5))
+
+
+def test_the_shape_of_a_model_is_read_from_its_config() -> None:
+    group = model_config_pb2.ModelInstanceGroup
+    policy = model_config_pb2.ModelTransactionPolicy
+    assert batch_shape(config(instance_group=[group(count=2), group()])) == BatchShape(8, 3)
+    assert batch_shape(config(instance_group=[group(count=2, gpus=[0, 1])])) == BatchShape(8, 4)
+    assert batch_shape(config(platform="ensemble")) == BatchShape(8, 0)
+    decoupled = config(model_transaction_policy=policy(decoupled=True))
+    assert batch_shape(decoupled) == BatchShape(8, 1, is_decoupled=True)
+
+
+def test_the_deadline_is_the_objective_the_patience_or_the_clients_own() -> None:
+    scene = Scene()
+    scene.fleet.set_of(TEXT), scene.fleet.set_of(VECTORS)
+    assert scene.offer().deadline_s == 160.0
+    assert scene.offer(tier=Tier.BATCH).deadline_s == 700.0
+    assert scene.offer(deadline_s=103.0).deadline_s == 103.0
+    objective = Objective("tiny", Tier.INTERACTIVE, first_token_s=0.5, end_to_end_s=9.0)
+    scene.objectives["tiny", Tier.INTERACTIVE] = objective
+    assert scene.offer(tier=Tier.INTERACTIVE, deadline_s=103.0).deadline_s == 100.5
+    scene.objectives["vectors", Tier.STANDARD] = replace(objective, end_to_end_s=0.1)
+    assert scene.offer(VECTORS).deadline_s == 100.1
+
+
+def test_rows_are_all_that_counts_of_a_fixed_cost() -> None:
+    scene = Scene()
+    scene.fleet.set_of(VECTORS)
+    demand = scene.offer(VECTORS, Need(5000, sequences=40))
+    assert (demand.prompt_tokens, demand.max_tokens, demand.sequences) == (0, 0, 40)
+
+
+async def test_draining_ends_all_waiting_at_once() -> None:
+    scene = Scene()
+    desk = TicketDesk(Metrics())
+    desk.on_drain = scene.gates.drain
+    gate = scene.gates.gate("tiny", "1")
+    gate.resize(Capacity(1, 1))
+    turns = []
+    for _ in range(3):
+        record = Record("test", "req", model="tiny", model_version="1")
+        ticket = desk.admit(record)
+        turn = gate.offer(record, Need(1, 1), inf)
+        turns.append(asyncio.get_running_loop().create_task(turn.come(ticket)))
+    await asyncio.sleep(0)
+    assert [task.done() for task in turns] == [True, False, False]
+    desk.drain()
+    for task in turns[1:]:
+        with pytest.raises(InflightError, match="shutting down") as error:
+            await task
+        assert error.value.kind is ErrorKind.OVERLOADED
+    scene.gates.close()
+
+
+async def test_what_is_only_nice_to_have_goes_where_nobody_waits_and_places_are_free() -> None:
+    scene = Scene()
+    assert scene.gates.has_room("tiny", "1", "2")
+    gate = scene.gates.gate("tiny", "2")
+    gate.resize(Capacity(1, 2))
+    record = Record("test", "req", model="tiny", model_version="2")
+    turn = scene.gates.offer(record, Need(1, 1))
+    assert scene.gates.has_room("tiny", "1", "2")
+    scene.gates.offer(record, Need(1, 1))
+    assert not scene.gates.has_room("tiny", "1", "2")
+    assert scene.gates.has_room("tiny", "1")
+    turn.end(finished=True)
+    assert scene.gates.has_room("tiny", "1", "2")
+
+
+def test_the_gate_of_a_release_that_is_gone_goes_when_its_last_request_has() -> None:
+    scene = Scene()
+    scene.fleet.set_of(TEXT)
+    record = Record("test", "req", model="tiny", model_version="1")
+    turn = scene.gates.offer(record, Need(1, 1))
+    scene.fleet.forget("tiny@1")
+    scene.gates.refresh()
+    assert len(scene.gates.all) == 1
+    turn.end(finished=True)
+    scene.gates.refresh()
+    assert scene.gates.all == []

@@ -1,0 +1,55 @@
+"""Prices in engine time and cache."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from python_backend.costs.batch_cost import BatchCost
+from python_backend.costs.step_cost import StepCost
+from python_backend.wire.tiers import Tier
+from router.admission.demand import Capacity, Demand
+from router.admission.lengths import Expected
+from router.admission.pricing import kv_need, least_kv, prices_of
+
+ENGINE = Capacity(1, 64, 40_000, 16, step=StepCost(12.0, 0.12, 0.25, 1.0))
+
+
+def demand(prompt: int = 100, most: int = 400, sequences: int = 1) -> Demand:
+    return Demand("a", Tier.STANDARD, prompt, most, sequences, 0.0, 1.0)
+
+
+def test_a_request_costs_its_prompt_and_its_part_of_the_steps_that_generate_it() -> None:
+    prices = prices_of(ENGINE, batch=48)
+    # 0.12 a prompt token; 12/48 + 0.25 for each of 200, and 0.2 for the 200 tokens that each reads.
+    assert prices.whole_us(demand(), Expected(150, 400, 200)) == 12_000 + 200 * (500 + 200)
+    assert prices.is_known
+
+
+def test_a_row_costs_its_part_of_a_batch() -> None:
+    prices = prices_of(Capacity(1, 64, batch=BatchCost(8.0, 0.5)), batch=32)
+    assert prices.whole_us(demand(0, 0, 4), Expected(0, 0, 0)) == 4 * 750
+
+
+def test_without_a_cost_a_generated_token_is_twice_one_of_the_prompt() -> None:
+    prices = prices_of(Capacity(1, 64), batch=1)
+    assert not prices.is_known
+    assert prices.tokens_us(10, 0) == 2 * 10 * prices.prompt_token_us
+
+
+@given(st.integers(0, 5000), st.integers(0, 5000), st.integers(1, 16), st.sampled_from([1, 16, 64]))
+def test_the_cache_is_counted_in_blocks_and_is_enough(
+    prompt: int, each: int, sequences: int, block: int
+) -> None:
+    capacity = Capacity(1, 64, 40_000, block)
+    wanted = demand(prompt, 5000 * sequences, sequences)
+    need = kv_need(wanted, each, capacity)
+    assert need % block == 0
+    assert prompt + each * sequences <= need < prompt + each * sequences + block * (sequences + 1)
+    assert least_kv(wanted, capacity) <= max(need, kv_need(wanted, 1, capacity))
+
+
+def test_an_engine_that_holds_whole_answers_needs_all_of_it_at_once() -> None:
+    whole = Capacity(1, 64, 40_000, 16, holds_whole_answers=True)
+    assert least_kv(demand(100, 400), whole) == 512
+    assert least_kv(demand(100, 400), ENGINE) == 112

@@ -1,0 +1,98 @@
+"""Triton's clients at the gate of a model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from math import inf
+from typing import Any
+
+import pytest
+import tritonclient.grpc.aio as triton_aio
+from tritonclient.utils import InferenceServerException
+
+from python_backend.wire.tiers import Tier
+from router.admission.demand import Capacity, Reason, Refused
+from router.admission.gates import Gates
+from router.admission.need import Need
+from router.fleet.replicas import Fleet
+from router.kserve.raw_tensors import RawTensor
+from router.kserve.tensor_models import rows_of
+from router.objectives.objective import Objective
+from router.record import Record
+from tests.router.admission.test_waiting import Gated, Strict
+from tests.router.kserve.asking import grpc_input, prompt_inputs
+from tests.router.kserve.running import RunningKserve, running_kserve
+from tests.router.running import EMBEDDER, MODEL
+
+
+@pytest.fixture
+async def kserve() -> AsyncIterator[RunningKserve]:
+    gates = Gates(Fleet([]), Strict, Objective)
+    async with running_kserve(gates=gates) as running:
+        yield running
+        gates.close()
+
+
+@pytest.fixture
+async def client(kserve: RunningKserve) -> AsyncIterator[triton_aio.InferenceServerClient]:
+    async with triton_aio.InferenceServerClient(kserve.grpc_url) as opened:
+        yield opened
+
+
+async def test_rows_and_their_sequences_take_a_place_each(kserve: RunningKserve, client: Any) -> None:
+    gated = Gated(kserve.router)
+    inputs = [
+        grpc_input("text_input", "BYTES", [[b"a"], [b"b"]]),
+        grpc_input("max_tokens", "INT32", [[4], [4]]),
+        grpc_input("num_return_sequences", "INT32", [[2], [3]]),
+    ]
+    await client.infer(MODEL, inputs, parameters={"inflight_tier": "interactive"})
+    await client.infer(EMBEDDER, [grpc_input("TEXT", "BYTES", [[b"a"], [b"b"], [b"c"]])])
+    (text,), (vectors,) = gated.policy().demands, gated.policy(EMBEDDER).demands
+    assert (text.sequences, text.tier, vectors.sequences) == (5, Tier.INTERACTIVE, 3)
+    assert gated.policy().heard_count == 1
+    await kserve.router.until(gated.is_empty)
+
+
+async def test_the_deadline_of_a_call_is_the_requests(kserve: RunningKserve, client: Any) -> None:
+    await client.infer(MODEL, prompt_inputs(grpc_input), client_timeout=5.0)
+    headers = {"x-inflight-deadline-ms": "700"}
+    await client.infer(MODEL, prompt_inputs(grpc_input), client_timeout=5.0, headers=headers)
+    await client.infer(MODEL, prompt_inputs(grpc_input))
+    waits = [demand.deadline_s - demand.arrived_s for demand in Gated(kserve.router).policy().demands]
+    assert 4.0 < waits[0] <= 5.0
+    assert waits[1:] == pytest.approx([0.7, 60.0])
+
+
+async def test_a_refusal_is_unavailable_with_a_time(kserve: RunningKserve, client: Any) -> None:
+    policy = Gated(kserve.router).policy()
+    policy.refusal = Refused(Reason.BUSY, "too many wait already", 10.0)
+    with pytest.raises(InferenceServerException, match="too many wait already") as refused:
+        await client.infer(MODEL, prompt_inputs(grpc_input))
+    assert refused.value.status() == "StatusCode.UNAVAILABLE"
+    assert kserve.triton.requests == []
+
+
+async def test_a_client_that_gives_up_while_it_waits_is_not_waited_for(
+    kserve: RunningKserve, client: Any
+) -> None:
+    gated = Gated(kserve.router)
+    gated.gate().resize(Capacity(1, 1))
+    other = Record("test", "other", model=MODEL, model_version="1")
+    turn = gated.gate().offer(other, Need(1, 1), inf)
+    waiting = asyncio.create_task(client.infer(MODEL, prompt_inputs(grpc_input), client_timeout=0.3))
+    await kserve.router.until(lambda: gated.gate().waiting_count == 1)
+    with pytest.raises(InferenceServerException):
+        await waiting
+    await kserve.router.until(lambda: gated.gate().waiting_count == 0)
+    assert kserve.triton.requests == []
+    turn.end(finished=True)
+    await kserve.router.until(gated.is_empty)
+
+
+def test_a_request_to_a_model_without_batches_is_one() -> None:
+    tensors = {"IMAGE": RawTensor("FP32", (3, 2), b"")}
+    assert rows_of(tensors, 8) == 3
+    assert rows_of(tensors, 0) == 1
+    assert rows_of({}, 8) == 1

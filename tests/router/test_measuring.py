@@ -1,0 +1,67 @@
+"""What a router measures of the requests it answers, by the tier that they are in."""
+
+from __future__ import annotations
+
+import pytest
+
+from python_backend.wire.tiers import Tier
+from router.objectives.metric import Metric
+from router.pipeline import Delta
+from tests.fakes.pipeline import words
+from tests.router.running import EMBEDDER, MODEL, RunningRouter
+
+
+def samples(router: RunningRouter, model: str, tier: Tier) -> tuple[int, ...]:
+    """First tokens, further tokens, whole answers."""
+    return tuple(router.metrics.objectives.window(model, tier, metric).samples for metric in Metric)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_first_token_is_measured_once_a_request_and_each_further_one(
+    router: RunningRouter, stream: bool
+) -> None:
+    router.pipeline.script = lambda call: [
+        Delta("a", completion_tokens=1, prompt_tokens=7),
+        0.02,
+        Delta("bcde", completion_tokens=4, prompt_tokens=7),
+        *words("f"),
+    ]
+    await router.chat(n=2, stream=stream)
+    await router.until(lambda: samples(router, MODEL, Tier.STANDARD) == (1, 10, 1))
+    between = router.metrics.objectives.window(MODEL, Tier.STANDARD, Metric.INTER_TOKEN)
+    assert between.p50_s is not None
+    assert 0.004 < between.p50_s < 0.1, "each of four that come together has its part of the time"
+
+
+@pytest.mark.parametrize(
+    ("asked", "tier"), [("auto", Tier.STANDARD), ("flex", Tier.BATCH), ("priority", Tier.INTERACTIVE)]
+)
+async def test_what_a_body_asks_for_is_the_tier_in_force(
+    router: RunningRouter, asked: str, tier: Tier
+) -> None:
+    await router.chat(service_tier=asked)
+    await router.until(lambda: samples(router, MODEL, tier)[2] == 1)
+    assert samples(router, MODEL, tier) == (1, 1, 1)
+    for other in set(Tier) - {tier}:
+        assert samples(router, MODEL, other) == (0, 0, 0)
+
+
+async def test_of_a_model_without_tokens_the_whole_answer_is_measured(router: RunningRouter) -> None:
+    body = {"model": EMBEDDER, "input": ["a", "b"]}
+    assert (await router.http.post("/v1/embeddings", json=body)).is_success
+    await router.until(lambda: samples(router, EMBEDDER, Tier.STANDARD) == (0, 0, 1))
+
+
+async def test_what_fails_or_is_refused_has_no_time_to_tell(router: RunningRouter) -> None:
+    router.pipeline.script = lambda call: words("a", finish="cancelled")
+    assert (await router.chat()).status_code >= 500
+    assert (await router.chat(max_tokens=0)).status_code == 400
+    await router.until(lambda: router.desk.open_count == 0)
+    assert samples(router, MODEL, Tier.STANDARD) == (1, 0, 0), "its first token did come"
+
+
+async def test_who_is_turned_away_before_the_model_is_counted_so(router: RunningRouter) -> None:
+    router.desk.drain()
+    assert (await router.chat()).status_code == 503
+    await router.until(lambda: router.metrics.objectives.refusals(MODEL, Tier.STANDARD) == 1)
+    assert samples(router, MODEL, Tier.STANDARD) == (0, 0, 0)
