@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SYNTHETIC = "synthetic"
 _SYNTHETIC_S = 600.0
+# Of the order of a model of some billion weights on one GPU.
+INVENTED_COST = "12,0.12,0.25"
 
 
 def simulate(
@@ -26,14 +28,14 @@ def simulate(
         typer.Option(help=f"A file of requests (CSV or JSON lines), or '{SYNTHETIC}' for a generated one."),
     ],
     cost: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="What an engine's step takes: milliseconds as BASE,PREFILL_TOKEN,DECODE_SEQUENCE"
             "[,KV_KILOTOKEN], a JSON file with them, or the address of a Triton's metrics, to take what the "
-            "engine there has learned.",
+            f"engine there has learned. [default: {INVENTED_COST}, which is invented]",
             metavar="COST",
         ),
-    ],
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="With an address as cost: the Triton model of the engine there.")
     ] = None,
@@ -117,7 +119,7 @@ def simulate(
     try:
         scenario = Scenario(
             shape=EngineShape(
-                reading.cost(cost, model),
+                reading.cost(cost or INVENTED_COST, model),
                 places,
                 reading.at_least("--step-tokens", step_tokens, "--places", places),
                 kv_tokens,
@@ -148,6 +150,11 @@ def simulate(
         for each in rates
         for admission in admissions
     ]
+    if cost is None:
+        print(
+            f"inflight: the cost of a step is invented ({INVENTED_COST} ms); --cost tells your engine's",
+            file=sys.stderr,
+        )
     _show(requests, scenario, played, plots, as_json)
 
 
@@ -205,6 +212,7 @@ def _show(
     else:
         clamped = f", {trace.clamped} of them shortened" if trace.clamped else ""
         console = Console(highlight=False)
+        console.width = max(console.width, showing.LEAST_WIDTH)
         console.print(f"{trace.name}: {len(trace.requests)} requests{clamped}", markup=False)
         console.print(showing.tables(all_figures))
     if directory is not None:

@@ -74,7 +74,7 @@ class Figures:
     busy_share: float
     mean_batch: float
     preemptions: int
-    drain_peak_s: float
+    drain_peak_s: float | None
     tiers: tuple[TierFigures, ...]
     tenants: tuple[TenantFigures, ...]
 
@@ -118,7 +118,7 @@ def figures_of(simulated: Simulated, scenario: Scenario, rate: float = 1.0) -> F
         / max(simulated.ended_s * len(simulated.engines), 1e-9),
         mean_batch=mean_batch,
         preemptions=sum(engine.preemptions for engine in simulated.engines),
-        drain_peak_s=max(drains, default=0.0),
+        drain_peak_s=max(drains, default=None),
         tiers=_tier_figures(requests, good, work, simulated.gaps),
         tenants=tenants,
     )

@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from launcher.simulation.simulation import Moment
 
 _TENANTS_SHOWN = 8
+# The widest of the tables: a narrower terminal breaks their lines, which is better than to cut them short.
+LEAST_WIDTH = 130
 
 
 def tables(all_figures: Sequence[Figures]) -> RenderableType:
@@ -32,7 +35,7 @@ def tables(all_figures: Sequence[Figures]) -> RenderableType:
 
 
 def _overview(all_figures: Sequence[Figures]) -> Table:
-    table = Table(title="Requests a second that kept their objectives", title_justify="left")
+    table = Table(title="Requests a second that kept their objectives", title_justify="left", box=SIMPLE_HEAD)
     for heading in ("rate", "admission", "offered/s", "goodput/s", "good", "refused", "tokens/s", "batch"):
         table.add_column(heading, justify="left" if heading == "admission" else "right")
     for heading in ("busy", "fairness", "foretold", "drain"):
@@ -50,13 +53,13 @@ def _overview(all_figures: Sequence[Figures]) -> Table:
             _percent(each.busy_share),
             f"{each.fairness:.2f}",
             "-" if each.covered_share is None else _percent(each.covered_share),
-            f"{each.drain_peak_s:.0f} s",
+            "-" if each.drain_peak_s is None else f"{each.drain_peak_s:.0f} s",
         )
     return table
 
 
 def _tiers(all_figures: Sequence[Figures]) -> Table:
-    table = Table(title="By tier", title_justify="left")
+    table = Table(title="By tier", title_justify="left", box=SIMPLE_HEAD)
     for heading in ("rate", "admission", "tier", "offered", "good", "refused", "first token p50", "p95"):
         table.add_column(heading, justify="left" if heading in ("admission", "tier") else "right")
     for heading in ("inter-token p50", "p95", "of the work"):
@@ -81,7 +84,7 @@ def _tiers(all_figures: Sequence[Figures]) -> Table:
 
 def _tenants(figures: Figures) -> Table:
     title = f"Tenants with most of the work at rate {figures.rate:g} ({figures.admission})"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for heading in ("tenant", "offered", "good", "of the work", "of its fair share"):
         table.add_column(heading, justify="left" if heading == "tenant" else "right")
     for tenant in figures.tenants[:_TENANTS_SHOWN]:

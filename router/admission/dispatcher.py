@@ -202,10 +202,11 @@ class Dispatcher:
             return None
         demand, room = place.demand, self._room
         lane = self._turns.lanes[demand.tier]
-        is_free = room.fits(place) and room.is_open(demand.tier)
+        is_held_back = self._is_held_back(place)
+        is_free = not is_held_back and room.fits(place) and room.is_open(demand.tier)
         queue = self._turns.queue_for(place)
-        if lane.waiting > 0 or not is_free or self._turns.is_at_limit(place):
-            place.wait = Wait.BEHIND_OWN if queue.own_us else Wait.BEHIND_OTHERS
+        if queue.own_us or not is_free or self._turns.is_at_limit(place):
+            place.wait = Wait.BEHIND_OWN if queue.own_us or is_held_back else Wait.BEHIND_OTHERS
             self._under_way.look(now_s)
         part = room.part_of(place)
         engine = self._engine()
@@ -261,17 +262,27 @@ class Dispatcher:
             self._held = None
             return held
         if not may_begin or now_s - self._held_since_s <= self._settings.pass_s:
-            return self._turns.next(self._room.is_open, self._room.fits)
+            return self._turns.next(self._room.is_open, self._may_begin)
         return self._turns.next(
-            lambda other: other < tier and self._room.is_guaranteed(other), self._room.fits
+            lambda other: other < tier and self._room.is_guaranteed(other), self._may_begin
         )
 
     def _fits_or_is_held(self, place: Place) -> bool:
+        if self._is_held_back(place):
+            return False
         if self._room.fits(place):
             return True
         if self._held is None:
             self._held = place
         return False
+
+    def _may_begin(self, place: Place) -> bool:
+        return self._room.fits(place) and not self._is_held_back(place)
+
+    def _is_held_back(self, place: Place) -> bool:
+        """Whether what is left is for tenants that have less."""
+        to_leave = self._turns.to_leave(place)
+        return to_leave > 0 and self._room.left_places - self._room.size_of(place) < to_leave
 
     def _is_lost(self, place: Place, now_s: float) -> bool:
         """Looks at its deadline once more before anything is computed for it."""

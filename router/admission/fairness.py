@@ -126,6 +126,7 @@ class Turns:
         lane = self.lanes[place.demand.tier]
         tenant = lane.tenants[name]
         tenant.running += 1
+        lane.holdings.add(tenant, place.size)
         lane.floor = max(lane.floor, tenant.counter)
         self.leave(place)
         self._held_by[name] = self._held_by.get(name, 0) + place.sequences
@@ -135,6 +136,7 @@ class Turns:
         lane = self.lanes[place.demand.tier]
         tenant = lane.tenants[name]
         tenant.running -= 1
+        lane.holdings.add(tenant, -place.size)
         left = self._held_by[name] - place.sequences
         if left:
             self._held_by[name] = left
@@ -151,6 +153,12 @@ class Turns:
         tenant.counter += service_us / tenant.weight
         lane.counter += service_us / lane.weight
         return lane
+
+    def to_leave(self, place: Place) -> float:
+        """So many places its tenant has to leave free for those who have less."""
+        lane = self.lanes[place.demand.tier]
+        tenant = lane.tenants.get(place.demand.tenant)
+        return 0.0 if tenant is None else lane.holdings.to_leave(tenant)
 
     def is_at_limit(self, place: Place) -> bool:
         """Whether its tenant has all the places that it may have; one request it may always have."""

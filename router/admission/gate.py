@@ -223,5 +223,5 @@ def refusal_error(refused: Refused, chance: float) -> InflightError:
         return InflightError(ErrorKind.TOO_LARGE, refused.message)
     retry_s = refused.retry_after_s
     if retry_s is not None:
-        retry_s = max(retry_s * (0.8 + 0.4 * chance), _LEAST_RETRY_S)
+        retry_s = max(retry_s, _LEAST_RETRY_S / 0.8) * (0.8 + 0.4 * chance)
     return InflightError(ErrorKind.OVERLOADED, refused.message, retry_after_s=retry_s)

@@ -10,6 +10,8 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import isclose
 from typing import TYPE_CHECKING
 
+from router.admission.restraint import Holdings
+
 if TYPE_CHECKING:
     from python_backend.wire.tiers import Tier
     from router.admission.place import Place
@@ -20,11 +22,13 @@ class Tenant:
 
     __slots__ = (
         "aside",
+        "bin",
         "counter",
         "is_listed",
         "name",
         "queue",
         "running",
+        "size",
         "waiting",
         "waiting_us",
         "weight",
@@ -39,6 +43,7 @@ class Tenant:
         self.waiting = 0
         self.waiting_us = 0
         self.running = 0
+        self.size = self.bin = 0  # in places, of what runs
         self.is_listed = False
 
 
@@ -59,6 +64,7 @@ class Lane:
         self.running_us = 0  # what is still to come of those that run, as far as it is known
         self.waiting_tenants = 0
         self.waiting_weight = 0.0
+        self.holdings = Holdings()
         self._heap: list[Entry] = []
         self._number = 0
         self._most_tenants = most_tenants
@@ -70,7 +76,7 @@ class Lane:
             tenant = self.tenants[name] = Tenant(name, weight)
             if len(self.tenants) > self._sweep_at:
                 self._sweep(keep=tenant)
-        elif not tenant.waiting:
+        elif not tenant.waiting and not tenant.running:
             tenant.weight = weight
         return tenant
 

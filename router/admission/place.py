@@ -47,6 +47,7 @@ class Place:
     foretold_s: float = 0.0  # from the offer, before anything that was learned
     wait: Wait = Wait.NONE
     sequences: int = 0  # of the engine's places, that it takes
+    size: int = 0  # the same, or its part of the cache, in places, where that is more
     kv_tokens: int = 0  # of the cache, that are kept for it
     kv_spread: int = 0  # what it may come to beyond that: nine of ten stay within both together
     cost_us: int = 0  # of engine time, as it was priced

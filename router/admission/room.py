@@ -95,7 +95,18 @@ class Room:
         lacks_kv = self.kv_budget is not None and self.kv_tokens + place.kv_tokens > self.kv_budget
         return min(self._part(place.sequences, place.kv_tokens if lacks_kv else 0), 1.0)
 
+    @property
+    def left_places(self) -> float:
+        """Free ones, or what is left of the cache where that is less."""
+        return (1.0 - self._part(self.sequences, self.kv_tokens)) * self.capacity.places
+
+    def size_of(self, place: Place) -> int:
+        """What it takes, in places: of the cache each place has its part."""
+        places, budget = self.capacity.places, self.kv_budget
+        return max(place.sequences, place.kv_tokens * places // budget if budget else 0)
+
     def take(self, place: Place) -> None:
+        place.size = self.size_of(place)
         self._add(place.demand.tier, place.sequences, place.kv_tokens)
         self._kv_squares += place.kv_spread * place.kv_spread
 

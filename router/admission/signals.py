@@ -78,7 +78,7 @@ class Risk:
 
     def value(self, now_s: float) -> float:
         fade = exp(min(self._at_s - now_s, 0.0) / _WINDOW_S)
-        return fade * self._late / max(fade * self._all, 1.0)
+        return fade * self._late / max(self._all, 1.0)  # what nobody asks for any more is at no risk
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from router.record import Record
 
 _REFERENCE = "#/components/schemas/{name}"
+# Readers of such a description take each event for an object, whatever its data are.
+EVENTS = "text/event-stream"
 
 
 def openapi(routes: Sequence[Route]) -> dict[str, Any]:
@@ -74,13 +76,13 @@ def _answer(endpoint: Route) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for answer in endpoint.answer.split(" or "):
         if "/" in answer:
-            content[answer] = {"schema": TEXT}
+            content[answer] = {"schema": {} if answer == EVENTS else TEXT}
         elif answer in ANSWERS:
             content[JSON] = {"schema": {"$ref": _REFERENCE.format(name=answer)}}
         else:
             content[JSON] = {"schema": {"type": "object"}}
     if endpoint.streams:
-        content["text/event-stream"] = {"schema": TEXT}
+        content[EVENTS] = {"schema": {}}
     return content
 
 

@@ -102,6 +102,7 @@ def make_things(url: str, session: requests.Session) -> dict[str, str]:
         "response_id": post("/v1/responses", json={"model": MODEL, "input": "hi"}),
         "id": MODEL,
         "model": MODEL,
+        "tier": "standard",
         "name": MODEL,
         "version": "1",
         "region": "x",
