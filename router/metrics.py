@@ -16,6 +16,7 @@ from router.objectives.figures import ObjectiveFigures
 from router.objectives.monitor import ObjectiveMonitor
 from router.stages import STAGES
 from router.ticket import Outcome
+from router.tuning.figures import DelayFigures
 
 if TYPE_CHECKING:
     from python_backend.wire.errors import ErrorKind
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from router.objectives.book import ObjectiveBook
     from router.record import Record
     from router.tenancy.service import Tenancy
+    from router.tuning.tuner import Tuner
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -114,7 +116,9 @@ class Metrics:
         self.objectives = ObjectiveMonitor()
         self._objective_figures = ObjectiveFigures(self.objectives)
         registry.register(self._objective_figures)
-        self.admission = AdmissionFigures(registry, self.objectives.refused)
+        self.admission = AdmissionFigures(registry)
+        self._delay_figures = DelayFigures()
+        registry.register(self._delay_figures)
         self._shares: dict[tuple[str, str, str], Share] = {}
 
     def watch(self, tenancy: Tenancy) -> None:
@@ -130,6 +134,10 @@ class Metrics:
     def watch_objectives(self, book: ObjectiveBook) -> None:
         """Shows what was asked for beside what is measured."""
         self._objective_figures.book = book
+
+    def watch_tuner(self, tuner: Tuner) -> None:
+        """Shows the queue delays in force."""
+        self._delay_figures.tuner = tuner
 
     def share(self, record: Record) -> Share:
         key = _who(record)

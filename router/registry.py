@@ -147,6 +147,11 @@ class Registry:
             return None
         return lineup.releases.get(shadow.version)
 
+    def serves(self, model: str, release: str) -> bool:
+        """Whether requests are sent to this release, or may be."""
+        lineup = self._lineups.get(model)
+        return lineup is not None and any(str(version) == release for version in lineup.releases)
+
     def lineup(self, name: str) -> Lineup | None:
         return self._lineups.get(name)
 

@@ -8,21 +8,15 @@ import logging
 import signal
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission.building import AdmissionSettings, TenantShares, build_gates
 from router.app import App
 from router.batches.runner import BatchRunner, BatchSettings
-from router.checkpoint_facts import CONTEXT_TOKENS
 from router.files.model import FileLimits
-from router.fleet.pipeline import FleetPipeline
-from router.fleet.probing import Prober
 from router.fleet.replicas import Fleet
-from router.fleet.reports import EngineReports
 from router.fleet.servers import TritonServer
-from router.fleet.settings import FleetSettings
-from router.fleet.vital_signs import ProbeLimits
 from router.health_door import HealthDoor
 from router.http.connection import Limits
 from router.http.listener import Listener
@@ -32,22 +26,14 @@ from router.kserve.building import build_door
 from router.kserve.server import KserveServer
 from router.metrics import Metrics
 from router.objectives.book import ObjectiveBook
-from router.objectives.recording import FigureRecorder
 from router.privacy.prompt_log import PromptLog
 from router.privacy.retention import Retention
 from router.registry import Registry
-from router.rollouts.acting import Tools
-from router.rollouts.adopting import adopt, retire
 from router.rollouts.arms import ArmRecorder
-from router.rollouts.book import ReleaseBook
-from router.rollouts.canaries import CanaryRunner
-from router.rollouts.controller import Controller
-from router.rollouts.golden import GoldenRunner
 from router.rollouts.shadow_figures import ShadowRecorder
 from router.rollouts.shadowing import Shadows
 from router.safety.loading import load_safety
 from router.service import Service
-from router.serving import Builder, built_in_embeddings, built_in_text
 from router.settings import check_reachable, is_loopback
 from router.store.access import StoreAccess
 from router.tenancy.lookup import has_keys
@@ -55,12 +41,11 @@ from router.tenancy.office import open_store, opening_store, places
 from router.tenancy.service import Tenancy, TenancySettings
 from router.ticket import TicketDesk
 from router.tls import Certificates, tls_files
-from router.tuning.tuner import Tuner, TuningSettings
+from router.upkeep import go_on, keep_gates, keep_releases
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator
 
-    from router.releases.manifest import Manifest
     from router.settings import PlacedTuning, Settings
 
 log = logging.getLogger(__name__)
@@ -87,8 +72,8 @@ async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) 
         registry = Registry()
         service = _service(settings, tenancy, store, registry, prompt_log, fleet)
         service.metrics.watch_fleet(fleet)
-        await _keep_releases(settings, service, fleet, closing)
-        _keep_gates(service, fleet, closing)
+        await keep_releases(settings, service, fleet, closing)
+        keep_gates(service, fleet, closing)
         runner = await _open_doors(settings, service, closing)
         await stopping.wait()
         stopping.clear()
@@ -137,106 +122,12 @@ def _service(
     )
 
 
-async def _keep_releases(settings: Settings, service: Service, fleet: Fleet, closing: AsyncExitStack) -> None:
-    """Knows the releases before the first request, and goes on reading, probing and bringing them about."""
-    await asyncio.to_thread(_adopt, settings, service.store)
-    await _keep_objectives(service, closing)
-    releases_dir = Path(settings.state_dir or settings.data_dir) / "releases"
-    fleet_settings = FleetSettings(settings.revive_wait_s)
-    builder = Builder(releases_dir / "repository", fleet_settings)
-    main = frozenset(model.name for model in settings.models)
-    book = ReleaseBook(service.store, fleet, service.registry, builder.prepare, main)
-    await book.refresh()
-
-    def pipeline_of(manifest: Manifest) -> FleetPipeline:
-        return FleetPipeline(fleet.set_of(manifest), CONTEXT_TOKENS, fleet_settings)
-
-    golden = GoldenRunner(pipeline_of)
-    canaries = CanaryRunner(service.store, golden, lambda manifest: fleet.set_of(manifest).can_take())
-    controller = Controller(service.store, fleet, Tools(releases_dir), canaries)
-    limits = ProbeLimits(silence_s=settings.silence_limit_s)
-
-    async def find_fault(name: str) -> str | None:
-        return await asyncio.to_thread(book.find_tampering, name, releases_dir)
-
-    prober = Prober(fleet, limits, lambda: controller.in_control, find_fault=find_fault)
-    closing.push_async_callback(canaries.close)
-    objectives = service.objectives
-    reports = EngineReports(
-        fleet, lambda model: {} if objectives is None else objectives.inter_token_ms(model)
-    )
-    for work in (book.run(), controller.run(), prober.run(), reports.run()):
-        _go_on(closing, work)
-    if service.arms is not None:
-        _go_on(closing, service.arms.run())
-    if service.shadows is not None:
-        if service.shadows.recorder is not None:
-            _go_on(closing, service.shadows.recorder.run())
-        closing.push_async_callback(service.shadows.close)
-    _tune(settings, service, fleet, book, controller, closing)
-
-
-def _tune(
-    settings: Settings,
-    service: Service,
-    fleet: Fleet,
-    book: ReleaseBook,
-    controller: Controller,
-    closing: AsyncExitStack,
-) -> None:
-    """Learns what batches take, which admission goes by too, and sets queue delays by it."""
-    if service.objectives is None:
-        return
-    tuner = Tuner(
-        fleet,
-        book,
-        service.objectives,
-        service.metrics.objectives,
-        service.store,
-        lambda: controller.in_control,
-        TuningSettings(settings.tuning_window_s, settings.tuning),
-    )
-    if service.gates is not None:
-        service.gates.batch_cost_of = tuner.batch_cost
-    _go_on(closing, tuner.run())
-
-
-async def _keep_objectives(service: Service, closing: AsyncExitStack) -> None:
-    """Knows them before the first request, and tells what is measured of them."""
-    if service.objectives is not None:
-        await service.objectives.refresh()
-        service.metrics.watch_objectives(service.objectives)
-        recorder = FigureRecorder(service.store, service.metrics.objectives)
-        for work in (service.objectives.run(), recorder.run()):
-            _go_on(closing, work)
-
-
-def _keep_gates(service: Service, fleet: Fleet, closing: AsyncExitStack) -> None:
-    """Lets requests in by what the releases can do, and ends all waiting when the router does."""
-    gates = service.gates
-    if gates is not None:
-        closing.callback(gates.close)
-        service.desk.on_drain = gates.drain
-        service.metrics.admission.watch(gates, fleet)
-        for work in (gates.run(), service.metrics.admission.run()):
-            _go_on(closing, work)
-
-
-def _adopt(settings: Settings, store: StoreAccess) -> None:
-    """What the settings name is a release too: the store says which."""
-    brought: list[Manifest] = [
-        *(built_in_text(model) for model in settings.models),
-        *(built_in_embeddings(model) for model in settings.embedders),
-    ]
-    retire(store.store, [adopt(store.store, manifest) for manifest in brought])
-
-
 async def _open_doors(settings: Settings, service: Service, closing: AsyncExitStack) -> BatchRunner:
     """The HTTP and gRPC ports, and what goes on behind them by itself."""
     certificates = load_certificates(settings)
-    _go_on(closing, Retention(service.tenancy.store, settings.retention_days).keep_deleting())
+    go_on(closing, Retention(service.tenancy.store, settings.retention_days).keep_deleting())
     if certificates is not None:
-        _go_on(closing, certificates.watch())
+        go_on(closing, certificates.watch())
     doorkeeper = Doorkeeper(service.tenancy, is_loopback(settings.host))
     door = build_door(service, service.safety)
     app = App(service, doorkeeper, kserve.routes(door))
@@ -266,16 +157,6 @@ async def _open_doors(settings: Settings, service: Service, closing: AsyncExitSt
     tritons = ", ".join(server.url for server in settings.triton_servers)
     log.info("listening on %s://%s:%d, Triton at %s", scheme, settings.host, port, tritons)
     return runner
-
-
-def _go_on(closing: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.get_running_loop().create_task(work)
-
-    async def end() -> None:
-        task.cancel()
-        await asyncio.wait([task])
-
-    closing.push_async_callback(end)
 
 
 @asynccontextmanager

@@ -74,6 +74,7 @@ DECISIONS = (
     "router/admission/place.py",
     "router/admission/policy.py",
     "router/admission/pricing.py",
+    "router/admission/restraint.py",
     "router/admission/room.py",
     "router/admission/signals.py",
     "router/admission/under_way.py",
@@ -95,6 +96,7 @@ DECISIONS = (
     "router/tuning/ladder.py",
     "router/tuning/linger.py",
     "router/tuning/statistics.py",
+    "router/tuning/steps.py",
 )
 PURE = ("python_backend/wire", *DECISIONS)
 # NVIDIA's server and what talks to it; the compiler for GPUs that is called Triton too is something else.

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.gpu.llama_8b import write_checkpoint
+from benchmarks.objectives import arena as arena_defaults
 from benchmarks.objectives import arena_report, delay_report
 from benchmarks.objectives.arena import Arena, Wish, arrivals, measure, sized
 from benchmarks.objectives.arrivals import in_tiers
@@ -24,16 +25,16 @@ from benchmarks.objectives.scenarios import POLICIES
 from benchmarks.plots import Plots
 from python_backend.wire.tiers import Tier
 
-PARTS = ("arena", "embeddings")
+PARTS = ("arena", "paced", "embeddings")
 ENGINE = Engine(places=48, kv_tokens=32_768, step_tokens=2048, block_tokens=64)
 # Random weights: nobody reads the answers, and steps take the same time.
 PARAMETERS = {"inflight_weights": "random", "inflight_max_sequence_tokens": "8192", **sized(ENGINE)}
 FIRST_TOKEN_S = {Tier.INTERACTIVE: 0.5, Tier.STANDARD: 1.5, Tier.BATCH: 8.0}
 INTER_TOKEN_S = {Tier.INTERACTIVE: 0.03, Tier.STANDARD: 0.05, Tier.BATCH: 0.1}
 EMBEDDINGS = Case(
-    MINILM, 0.06, (10.0, 100.0, 400.0), seconds=4.0, window_s=1.2, delays_ms=(0.0, 1.0, 5.0, 20.0, 50.0)
+    MINILM, 0.12, (5.0, 60.0, 200.0), seconds=4.0, window_s=1.2, delays_ms=(0.0, 5.0, 20.0, 50.0)
 )
-ARENA_FILE, EMBEDDINGS_FILE = "arena.json", "embeddings.json"
+ARENA_FILE, PACED_FILE, EMBEDDINGS_FILE = "arena.json", "paced.json", "embeddings.json"
 
 
 def run_arena(asked: argparse.Namespace, model: Path, console: Console) -> bool:
@@ -58,6 +59,28 @@ def run_arena(asked: argparse.Namespace, model: Path, console: Console) -> bool:
     return arena_report.show(console, kept)
 
 
+def run_paced(asked: argparse.Namespace, model: Path, console: Console) -> bool:
+    """Every load test, with an engine that leaves the host alone: cores to spare are what it needs here."""
+    (model / "model.safetensors").touch()  # asked for, and not read
+    arena = Arena(
+        in_tiers(arrivals(asked.trace).clamp(4096)),
+        arena_defaults.COST,
+        arena_defaults.ENGINE,
+        {**arena_defaults.paced(arena_defaults.COST, arena_defaults.ENGINE), "inflight_device": "cpu"},
+        seconds=asked.paced_seconds,
+        settle_s=asked.paced_seconds / 4,
+        clients=asked.clients,
+        model=str(model),
+        data_dir=model.parent / "data",
+    )
+    ours, *others = POLICIES
+    every = Wish([ours], (1.0, 2.0, 10.0), noisy=True, burst=True, retry_storm=True)
+    kept = measure(arena, [every, Wish(others, (1.0, 2.0))], console)
+    if asked.keep:
+        arena_report.keep(asked.keep / PACED_FILE, kept)
+    return arena_report.show(console, kept)
+
+
 def run_embeddings(asked: argparse.Namespace, model: Path, console: Console) -> bool:
     (model / "model.safetensors").touch()  # asked for, and not read
     with serving_model(EMBEDDINGS, NO_ENGINE, str(model)) as served:
@@ -70,17 +93,19 @@ def run_embeddings(asked: argparse.Namespace, model: Path, console: Console) -> 
 
 
 def draw(directory: Path, plots: Plots) -> None:
-    if (directory / ARENA_FILE).is_file():
-        arena_report.draw(plots, arena_report.read(directory / ARENA_FILE))
+    for name in (ARENA_FILE, PACED_FILE):
+        if (directory / name).is_file():
+            arena_report.draw(plots, arena_report.read(directory / name), Path(name).stem)
     if (directory / EMBEDDINGS_FILE).is_file():
         delay_report.draw(plots, *delay_report.read(directory / EMBEDDINGS_FILE))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default=",".join(PARTS), help="some of them, comma-separated")
+    parser.add_argument("--parts", default="arena,embeddings", help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--trace", type=Path, help="a file of arrivals; generated if none is given")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each run in the arena")
+    parser.add_argument("--paced-seconds", type=float, default=40.0, help="of each run of the paced engine")
     parser.add_argument("--clients", type=int, default=4, help="processes that send")
     parser.add_argument("--keep", type=Path, help="the directory to write what was seen to, as JSON")
     parser.add_argument("--draw", type=Path, help="draw what such a directory holds, and measure nothing")
@@ -90,7 +115,7 @@ def main() -> None:
         draw(asked.draw, Plots(asked.plots))
         return
     console = Console(width=170)
-    runs = {"arena": run_arena, "embeddings": run_embeddings}
+    runs = {"arena": run_arena, "paced": run_paced, "embeddings": run_embeddings}
     is_met = True
     for part in asked.parts.split(","):
         if part not in runs:

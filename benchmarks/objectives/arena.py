@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,9 @@ from benchmarks.objectives.scenarios import (
 from benchmarks.objectives.sending import Target, send
 from benchmarks.objectives.serving import Served, Setup, serving
 from benchmarks.plots import Plots
-from loadtest.traces import Trace, read_trace, synthetic_trace
-from python_backend.costs.step_cost import StepCost
+from loadtest.open_loop import percentile
+from loadtest.traces import Trace, TracedRequest, read_trace, synthetic_trace
+from python_backend.costs.step_cost import StepCost, StepShape
 from python_backend.wire.tiers import Tier
 from router.objectives.objective import Objective
 
@@ -123,31 +124,42 @@ def measure(arena: Arena, wishes: Sequence[Wish], console: Console) -> list[Kept
         with serving(arena.setup(policy), [*arena.trace.tenants, FLOODER]) as served:
             objectives = arena.objectives(served.model)
             served.set_objectives(objectives)
-            cost = warm_up(served, arena, policy)
+            cost, overhead_s = warm_up(served, arena, policy)
             if capacity is None:
                 sizes = arena.engine.places, arena.engine.kv_tokens
                 capacity = capacity_per_s(arena.trace.requests, arena.cost or cost, *sizes)
-                console.print(f"capacity {capacity:.2f} requests/s, {cost}")
+                around = f"{1000 * overhead_s:.0f} ms around it"
+                console.print(f"capacity {capacity:.2f} requests/s, {cost}, {around}")
             for run in wish.runs(arena, capacity):
-                kept.append(one(served, arena, policy, run, objectives))
+                kept.append(one(served, arena, policy, run, objectives, overhead_s))
                 offered, good = kept[-1].figures.offered_per_s, kept[-1].figures.good_per_s
                 console.print(f"  {policy.name}, {run.name}: {offered:.1f}/s offered, {good:.2f} good")
     return kept
 
 
-def warm_up(served: Served, arena: Arena, policy: Policy) -> StepCost:
-    """Until the engine has learned what its steps cost."""
+def warm_up(served: Served, arena: Arena, policy: Policy) -> tuple[StepCost, float]:
+    """Until the engine has learned what its steps cost; and what a request takes beside its first step."""
     target = Target(served.url, served.model, served.keys, policy.tells_tier)
     plan = at_rate(arena.trace, 4.0, WARM_UP_S).requests
     for _ in range(5):
         send(target, plan)
         time.sleep(2.0)  # gauges are told every now and then
         if (cost := served.learned_cost()) is not None:
-            return cost
+            return cost, around_engine_s(target, arena, cost)
     raise RuntimeError("the engine has not learned its cost")
 
 
-def one(served: Served, arena: Arena, policy: Policy, run: Run, objectives: Objectives) -> Kept:
+def around_engine_s(target: Target, arena: Arena, cost: StepCost) -> float:
+    """Of requests that come alone, all but the step that computes their prompts."""
+    alone = TracedRequest(0.0, 64, 2, arena.trace.requests[0].tenant, Tier.STANDARD.label)
+    outcomes = send(target, [replace(alone, at_s=0.5 * number) for number in range(15)])
+    firsts = sorted(each.first_token_s for each in outcomes if each.first_token_s is not None)
+    return max(0.0, percentile(firsts, 0.5) - cost.step_ms(StepShape(64, 0, 0)) / 1000)
+
+
+def one(
+    served: Served, arena: Arena, policy: Policy, run: Run, objectives: Objectives, overhead_s: float
+) -> Kept:
     target = Target(
         served.url,
         served.model,
@@ -165,7 +177,7 @@ def one(served: Served, arena: Arena, policy: Policy, run: Run, objectives: Obje
     figures = judge(outcomes, objectives, (arena.settle_s, arena.seconds), judged)
     compared = None
     if run.retries == 0 and policy.simulated is not None:
-        foretold = foretell(run, policy, objectives, cost, arena.engine)
+        foretold = foretell(run, policy, objectives, cost, arena.engine, overhead_s)
         compared = compare(outcomes, objectives, foretold)
     return Kept(
         policy=policy.name,

@@ -29,7 +29,7 @@ def show(console: Console, kept: Sequence[Kept]) -> bool:
 
 def _goodput(kept: Sequence[Kept]) -> Table:
     tiers = [f"{tier.label}: good, first p50/p95, between p95" for tier in Tier]
-    table = Table("run", "policy", "offered/s", "good/s", *tiers, "tenants (Jain)", "failed")
+    table = Table("run", "policy", "offered/s", "good/s", *tiers, "tenants (Jain)", "left", "failed")
     for each in kept:
         found = each.figures
         table.add_row(
@@ -39,6 +39,7 @@ def _goodput(kept: Sequence[Kept]) -> Table:
             f"{found.good_per_s:.2f}",
             *(_of_tier(found.tiers[tier.label]) for tier in Tier),
             f"{found.fairness:.3f}",
+            f"{found.left}",
             f"{sum(found.failed.values())}",
         )
     return table
@@ -94,7 +95,7 @@ def _off(error: float | None) -> str:
     return "" if error is None else f" ({error:.0%} off)"
 
 
-def draw(plots: Plots, kept: Sequence[Kept]) -> None:
+def draw(plots: Plots, kept: Sequence[Kept], name: str = "arena") -> None:
     steady = [each for each in kept if each.run.endswith("x")]
     runs = list(dict.fromkeys(each.run for each in steady))
     policies = list(dict.fromkeys(each.policy for each in steady))
@@ -111,7 +112,7 @@ def draw(plots: Plots, kept: Sequence[Kept]) -> None:
     if any(foretold):
         series["objectives, foretold"] = foretold
     title = "Requests a second that kept their objectives, by what was offered of the capacity"
-    plots.bars("arena", title, "good requests/s", runs, series)
+    plots.bars(name, title, "good requests/s", runs, series)
 
 
 def keep(path: Path, kept: Sequence[Kept]) -> None:

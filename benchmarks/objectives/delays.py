@@ -11,6 +11,10 @@ from router.releases.manifest import entry_name
 LADDER_MS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 _SETTLE_WINDOWS = 12
 SLEEPER, MINILM = "sleeper", "minilm"
+_WORDS = (
+    *("water", "house", "train", "green", "small", "music", "river", "paper", "light", "north", "story"),
+    *("money", "world", "night", "south", "power", "table", "horse", "field", "voice", "glass", "stone"),
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ def _numbers(number: int) -> dict[str, Any]:
 
 
 def _text(number: int) -> str:
-    return " ".join(f"w{1000 + (number * 7 + place * 13) % 20_000}" for place in range(16))
+    """As long as what people type into a search box: a batch then costs little more than its first row."""
+    return " ".join(_WORDS[(number * 7 + place * 13) % len(_WORDS)] for place in range(5))
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class TierFigures:
-    """`good_share` is of what was offered; `service_share` of all the work that was done for anybody."""
+    """`good_share` is of what was offered; `service_share` of all the work that was done for anybody.
+
+    The time between the tokens of a request is its mean.
+    """
 
     offered: int
     good_per_s: float
@@ -53,7 +56,8 @@ class TierFigures:
 class Figures:
     """Of the requests of one run. What failed is neither answered nor refused in order.
 
-    `refusal_s` is how long it took to refuse at once; `refused_late` have waited before.
+    `refusal_s` is how long it took to refuse at once; `refused_late` have waited before, and `left` were
+    still waiting when the run was over.
     """
 
     offered_per_s: float
@@ -64,6 +68,7 @@ class Figures:
     refusal_s: Spread
     retry_after_s: Spread
     retry_jitter: float
+    left: int
     failed: Mapping[str, int]
     fairness: float
     least_served: float
@@ -113,7 +118,7 @@ def judge(
             good_per_s=sum(each.request.tier == tier.label for each in good) / length_s,
             good_share=sum(is_good(each, objectives) for each in mine) / max(1, len(mine)),
             first_token_s=Spread.of([each.first_token_s for each in mine if each.first_token_s is not None]),
-            inter_token_s=Spread.of([gap_s for each in mine for gap_s in each.gaps_s]),
+            inter_token_s=Spread.of([each.between_tokens_s for each in mine if each.between_tokens_s]),
             refused=sum(each.is_refused for each in mine),
             service_share=work / all_work_ms,
         )
@@ -130,6 +135,7 @@ def judge(
         ),
         retry_after_s=Spread.of([each.retry_after_s for each in refused if each.retry_after_s is not None]),
         retry_jitter=_jitter(refused),
+        left=sum(each.has_left for each in arrived),
         failed=Counter(_failure(each) for each in arrived if _failure(each)),
         fairness=fairness,
         least_served=least,
@@ -155,8 +161,8 @@ def _jitter(refused: Sequence[Outcome]) -> float:
 
 
 def _failure(outcome: Outcome) -> str:
-    """Nothing for what was answered, or refused with a time to come back."""
-    if outcome.is_refused or (outcome.status == 200 and not outcome.error):
+    """Nothing for what was answered, refused with a time to come back, or given up by its client."""
+    if outcome.is_refused or outcome.has_left or (outcome.status == 200 and not outcome.error):
         return ""
     return f"{outcome.status or 'no answer'} {outcome.error[:80]}"
 

@@ -57,7 +57,7 @@ class Compared:
 
 
 def foretell(
-    run: Run, policy: Policy, objectives: Objectives, cost: StepCost, engine: Engine
+    run: Run, policy: Policy, objectives: Objectives, cost: StepCost, engine: Engine, overhead_s: float
 ) -> dict[str, Any]:
     """The figures of the simulator, for a policy that it knows."""
     assert policy.simulated is not None
@@ -68,6 +68,7 @@ def foretell(
         command += [*_slo_options(objectives), "--cost", ",".join(f"{each:g}" for each in _numbers(cost))]
         command += ["--policy", policy.simulated, "--json"]
         command += ["--places", str(engine.places), "--kv-tokens", str(engine.kv_tokens)]
+        command += ["--overhead", f"{1000 * overhead_s:.1f}ms"]
         command += ["--step-tokens", str(engine.step_tokens), "--block-tokens", str(engine.block_tokens)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -92,13 +93,16 @@ def _numbers(cost: StepCost) -> tuple[float, ...]:
 
 def compare(outcomes: Sequence[Outcome], objectives: Objectives, foretold: Mapping[str, Any]) -> Compared:
     span_s = max(each.at_s for each in outcomes)
-    firsts: dict[str, list[float]] = {tier.label: [] for tier in Tier}
-    for each in outcomes:
-        if each.first_token_s is not None:
-            firsts[str(each.request.tier)].append(each.first_token_s)
     return Compared(
         sum(is_good(each, objectives) for each in outcomes) / span_s,
         foretold["goodput_per_s"],
-        {tier: percentile(sorted(values), 0.95) if values else None for tier, values in firsts.items()},
+        {tier.label: _p95_s([each for each in outcomes if each.request.tier == tier.label]) for tier in Tier},
         {each["tier"]: each["first_token_p95_s"] for each in foretold["tiers"]},
     )
+
+
+def _p95_s(outcomes: Sequence[Outcome]) -> float | None:
+    """None where many gave up: how long they would have waited was not seen."""
+    firsts = sorted(each.first_token_s for each in outcomes if each.first_token_s is not None)
+    left = sum(each.has_left and each.first_token_s is None for each in outcomes)
+    return percentile(firsts, 0.95) if firsts and left <= 0.01 * len(outcomes) else None

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import get_context
 
 import aiohttp
@@ -43,12 +43,17 @@ class Outcome:
     first_token_s: float | None = None
     ended_s: float | None = None
     tokens: int = 0
-    gaps_s: list[float] = field(default_factory=list)
+    last_token_s: float | None = None
     error: str = ""
 
     @property
     def is_refused(self) -> bool:
         return self.status == 503 and self.retry_after_s is not None
+
+    @property
+    def has_left(self) -> bool:
+        """It gave up, whatever would have become of it."""
+        return self.ended_s is None and not self.error
 
     @property
     def is_refused_late(self) -> bool:
@@ -58,9 +63,9 @@ class Outcome:
     @property
     def between_tokens_s(self) -> float | None:
         """On average over the answer."""
-        if self.first_token_s is None or self.ended_s is None or self.tokens < 2:
+        if self.first_token_s is None or self.last_token_s is None or self.tokens < 2:
             return None
-        return sum(self.gaps_s) / (self.tokens - 1)
+        return (self.last_token_s - self.first_token_s) / (self.tokens - 1)
 
 
 @dataclass(frozen=True)
@@ -168,7 +173,6 @@ async def _ask(
                 outcome.retry_after_s = told_s if exact_ms is None else float(exact_ms) / 1000
             outcome.error = (await response.text())[:300]
             return
-        latest_s = 0.0
         async for line in response.content:
             if not line.startswith(b"data: {"):
                 continue
@@ -180,9 +184,7 @@ async def _ask(
             if event["choices"] and event["choices"][0]["text"]:
                 if outcome.first_token_s is None:
                     outcome.first_token_s = now_s
-                else:
-                    outcome.gaps_s.append(now_s - latest_s)
-                latest_s = now_s
+                outcome.last_token_s = now_s
             if event.get("usage"):
                 outcome.tokens = event["usage"]["completion_tokens"]
         outcome.ended_s = time.perf_counter() - begin_s

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from router.tenancy.model import Limits
 
 _LIMITS = ("requests/min", "tokens/min", "at once", "budget a month", "weight", "most places")
+_UNSET = ("none", "none", "none", "none", "1", "100 %")
 tenants = typer.Typer(
     no_args_is_help=True, help="Organisations that use the models: make, limit, export, delete."
 )
@@ -77,25 +78,33 @@ def limit_cells(limits: Limits) -> tuple[object, ...]:
 def limit_tenant(
     tenant: str,
     key: Annotated[str | None, typer.Option(help="Limit this one key of the tenant instead.")] = None,
-    requests_per_min: Annotated[int | None, typer.Option(min=0)] = None,
-    request_burst: Annotated[int | None, typer.Option(min=0, help="[default: one minute's worth]")] = None,
-    tokens_per_min: Annotated[int | None, typer.Option(min=0)] = None,
-    token_burst: Annotated[int | None, typer.Option(min=0, help="[default: one minute's worth]")] = None,
-    concurrent_requests: Annotated[int | None, typer.Option(min=0)] = None,
-    monthly_budget: Annotated[float | None, typer.Option(min=0, help="In dollars.")] = None,
+    requests_per_min: Annotated[int | None, typer.Option(min=0, metavar="N")] = None,
+    request_burst: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="[default: one minute's worth]")
+    ] = None,
+    tokens_per_min: Annotated[int | None, typer.Option(min=0, metavar="N")] = None,
+    token_burst: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="[default: one minute's worth]")
+    ] = None,
+    concurrent_requests: Annotated[int | None, typer.Option(min=0, metavar="N")] = None,
+    monthly_budget: Annotated[float | None, typer.Option(min=0, metavar="N", help="In dollars.")] = None,
     soft: Annotated[bool, typer.Option(help="A budget that is only reported, never refused.")] = False,
     weight: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=1000,
-            help="Its part of a model that others want too, beside others'. [default: 1]",
+            metavar="N",
+            help="Its part of a model that others want too, beside theirs. [default: 1]",
         ),
     ] = None,
     slot_percent: Annotated[
         int | None,
         typer.Option(
-            min=1, max=100, help="The most of a model's places in the batch that it takes. [default: 100]"
+            min=1,
+            max=100,
+            metavar="N",
+            help="The most of a model's places in the batch that it takes. [default: 100]",
         ),
     ] = None,
     data_dir: DataDir = None,
@@ -125,7 +134,12 @@ def limit_tenant(
     show(
         f"Limits of {whose}",
         _LIMITS,
-        [["none" if cell in (None, "") else cell for cell in limit_cells(limits)]],
+        [
+            [
+                unset if cell in (None, "") else cell
+                for cell, unset in zip(limit_cells(limits), _UNSET, strict=True)
+            ]
+        ],
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Group
 from rich.table import Table
@@ -30,8 +30,8 @@ _STYLES = {
     Verdict.NOT_MEASURED: "yellow",
     Verdict.NO_OBJECTIVE: "dim",
 }
-_COLUMNS = ("tier", "", "objective", "p95", "p50", "attained", "samples", "verdict")
-_NUMBERS = range(2, 7)
+_COLUMNS = ("tier", "", "objective", "p95", "attained", "samples", "verdict")
+_NUMBERS = range(2, 6)
 _EXACT = 6
 # Where nothing was measured that could tell better.
 _USUAL_S = {Metric.FIRST_TOKEN: 0.5, Metric.INTER_TOKEN: 0.05, Metric.END_TO_END: 0.1}
@@ -52,7 +52,7 @@ def view(models: Sequence[ModelStandings], is_served: bool) -> RenderableType:
 
 def _title(model: ModelStandings) -> str:
     kind = "not served any more" if model.kind is None else model.kind.value
-    return f"{model.model} ({kind}): what 95 of 100 are to keep, beside the last 5 minutes"
+    return f"{model.model} ({kind}): what 95 of 100 are to keep, and kept in 5 minutes"
 
 
 def _body(model: ModelStandings) -> Iterator[RenderableType]:
@@ -64,9 +64,10 @@ def _body(model: ModelStandings) -> Iterator[RenderableType]:
 
 
 def _table(standings: Sequence[Standing]) -> Table:
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for number, column in enumerate(_COLUMNS):
-        table.add_column(column, justify="right" if number in _NUMBERS else "left")
+        justify: Literal["left", "right"] = "right" if number in _NUMBERS else "left"
+        table.add_column(column, justify=justify, no_wrap=column != "verdict")
     former: Tier | None = None
     for each in standings:
         table.add_row(
@@ -74,7 +75,6 @@ def _table(standings: Sequence[Standing]) -> Table:
             each.metric.words,
             told(each.objective_s, _EXACT) or "none",
             told(each.p95_s),
-            told(each.p50_s),
             "" if each.attained is None else _percent(each.attained),
             f"{each.samples:,}" if each.samples else "",
             Text(each.sentence, style=_STYLES[each.verdict]),

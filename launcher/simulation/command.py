@@ -25,83 +25,113 @@ INVENTED_COST = "12,0.12,0.25"
 def simulate(
     trace: Annotated[
         str,
-        typer.Option(help=f"A file of requests (CSV or JSON lines), or '{SYNTHETIC}' for a generated one."),
+        typer.Option(
+            metavar="FILE",
+            help=f"Requests as CSV or JSON lines, or '{SYNTHETIC}' for some that are made up.",
+        ),
     ],
     cost: Annotated[
         str | None,
         typer.Option(
-            help="What an engine's step takes: milliseconds as BASE,PREFILL_TOKEN,DECODE_SEQUENCE"
-            "[,KV_KILOTOKEN], a JSON file with them, or the address of a Triton's metrics, to take what the "
-            f"engine there has learned. [default: {INVENTED_COST}, which is invented]",
+            help="What an engine's step takes in ms, as BASE,PREFILL,DECODE[,KV]: always, for each prompt "
+            "token, each sequence and each 1,000 cached tokens; or a JSON file with them; or the address of "
+            f"Triton's metrics, for what the engine there has learned. [default: {INVENTED_COST}, invented]",
             metavar="COST",
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="With an address as cost: the Triton model of the engine there.")
+        str | None,
+        typer.Option(metavar="NAME", help="With an address as cost: the Triton model of the engine there."),
     ] = None,
     slo: Annotated[
         list[str] | None,
-        typer.Option(metavar="TIER=ttft:1s,itl:50ms", help="An objective, for each tier that has one."),
+        typer.Option(
+            metavar="TIER=TIMES",
+            help="What 95 of 100 are to keep, such as interactive=ttft:1s,itl:50ms (first token, token to "
+            "token); once for each tier.",
+        ),
     ] = None,
     rate: Annotated[
-        str, typer.Option(help="How many times as fast as in the trace; several separated by commas.")
+        str,
+        typer.Option(metavar="N,...", help="How many times as fast as in the trace; several with commas."),
     ] = "1",
     policy: Annotated[
-        str, typer.Option(help="Of objectives, first-come, cap; several separated by commas.")
+        str,
+        typer.Option(metavar="NAME,...", help="objectives, first-come or cap; several with commas."),
     ] = "objectives",
     cap: Annotated[
-        int, typer.Option(min=0, help="Of the policy `cap`, how many at a time. 0 is as many as there are.")
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Of the policy cap, how many at a time; 0: as many as there are places."
+        ),
     ] = 0,
     tiers: Annotated[
         str | None,
         typer.Option(
-            metavar="TIER:SHARE,...",
+            metavar="TIER:N,...",
             help="Tiers by chance for requests that have none, such as interactive:60,standard:30,batch:10. "
             "[default: standard]",
         ),
     ] = None,
-    engine_tiers: Annotated[
-        bool, typer.Option(help="Whether engines know the tiers, and serve better ones first.")
-    ] = True,
+    without_tiers: Annotated[
+        bool, typer.Option("--no-engine-tiers", help="Engines do not serve better tiers first.")
+    ] = False,
     tenant_tier: Annotated[
         list[str] | None, typer.Option(metavar="TENANT=TIER", help="All of a tenant's requests.")
     ] = None,
     weight: Annotated[
-        list[str] | None, typer.Option(metavar="TENANT=WEIGHT", help="[default: 1 for each]")
+        list[str] | None,
+        typer.Option(metavar="TENANT=N", help="A tenant's part beside others'. [default: 1 for each]"),
     ] = None,
-    replicas: Annotated[int, typer.Option(min=1, help="How many engines.")] = 1,
-    places: Annotated[int, typer.Option(min=1, help="An engine's max_batch_size.")] = 64,
-    step_tokens: Annotated[int, typer.Option(min=1, help="An engine's max_num_tokens.")] = 512,
+    replicas: Annotated[int, typer.Option(min=1, metavar="N", help="How many engines.")] = 1,
+    places: Annotated[
+        int, typer.Option(min=1, metavar="N", help="An engine's inflight_max_batch_size.")
+    ] = 64,
+    step_tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="An engine's inflight_max_step_tokens.")
+    ] = 512,
     kv_tokens: Annotated[
-        int, typer.Option(min=16, help="An engine's max_tokens_in_paged_kv_cache.")
+        int, typer.Option(min=16, metavar="N", help="An engine's max_tokens_in_paged_kv_cache.")
     ] = 40_960,
-    block_tokens: Annotated[int, typer.Option(min=1, help="An engine's tokens_per_block.")] = 16,
+    block_tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="An engine's inflight_tokens_per_block.")
+    ] = 16,
     whole_answers: Annotated[
-        bool, typer.Option("--whole-answers", help="The engine's policy is guaranteed_no_evict.")
+        bool,
+        typer.Option("--whole-answers", help="An engine's batch_scheduler_policy is guaranteed_no_evict."),
     ] = False,
     depth: Annotated[
-        int, typer.Option(min=1, max=2, help="How many steps may be under way: 1 on a CPU, 2 on a GPU.")
+        int,
+        typer.Option(min=1, max=2, metavar="N", help="Steps that may be under way: 1 on a CPU, 2 on a GPU."),
     ] = 2,
     context_tokens: Annotated[
-        int | None, typer.Option(min=2, help="Longer requests are shortened to it. [default: the cache]")
+        int | None,
+        typer.Option(
+            min=2, metavar="N", help="Longer requests are shortened to it. [default: 90 % of the cache]"
+        ),
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="What clients ask for at most. [default: what the trace says or generates]"),
+        typer.Option(min=1, metavar="N", help="What clients ask for at most. [default: as in the trace]"),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option(help="Repeat or cut the trace to this, such as 10m. [default: as it is]")
+        str | None,
+        typer.Option(metavar="TIME", help="Repeat or cut the trace to 10m or so. [default: as it is]"),
     ] = None,
     overhead: Annotated[
-        str, typer.Option(help="From the router's queue to the engine and back, for each request.")
+        str,
+        typer.Option(metavar="TIME", help="From the router's queue to the engine and back, a request."),
     ] = "15ms",
-    retries: Annotated[int, typer.Option(min=0, help="How often a client that is refused asks again.")] = 0,
+    retries: Annotated[
+        int, typer.Option(min=0, metavar="N", help="How often a client that is refused asks again.")
+    ] = 0,
     retry_after: Annotated[
-        str | None, typer.Option(help="How long it waits before. [default: as long as it is told to]")
+        str | None,
+        typer.Option(metavar="TIME", help="How long it waits before. [default: as it is told to]"),
     ] = None,
-    plots: Annotated[Path | None, typer.Option(help="A directory for plots (SVG).")] = None,
+    plots: Annotated[Path | None, typer.Option(metavar="DIR", help="Write plots (SVG) there.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    seed: Annotated[int, typer.Option(help="Of what is left to chance.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of what is left to chance.")] = 0,
 ) -> None:
     """Play a trace of requests through the router's admission and see what would become of it.
 
@@ -129,18 +159,23 @@ def simulate(
             ),
             replicas=replicas,
             objectives=reading.objectives(slo or []),
-            overhead_s=reading.duration_s(overhead),
+            overhead_s=reading.duration_s("--overhead", overhead),
             cap=cap,
-            tells_tiers=engine_tiers,
-            retries=Retries(retries, None if retry_after is None else reading.duration_s(retry_after)),
+            tells_tiers=not without_tiers,
+            retries=Retries(
+                retries, None if retry_after is None else reading.duration_s("--retry-after", retry_after)
+            ),
             weights={
                 name: reading.numbers("--weight", value)[0]
                 for name, value in reading.by_name("--weight", weight or []).items()
             },
         )
         requests = _trace(trace, seed, context_tokens or kv_tokens * 9 // 10, max_tokens)
-        requests = _with_tiers(requests, tiers, reading.by_name("--tenant-tier", tenant_tier or []), seed)
-        lasting_s = None if duration is None else reading.duration_s(duration)
+        of_tenants = reading.by_name("--tenant-tier", tenant_tier or [])
+        for option, named in (("--tenant-tier", of_tenants), ("--weight", scenario.weights)):
+            reading.check_tenants(option, named, {each.tenant for each in requests.requests})
+        requests = _with_tiers(requests, tiers, of_tenants, seed)
+        lasting_s = None if duration is None else reading.duration_s("--duration", duration)
         rates, admissions = reading.numbers("--rate", rate), reading.admissions(policy)
     except (reading.Mistake, TraceError) as error:
         print(f"inflight: {error}", file=sys.stderr)
@@ -212,7 +247,7 @@ def _show(
     else:
         clamped = f", {trace.clamped} of them shortened" if trace.clamped else ""
         console = Console(highlight=False)
-        console.width = max(console.width, showing.LEAST_WIDTH)
+        console.width = max(console.width, showing.LEAST_WIDTH)  # lines may break, but not be cut short
         console.print(f"{trace.name}: {len(trace.requests)} requests{clamped}", markup=False)
         console.print(showing.tables(all_figures))
     if directory is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from launcher.simulation.scenario import MODEL, Admission
@@ -28,14 +29,14 @@ class Mistake(ValueError):
     """What was typed cannot be used."""
 
 
-def duration_s(text: str) -> float:
+def duration_s(option: str, text: str) -> float:
     found = re.fullmatch(r"([\d.]+)\s*(us|ms|s|m)", text.strip())
     try:
         if found is not None:
             return float(found[1]) * _UNITS_S[found[2]]
     except ValueError:
         pass
-    raise Mistake(f"{text!r} is no duration; such as 500ms, 1.5s or 2m")
+    raise Mistake(f"{option}: {text!r} is no duration; allowed: a number with us, ms, s or m, such as 1.5s")
 
 
 def objectives(texts: Sequence[str]) -> dict[Tier, Objective]:
@@ -47,8 +48,9 @@ def objectives(texts: Sequence[str]) -> dict[Tier, Objective]:
         for term in filter(None, terms.split(",")):
             metric, _, value = term.partition(":")
             if metric not in _METRICS:
-                raise Mistake(f"--slo {text}: {metric!r} is none of ttft, itl")
-            values[_METRICS[metric]] = duration_s(value)
+                allowed = "ttft (first token), itl (token to token)"
+                raise Mistake(f"--slo {text}: there is no {metric!r}; allowed: {allowed}")
+            values[_METRICS[metric]] = duration_s(f"--slo {text}", value)
         if not values:
             raise Mistake(f"--slo {text}: expected TIER=ttft:1s,itl:50ms, or one of the two")
         try:
@@ -89,9 +91,20 @@ def by_name(option: str, texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.rpartition("=")
         if not equals or not value:
-            raise Mistake(f"{option} {text}: expected TENANT=...")
+            raise Mistake(f"{option} {text}: expected TENANT=VALUE")
         found[name] = value
     return found
+
+
+def check_tenants(option: str, named: Iterable[str], there: set[str]) -> None:
+    """That all of them are in the trace, or else nothing would come of it."""
+    for name in named:
+        if name not in there:
+            some = ", ".join(sorted(there - {""})[:5])
+            raise Mistake(
+                f"{option}: there is no tenant {name!r} in the trace; there are {some or 'none'}"
+                f"{', ...' if len(there) > 5 else ''}"
+            )
 
 
 def tier_shares(text: str) -> dict[str, float]:
@@ -111,14 +124,15 @@ def tier_shares(text: str) -> dict[str, float]:
 def cost(text: str, model: str | None = None) -> StepCost:
     """Four numbers, a JSON file with them, or the address of a Triton server's metrics."""
     if text.startswith(("http://", "https://")):
-        return _cost_of_metrics(text, model)
+        has_path = urlsplit(text).path not in ("", "/")
+        return _cost_of_metrics(text if has_path else f"{text.rstrip('/')}/metrics", model)
     if Path(text).is_file():
         return _cost_of_file(Path(text))
     parts = text.split(",")
     if len(parts) not in (3, 4):
         raise Mistake(
-            f"--cost {text}: expected a file, the address of Triton's metrics, or milliseconds as "
-            "BASE,PREFILL_TOKEN,DECODE_SEQUENCE[,KV_KILOTOKEN]"
+            f"--cost {text}: there is no such file; allowed: a file, the address of Triton's metrics, or "
+            "milliseconds as BASE,PREFILL,DECODE[,KV]"
         )
     return _step_cost(text, dict(zip(_COEFFICIENTS, parts, strict=False)))
 
@@ -144,7 +158,8 @@ def _cost_of_metrics(url: str, model: str | None) -> StepCost:
         with urlopen(url, timeout=5) as answer:
             text = answer.read().decode()
     except (OSError, ValueError) as error:
-        raise Mistake(f"--cost {url}: {error}") from None
+        why = getattr(error, "reason", error)
+        raise Mistake(f"--cost {url}: {why}; allowed: the metrics address that `inflight up` says") from None
     costs: dict[str, dict[str, str]] = {}
     for labels, value in _SERIES.findall(text):
         named = dict(_LABEL.findall(labels))
@@ -155,9 +170,10 @@ def _cost_of_metrics(url: str, model: str | None) -> StepCost:
         )
     found = costs.get(model, {}) if model is not None else next(iter(costs.values()), {})
     if not found:
-        raise Mistake(
-            f"--cost {url}: no such engine there tells its step cost; it needs some steps to learn it"
-        )
+        there = f"there are: {', '.join(sorted(costs))}" if costs else "is it that of Triton's metrics?"
+        raise Mistake(f"--cost {url}: {model or 'an engine'} does not tell its step cost there; {there}")
+    if not float(found.get("base", 0)):
+        raise Mistake(f"--cost {url}: the engine has not learned what its steps take; send it some requests")
     return _step_cost(url, {name: found[_long(name)] for name in _COEFFICIENTS if _long(name) in found})
 
 

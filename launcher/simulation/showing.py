@@ -22,24 +22,29 @@ if TYPE_CHECKING:
     from launcher.simulation.simulation import Moment
 
 _TENANTS_SHOWN = 8
-# The widest of the tables: a narrower terminal breaks their lines, which is better than to cut them short.
-LEAST_WIDTH = 130
+# The widest of the tables.
+LEAST_WIDTH = 80
 
 
 def tables(all_figures: Sequence[Figures]) -> RenderableType:
-    parts: list[RenderableType] = [_overview(all_figures), _tiers(all_figures)]
+    parts: list[RenderableType] = [_overview(all_figures), _engines(all_figures)]
+    parts += [_tiers(each) for each in all_figures]
     last = all_figures[-1]
     if len(last.tenants) > 1:
         parts.append(_tenants(last))
     return Group(*parts)
 
 
+def _table(title: str, headings: Sequence[str], texts: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in texts else "right", no_wrap=True)
+    return table
+
+
 def _overview(all_figures: Sequence[Figures]) -> Table:
-    table = Table(title="Requests a second that kept their objectives", title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("rate", "admission", "offered/s", "goodput/s", "good", "refused", "tokens/s", "batch"):
-        table.add_column(heading, justify="left" if heading == "admission" else "right")
-    for heading in ("busy", "fairness", "foretold", "drain"):
-        table.add_column(heading, justify="right")
+    headings = ("rate", "policy", "offered/s", "goodput/s", "good", "refused", "fairness", "foretold")
+    table = _table("Requests a second that kept their objectives", headings, texts=("policy",))
     for each in all_figures:
         table.add_row(
             f"{each.rate:g}",
@@ -48,45 +53,50 @@ def _overview(all_figures: Sequence[Figures]) -> Table:
             f"{each.goodput_per_s:.2f}",
             _percent(each.good / max(each.offered, 1)),
             _percent(each.refused / max(each.offered, 1)),
-            f"{each.tokens_per_s:.0f}",
-            f"{each.mean_batch:.1f}",
-            _percent(each.busy_share),
             f"{each.fairness:.2f}",
             "-" if each.covered_share is None else _percent(each.covered_share),
+        )
+    return table
+
+
+def _engines(all_figures: Sequence[Figures]) -> Table:
+    table = _table("Engines", ("rate", "policy", "busy", "batch", "tokens/s", "drain"), texts=("policy",))
+    for each in all_figures:
+        table.add_row(
+            f"{each.rate:g}",
+            each.admission,
+            _percent(each.busy_share),
+            f"{each.mean_batch:.1f}",
+            f"{each.tokens_per_s:.0f}",
             "-" if each.drain_peak_s is None else f"{each.drain_peak_s:.0f} s",
         )
     return table
 
 
-def _tiers(all_figures: Sequence[Figures]) -> Table:
-    table = Table(title="By tier", title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("rate", "admission", "tier", "offered", "good", "refused", "first token p50", "p95"):
-        table.add_column(heading, justify="left" if heading in ("admission", "tier") else "right")
-    for heading in ("inter-token p50", "p95", "of the work"):
-        table.add_column(heading, justify="right")
-    for each in all_figures:
-        for tier in each.tiers:
-            table.add_row(
-                f"{each.rate:g}",
-                each.admission,
-                tier.tier,
-                str(tier.offered),
-                _percent(tier.good_share),
-                _percent(tier.refused / max(tier.offered, 1)),
-                _time(tier.first_token_p50_s),
-                _time(tier.first_token_p95_s),
-                _time(tier.inter_token_p50_s),
-                _time(tier.inter_token_p95_s),
-                _percent(tier.work_share),
-            )
+def _tiers(figures: Figures) -> Table:
+    title = f"Tiers at rate {figures.rate:g} ({figures.admission})"
+    # Two headings are one over two columns: first token, and inter-token.
+    pairs = ("first\np50", "token\np95", "inter-\np50", "token\np95")
+    table = _table(title, ("tier", "offered", "good", "refused", *pairs, "of the\nwork"), texts=("tier",))
+    for tier in figures.tiers:
+        table.add_row(
+            tier.tier,
+            str(tier.offered),
+            _percent(tier.good_share),
+            _percent(tier.refused / max(tier.offered, 1)),
+            _time(tier.first_token_p50_s),
+            _time(tier.first_token_p95_s),
+            _time(tier.inter_token_p50_s),
+            _time(tier.inter_token_p95_s),
+            _percent(tier.work_share),
+        )
     return table
 
 
 def _tenants(figures: Figures) -> Table:
     title = f"Tenants with most of the work at rate {figures.rate:g} ({figures.admission})"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("tenant", "offered", "good", "of the work", "of its fair share"):
-        table.add_column(heading, justify="left" if heading == "tenant" else "right")
+    headings = ("tenant", "offered", "good", "of the work", "of its fair share")
+    table = _table(title, headings, texts=("tenant",))
     for tenant in figures.tenants[:_TENANTS_SHOWN]:
         table.add_row(
             tenant.tenant or "-",

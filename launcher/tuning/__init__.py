@@ -8,7 +8,7 @@ from launcher.tuning import commands
 
 tune = typer.Typer(
     no_args_is_help=True,
-    help="Queue delays, which follow the objectives (`inflight slo`): why they are what they are.",
+    help="What follows from the objectives (`inflight slo`), and why: queue delays and steps of engines.",
 )
 tune.command("explain")(commands.explain)
 tune.command("history")(commands.history)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.administration.office import AsJson, Config, DataDir, moment, show, show_json
+from launcher.administration.office import AsJson, Config, DataDir, show_json
 from launcher.objectives.desk import opened_store
 from launcher.releases.desk import ModelName, model_named
 
@@ -34,7 +34,11 @@ def _office(data_dir: Path | None, config: Path | None) -> Iterator[tuple[Store,
 def explain(
     model: OneOrAll = None, as_json: AsJson = False, data_dir: DataDir = None, config: Config = None
 ) -> None:
-    """What is in force, what was measured, and what was decided and why, by the last window."""
+    """What is in force, what was measured, and what was decided and why.
+
+    Of each Triton model that gathers batches, its queue delay by the last window; of each engine, the limits
+    of its steps, which it sets itself before each step, and what it has learned that a step takes.
+    """
     with _office(data_dir, config) as (store, office):
         from launcher.releases.control import NOBODY_ACTS, somebody_is_in_control
         from launcher.tuning.explaining import print_explanation
@@ -54,7 +58,7 @@ def explain(
 
 def history(
     model: OneOrAll = None,
-    most: Annotated[int, typer.Option(min=1)] = 50,
+    most: Annotated[int, typer.Option(min=1, metavar="N", help="How many changes.")] = 50,
     as_json: AsJson = False,
     data_dir: DataDir = None,
     config: Config = None,
@@ -68,10 +72,10 @@ def history(
     if not found:
         print(f"No queue delay{'' if model is None else f' of {model}'} was changed yet.")
         return
-    rows = (
-        (moment(each.at_s), each.release, each.triton_model, each.action, each.sentence) for each in found
-    )
-    show("History", ("when (UTC)", "release", "Triton model", "what", "why"), rows)
+    from launcher.tuning.explaining import change
+
+    for each in found:
+        print(change(each))
 
 
 def pause(model: ModelName, data_dir: DataDir = None, config: Config = None) -> None:

@@ -17,6 +17,8 @@ from python_backend.engine.checkpoint.safetensors_files import read_json
 
 # Enough rows for a matrix product at full speed, few enough for its results to stay in a core's cache.
 SLICE_TOKENS = 256
+# Fewer, where there are threads that would have nothing to do; each slice reads all weights once, though.
+LEAST_SLICE_TOKENS = 16
 _MODULES = ("Transformer", "Pooling", "Normalize")
 _POOLING = "pooling_mode_"
 _MEAN = f"{_POOLING}mean_tokens"
@@ -29,6 +31,7 @@ class EmbeddingModel:
         self._encoder = encoder
         self.word_pieces = word_pieces
         self.dimensions = encoder.config.hidden
+        self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "embeddings") if threads > 1 else None
 
     @classmethod
@@ -48,7 +51,7 @@ class EmbeddingModel:
         """One vector of length 1 for each text, given as ids with their special tokens."""
         if not texts:
             return np.empty((0, self.dimensions), np.float32)
-        slices = list(slices_of([len(text) for text in texts]))
+        slices = list(slices_of([len(text) for text in texts], self._threads))
         chosen = [[texts[index] for index in indices] for indices in slices]
         run = map if self._pool is None or len(slices) == 1 else self._pool.map
         vectors = np.empty((len(texts), self.dimensions), np.float32)
@@ -61,12 +64,14 @@ class EmbeddingModel:
             self._pool.shutdown()
 
 
-def slices_of(lengths: Sequence[int]) -> Iterator[list[int]]:
+def slices_of(lengths: Sequence[int], threads: int = 1) -> Iterator[list[int]]:
     """Texts that are computed together, by index: the short ones first, those of one length side by side."""
+    share = -(-sum(lengths) // threads)
+    most = min(max(share, LEAST_SLICE_TOKENS), SLICE_TOKENS)
     taken: list[int] = []
     tokens = 0
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if taken and tokens + lengths[index] > SLICE_TOKENS:
+        if taken and tokens + lengths[index] > most:
             yield taken
             taken, tokens = [], 0
         taken.append(index)

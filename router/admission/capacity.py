@@ -41,15 +41,20 @@ class BatchShape:
 
 
 def of_engines(reports: Sequence[EngineReport | None]) -> Capacity:
-    """Of open replicas; where there is none, or one that says nothing, the fleet alone decides."""
+    """Of open replicas of one release; where none of them says anything, the fleet alone decides.
+
+    One that is silent, as it has just come back, is like the others: they run the same files.
+    """
     known = [report for report in reports if report is not None]
-    if not known or len(known) < len(reports):
+    if not known:
         return UNKNOWN if not reports else replace(UNKNOWN, replicas=len(reports))
     costs = [report.learned.cost for report in known if report.learned is not None]
+    places = sum(report.max_batch_size for report in known)
+    kv_tokens = sum(report.total_blocks * report.tokens_per_block for report in known)
     return Capacity(
-        replicas=len(known),
-        places=max(sum(report.max_batch_size for report in known), 1),
-        kv_tokens=sum(report.total_blocks * report.tokens_per_block for report in known),
+        replicas=len(reports),
+        places=max(places * len(reports) // len(known), 1),
+        kv_tokens=kv_tokens * len(reports) // len(known) or None,  # one without a cache is not limited by it
         block_tokens=max(report.tokens_per_block for report in known),
         holds_whole_answers=any(report.holds_whole_answers for report in known),
         step_tokens=max(min(report.max_step_tokens for report in known), 1),
@@ -60,7 +65,9 @@ def of_engines(reports: Sequence[EngineReport | None]) -> Capacity:
 def of_batches(replicas: int, shape: BatchShape | None, cost: BatchCost | None) -> Capacity:
     if replicas == 0 or shape is None:
         return replace(UNKNOWN, replicas=max(replicas, 1))
-    return Capacity(replicas, min(shape.places * replicas, UNLIMITED), batch=cost)
+    # What Triton measures of one that answers on and on is how soon it returned, not what it took.
+    known = None if shape.is_decoupled else cost
+    return Capacity(replicas, min(shape.places * replicas, UNLIMITED), batch=known)
 
 
 def with_places(capacity: Capacity, places: int) -> Capacity:

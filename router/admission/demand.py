@@ -25,7 +25,8 @@ class Demand:
     `prompt_tokens` are those that have to be computed, `max_tokens` the most that may be generated for all
     its sequences together (0 for models of fixed cost, whose `sequences` are rows). At `deadline_s` its first
     token, or its whole answer where the cost is fixed, has to be there. One that `is_strict` was set by the
-    client: it is not moved for a prompt that takes longer than that even on an idle engine.
+    client: it is not moved for a prompt that takes longer than that even on an idle engine. `rows` are all
+    that a model of fixed cost is to compute for it, where they are more than its places.
     """
 
     tenant: str
@@ -36,6 +37,7 @@ class Demand:
     arrived_s: float
     deadline_s: float
     is_strict: bool = False
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

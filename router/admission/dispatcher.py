@@ -2,7 +2,8 @@
 
 A request is refused at once when its first token would come too late, so that the engine computes nothing
 that nobody waits for any more. Else it waits, in fair turns, until the engine has a place and the cache that
-it is expected to need; nothing is preempted for it. When its turn comes its deadline is looked at again.
+it is expected to need; nothing is preempted for it. When its turn comes its deadline is looked at again. A
+tenant that has much under way leaves the last of the room to those that have less.
 
 One whose turn it is but which does not fit yet is set aside. Smaller ones may pass it for a short while; then
 what becomes free is kept for it, so it cannot starve. Only better tiers within their guarantee still pass.
@@ -21,6 +22,7 @@ from router.admission.forecast import Engine, Forecaster
 from router.admission.neighbours import Neighbours
 from router.admission.place import Place, PlaceState, Wait
 from router.admission.pricing import kv_need, least_kv, per_sequence
+from router.admission.restraint import Restraint
 from router.admission.room import Room
 from router.admission.signals import Faded, Load, Risk, Scaling, Signals
 from router.admission.under_way import UnderWay
@@ -62,6 +64,8 @@ class Dispatcher:
         self._room = Room(settings.tier_weights, settings.borrow_cap, settings.kv_share)
         self._turns = Turns(shares, settings.tier_weights)
         self._under_way = UnderWay(self._room, self._turns, lengths)
+        self._patience_s: dict[Tier, float] = {}
+        self._restraint = Restraint(self._room, self._turns, self._under_way, self._patience_s)
         self._forecaster = Forecaster()
         self._deadlines: list[tuple[float, int, Place]] = []
         self._number = 0
@@ -69,7 +73,6 @@ class Dispatcher:
         self._held_since_s = 0.0
         self._neighbours = Neighbours()
         self._risk = [Risk() for _ in Tier]
-        self._patience_s: dict[Tier, float] = {}
         self._offered = Faded()
         self._scaling = Scaling()
 
@@ -90,6 +93,8 @@ class Dispatcher:
             return refusal
         if place.wait is not Wait.NONE:
             self._neighbours.waits(demand.tenant, now_s)
+        if place.wait is Wait.HELD_BACK:
+            self._neighbours.spared(now_s)
         self._turns.join(place)
         self._expire_at(place)
         return place
@@ -202,13 +207,16 @@ class Dispatcher:
             return None
         demand, room = place.demand, self._room
         lane = self._turns.lanes[demand.tier]
-        is_held_back = self._is_held_back(place)
-        is_free = not is_held_back and room.fits(place) and room.is_open(demand.tier)
+        lacking = self._restraint.lacking(place)
+        is_free = lacking <= 0 and self._held is None and room.fits(place) and room.is_open(demand.tier)
         queue = self._turns.queue_for(place)
         if queue.own_us or not is_free or self._turns.is_at_limit(place):
-            place.wait = Wait.BEHIND_OWN if queue.own_us or is_held_back else Wait.BEHIND_OTHERS
+            place.wait = Wait.BEHIND_OWN if queue.own_us else Wait.BEHIND_OTHERS
             self._under_way.look(now_s)
         part = room.part_of(place)
+        if lacking > 0:
+            place.wait = Wait.HELD_BACK
+            part = min(max(part, lacking / room.capacity.places), 1.0)
         engine = self._engine()
         away_s = self._forecaster.foretell(place, engine, queue, part, now_s)
         assert place.forecast_late_s is not None
@@ -220,7 +228,8 @@ class Dispatcher:
         if excess_s <= 0:
             return None
         self._forecaster.refused(place)
-        message = "the first token would come too late: the model is busy"
+        late = "too late for its own deadline" if demand.is_strict else "too late: the model is busy"
+        message = f"the first token would come {late}"
         return Refused(Reason.BUSY, message, max(excess_s, away_s))
 
     def _engine(self) -> Engine:
@@ -268,7 +277,7 @@ class Dispatcher:
         )
 
     def _fits_or_is_held(self, place: Place) -> bool:
-        if self._is_held_back(place):
+        if self._restraint.holds_back(place):
             return False
         if self._room.fits(place):
             return True
@@ -277,12 +286,7 @@ class Dispatcher:
         return False
 
     def _may_begin(self, place: Place) -> bool:
-        return self._room.fits(place) and not self._is_held_back(place)
-
-    def _is_held_back(self, place: Place) -> bool:
-        """Whether what is left is for tenants that have less."""
-        to_leave = self._turns.to_leave(place)
-        return to_leave > 0 and self._room.left_places - self._room.size_of(place) < to_leave
+        return self._room.fits(place) and not self._restraint.holds_back(place)
 
     def _is_lost(self, place: Place, now_s: float) -> bool:
         """Looks at its deadline once more before anything is computed for it."""

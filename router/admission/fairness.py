@@ -185,17 +185,17 @@ class Turns:
             own_us, weight, of_all = tenant.waiting_us, tenant.weight, lane.waiting_weight
         lead = 0.0 if tenant is None else max(tenant.counter - lane.level, 0.0)
         others_here = lane.waiting_tenants - (own_us > 0)
-        others = sum(other.weight for other in self.lanes if other is not lane and other.waiting)
+        lead_us, most_share = self._lead_us(lane)
         return Queue(
             tier_us=lane.waiting_us,
             own_us=own_us,
             round_us=others_here * lane.waiting_us / max(lane.waiting, 1),
             weight=weight,
             weight_of_all=of_all,
-            lead_us=self._lead_us(lane),
+            lead_us=lead_us,
             own_lead_us=lead * (of_all - weight),
             guarantee=lane.weight,
-            most_share=lane.weight / (lane.weight + others),
+            most_share=most_share,
         )
 
     def check(self, running: list[Place]) -> None:
@@ -212,15 +212,17 @@ class Turns:
             assert name in self._held_by
             assert all(not tenant.is_listed or not tenant.queue for _, tenant in entries)
 
-    def _lead_us(self, lane: Lane) -> float:
-        """What the others get before it is this tier's turn again, counting what it has under way."""
+    def _lead_us(self, lane: Lane) -> tuple[float, float]:
+        """What others get before it is this tier's turn again, counting what it has under way; its share."""
         mine = lane.counter + lane.running_us / lane.weight
-        lead_us = 0.0
+        lead_us, weights = 0.0, lane.weight
         for other in self.lanes:
             if other is not lane and other.waiting:
                 theirs = other.counter + other.running_us / other.weight
-                lead_us += max(mine - theirs, 0.0) * other.weight
-        return lead_us
+                weights += other.weight
+                if mine > theirs:
+                    lead_us += (mine - theirs) * other.weight
+        return lead_us, lane.weight / weights
 
     def _least_counter(self) -> float:
         waiting = [lane.counter for lane in self.lanes if lane.waiting]

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from router.admission.demand import Reason
 from router.metric_values import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
     from python_backend.wire.tiers import Tier
+    from router.admission.demand import Reason
     from router.admission.gate import Gate
     from router.admission.gates import Gates
     from router.admission.place import Place
@@ -52,15 +52,9 @@ class BusyRatio:
 
 
 class AdmissionFigures(Collector):
-    """Counts what gates tell it, and asks them when somebody asks it.
+    """Counts what gates tell it, and asks them when somebody asks it."""
 
-    `on_late` is told of requests that were turned away because they would have come too late.
-    """
-
-    def __init__(
-        self, registry: CollectorRegistry, on_late: Callable[[str, Tier], None] = lambda model, tier: None
-    ) -> None:
-        self._on_late = on_late
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._refused = Counter(
             "inflight_refused_requests",
             "Refused by admission: busy (at once), too_late (after waiting), too_large.",
@@ -87,8 +81,6 @@ class AdmissionFigures(Collector):
 
     def refused(self, gate: Gate, tier: Tier, reason: Reason) -> None:
         self._refused.labels(gate.model, tier.label, reason.value).inc()
-        if reason is not Reason.TOO_LARGE:
-            self._on_late(gate.model, tier)
 
     def heard(self, gate: Gate, place: Place, now_s: float) -> None:
         if (covered := place.was_covered) is not None:
@@ -107,8 +99,11 @@ class AdmissionFigures(Collector):
                 log.exception("admission could not be looked at")
 
     def look(self) -> None:
-        for gate in () if self._gates is None else self._gates.all:
+        gates = () if self._gates is None else self._gates.all
+        for gate in gates:
             self._look_for_noise(gate)
+        for former in self._noisy.keys() - {(gate.model, gate.release) for gate in gates}:
+            del self._noisy[former]
         replicas = list(self._replicas())
         for replica in replicas:
             self._look_at(replica)

@@ -25,6 +25,8 @@ _LEAST_FACTOR, _MOST_FACTOR = log(0.2), log(10.0)
 # A factor's step, in logarithms: a hundred answers move it by a half at most.
 _STEP, _FIRST_STEP = 0.04, 0.3
 _FLOW_S = 5.0
+# What is thought of forecasts before any has come true: turns are harder to foretell than the engine is.
+_FIRST_LATE = {Wait.NONE: 1.3, Wait.BEHIND_OTHERS: 1.6, Wait.BEHIND_OWN: 1.3, Wait.HELD_BACK: 2.0}
 
 
 def prefill_s(
@@ -34,25 +36,33 @@ def prefill_s(
     step = capacity.step
     if step is None:
         return 0.0
-    replicas = max(capacity.replicas, 1)
+    replicas = capacity.replicas or 1  # conditions are twice as fast as max and min, and this is asked often
     running = sequences / replicas
     tokens = prompt_tokens + ahead_tokens / replicas
     others_ms = step.decode_sequence_ms * running + step.kv_kilotoken_ms * kv_tokens / replicas / 1000
-    room = max(capacity.step_tokens - running, capacity.step_tokens / 4, 1.0)
-    steps = max(ceil(tokens / room), 1)
+    room = capacity.step_tokens - running
+    if room * 4 < capacity.step_tokens or room < 1.0:
+        room = max(capacity.step_tokens / 4, 1.0)
+    steps = ceil(tokens / room) or 1
     under_way_ms = (step.base_ms + others_ms) / 2 if sequences else 0.0
     return (under_way_ms + steps * (step.base_ms + others_ms) + step.prefill_token_ms * tokens) / 1000
 
 
 def batches_s(capacity: Capacity, rows: int, ahead_rows: int) -> float:
-    """Until rows are computed behind others, in batches of the most that one takes."""
+    """Until rows are computed behind others, in batches of the most that one takes.
+
+    Half of those ahead are being computed, and half of that is done; the others wait with these.
+    """
     cost = capacity.batch
     if cost is None:
         return 0.0
     replicas = max(capacity.replicas, 1)
     most = max(capacity.places // (_BATCHES_UNDER_WAY * replicas), 1)
-    full, rest = divmod(rows + ceil(ahead_rows / replicas), most)
-    return (full * cost.batch_ms(most) + (cost.batch_ms(rest) if rest else 0.0)) / 1000
+    ahead = ceil(ahead_rows / replicas)
+    computed = min(ahead // 2, most)
+    full, rest = divmod(rows + ahead - computed, most)
+    under_way_ms = cost.batch_ms(computed) / 2 if ahead else 0.0
+    return (under_way_ms + full * cost.batch_ms(most) + (cost.batch_ms(rest) if rest else 0.0)) / 1000
 
 
 @dataclass(slots=True)  # not frozen: one is made for each request, which would take thrice as long
@@ -150,7 +160,7 @@ class Factors:
 
     def __init__(self) -> None:
         self._usual = [[Quantile(0.5, 1.0) for _ in Tier] for _ in Wait]
-        self._late = [[Quantile(0.9, 1.3) for _ in Tier] for _ in Wait]
+        self._late = [[Quantile(0.9, _FIRST_LATE[wait]) for _ in Tier] for wait in Wait]
 
     def usual(self, tier: Tier, wait: Wait) -> float:
         return self._usual[wait][tier].value

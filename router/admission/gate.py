@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -57,6 +58,7 @@ class Gate:
         self.is_fixed_cost = is_fixed_cost
         self.capacity = UNKNOWN
         self.open_count = 0  # turns that have not ended
+        self.taken_places = 0  # by those whose turn has come
         self._policy = policy
         self._watcher = watcher
         self.clock = clock
@@ -84,7 +86,7 @@ class Gate:
         The client's own deadline counts where it is sooner.
         """
         now_s = self.clock()
-        estimated = need.prompt_tokens
+        estimated, rows = need.prompt_tokens, max(need.rows, need.sequences)
         prompt_tokens = 0 if self.is_fixed_cost else int(estimated * self._tokens_ratio)
         need = fitted(Need(prompt_tokens, need.completion_tokens, need.sequences), self.capacity)
         demand = Demand(
@@ -96,6 +98,7 @@ class Gate:
             record.arrived_s,
             min(deadline_s, record.deadline_s),
             is_strict=record.deadline_s < deadline_s,
+            rows=rows if self.is_fixed_cost else 0,
         )
         place = self._policy.offer(demand, record, now_s)
         if isinstance(place, Refused):
@@ -130,6 +133,8 @@ class Gate:
     def end(self, place: Place, finished: bool) -> None:
         now_s = self.clock()
         self.open_count -= 1
+        if place.is_running:
+            self.taken_places -= place.sequences
         self._policy.end(place, now_s, finished)
         if self._waiting:
             self._hand_on(now_s)
@@ -151,6 +156,8 @@ class Gate:
 
     def _hand_on(self, now_s: float) -> None:
         for place in self._policy.hand_on(now_s):
+            if place.is_running:
+                self.taken_places += place.sequences
             found = self._waiting.get(place)
             if found is not None and not found[0].done():
                 found[0].set_result(None)
@@ -168,6 +175,8 @@ class Gate:
     def _refusal(self, tier: Tier, refused: Refused) -> InflightError:
         if self._watcher is not None:
             self._watcher.refused(self, tier, refused.reason)
+        if self.is_fixed_cost:  # it answers once, and whole
+            refused = replace(refused, message=refused.message.replace("first token", "answer"))
         return refusal_error(refused, random.random())
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.admission.capacity import UNKNOWN, BatchShape, of_batches, of_engines, with_places
+from router.admission.capacity import UNKNOWN, UNLIMITED, BatchShape, of_batches, of_engines, with_places
 from router.admission.gate import Gate
 from router.fleet.control import ControlError
 from router.releases.manifest import Kind
@@ -38,7 +39,11 @@ _SPARE_UP_TO = 0.8
 
 
 class Gates:
-    """One a router. `batch_cost_of` tells, by the name of a release, what was learned of a fixed cost."""
+    """One a router. `batch_cost_of` tells, by the name of a release, what was learned of a fixed cost.
+
+    `is_served` tells of a model and its release whether that stays: one that goes is given all that waits for
+    it at once, for Triton finishes what it has before it unloads a model, and knows of nothing else.
+    """
 
     def __init__(
         self,
@@ -55,6 +60,7 @@ class Gates:
         self._objective_of = objective_of
         self._places = places
         self.batch_cost_of = batch_cost_of
+        self.is_served: Callable[[str, str], bool] = lambda model, release: True
         self._watcher = watcher
         self._clock = clock
         self._gates: dict[tuple[str, str], Gate] = {}
@@ -78,7 +84,7 @@ class Gates:
             is_fixed_cost = replicas is not None and replicas.manifest.kind is not Kind.TEXT
             found = Gate(model, release, self._new_policy(), is_fixed_cost, self._watcher, self._clock)
             self._gates[model, release] = found
-            found.resize(self._capacity(replicas))
+            found.resize(self._capacity(replicas, UNKNOWN))
         return found
 
     def has_room(self, model: str, *releases: str) -> bool:
@@ -86,7 +92,7 @@ class Gates:
         for release in releases:
             gate = self._gates.get((model, release))
             if gate is not None and (
-                gate.waiting_count or gate.signals().running > _SPARE_UP_TO * gate.capacity.places
+                gate.waiting_count or gate.taken_places > _SPARE_UP_TO * gate.capacity.places
             ):
                 return False
         return True
@@ -115,12 +121,14 @@ class Gates:
         for key, gate in list(self._gates.items()):
             name = "@".join(key)
             replicas = self._fleet.sets.get(name)
+            if replicas is None:
+                self._shapes.pop(name, None)  # what comes under this name may be another
             if replicas is None and gate.open_count == 0:
                 gate.close()
                 del self._gates[key]
-                self._shapes.pop(name, None)
             else:
-                gate.resize(self._capacity(replicas))
+                stays = self.is_served(*key)
+                gate.resize(self._capacity(replicas, gate.capacity) if stays else UNKNOWN)
 
     async def learn_shapes(self) -> None:
         """Asks Triton how the models of fixed cost take rows."""
@@ -129,12 +137,21 @@ class Gates:
         ]
         await asyncio.gather(*(self._learn_shape(replicas) for replicas in fixed if replicas is not None))
 
-    def _capacity(self, replicas: ReplicaSet | None) -> Capacity:
-        """Where none is open, all are let through: the fleet knows whether one is worth waiting for."""
-        able = [] if replicas is None else [replica for replica in replicas.replicas if replica.is_open]
-        if replicas is None or not able:
+    def _capacity(self, replicas: ReplicaSet | None, former: Capacity) -> Capacity:
+        """Where none is open and none comes back, all are let through: the fleet has the last word.
+
+        While one comes back, and until its engine has said how it is, it can do what it could: else all that
+        wait would be let loose on it at once.
+        """
+        if replicas is None:
             return UNKNOWN
+        able = [replica for replica in replicas.replicas if replica.is_open]
+        if not able:
+            return former if replicas.is_reviving else UNKNOWN
         if replicas.manifest.kind is Kind.TEXT:
+            is_unheard = all(replica.report is None and replica.reported_s == -inf for replica in able)
+            if is_unheard and former.places < UNLIMITED:
+                return former
             capacity = of_engines([replica.report for replica in able])
         else:
             name = replicas.manifest.name

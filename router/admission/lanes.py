@@ -76,7 +76,7 @@ class Lane:
             tenant = self.tenants[name] = Tenant(name, weight)
             if len(self.tenants) > self._sweep_at:
                 self._sweep(keep=tenant)
-        elif not tenant.waiting and not tenant.running:
+        elif not tenant.waiting:
             tenant.weight = weight
         return tenant
 
@@ -130,6 +130,7 @@ class Lane:
         assert self.waiting_us == sum(tenant.waiting_us for tenant in waiting)
         assert self.waiting_tenants == len(waiting)
         assert isclose(self.waiting_weight, sum(tenant.weight for tenant in waiting), abs_tol=1e-6)
+        self.holdings.check(list(self.tenants.values()))
         listed = [entry[2] for entry in self._heap]
         assert len(set(map(id, listed))) == len(listed)
         assert all(tenant.is_listed for tenant in listed)

@@ -14,7 +14,7 @@ _FULL = 512.0
 # The quantiles are worked out again when there is so much more to go by.
 _NEWS = 1 / 8
 _OCTAVES = 20  # a million tokens
-_BINS = 4 * _OCTAVES
+BINS = 4 * _OCTAVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def bin_of(tokens: int) -> int:
     if tokens < 8:
         return max(tokens, 0)
     octave = tokens.bit_length()
-    return min(4 * octave - 8 + ((tokens >> (octave - 3)) & 3), _BINS - 1)
+    return min(4 * octave - 8 + ((tokens >> (octave - 3)) & 3), BINS - 1)
 
 
 def top_of(index: int) -> int:
@@ -47,14 +47,14 @@ def top_of(index: int) -> int:
     return ((5 + quarter) << (octave - 3)) - 1
 
 
-_MIDDLES = [(top_of(index) + top_of(index - 1) + 1) / 2 if index else 0.0 for index in range(_BINS)]
+_MIDDLES = [(top_of(index) + top_of(index - 1) + 1) / 2 if index else 0.0 for index in range(BINS)]
 
 
 class _Histogram:
     __slots__ = ("_bins", "_expected", "_since", "total")
 
     def __init__(self) -> None:
-        self._bins = [0.0] * _BINS
+        self._bins = [0.0] * BINS
         self.total = 0.0
         self._expected: Expected | None = None
         self._since = 0
@@ -83,7 +83,7 @@ class _Histogram:
             return Expected(generated + generated // 4 + 1, 2 * generated + 1, generated + generated // 2 + 1)
         p50 = p90 = 0
         seen, summed, half, most = 0.0, 0.0, total / 2, 0.9 * total
-        for index in range(first, _BINS):
+        for index in range(first, BINS):
             count = self._bins[index]
             if not count:
                 continue

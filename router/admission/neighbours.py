@@ -56,6 +56,10 @@ class Neighbours:
         if len(waited) < 2:
             waited.add(tenant)
 
+    def spared(self, now_s: float) -> None:
+        """Somebody is held back so that others need not wait: they would have to."""
+        self.waits("", now_s)
+
     def begun(self, cost_us: int, now_s: float) -> None:
         self._bucket(now_s).begun_us += cost_us
 

@@ -22,6 +22,7 @@ class Wait(IntEnum):
     NONE = 0
     BEHIND_OTHERS = 1  # its tenant waits for nothing else: fair turns bring it on soon
     BEHIND_OWN = 2
+    HELD_BACK = 3  # there is room, but its tenant has much, and leaves it to those who have less
 
 
 @dataclass(slots=True, eq=False)

@@ -33,7 +33,8 @@ class Prices:
 
     def prompt_us(self, demand: Demand) -> int:
         """What is certain when it begins."""
-        return int(self.prompt_token_us * demand.prompt_tokens + self.row_us * demand.sequences)
+        rows = max(demand.rows, demand.sequences)
+        return int(self.prompt_token_us * demand.prompt_tokens + self.row_us * rows)
 
     def tokens_us(self, tokens: int, context_tokens: float) -> int:
         """Of so many generated tokens, each of which reads about so many before it."""
@@ -72,8 +73,9 @@ def kv_need(demand: Demand, tokens_each: int, capacity: Capacity) -> int:
 
     The sequences of one request share its prompt; each ends in a block of its own.
     """
-    block = max(capacity.block_tokens, 1)
-    tokens = demand.prompt_tokens + min(tokens_each * demand.sequences, demand.max_tokens)
+    block = capacity.block_tokens or 1
+    answers = tokens_each * demand.sequences
+    tokens = demand.prompt_tokens + (answers if answers < demand.max_tokens else demand.max_tokens)
     return -(-tokens // block) * block + (demand.sequences - 1) * block
 
 

@@ -1,10 +1,11 @@
 """Who has much leaves the last of the room to those who have less.
 
-Where there is hardly time to wait, turns decide nothing: what becomes free goes to whoever asks next, and that
+Where there is hardly time to wait, turns decide little: what becomes free goes to whoever asks next, and that
 is mostly the one that asks most. What has begun is not taken back, so room must be left before it is needed.
-How much: what tenants have under way goes up and down by about the root of it. So each leaves room by what
-those of its tier have under way who have less than itself; one that has nothing leaves none, nor does one that
-is alone.
+
+What tenants have under way goes up and down by about the root of it. So much is left, by those who have most,
+for those of their tier who have less: the less of it the further somebody is from having most, and the longer
+one can wait in that tier, since places become free meanwhile. Who is alone in its tier leaves nothing.
 """
 
 from __future__ import annotations
@@ -12,51 +13,81 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from router.admission.lengths import BINS, bin_of, top_of
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from python_backend.wire.tiers import Tier
+    from router.admission.fairness import Turns
     from router.admission.lanes import Tenant
+    from router.admission.place import Place
+    from router.admission.room import Room
+    from router.admission.under_way import UnderWay
 
 _ROOTS = 2.0
-_POWER = 2
-_BINS = 64
-
-
-def bin_of(size: float) -> int:
-    """Below 8 each whole size has its own, then four to each doubling."""
-    whole = int(size)
-    if whole < 8:
-        return whole
-    octave = whole.bit_length()
-    return min(4 * octave - 8 + ((whole >> (octave - 3)) & 3), _BINS - 1)
+# Of the places that become free while one waits, so many stand for places that were left.
+_COUNTED = 0.25
+# Weights are up to 1,000: sizes for a weight are told apart by this.
+_FINE = 64
 
 
 class Holdings:
     """What the tenants of one tier have under way, in places, by how much each has for its weight."""
 
     def __init__(self) -> None:
-        self._of_bin = [0] * _BINS
-        self._top = 0  # the bin of the one that has most
+        self._of_bin = [0] * BINS
+        self._top = 0  # the bin of those who have most
 
     def add(self, tenant: Tenant, size: int) -> None:
         of_bin = self._of_bin
         of_bin[tenant.bin] -= tenant.size
         tenant.size += size
-        tenant.bin = bin_of(tenant.size / tenant.weight)
+        tenant.bin = bin_of(int(_FINE * tenant.size / tenant.weight))
         of_bin[tenant.bin] += tenant.size
-        top = max(self._top, tenant.bin)
+        top = tenant.bin if tenant.bin > self._top else self._top
         while top and not of_bin[top]:
             top -= 1
         self._top = top
 
     def to_leave(self, tenant: Tenant) -> float:
-        """So many places have to be left free for it to take one more."""
+        """So many places one would have to leave free to take one more, if nobody could wait at all."""
         if not tenant.bin:
             return 0.0
-        of_most = tenant.size / tenant.weight / _least_of(self._top)
-        return _ROOTS * sqrt(sum(self._of_bin[: tenant.bin])) * min(of_most, 1.0) ** _POWER
+        of_most = min(_FINE * tenant.size / tenant.weight / (top_of(self._top - 1) + 1), 1.0)
+        return _ROOTS * sqrt(sum(self._of_bin[: tenant.bin])) * of_most * of_most
+
+    def check(self, tenants: list[Tenant]) -> None:
+        sizes = [0] * BINS
+        for tenant in tenants:
+            sizes[tenant.bin] += tenant.size
+        assert self._of_bin == sizes
+        assert self._top == max((tenant.bin for tenant in tenants if tenant.size), default=0)
 
 
-def _least_of(index: int) -> int:
-    if index < 8:
-        return index
-    octave, quarter = divmod(index + 8, 4)
-    return (4 + quarter) << (octave - 3)
+class Restraint:
+    """Judges by what is under way at the moment: nothing has to be remembered."""
+
+    def __init__(
+        self, room: Room, turns: Turns, under_way: UnderWay, patience_s: Mapping[Tier, float]
+    ) -> None:
+        self._room = room
+        self._turns = turns
+        self._under_way = under_way
+        self._patience_s = patience_s  # of the tiers, as it was last seen
+
+    def lacking(self, place: Place) -> float:
+        """So many places have to become free before it may begin; none where that is not above 0."""
+        to_leave = self._turns.to_leave(place)
+        if not to_leave:
+            return 0.0
+        room = self._room
+        places, replicas = room.capacity.places, room.capacity.replicas
+        # As they end evenly over twice the time that what is under way takes on the average.
+        waited_us = 1e6 * replicas * self._patience_s[place.demand.tier]
+        freed = places * waited_us / (2 * self._under_way.remaining_us + 1)
+        to_leave *= to_leave / (to_leave + _COUNTED * freed)
+        return to_leave + room.size_of(place) - room.left_places(place.demand.tier)
+
+    def holds_back(self, place: Place) -> bool:
+        return self.lacking(place) > 0

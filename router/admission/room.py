@@ -37,7 +37,7 @@ class Room:
         self.kv_budget: int | None = None
         self.sequences = 0
         self._kv_usual = 0
-        self._kv_squares = 0
+        self._kv_squares = self._kv_spread = 0
         # By tier, which is a number: finding it in a dict would take longer than all the rest.
         self._sequences_of = [0 for _ in Tier]
         self._kv_of = [0 for _ in Tier]
@@ -69,7 +69,7 @@ class Room:
     @property
     def kv_tokens(self) -> int:
         """What is kept for all that run."""
-        return self._kv_usual + isqrt(self._kv_squares)
+        return self._kv_usual + self._kv_spread
 
     def fits(self, place: Place) -> bool:
         """Alone everything fits that was not refused as too large."""
@@ -95,10 +95,14 @@ class Room:
         lacks_kv = self.kv_budget is not None and self.kv_tokens + place.kv_tokens > self.kv_budget
         return min(self._part(place.sequences, place.kv_tokens if lacks_kv else 0), 1.0)
 
-    @property
-    def left_places(self) -> float:
-        """Free ones, or what is left of the cache where that is less."""
-        return (1.0 - self._part(self.sequences, self.kv_tokens)) * self.capacity.places
+    def left_places(self, tier: Tier) -> float:
+        """That the tier may take: free ones, or what is left of the cache where that is less."""
+        used = self._part(self.sequences, self.kv_tokens)
+        left = 1.0 - used
+        if tier is not Tier.INTERACTIVE and self._is_kept[tier]:
+            own = self._guarantees[tier] - self._part(self._sequences_of[tier], self._kv_of[tier])
+            left = min(left, max(self._borrow_cap - used, own))
+        return left * self.capacity.places
 
     def size_of(self, place: Place) -> int:
         """What it takes, in places: of the cache each place has its part."""
@@ -109,10 +113,12 @@ class Room:
         place.size = self.size_of(place)
         self._add(place.demand.tier, place.sequences, place.kv_tokens)
         self._kv_squares += place.kv_spread * place.kv_spread
+        self._kv_spread = isqrt(self._kv_squares)
 
     def give_back(self, place: Place) -> None:
         self._add(place.demand.tier, -place.sequences, -place.kv_tokens)
         self._kv_squares -= place.kv_spread * place.kv_spread
+        self._kv_spread = isqrt(self._kv_squares)
 
     def grow(self, place: Place, kv_tokens: int) -> None:
         """A running place needs more of the cache than was thought."""

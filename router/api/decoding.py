@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -21,7 +21,7 @@ def decode(decoder: msgspec.json.Decoder[Value], body: bytes) -> Value:
     except UnicodeDecodeError:
         raise invalid("the body is not valid UTF-8") from None
     except msgspec.ValidationError as error:
-        raise explain(str(error)) from None
+        raise explain(str(error), decoder.type) from None
     except msgspec.DecodeError as error:
         raise invalid(f"the body is not valid JSON: {error}") from None
 
@@ -35,11 +35,11 @@ def decode_query(query: str, kind: type[Value]) -> Value:
     try:
         return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise explain(str(error)) from None
+        raise explain(str(error), kind) from None
 
 
-def explain(problem: str) -> InflightError:
-    """Turns msgspec's sentence into one that names the field first."""
+def explain(problem: str, kind: Any = None) -> InflightError:
+    """Turns msgspec's sentence into one that names the field first; `kind` is what was expected as a whole."""
     what, _, where = problem.partition(" - at `")
     path = where.rpartition("$")[2].rstrip("`").lstrip(".")
     if what.startswith("Object contains unknown field"):
@@ -49,9 +49,20 @@ def explain(problem: str) -> InflightError:
         field = ".".join(filter(None, [path, what.split("`")[1]]))
         return invalid(f"Missing required parameter: {field}", field)
     what = what[0].lower() + what[1:]
+    if what.startswith("invalid enum value") and (allowed := _choices(kind, path)):
+        what = f"{what}; allowed: {', '.join(allowed)}"
     if where.startswith("key`"):
         what = f"a key: {what}"
     return invalid(f"{path}: {what}" if path else f"the body: {what}", path or None)
+
+
+def _choices(kind: Any, path: str) -> list[str]:
+    """What a field takes that takes only some words; none where that cannot be told from here."""
+    for name in path.split("."):
+        fields = get_type_hints(kind) if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else {}
+        kind = fields.get(name)
+    parts = (kind,) if get_origin(kind) is Literal else get_args(kind)
+    return [str(word) for part in parts if get_origin(part) is Literal for word in get_args(part)]
 
 
 def invalid(message: str, param: str | None = None) -> InflightError:

@@ -116,7 +116,8 @@ class Embeddings:
 def need_of(calls: Sequence[EmbeddingCall]) -> Need:
     """However many rows there are, only those of a few calls are under way at once."""
     tokens = min(sum(call.most_tokens for call in calls), MAX_TOTAL_TOKENS)
-    return Need(tokens, sequences=sum(len(call.rows) for call in calls[:CALLS_AT_ONCE]))
+    rows = [len(call.rows) for call in calls]
+    return Need(tokens, sequences=sum(rows[:CALLS_AT_ONCE]), rows=sum(rows))
 
 
 def decode_embeddings(body: bytes) -> EmbeddingsBody:

@@ -59,7 +59,8 @@ class _Act:
         try:
             return tier_named(self.asked.values["tier"])
         except ValueError:
-            raise self._not_found(f"tiers are {', '.join(tier.label for tier in Tier)}") from None
+            allowed = ", ".join(tier.label for tier in Tier)
+            raise self._not_found(f"there is no tier of this name; allowed: {allowed}") from None
 
     def _not_found(self, what: str) -> NotFound:
         with self.office.look():  # who may not look is told that, whatever the name

@@ -63,7 +63,7 @@ class EngineReports:
         due = []
         for replica in engines:
             if not replica.is_up:
-                replica.report = None  # what comes back is another
+                replica.report, replica.reported_s = None, -inf  # what comes back is another
             elif self._unasked_until_s.get(replica, -inf) <= now_s:
                 due.append(self._ask(replica))
         await asyncio.gather(*due)

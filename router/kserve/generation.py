@@ -114,7 +114,7 @@ class GenerationJob:
             if ticket.cut_by is not None:
                 continue  # the engine was told to stop: what still comes is for nobody
             answer = self._read(response, metrics)
-            if self._record.first_token_s is not None:
+            if self._last_of and self._record.first_token_s is not None:  # what comes whole tells nothing
                 ticket.heard(self._record.first_token_s)
             if answer.final:
                 ticket.bill(Outcome.FINISHED)

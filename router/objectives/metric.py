@@ -30,7 +30,7 @@ class Metric(str, Enum):
 
 _WORDS = {
     Metric.FIRST_TOKEN: "first token",
-    Metric.INTER_TOKEN: "between tokens",
+    Metric.INTER_TOKEN: "inter-token",
     Metric.END_TO_END: "end to end",
 }
 

@@ -58,7 +58,10 @@ class FigureRecorder:
         try:
             while True:
                 await asyncio.sleep(WRITE_EVERY_S)
-                await self.write()
+                try:
+                    await self.write()
+                except Exception:  # one time that went wrong must not be the last
+                    log.exception("what was measured of the objectives could not be written")
         finally:
             await self.write()
 

@@ -85,7 +85,7 @@ class Standing:
         if self.objective_s is None or self.p95_s is None:
             return self.verdict.value
         if self.verdict is Verdict.TOO_FEW:
-            return f"too few to tell, {self.samples} of {ENOUGH}"
+            return f"{self.samples} of {ENOUGH} needed"
         ratio = self.p95_s / self.objective_s
         if ratio <= 1:
             return f"kept, {1 - ratio:.0%} to spare"

@@ -19,6 +19,7 @@ from router.tenancy.model import AuditEntry
 from router.tenancy.rbac import Action, Actor, allows
 from router.tenancy.rows import row_of_audit
 from router.tuning.reading import (
+    STEPS,
     TuningDecision,
     last_decisions,
     list_decisions,
@@ -37,12 +38,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How the tuning of one model stands: `standing` has one entry for each Triton model that gathers."""
+    """How the tuning of one model stands.
+
+    `standing` has one entry for each Triton model that gathers, `engines` one for each release that has any.
+    """
 
     model: str
     has_objective: bool
     paused_s: float | None
     standing: tuple[TuningDecision, ...]
+    engines: tuple[TuningDecision, ...]
     changes: tuple[TuningDecision, ...]
 
 
@@ -62,13 +67,7 @@ class TuningOffice:
             objectives = {each.model for each in list_objectives(connection) if _counts(each)}
             paused = paused_models(connection)
             return [
-                Explanation(
-                    name,
-                    name in objectives,
-                    paused.get(name),
-                    tuple(last_decisions(connection, name)),
-                    tuple(list_decisions(connection, name, changes)),
-                )
+                _explanation(connection, name, name in objectives, paused.get(name), changes)
                 for name in models
             ]
 
@@ -108,6 +107,21 @@ class TuningOffice:
 
     def _write(self, connection: Connection, entry: AuditEntry) -> None:
         connection.execute(sql.insert(audit).values(row_of_audit(entry)))
+
+
+def _explanation(
+    connection: Connection, model: str, has_objective: bool, paused_s: float | None, changes: int
+) -> Explanation:
+    ready = {each.manifest.version for each in list_releases(connection, model) if each.state is State.READY}
+    last = [each for each in last_decisions(connection, model) if each.version in ready]
+    return Explanation(
+        model,
+        has_objective,
+        paused_s,
+        tuple(each for each in last if each.action != STEPS),
+        tuple(each for each in last if each.action == STEPS),
+        tuple(list_decisions(connection, model, changes)),
+    )
 
 
 def _counts(objective: Objective) -> bool:

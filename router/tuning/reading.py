@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from router.store.database import Store
 
 MOST_KEPT = 1000
+# No change, but how the steps of a release's engines stand; the engines change that by themselves.
+STEPS = "steps"
+_NO_CHANGE = (Action.HOLD.value, STEPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,12 @@ class TuningDecision:
 def list_decisions(
     connection: Connection, model: str | None = None, newest: int = 50, *, with_holds: bool = False
 ) -> list[TuningDecision]:
-    """The newest first; without those to leave things as they are, unless they are asked for."""
+    """The newest first; of changes alone, unless others are asked for."""
     chosen = sql.select(tuning_decisions).order_by(tuning_decisions.c.id.desc()).limit(newest)
     if model is not None:
         chosen = chosen.where(tuning_decisions.c.model == model)
     if not with_holds:
-        chosen = chosen.where(tuning_decisions.c.action != Action.HOLD.value)
+        chosen = chosen.where(tuning_decisions.c.action.not_in(_NO_CHANGE))
     return [_decision(row) for row in connection.execute(chosen).mappings()]
 
 
@@ -67,14 +70,14 @@ def paused_models(connection: Connection) -> dict[str, float]:
 
 
 def keep_decision(decided: TuningDecision, connection: Connection) -> None:
-    """A hold after a hold takes its place: there is one each window, and only the last is of interest."""
+    """What is no change takes the place of the last that was none: only the newest is of interest."""
     row = tuning_decisions.c
     of_it = (row.model == decided.model) & (row.version == decided.version)
     of_it &= row.triton_model == decided.triton_model
     last = connection.execute(
         sql.select(row.id, row.action).where(of_it).order_by(row.id.desc()).limit(1)
     ).first()
-    if last is not None and last.action == decided.action == Action.HOLD.value:
+    if last is not None and last.action == decided.action and decided.action in _NO_CHANGE:
         connection.execute(sql.delete(tuning_decisions).where(row.id == last.id))
     values = {
         "at_s": decided.at_s,

@@ -7,14 +7,14 @@ import logging
 import time
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
 from router.fleet.control import ControlError
 from router.releases.life import State
 from router.releases.manifest import Kind
 from router.rollouts.scrubbing import scrub
-from router.tuning import fitting
+from router.tuning import fitting, obstacles
 from router.tuning.applying import apply, queueing_for, read_batched
 from router.tuning.ladder import Action, Decision, Moment, Pace, decide
 from router.tuning.measuring import aim_of, detail_of, goals_of, measured
@@ -23,18 +23,17 @@ from router.tuning.statistics import totals_of
 from router.tuning.subject import Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from python_backend.costs.batch_cost import BatchCost, LearnedBatchCost
     from router.fleet.replicas import Fleet, Replica
     from router.releases.manifest import Manifest
-    from router.releases.model_split import ModelSplit
-    from router.rollouts.records import Release
     from router.store.access import StoreAccess
     from router.tuning.applying import Batched, Queueing
     from router.tuning.ladder import Window
     from router.tuning.linger import Linger
     from router.tuning.measuring import Monitor, Objectives
+    from router.tuning.obstacles import Releases
 
     Misfit = Callable[[Manifest, str, Batched, str], str | None]
 
@@ -43,16 +42,6 @@ log = logging.getLogger(__name__)
 _POLL_S = 2.0
 # After a load the first requests say nothing of what is usual.
 _SETTLING_S = 5.0
-_COMING_OR_GOING = (State.LOADING, State.WARMING, State.DRAINING)
-
-
-class Releases(Protocol):
-    """What is used of a ReleaseBook."""
-
-    @property
-    def releases(self) -> Sequence[Release]: ...
-    @property
-    def splits(self) -> Mapping[str, ModelSplit]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +92,25 @@ class Tuner:
         learned = self.learned(release)
         return None if learned is None else learned.cost
 
+    def delays(self) -> Iterator[tuple[Manifest, str, float]]:
+        """The queue delay in force, in milliseconds, of each Triton model in which requests gather."""
+        for subject in list(self._subjects.values()):
+            if subject.batched:
+                yield subject.manifest, subject.member, subject.delay_ms
+
     async def run(self) -> None:
         """A task for as long as the router runs."""
+        is_away = False
         while True:
             await asyncio.sleep(min(_POLL_S, self._settings.window_s / 2))
             try:
                 await self.turn()
+                is_away = False
             except InflightError as error:
-                log.warning("tuning has to wait: %s", error.message)
+                log.log(
+                    logging.DEBUG if is_away else logging.WARNING, "tuning has to wait: %s", error.message
+                )
+                is_away = True
             except Exception:
                 log.exception("a turn of the tuning failed")
 
@@ -162,8 +162,8 @@ class Tuner:
     # Deciding
 
     async def _tune(self) -> None:
-        if any(each.state in _COMING_OR_GOING for each in self._releases.releases):
-            return  # memory is being taken or given back: nobody knows yet how much is left
+        if obstacles.is_any_moving(self._releases):
+            return
         due_s = self._clock() - self._settings.window_s
         due = [each for each in self._subjects.values() if each.batched and each.window_began_s <= due_s]
         if due:
@@ -188,7 +188,8 @@ class Tuner:
         now_s, course = self._clock(), subject.course
         window, elsewhere_ms = measured(subject, goals, self._monitor, now_s, self._settings.window_s)
         aim = aim_of(subject, goals, window, elsewhere_ms)
-        moment = Moment(subject.delay_ms, now_s, self._pace, self._waits_for(subject))
+        waits_for = obstacles.to_a_trial(subject, self._subjects.values(), self._releases)
+        moment = Moment(subject.delay_ms, now_s, self._pace, waits_for)
         decision, subject.course = decide(moment, aim, window, course)
         decision = self._aligned(subject, decision)
         subject.begin_window(now_s)
@@ -198,19 +199,6 @@ class Tuner:
             if decision.action is Action.HOLD:
                 subject.course = replace(course, wishes=(), trial=None)
         await self._tell(subject, moment.delay_ms, decision, window, aim)
-
-    def _waits_for(self, subject: Subject) -> str:
-        """Why nothing is tried now."""
-        learned = subject.learner.learned
-        if learned is not None and learned.is_frozen:
-            return f"what its batches take is predicted {learned.error:.0%} wrong"
-        split = self._releases.splits.get(subject.manifest.model)
-        if split is not None and split.rollout_id is not None:
-            return "a rollout is under way, which would be judged by it"
-        for other in self._subjects.values():
-            if other is not subject and other.course.trial is not None:
-                return f"a change of {other.name} is being judged"
-        return ""
 
     def _aligned(self, subject: Subject, decision: Decision) -> Decision:
         """Where one server has less than the others, it was started anew, and gets what they have."""
@@ -258,6 +246,10 @@ class Tuner:
                 return Decision(Action.HOLD, subject.delay_ms, sentence)
             if not self._in_control():
                 return Decision(Action.HOLD, subject.delay_ms, "another router is in control now")
+            if obstacle := obstacles.to_a_load(subject, self._releases):
+                return Decision(Action.HOLD, subject.delay_ms, obstacle)
+            if not replica.is_up:
+                continue  # it is brought back, and gets what the others have then
             try:
                 await apply(replica.server.control, member, queueing)
                 await self._read_config(subject, replica)

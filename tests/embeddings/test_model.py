@@ -108,14 +108,19 @@ def test_shortened_vectors_have_length_1_and_the_same_direction(
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(1, 300), max_size=80))
-def test_slices_take_every_text_once_and_stay_small(lengths: list[int]) -> None:
-    slices = list(slices_of(lengths))
+@given(st.lists(st.integers(1, 300), max_size=80), st.integers(1, 32))
+def test_slices_take_every_text_once_and_stay_small(lengths: list[int], threads: int) -> None:
+    slices = list(slices_of(lengths, threads))
     assert sorted(index for indices in slices for index in indices) == list(range(len(lengths)))
     for indices in slices:
         total = sum(lengths[index] for index in indices)
         assert total <= SLICE_TOKENS or len(indices) == 1
         assert [lengths[index] for index in indices] == sorted(lengths[index] for index in indices)
+
+
+def test_a_small_batch_gives_each_thread_something_to_do() -> None:
+    assert len(list(slices_of([8] * 16, 4))) == 4
+    assert len(list(slices_of([8] * 16, 1))) == 1
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,12 @@ def test_an_odd_header_is_a_404_too(header: str) -> None:
     assert len(str(refused.value)) < 200
 
 
+def test_a_release_is_served_as_long_as_it_is_in_the_lineup() -> None:
+    registry = registry_of(HALF, 2)
+    served_now = [registry.serves(*which) for which in (("m", "2"), ("m", "1"), ("n", "2"), ("m", ""))]
+    assert served_now == [True, False, False, False]
+
+
 def test_a_pin_to_a_release_that_is_not_loaded_says_which_are() -> None:
     with pytest.raises(InflightError, match=r"'m@3' is not served; there are m@1, m@2") as refused:
         registry_of(HALF, 2, 1).find("m@3", record())

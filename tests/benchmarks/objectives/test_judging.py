@@ -15,8 +15,8 @@ OBJECTIVES = {tier.label: Objective("m", tier, first_token_s=1.0, inter_token_s=
 
 def answered(at_s: float = 0.0, first_s: float = 0.5, gap_s: float = 0.05, tenant: str = "a") -> Outcome:
     request = TracedRequest(at_s, 10, 11, tenant, "standard")
-    gaps = [gap_s] * 10
-    return Outcome(request, at_s, 0, 200, None, first_s, first_s + sum(gaps), 11, gaps)
+    last_s = first_s + 10 * gap_s
+    return Outcome(request, at_s, 0, 200, None, first_s, last_s, 11, last_s)
 
 
 def refused(at_s: float = 0.0, retry_after_s: float = 2.0, tenant: str = "a") -> Outcome:

@@ -125,8 +125,8 @@ def test_show_tells_what_is_asked_measured_and_to_be_done(inflight: Shell) -> No
     assert " ".join(rows["standard"].split()).startswith("standard first token 500 ms 25")
     assert "100.0%" in rows["standard"]
     assert "kept, 4" in rows["standard"]
-    assert "missed by 6" in rows["between"]
-    assert "too few to tell, 1 of 20" in rows["batch"]
+    assert "missed by 6" in rows["inter-token"]
+    assert "1 of 20 needed" in rows["batch"]
     assert "Nothing was measured of interactive: send some requests." in shown
     assert "inflight tune explain smol" in shown
     assert "No router runs" not in shown

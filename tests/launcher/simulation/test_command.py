@@ -95,19 +95,23 @@ def test_a_generated_trace_needs_no_file() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--cost", "12"], "expected a file"),
+        (["--cost", "12"], "allowed: a file, the address"),
         (["--cost", "12,x,1"], "as numbers"),
         (["--cost", "-1,0,1"], "not negative"),
         (["--slo", "interactive"], "expected TIER=ttft:1s"),
         (["--slo", "gold=ttft:1s"], "there is no tier 'gold'"),
-        (["--slo", "batch=p99:1s"], "none of ttft, itl"),
-        (["--slo", "batch=ttft:soon"], "'soon' is no duration"),
+        (["--slo", "batch=p99:1s"], "allowed: ttft (first token), itl"),
+        (["--slo", "batch=ttft:soon"], "--slo batch=ttft:soon: 'soon' is no duration; allowed"),
         (["--slo", "batch=ttft:0ms"], "expected 0.001 to 3600 seconds"),
         (["--rate", "0"], "numbers above 0"),
         (["--policy", "lottery"], "allowed are objectives, first-come, cap"),
         (["--tiers", "gold:1"], "there is no tier 'gold'"),
         (["--tiers", "batch:-1"], "not below 0"),
         (["--tenant-tier", "t1"], "expected TENANT="),
+        (["--tenant-tier", "t1=gold"], "allowed: interactive, standard, batch"),
+        (["--tenant-tier", "t9=batch"], "there is no tenant 't9' in the trace; there are t0, t1, t2"),
+        (["--weight", "t9=2"], "there is no tenant 't9' in the trace"),
+        (["--duration", "1"], "--duration: '1' is no duration"),
         (["--tenant-tier", "t1=gold"], "there is no tier 'gold'"),
         (["--weight", "t1=heavy"], "numbers above 0"),
         (["--step-tokens", "10"], "not fewer than --places"),
@@ -130,7 +134,7 @@ def test_a_cost_is_read_from_numbers_files_and_a_running_engine(tmp_path: Path, 
     assert reading.cost(str(path)) == StepCost(1, 2, 3)
     assert reading.cost(metrics) == StepCost(11.5, 0.1, 0.2, 0.03)
     assert reading.cost(metrics, "tensorrt_llm") == StepCost(11.5, 0.1, 0.2, 0.03)
-    with pytest.raises(reading.Mistake, match="no such engine"):
+    with pytest.raises(reading.Mistake, match="there are: tensorrt_llm"):
         reading.cost(metrics, "other")
     with pytest.raises(reading.Mistake, match=r"127\.0\.0\.1:9"):
         reading.cost("http://127.0.0.1:9/metrics")

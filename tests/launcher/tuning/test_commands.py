@@ -18,7 +18,7 @@ from router.releases.life import State
 from router.store.database import Store
 from router.tenancy.office import open_store, places
 from router.tenancy.rbac import SYSTEM
-from router.tuning.reading import TuningDecision, keep_decision, paused_models
+from router.tuning.reading import STEPS, TuningDecision, keep_decision, paused_models
 from tests.router.releases.stored import keep_release
 
 DETAIL = {
@@ -28,7 +28,7 @@ DETAIL = {
     "mean_batch": 5.7,
     "p95_ms": 31.0,
     "objective_ms": 100.0,
-    "cost": {"base_ms": 4.0, "row_ms": 0.5},
+    "cost": {"base_ms": 4.0, "row_ms": 0.5, "batches": 1200, "error": 0.034, "is_frozen": False},
 }
 
 
@@ -50,13 +50,15 @@ def inflight(store: Store, tmp_path: Path) -> Callable[..., Result]:
 @pytest.fixture
 def tuned(store: Store) -> None:
     ObjectiveOffice(store, SYSTEM).set("m", [Tier.STANDARD], {Metric.FIRST_TOKEN: 1.0})
-    for action, sentence in (
-        ("raise", "queue delay 0 -> 20 ms: many ask"),
-        ("hold", "queue delay stays 20 ms: all is well"),
+    engines = {"engines": {"triton-0": {"sentence": "up to 64 sequences"}}}
+    for triton_model, action, sentence, detail in (
+        ("preprocessing", "raise", "queue delay 0 -> 20 ms: many ask", DETAIL),
+        ("preprocessing", "hold", "queue delay stays 20 ms: all is well", DETAIL),
+        ("tensorrt_llm", STEPS, "up to 64 sequences", engines),
     ):
         with store.begin() as connection:
             keep_decision(
-                TuningDecision(0.0, "m", 1, "preprocessing", None, action, sentence, DETAIL), connection
+                TuningDecision(0.0, "m", 1, triton_model, None, action, sentence, detail), connection
             )
 
 
@@ -65,15 +67,15 @@ def test_explain_says_what_is_in_force_what_was_measured_and_why(
 ) -> None:
     said = inflight("explain", "m").stdout
     for words in (
-        "preprocessing (m@1)",
         "0 ms / 20 ms",
-        "200.5",
+        "200",
         "5.7",
         "31 ms",
         "100 ms",
-        "4 + 0.5 n ms",
-        "preprocessing, 1970-01-01 00:00 UTC: queue delay stays 20 ms: all is well.",
+        "preprocessing of m@1, 1970-01-01 00:00 UTC: queue delay stays 20 ms: all is well. A batch of n rows "
+        "takes 4 + 0.5 n ms: learned from 1,200 batches, 3% off on average.",
         "raise: queue delay 0 -> 20 ms: many ask.",
+        "Engine of m@1 on triton-0, 1970-01-01 00:00 UTC: up to 64 sequences.",
         NOBODY_ACTS,
     ):
         assert words in said
@@ -86,7 +88,7 @@ def test_without_an_objective_or_a_decision_that_is_said(
 ) -> None:
     assert "so no queue delay is tuned" in inflight("explain").stdout
     ObjectiveOffice(store, SYSTEM).set("m", [Tier.STANDARD], {Metric.FIRST_TOKEN: 1.0})
-    assert "Nothing was decided yet" in inflight("explain", "m").stdout
+    assert "No queue delay was decided yet" in inflight("explain", "m").stdout
     assert inflight("history", "m").stdout == "No queue delay of m was changed yet.\n"
     assert inflight("history").stdout == "No queue delay was changed yet.\n"
 

@@ -49,10 +49,19 @@ def test_engines_add_up_to_what_they_may_take_now() -> None:
     assert found.step == StepCost(15.0, 0.2, 0.30000000000000004, 0.4)
 
 
-def test_where_one_engine_says_nothing_nobody_waits() -> None:
+def test_where_no_engine_says_anything_nobody_waits() -> None:
     assert of_engines([]) == UNKNOWN
-    assert of_engines([REPORT, None]).places == UNLIMITED
-    assert of_engines([REPORT, None]).replicas == 2
+    assert of_engines([None, None]) == replace(UNKNOWN, replicas=2)
+
+
+def test_an_engine_that_says_nothing_yet_is_like_the_others() -> None:
+    assert of_engines([REPORT, None]) == of_engines([REPORT, REPORT])
+    found = of_engines([REPORT, replace(REPORT, max_batch_size=4), None])
+    assert (found.replicas, found.places, found.kv_tokens) == (3, 18, 4800)
+
+
+def test_an_engine_without_a_cache_refuses_nobody_for_it() -> None:
+    assert of_engines([replace(REPORT, total_blocks=0)]).kv_tokens is None
 
 
 def test_an_engine_that_has_learned_nothing_still_has_places() -> None:
@@ -71,6 +80,10 @@ def test_what_answers_as_often_as_it_likes_or_is_an_ensemble_is_not_limited() ->
     assert of_batches(2, BatchShape(8, is_decoupled=True), None).places == UNLIMITED
     assert of_batches(2, BatchShape(8, instances=0), None).places == UNLIMITED
     assert of_batches(2, None, None).places == UNLIMITED
+
+
+def test_of_what_answers_as_often_as_it_likes_nothing_is_foretold() -> None:
+    assert of_batches(1, BatchShape(8, is_decoupled=True), BatchCost(1.0, 0.1)).batch is None
 
 
 def test_an_operator_has_the_last_word_about_places() -> None:

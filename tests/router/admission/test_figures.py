@@ -73,7 +73,6 @@ def test_refusals_and_forecasts_are_counted() -> None:
     admission.refused(scene.gate, Tier.BATCH, Reason.BUSY)
     admission.refused(scene.gate, Tier.BATCH, Reason.TOO_LARGE)
     assert scene.value("refused_requests_total", tier="batch", reason="busy") == 1
-    assert scene.metrics.objectives.refusals("tiny", Tier.BATCH) == 1
     for first_token_s in (1.0, 5.0):
         record = Record("test", "req", model="tiny", arrived_s=0.0)
         turn = scene.gate.offer(record, Need(1, 1), 60.0)
@@ -121,6 +120,17 @@ def test_a_noisy_tenant_is_named_when_it_begins_and_when_it_stops(caplog: pytest
         "tiny: the tenant org-1 no longer asks for more than its share",
     ]
     assert scene.value("noisy_tenant", tenant="org-1") is None
+
+
+def test_the_noise_of_a_release_that_is_gone_is_forgotten() -> None:
+    scene = Scene()
+    scene.policy.noisy = NoisyTenant("org-1", 0.8, 4.0, 0.0)
+    scene.metrics.admission.look()
+    assert list(scene.metrics.admission._noisy) == [("tiny", "1")]
+    scene.fleet.forget("tiny@1")
+    scene.gates.refresh()
+    scene.metrics.admission.look()
+    assert scene.metrics.admission._noisy == {}
 
 
 def test_a_cost_that_is_frozen_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

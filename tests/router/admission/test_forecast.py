@@ -29,7 +29,7 @@ def test_prompts_ahead_and_sequences_beside_it_take_their_time() -> None:
 def test_rows_wait_for_the_batches_before_them() -> None:
     capacity = Capacity(1, 64, batch=BatchCost(4.0, 0.5))  # two batches of 32
     assert batches_s(capacity, 1, 0) == pytest.approx(0.0045)
-    assert batches_s(capacity, 1, 32) == pytest.approx(0.020 + 0.0045)
+    assert batches_s(capacity, 1, 32) == pytest.approx(0.006 + 0.0125)
     assert batches_s(Capacity(2, 128, batch=BatchCost(4.0, 0.5)), 1, 32) == pytest.approx(0.0125)
 
 

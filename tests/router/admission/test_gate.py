@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from python_backend.costs.step_cost import StepCost
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 from router.admission.admitting import Admitted
+from router.admission.capacity import UNKNOWN
 from router.admission.demand import Capacity, Demand, Progress, Reason, Refused
 from router.admission.dispatcher import Dispatcher
 from router.admission.fairness import EqualShares
@@ -29,6 +32,9 @@ from router.fleet.replicas import Fleet
 from router.metrics import Metrics
 from router.objectives.objective import Objective
 from router.record import Record
+from router.rollouts.arms import ArmRecorder
+from router.store.access import StoreAccess
+from router.store.database import Store
 from router.ticket import Ticket, TicketDesk
 from tests.fakes.tenancy import FakeTenancy
 
@@ -224,6 +230,25 @@ def test_every_refusal_is_told_with_an_honest_time(
 
 
 METRICS = Metrics()
+
+
+async def test_a_second_attempt_that_is_refused_is_neither_billed_nor_held_against_its_release() -> None:
+    desk, tenancy = TicketDesk(METRICS), FakeTenancy()
+    arms = ArmRecorder(StoreAccess(cast("Store", None)))
+    gates = Gates(Fleet([]), Impatient, lambda model, tier: Objective(model, tier, first_token_s=0.01))
+    gate = gates.gate("tiny", "1")
+    gate.resize(Capacity(1, 1))
+    gate.offer(Record("test", "other", model="tiny"), ONE, inf)
+    record = Record("test", "req", model_version="1", rollout=(3, 1))
+    record.dispatched_s = 1.0  # the first attempt was, and its prompt was too long
+    with pytest.raises(InflightError, match="too late"):
+        async with Admitted(desk, tenancy.as_tenancy, record, "tiny", ONE, arms, gates):
+            pass
+    assert (record.outcome, tenancy.used, arms.arm_count) == ("failed", [], 0)
+    assert tenancy.ledger.running("local") == 0
+    gates.close()
+
+
 POLICIES: list[Callable[[], Policy]] = [
     FirstCome,
     Impatient,
@@ -292,7 +317,8 @@ async def play(visits: list[Visit], new_policy: Callable[[], Policy], seed: int)
             else:
                 task.cancel()
         if chance.random() < 0.2:
-            gate.resize(Capacity(1, chance.randint(1, 5), kv_tokens=4000, block_tokens=16))
+            sized = Capacity(1, chance.randint(1, 5), kv_tokens=4000, block_tokens=16)
+            gate.resize(chance.choice([sized, UNKNOWN, replace(sized, step=StepCost(1.0, 0.01, 0.01))]))
         await asyncio.wait([task])
 
     await asyncio.wait_for(asyncio.gather(*map(disturb, visits)), 10.0)
@@ -302,6 +328,7 @@ async def play(visits: list[Visit], new_policy: Callable[[], Policy], seed: int)
     gate._policy.check()
     assert gate.signals().running == 0
     assert sum(gate.signals().waiting.values()) == 0
+    assert gate.taken_places == 0
     gates.close()
 
 

@@ -123,9 +123,52 @@ def test_where_no_replica_is_open_all_are_let_through_for_the_fleet_to_decide() 
     replica.report = REPORT
     gate = scene.gates.gate("tiny", "1")
     assert gate.capacity.places == 1
-    replica.mark_down("died", 0.0, reviving=True)
+    replica.mark_down("died", 0.0, reviving=False)
     scene.gates.refresh()
     assert gate.capacity == UNKNOWN
+
+
+def test_what_waits_is_not_let_loose_on_a_replica_that_comes_back() -> None:
+    scene = Scene(servers=1)
+    (replica,) = scene.fleet.set_of(TEXT).replicas
+    replica.report = REPORT
+    gate = scene.gates.gate("tiny", "1")
+    known = gate.capacity
+    replica.mark_down("died", 0.0, reviving=True)
+    scene.gates.refresh()
+    assert gate.capacity == known
+    replica.report, replica.reported_s = None, -inf
+    replica.mark_up(1.0)
+    scene.gates.refresh()
+    assert gate.capacity == known, "its engine has not said yet how it is"
+    replica.reported_s = 2.0
+    scene.gates.refresh()
+    assert gate.capacity.places == UNLIMITED, "it never says"
+
+
+def test_one_of_several_replicas_that_comes_back_lets_nobody_loose() -> None:
+    scene = Scene()
+    first, second = scene.fleet.set_of(TEXT).replicas
+    gate = scene.gates.gate("tiny", "1")
+    first.report, first.reported_s = REPORT, 1.0
+    scene.gates.refresh()
+    assert (gate.capacity.replicas, gate.capacity.places) == (2, 16), "the second is asked in a moment"
+    second.mark_down("died", 0.0, reviving=True)
+    scene.gates.refresh()
+    assert (gate.capacity.replicas, gate.capacity.places) == (1, 8)
+
+
+async def test_how_a_model_takes_rows_is_asked_again_when_its_release_is_another() -> None:
+    scene = Scene(servers=1)
+    scene.fleet.set_of(VECTORS)
+    scene.servers[0].control.config_now = config()
+    scene.offer(VECTORS, Need(0, sequences=3))
+    await scene.gates.learn_shapes()
+    scene.fleet.forget("vectors@2")
+    scene.gates.refresh()
+    scene.fleet.set_of(VECTORS)
+    await scene.gates.learn_shapes()
+    assert scene.servers[0].control.asked == 2
 
 
 def test_an_operators_number_of_places_stands_for_the_engines() -> None:
@@ -182,6 +225,22 @@ def test_rows_are_all_that_counts_of_a_fixed_cost() -> None:
     assert (demand.prompt_tokens, demand.max_tokens, demand.sequences) == (0, 0, 40)
 
 
+async def test_a_release_that_goes_is_given_all_that_waits_for_it() -> None:
+    scene = Scene(servers=1)
+    scene.fleet.set_of(TEXT).replicas[0].report = replace(REPORT, max_batch_size=1)
+    record = Record("test", "req", model="tiny", model_version="1")
+    desk, turns = TicketDesk(Metrics()), [scene.gates.offer(record, SMALL) for _ in range(3)]
+    waiting = [asyncio.create_task(turn.come(desk.admit(record))) for turn in turns]
+    await asyncio.sleep(0)
+    scene.gates.refresh()
+    await asyncio.sleep(0)
+    assert [task.done() for task in waiting] == [True, False, False]
+    scene.gates.is_served = lambda model, release: (model, release) != ("tiny", "1")
+    scene.gates.refresh()
+    await asyncio.wait_for(asyncio.gather(*waiting), 1.0)
+    scene.gates.close()
+
+
 async def test_draining_ends_all_waiting_at_once() -> None:
     scene = Scene()
     desk = TicketDesk(Metrics())
@@ -217,6 +276,18 @@ async def test_what_is_only_nice_to_have_goes_where_nobody_waits_and_places_are_
     assert scene.gates.has_room("tiny", "1")
     turn.end(finished=True)
     assert scene.gates.has_room("tiny", "1", "2")
+
+
+def test_room_is_counted_in_rows() -> None:
+    scene = Scene()
+    scene.fleet.set_of(VECTORS)
+    gate = scene.gates.gate("vectors", "2")
+    gate.resize(Capacity(1, 16))
+    turn = scene.gates.offer(Record("test", "req", model="vectors", model_version="2"), Need(0, sequences=16))
+    assert gate.taken_places == 16
+    assert not scene.gates.has_room("vectors", "2")
+    turn.end(finished=True)
+    assert (gate.taken_places, scene.gates.has_room("vectors", "2")) == (0, True)
 
 
 def test_the_gate_of_a_release_that_is_gone_goes_when_its_last_request_has() -> None:

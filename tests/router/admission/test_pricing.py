@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +31,12 @@ def test_a_request_costs_its_prompt_and_its_part_of_the_steps_that_generate_it()
 def test_a_row_costs_its_part_of_a_batch() -> None:
     prices = prices_of(Capacity(1, 64, batch=BatchCost(8.0, 0.5)), batch=32)
     assert prices.whole_us(demand(0, 0, 4), Expected(0, 0, 0)) == 4 * 750
+
+
+def test_all_rows_are_priced_however_few_are_under_way_at_once() -> None:
+    prices = prices_of(Capacity(1, 64, batch=BatchCost(8.0, 0.5)), batch=32)
+    many = replace(demand(0, 0, 64), rows=2048)
+    assert prices.prompt_us(many) == prices.whole_us(many, Expected(0, 0, 0)) == 2048 * 750
 
 
 def test_without_a_cost_a_generated_token_is_twice_one_of_the_prompt() -> None:

@@ -120,6 +120,26 @@ async def test_who_is_refused_gets_503_and_a_time_and_nothing_of_it_stays(gated:
     assert gated.router.service.tenancy.ledger.running(tenant) == 0
 
 
+async def test_a_refusal_counts_once_against_the_objectives(gated: Gated) -> None:
+    gated.gate()._watcher = gated.router.metrics.admission
+    gated.policy().refusal = Refused(Reason.BUSY, "too many wait already", 10.0)
+    for _ in range(3):
+        assert (await gated.router.chat()).status_code == 503
+    objectives = gated.router.metrics.objectives
+    await gated.router.until(lambda: objectives.refusals(MODEL, Tier.STANDARD) >= 3)
+    assert objectives.refusals(MODEL, Tier.STANDARD) == 3
+
+
+async def test_a_model_without_tokens_is_not_said_to_have_a_first_one(gated: Gated) -> None:
+    gated.gate(EMBEDDER).is_fixed_cost = True
+    for model in (EMBEDDER, MODEL):
+        message = "the first token would come too late: the model is busy"
+        gated.policy(model).refusal = Refused(Reason.BUSY, message, 10.0)
+    refused = await gated.router.http.post("/v1/embeddings", json={"model": EMBEDDER, "input": "x"})
+    assert refused.json()["error"]["message"] == "the answer would come too late: the model is busy"
+    assert "the first token" in (await gated.router.chat()).json()["error"]["message"]
+
+
 async def test_what_does_not_fit_at_all_gets_413(gated: Gated) -> None:
     gated.policy().refusal = Refused(Reason.TOO_LARGE, "more than the cache holds")
     answer = await gated.router.chat()
@@ -164,6 +184,7 @@ async def test_a_long_list_of_texts_takes_as_many_places_as_it_has_rows_under_wa
     await gated.router.http.post("/v1/embeddings", json={**body, "input": "x"})
     policy = gated.policy(EMBEDDER)
     assert [demand.sequences for demand in policy.demands] == [64, 10, 1]
+    assert [demand.rows for demand in policy.demands] == [2048, 2048, 1], "all of them are paid for"
     assert policy.heard_count == 3
     await gated.router.until(lambda: gate.open_count == 0)
 

@@ -76,7 +76,10 @@ def test_a_body_that_cannot_be_read_is_refused_with_a_reason(body: bytes, messag
             {"messages": [{"role": "user", "text": "x"}]},
             "Unrecognized request argument supplied: messages[0].text",
         ),
-        ({"service_tier": "scale"}, "service_tier: invalid enum value 'scale'"),
+        (
+            {"service_tier": "scale"},
+            "service_tier: invalid enum value 'scale'; allowed: auto, default, flex, priority",
+        ),
         ({"n": 0}, "n: expected `int` >= 1"),
         ({"n": 17}, "n: expected `int` <= 16"),
         ({"n": True}, "n: expected `int | null`, got `bool`"),

@@ -133,7 +133,7 @@ def test_a_wrong_input_is_refused_by_name(value: Any, message: str, param: str) 
         ({"dimensions": 385}, "dimensions: 385 is more than this model has; allowed: 1 to 384"),
         ({"dimensions": 0}, "dimensions: expected `int` >= 1"),
         ({"dimensions": "8"}, "dimensions: expected `int | null`, got `str`"),
-        ({"encoding_format": "hex"}, "encoding_format: invalid enum value 'hex'"),
+        ({"encoding_format": "hex"}, "encoding_format: invalid enum value 'hex'; allowed: float, base64"),
         ({"user": 5}, "user: expected `str | null`, got `int`"),
     ],
 )

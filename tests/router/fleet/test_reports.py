@@ -120,6 +120,7 @@ async def test_what_is_down_is_not_asked_and_its_report_is_forgotten() -> None:
         there.replica.mark_down("it died", 51, reviving=True)
         await there.asking.ask_all()
         assert (there.replica.report, there.triton.reports) == (None, 1)
+        assert there.replica.reported_s == -inf, "what it will say when it is back is not known"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from math import inf
 from typing import Any
 
+import httpx
 import pytest
 import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException
@@ -51,8 +52,17 @@ async def test_rows_and_their_sequences_take_a_place_each(kserve: RunningKserve,
     await client.infer(EMBEDDER, [grpc_input("TEXT", "BYTES", [[b"a"], [b"b"], [b"c"]])])
     (text,), (vectors,) = gated.policy().demands, gated.policy(EMBEDDER).demands
     assert (text.sequences, text.tier, vectors.sequences) == (5, Tier.INTERACTIVE, 3)
-    assert gated.policy().heard_count == 1
     await kserve.router.until(gated.is_empty)
+
+
+async def test_of_what_comes_whole_the_first_token_is_not_heard(kserve: RunningKserve, client: Any) -> None:
+    gated = Gated(kserve.router)
+    await client.infer(MODEL, prompt_inputs(grpc_input))
+    assert gated.policy().heard_count == 0
+    body = {"text_input": "one two", "max_tokens": 2, "stream": True}
+    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}") as http:
+        assert (await http.post(f"/v2/models/{MODEL}/generate_stream", json=body)).is_success
+    assert gated.policy().heard_count == 1
 
 
 async def test_the_deadline_of_a_call_is_the_requests(kserve: RunningKserve, client: Any) -> None:
@@ -71,6 +81,25 @@ async def test_a_refusal_is_unavailable_with_a_time(kserve: RunningKserve, clien
     with pytest.raises(InferenceServerException, match="too many wait already") as refused:
         await client.infer(MODEL, prompt_inputs(grpc_input))
     assert refused.value.status() == "StatusCode.UNAVAILABLE"
+    assert kserve.triton.requests == []
+
+
+@pytest.mark.parametrize("way", ["infer", "generate", "generate_stream"])
+async def test_a_refusal_over_http_has_a_status_and_a_time_and_tritons_shape(
+    kserve: RunningKserve, way: str
+) -> None:
+    text: dict[str, Any] = {"text_input": "one two", "max_tokens": 2}
+    inputs = [
+        {"name": name, "datatype": kind, "shape": [1, 1], "data": [text[name]]}
+        for name, kind in (("text_input", "BYTES"), ("max_tokens", "INT32"))
+    ]
+    policy = Gated(kserve.router).policy()
+    refusals = (Refused(Reason.BUSY, "too many wait", 10.0), Refused(Reason.TOO_LARGE, "it does not fit"))
+    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}/v2/models/{MODEL}") as http:
+        for policy.refusal, status in zip(refusals, (503, 413), strict=True):
+            answer = await http.post(f"/{way}", json={"inputs": inputs} if way == "infer" else text)
+            assert (answer.status_code, answer.json()) == (status, {"error": policy.refusal.message})
+            assert ("retry-after" in answer.headers) == (status == 503)
     assert kserve.triton.requests == []
 
 

@@ -87,7 +87,7 @@ def test_every_change_is_in_the_audit_log_with_its_values(office: ObjectiveOffic
 
 def test_an_act_that_is_refused_leaves_nothing_behind(office: ObjectiveOffice, lite: Store) -> None:
     with pytest.raises(
-        ValueError, match=r"smol generates text: .* first token and between tokens, not end to end"
+        ValueError, match=r"smol generates text: .* first token and inter-token, not end to end"
     ):
         office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5, Metric.END_TO_END: 0.1})
     with pytest.raises(

@@ -9,7 +9,7 @@ import sqlalchemy as sql
 
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
-from router.objectives import records
+from router.objectives import recording, records
 from router.objectives.metric import Metric
 from router.objectives.monitor import WINDOW_S, ObjectiveMonitor
 from router.objectives.recording import FigureRecorder
@@ -119,6 +119,26 @@ async def test_while_the_store_is_away_it_waits_and_says_so_once(
     assert len(caplog.records) == 1
     await recorder.write()
     assert desk.samples() == 1
+
+
+async def test_it_goes_on_after_what_nobody_has_thought_of(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder, again, times = desk.recorder(), asyncio.Event(), iter(range(3))
+
+    async def fail() -> None:
+        if next(times):
+            again.set()
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(recording, "WRITE_EVERY_S", 0.001)
+    monkeypatch.setattr(recorder, "write", fail)
+    running = asyncio.create_task(recorder.run())
+    await asyncio.wait_for(again.wait(), 5.0)
+    monkeypatch.undo()
+    running.cancel()
+    await asyncio.wait([running])
+    assert "could not be written" in caplog.text
 
 
 async def test_what_is_left_when_a_router_stops_is_written(desk: Desk) -> None:

@@ -21,7 +21,7 @@ def first_token(limit_s: float | None) -> Objective:
     [
         (None, 1.0, 50, Verdict.NO_OBJECTIVE, "no objective"),
         (0.5, 1.0, 0, Verdict.NOT_MEASURED, "nothing measured"),
-        (0.5, 1.0, ENOUGH - 1, Verdict.TOO_FEW, "too few to tell, 19 of 20"),
+        (0.5, 1.0, ENOUGH - 1, Verdict.TOO_FEW, "19 of 20 needed"),
         (0.5, 0.25, 50, Verdict.KEPT, "kept, 50% to spare"),
         (0.5, 0.6, 50, Verdict.MISSED, "missed by 20%"),
         (0.5, 2.0, 50, Verdict.MISSED, "missed, 4.0 times as long"),

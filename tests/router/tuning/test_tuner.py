@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 from router.fleet.replicas import Fleet
+from router.metrics import Metrics
 from router.objectives.monitor import ObjectiveMonitor
 from router.objectives.objective import Objective
 from router.releases.life import State
@@ -62,6 +65,7 @@ class World:
         self.book = Book([release(manifest)])
         self.is_in_control = True
         self.misfit: str | None = None
+        self.meanwhile: Callable[[], None] = lambda: None  # what happens while a change is prepared
         fleet = Fleet(servers, lambda: self.now_s)
         self.replicas = fleet.set_of(manifest).replicas
         for replica in self.replicas:
@@ -79,6 +83,7 @@ class World:
         )
 
     def _misfit(self, manifest: Manifest, member: str, batched: Batched, url: str) -> str | None:
+        self.meanwhile()
         return self.misfit
 
     async def pass_by(self, windows: int, per_s: float, took_s: float = 0.02) -> None:
@@ -94,6 +99,11 @@ class World:
 
     def delays_ms(self, member: str = VECTORS.entry) -> list[float]:
         return [server.models[member].delay_us / 1000 for server in self.servers]
+
+    def metrics(self) -> str:
+        metrics = Metrics()
+        metrics.watch_tuner(self.tuner)
+        return metrics.render().decode()
 
     def changes(self) -> list[tuple[str, str]]:
         """The oldest first."""
@@ -145,6 +155,8 @@ async def test_under_load_the_delay_goes_up_and_when_it_is_over_down_at_once(sto
     assert world.delays_ms() == [50]
     assert world.standing().action == "hold"
     assert world.standing().detail["mean_batch"] == 11
+    labels = 'model="vectors",release="1",triton_model="vectors.1"'
+    assert f"inflight_queue_delay_seconds{{{labels}}} 0.05" in world.metrics()
     await world.pass_by(2, 1)
     assert world.delays_ms() == [0]
     assert [action for action, _ in world.changes()] == ["raise", "lower"]
@@ -269,6 +281,44 @@ async def test_while_a_release_is_loaded_or_rolled_out_nothing_is_tried(store: S
     await world.pass_by(6, 200)
     assert world.changes() == []
     assert "a rollout is under way" in world.standing().sentence
+
+
+@pytest.mark.parametrize("state", [State.DRAINING, State.UNLOADED])
+async def test_nothing_is_loaded_of_a_release_that_goes_while_its_change_is_prepared(
+    store: Store, state: State
+) -> None:
+    world = World(store, [vectors()])
+    world.meanwhile = lambda: world.book.releases.__setitem__(0, release(VECTORS, state))
+    await world.pass_by(6, 200)
+    assert world.servers[0].models[VECTORS.entry].loads == 0
+    assert "being loaded or unloaded" in world.standing().sentence
+
+
+async def test_a_server_that_dies_while_a_change_is_prepared_is_left_out(store: Store) -> None:
+    world = World(store, [vectors(0), vectors(1)])
+    await world.pass_by(3, 200)
+    world.meanwhile = lambda: world.replicas[1].mark_down("died", world.now_s, reviving=True)
+    await world.pass_by(2, 200)
+    assert world.delays_ms() == [50, 0]
+
+
+async def test_a_store_that_is_away_is_told_of_once(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(store, [vectors()])
+    turns, thrice = 0, asyncio.Event()
+
+    async def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if turns == 3:
+            thrice.set()
+        raise InflightError(ErrorKind.OVERLOADED, "the store is away")
+
+    world.tuner._settings = TuningSettings(window_s=0.002)
+    world.tuner.turn = turn  # type: ignore[method-assign]  # a turn that always fails
+    running = asyncio.create_task(world.tuner.run())
+    await thrice.wait()
+    running.cancel()
+    assert caplog.text.count("the store is away") == 1
 
 
 async def test_of_a_text_model_the_steps_before_the_engine_are_tuned(store: Store) -> None:

@@ -1,0 +1,80 @@
+"""What holds for the steps of an engine, and why, in sentences: it decides itself, before each step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from python_backend.wire.tiers import Tier
+
+if TYPE_CHECKING:
+    from python_backend.costs.step_cost import LearnedStepCost
+    from python_backend.wire.engine_report import EngineReport
+
+
+def explained(report: EngineReport) -> dict[str, Any]:
+    """For people and programs; what changes with every step without changing anything is left out."""
+    learned = report.learned
+    return {
+        "sentence": f"{_limits(report)}. {_cost(learned)}",
+        "max_batch_size": report.max_batch_size,
+        "most_batch_size": report.most_batch_size,
+        "max_step_tokens": report.max_step_tokens,
+        "most_step_tokens": report.most_step_tokens,
+        "inter_token_ms": dict(report.inter_token_ms),
+        "cost": None if learned is None else _numbers(learned),
+    }
+
+
+def _limits(report: EngineReport) -> str:
+    now = (report.max_batch_size, report.max_step_tokens)
+    most = (report.most_batch_size, report.most_step_tokens)
+    all_of_it = f"up to {most[0]} sequences and {most[1]} tokens in a step, as configured"
+    if not report.inter_token_ms:
+        return f"{all_of_it}: there is no inter-token objective"
+    if report.learned is None:
+        return f"{all_of_it}: what its steps take is not learned yet"
+    asked = ", ".join(
+        f"{report.inter_token_ms[tier.label]:g} ms ({tier.label})"
+        for tier in Tier
+        if tier.label in report.inter_token_ms
+    )
+    if now == most:
+        return f"{all_of_it}: that keeps {asked} from token to token, or nobody of the tier runs"
+    when = "" if report.active else " when something ran last"
+    tightest = "the tightest of those that run: " if len(report.inter_token_ms) > 1 else ""
+    return (
+        f"up to {now[0]} of {most[0]} sequences and {now[1]} of {most[1]} tokens in a step{when}, "
+        f"to keep {tightest}{asked} from token to token"
+    )
+
+
+def _cost(learned: LearnedStepCost | None) -> str:
+    if learned is None:
+        return "What a step takes is learned from the first requests"
+    cost = learned.cost
+    parts = [
+        f"{value:.3g} ms {words}"
+        for value, words in (
+            (cost.prefill_token_ms, "per prompt token"),
+            (cost.decode_sequence_ms, "per sequence"),
+            (cost.kv_kilotoken_ms, "per 1,000 cached tokens"),
+        )
+        if value > 0
+    ]
+    sentence = f"A step takes {' + '.join([f'{cost.base_ms:.3g} ms', *parts])}"
+    if learned.is_frozen:
+        return f"{sentence}: the last good cost, for predictions are {learned.error:.0%} off now"
+    return f"{sentence}: learned from {learned.samples:,} steps, {learned.error:.0%} off on average"
+
+
+def _numbers(learned: LearnedStepCost) -> dict[str, Any]:
+    cost = learned.cost
+    return {
+        "base_ms": float(f"{cost.base_ms:.3g}"),
+        "prefill_token_ms": float(f"{cost.prefill_token_ms:.3g}"),
+        "decode_sequence_ms": float(f"{cost.decode_sequence_ms:.3g}"),
+        "kv_kilotoken_ms": float(f"{cost.kv_kilotoken_ms:.3g}"),
+        "samples": learned.samples,
+        "error": round(learned.error, 3),
+        "is_frozen": learned.is_frozen,
+    }
