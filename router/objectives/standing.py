@@ -89,7 +89,7 @@ class Standing:
         ratio = self.p95_s / self.objective_s
         if ratio <= 1:
             return f"kept, {1 - ratio:.0%} to spare"
-        return f"missed by {ratio - 1:.0%}" if ratio < 2 else f"missed, {ratio:.1f} times as long"
+        return f"missed by {ratio - 1:.0%}" if ratio < 2 else f"missed {ratio:.1f}-fold"
 
 
 def standing(objective: Objective, metric: Metric, measured: Distribution, refused: int = 0) -> Standing:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from python_backend.wire.tiers import Tier
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from python_backend.costs.step_cost import LearnedStepCost
     from python_backend.wire.engine_report import EngineReport
 
@@ -15,7 +17,7 @@ def explained(report: EngineReport) -> dict[str, Any]:
     """For people and programs; what changes with every step without changing anything is left out."""
     learned = report.learned
     return {
-        "sentence": f"{_limits(report)}. {_cost(learned)}",
+        "sentence": _limits(report) if learned is None else f"{_limits(report)}. {_cost(learned)}",
         "max_batch_size": report.max_batch_size,
         "most_batch_size": report.most_batch_size,
         "max_step_tokens": report.max_step_tokens,
@@ -32,25 +34,28 @@ def _limits(report: EngineReport) -> str:
     if not report.inter_token_ms:
         return f"{all_of_it}: there is no inter-token objective"
     if report.learned is None:
-        return f"{all_of_it}: what its steps take is not learned yet"
-    asked = ", ".join(
-        f"{report.inter_token_ms[tier.label]:g} ms ({tier.label})"
-        for tier in Tier
-        if tier.label in report.inter_token_ms
-    )
+        return f"{all_of_it}: what its steps take is still to be learned, from the first requests"
+    asked = f"{_asked(report.inter_token_ms)} from token to token"
     if now == most:
-        return f"{all_of_it}: that keeps {asked} from token to token, or nobody of the tier runs"
+        return f"{all_of_it}: that keeps {asked}, or nobody of the tier runs"
     when = "" if report.active else " when something ran last"
-    tightest = "the tightest of those that run: " if len(report.inter_token_ms) > 1 else ""
     return (
         f"up to {now[0]} of {most[0]} sequences and {now[1]} of {most[1]} tokens in a step{when}, "
-        f"to keep {tightest}{asked} from token to token"
+        f"to keep {asked}"
     )
 
 
-def _cost(learned: LearnedStepCost | None) -> str:
-    if learned is None:
-        return "What a step takes is learned from the first requests"
+def _asked(inter_token_ms: Mapping[str, float]) -> str:
+    """By time; of several the tightest among those that run counts."""
+    tiers: dict[float, list[str]] = {}
+    for tier in Tier:
+        if (asked_ms := inter_token_ms.get(tier.label)) is not None:
+            tiers.setdefault(asked_ms, []).append(tier.label)
+    times = ", ".join(f"{asked_ms:g} ms ({', '.join(tiers[asked_ms])})" for asked_ms in sorted(tiers))
+    return times if len(tiers) == 1 else f"the tightest of those that run: {times}"
+
+
+def _cost(learned: LearnedStepCost) -> str:
     cost = learned.cost
     parts = [
         f"{value:.3g} ms {words}"

@@ -24,7 +24,7 @@ def first_token(limit_s: float | None) -> Objective:
         (0.5, 1.0, ENOUGH - 1, Verdict.TOO_FEW, "19 of 20 needed"),
         (0.5, 0.25, 50, Verdict.KEPT, "kept, 50% to spare"),
         (0.5, 0.6, 50, Verdict.MISSED, "missed by 20%"),
-        (0.5, 2.0, 50, Verdict.MISSED, "missed, 4.0 times as long"),
+        (0.5, 2.0, 50, Verdict.MISSED, "missed 4.0-fold"),
     ],
 )
 def test_a_verdict_is_told_in_words(
