@@ -32,7 +32,7 @@ PARAMETERS = {"inflight_weights": "random", "inflight_max_sequence_tokens": "819
 FIRST_TOKEN_S = {Tier.INTERACTIVE: 0.5, Tier.STANDARD: 1.5, Tier.BATCH: 8.0}
 INTER_TOKEN_S = {Tier.INTERACTIVE: 0.03, Tier.STANDARD: 0.05, Tier.BATCH: 0.1}
 EMBEDDINGS = Case(
-    MINILM, 0.12, (5.0, 60.0, 200.0), seconds=4.0, window_s=1.2, delays_ms=(0.0, 5.0, 20.0, 50.0)
+    MINILM, 0.12, (5.0, 20.0, 50.0), seconds=6.0, window_s=1.2, delays_ms=(0.0, 5.0, 20.0, 50.0)
 )
 ARENA_FILE, PACED_FILE, EMBEDDINGS_FILE = "arena.json", "paced.json", "embeddings.json"
 
@@ -75,7 +75,7 @@ def run_paced(asked: argparse.Namespace, model: Path, console: Console) -> bool:
     )
     ours, *others = POLICIES
     every = Wish([ours], (1.0, 2.0, 10.0), noisy=True, burst=True, retry_storm=True)
-    kept = measure(arena, [every, Wish(others, (1.0, 2.0))], console)
+    kept = measure(arena, [every, Wish(others, (2.0,))], console)
     if asked.keep:
         arena_report.keep(asked.keep / PACED_FILE, kept)
     return arena_report.show(console, kept)
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--parts", default="arena,embeddings", help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--trace", type=Path, help="a file of arrivals; generated if none is given")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each run in the arena")
-    parser.add_argument("--paced-seconds", type=float, default=40.0, help="of each run of the paced engine")
+    parser.add_argument("--paced-seconds", type=float, default=25.0, help="of each run of the paced engine")
     parser.add_argument("--clients", type=int, default=4, help="processes that send")
     parser.add_argument("--keep", type=Path, help="the directory to write what was seen to, as JSON")
     parser.add_argument("--draw", type=Path, help="draw what such a directory holds, and measure nothing")

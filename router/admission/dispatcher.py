@@ -225,7 +225,7 @@ class Dispatcher:
             late_s = now_s - demand.arrived_s + self._forecaster.once_begun_s(demand, engine)
         excess_s = demand.arrived_s + late_s - place.deadline_s
         self._risk[demand.tier].add(excess_s > 0, now_s)
-        if excess_s <= 0:
+        if excess_s <= 0 or not self._forecaster.is_tried:
             return None
         self._forecaster.refused(place)
         late = "too late for its own deadline" if demand.is_strict else "too late: the model is busy"

@@ -25,6 +25,8 @@ _LEAST_FACTOR, _MOST_FACTOR = log(0.2), log(10.0)
 # A factor's step, in logarithms: a hundred answers move it by a half at most.
 _STEP, _FIRST_STEP = 0.04, 0.3
 _FLOW_S = 5.0
+# Before that nobody knows how long answers are here, and what was learned of steps is of a few alike.
+_TRIED_AFTER = 32
 # What is thought of forecasts before any has come true: turns are harder to foretell than the engine is.
 _FIRST_LATE = {Wait.NONE: 1.3, Wait.BEHIND_OTHERS: 1.6, Wait.BEHIND_OWN: 1.3, Wait.HELD_BACK: 2.0}
 
@@ -195,6 +197,12 @@ class Forecaster:
     def __init__(self) -> None:
         self._factors = Factors()
         self._flows = Flows()
+        self._come_true = 0
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether enough came true to refuse anybody for a forecast."""
+        return self._come_true >= _TRIED_AFTER
 
     def begun(self, place: Place, now_s: float) -> None:
         self._flows.add(place.demand.tier, place.cost_us, now_s)
@@ -225,6 +233,7 @@ class Forecaster:
 
     def came_true(self, place: Place, now_s: float) -> None:
         if place.foretold_s > 0:
+            self._come_true += 1
             took_s = now_s - place.offered_s
             self._factors.learn(place.demand.tier, place.wait, place.foretold_s, took_s)
 
@@ -235,7 +244,7 @@ class Forecaster:
 def _service_s(demand: Demand, engine: Engine) -> float:
     capacity = engine.capacity
     if capacity.batch is not None:
-        return batches_s(capacity, demand.sequences, engine.sequences)
+        return batches_s(capacity, max(demand.rows, demand.sequences), engine.sequences)
     return prefill_s(
         capacity, demand.prompt_tokens, engine.prefill_tokens, engine.sequences, engine.kv_tokens
     )

@@ -39,7 +39,7 @@ def decode_query(query: str, kind: type[Value]) -> Value:
 
 
 def explain(problem: str, kind: Any = None) -> InflightError:
-    """Turns msgspec's sentence into one that names the field first; `kind` is what was expected as a whole."""
+    """Turns msgspec's sentence into one that names the field first; `kind` is what was expected at all."""
     what, _, where = problem.partition(" - at `")
     path = where.rpartition("$")[2].rstrip("`").lstrip(".")
     if what.startswith("Object contains unknown field"):

@@ -41,6 +41,18 @@ def dispatcher(capacity: Capacity = ENGINE, **settings: float) -> Dispatcher:
     return made
 
 
+def tried(policy: Dispatcher) -> Dispatcher:
+    """One whose forecasts came true often enough."""
+    for turn in range(40):
+        place = placed(policy, demand(most=100, at_s=turn - 100.0))
+        policy.hand_on(turn - 100.0)
+        assert place.forecast_s is not None
+        policy.first_token(place, turn - 100.0 + place.forecast_s)
+        place.progress.completion_tokens = 100
+        policy.end(place, turn - 99.5)
+    return policy
+
+
 def demand(
     tenant: str = "a",
     tier: Tier = Tier.STANDARD,
@@ -98,7 +110,7 @@ def test_a_forecast_is_written_into_the_place_and_its_first_token_judged_by_it()
 def test_a_request_whose_first_token_would_come_too_late_is_refused_at_once_and_told_when_to_come_back() -> (
     None
 ):
-    policy = dispatcher()
+    policy = tried(dispatcher())
     for _ in range(60):
         policy.offer(demand(most=100), Answer(), 0.0)
     policy.hand_on(0.0)
@@ -106,6 +118,17 @@ def test_a_request_whose_first_token_would_come_too_late_is_refused_at_once_and_
     assert refusal.reason is Reason.BUSY
     # 56 requests of about 10 + 100 * 2.75 ms wait before it.
     assert refusal.retry_after_s == pytest.approx(16, rel=0.3)
+
+
+def test_nobody_is_refused_for_a_forecast_before_some_came_true() -> None:
+    policy = dispatcher()
+    for _ in range(60):
+        policy.offer(demand(most=100), Answer(), 0.0)
+    policy.hand_on(0.0)
+    place = placed(policy, demand(patience_s=1.0))
+    assert place in policy.hand_on(1.5)
+    assert place.refusal is not None
+    assert place.refusal.reason is Reason.TOO_LATE
 
 
 def test_a_tier_is_not_refused_for_what_other_tiers_have_waiting() -> None:
@@ -147,7 +170,7 @@ def test_a_long_prompt_gets_the_time_that_it_takes_itself_unless_its_client_says
     long = demand(prompt=20_000, patience_s=1.0)
     place = placed(policy, long)
     assert policy.hand_on(0.0) == [place]
-    strict = refused(dispatcher(Capacity(1, 4, 100_000, 16, step=COST)), replace(long, is_strict=True))
+    strict = refused(tried(dispatcher(Capacity(1, 4, 100_000, 16, step=COST))), replace(long, is_strict=True))
     assert strict.reason is Reason.BUSY
 
 
