@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ class Plots:
         for number, (label, values) in enumerate(series.items()):
             places = [group + (number - (len(series) - 1) / 2) * width for group in range(len(groups))]
             drawn = axes.bar(places, values, width, label=label, color=_COLOURS[number % len(_COLOURS)])
-            axes.bar_label(drawn, [f"{value:.3g}" for value in values], fontsize=7, padding=1)
+            axes.bar_label(
+                drawn, ["" if isnan(value) else f"{value:.3g}" for value in values], fontsize=7, padding=1
+            )
         if goal is not None:
             axes.axhline(goal, color="#333333", linewidth=0.8, linestyle="--", label="goal")
         axes.set_xticks(range(len(groups)), groups)

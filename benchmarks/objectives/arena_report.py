@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 from pathlib import Path
 
 import msgspec
@@ -98,21 +99,19 @@ def _off(error: float | None) -> str:
 def draw(plots: Plots, kept: Sequence[Kept], name: str = "arena") -> None:
     steady = [each for each in kept if each.run.endswith("x")]
     runs = list(dict.fromkeys(each.run for each in steady))
-    policies = list(dict.fromkeys(each.policy for each in steady))
-    found = {(each.policy, each.run): each for each in steady}
-
-    def good(policy: str, run: str) -> float:
-        return found[policy, run].figures.good_per_s if (policy, run) in found else 0.0
-
-    series = {policy: [good(policy, run) for run in runs] for policy in policies}
-    foretold = [
-        each.compared.foretold_goodput_per_s if (each := found.get((OURS, run))) and each.compared else 0.0
-        for run in runs
-    ]
-    if any(foretold):
-        series["objectives, foretold"] = foretold
+    found = {(each.policy, each.run): each.figures.good_per_s for each in steady}
+    series = {
+        policy: [found.get((policy, run), nan) for run in runs]  # not each is measured with all
+        for policy in dict.fromkeys(each.policy for each in steady)
+    }
     title = "Requests a second that kept their objectives, by what was offered of the capacity"
     plots.bars(name, title, "good requests/s", runs, series)
+    compared = [(each.run, each.compared) for each in kept if each.policy == OURS and each.compared]
+    seen = [found.goodput_per_s for _, found in compared]
+    foretold = [found.foretold_goodput_per_s for _, found in compared]
+    title = "The same of all that arrived, seen and simulated"
+    series = {"seen": seen, "simulated": foretold}
+    plots.bars(f"{name}-simulated", title, "good requests/s", [run for run, _ in compared], series)
 
 
 def keep(path: Path, kept: Sequence[Kept]) -> None:

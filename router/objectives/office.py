@@ -5,12 +5,9 @@ Routers that run hold requests against them within a second.
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import sqlalchemy as sql
 
 from python_backend.wire.tiers import Tier
 from router.objectives import records
@@ -20,20 +17,16 @@ from router.objectives.standing import Figures, standings
 from router.releases.life import State
 from router.releases.manifest import Kind
 from router.rollouts.records import list_releases
-from router.store.schema import audit
-from router.tenancy.audited import Forbidden
 from router.tenancy.lookup import NotFound
-from router.tenancy.model import AuditEntry
-from router.tenancy.rbac import Action, Actor, allows
-from router.tenancy.rows import row_of_audit
+from router.tenancy.rbac import Action
+from router.tenancy.supervising import SupervisedOffice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from sqlalchemy import Connection
 
     from router.objectives.standing import Standing
-    from router.store.database import Store
 
 ALL_TIERS = tuple(Tier)
 
@@ -47,18 +40,8 @@ class ModelStandings:
     standings: tuple[Standing, ...]
 
 
-class ObjectiveOffice:
-    def __init__(self, store: Store, actor: Actor, clock: Callable[[], float] = time.time) -> None:
-        self._store = store
-        self._actor = actor
-        self._clock = clock
-
-    @contextmanager
-    def look(self) -> Iterator[Connection]:
-        """To read with the functions of `records`, all of one moment."""
-        self._check(Action.OBJECTIVE_READ, Action.OBJECTIVE_READ.label, "")
-        with self._store.read() as connection:
-            yield connection
+class ObjectiveOffice(SupervisedOffice):
+    _read_action = Action.OBJECTIVE_READ
 
     def show(self, model: str | None = None) -> list[ModelStandings]:
         """Of one model, or of all that are there or have an objective."""
@@ -130,19 +113,7 @@ class ObjectiveOffice:
         with self._store.begin() as connection:
             records.bump(self._store, connection)
             yield connection
-            entry = self._entry(label, model, True, detail)
-            connection.execute(sql.insert(audit).values(row_of_audit(entry)))
-
-    def _check(self, action: Action, label: str, target: str) -> None:
-        if allows(self._actor, action, None):
-            return
-        with self._store.begin() as connection:
-            entry = self._entry(label, target, False, {})
-            connection.execute(sql.insert(audit).values(row_of_audit(entry)))
-        raise Forbidden(f"{action.label} is not allowed")
-
-    def _entry(self, label: str, target: str, is_allowed: bool, detail: dict[str, Any]) -> AuditEntry:
-        return AuditEntry(self._clock(), self._actor.user_id, None, label, target, is_allowed, detail)
+            self._record(connection, label, model, detail)
 
 
 def _kinds(connection: Connection) -> dict[str, Kind]:

@@ -6,7 +6,6 @@ Routers that run read of it within a second, and the one that is in control brin
 from __future__ import annotations
 
 import json
-import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
@@ -21,15 +20,13 @@ from router.rollouts import records, writing
 from router.rollouts.records import RolloutState
 from router.rollouts.writing import bump, is_release, put_split, set_state, write_event
 from router.store.releasing import releases, rollouts, splits
-from router.store.schema import audit
-from router.tenancy.audited import AlreadyThere, Forbidden
+from router.tenancy.audited import AlreadyThere
 from router.tenancy.lookup import NotFound
-from router.tenancy.model import AuditEntry
-from router.tenancy.rbac import Action, Actor, allows
-from router.tenancy.rows import row_of_audit
+from router.tenancy.rbac import Action
+from router.tenancy.supervising import SupervisedOffice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from sqlalchemy import Connection
 
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
     from router.releases.manifest import Manifest
     from router.releases.model_split import ModelSplit
     from router.rollouts.records import GoldenPrompt, Release, Rollout
-    from router.store.database import Store
 
 _LOADED = (State.LOADING, State.WARMING, State.READY, State.DRAINING)
 
@@ -51,18 +47,8 @@ class _Act:
     version: int | None
 
 
-class ReleaseOffice:
-    def __init__(self, store: Store, actor: Actor, clock: Callable[[], float] = time.time) -> None:
-        self._store = store
-        self._actor = actor
-        self._clock = clock
-
-    @contextmanager
-    def look(self) -> Iterator[Connection]:
-        """To read with the functions of `records`, all of one moment."""
-        self._check(Action.RELEASE_READ, Action.RELEASE_READ.label, "")
-        with self._store.read() as connection:
-            yield connection
+class ReleaseOffice(SupervisedOffice):
+    _read_action = Action.RELEASE_READ
 
     @contextmanager
     def _act(self, model: str, version: int | None, what: str, reason: str = "") -> Iterator[_Act]:
@@ -75,19 +61,7 @@ class ReleaseOffice:
             act = _Act(connection, version)
             yield act
             write_event(connection, self._clock(), model, act.version, what, reason)
-            entry = self._entry(label, _target(model, act.version), True, detail)
-            connection.execute(sql.insert(audit).values(row_of_audit(entry)))
-
-    def _check(self, action: Action, label: str, target: str) -> None:
-        if allows(self._actor, action, None):
-            return
-        with self._store.begin() as connection:
-            entry = self._entry(label, target, False, {})
-            connection.execute(sql.insert(audit).values(row_of_audit(entry)))
-        raise Forbidden(f"{action.label} is not allowed")
-
-    def _entry(self, label: str, target: str, is_allowed: bool, detail: dict[str, str]) -> AuditEntry:
-        return AuditEntry(self._clock(), self._actor.user_id, None, label, target, is_allowed, detail)
+            self._record(connection, label, _target(model, act.version), detail)
 
     def next_version(self, model: str) -> int:
         with self.look() as connection:

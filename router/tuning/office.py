@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import sqlalchemy as sql
 
 from router.objectives.records import list_objectives
 from router.releases.life import State
 from router.rollouts.records import list_releases
-from router.store.schema import audit
-from router.tenancy.audited import Forbidden
 from router.tenancy.lookup import NotFound
-from router.tenancy.model import AuditEntry
-from router.tenancy.rbac import Action, Actor, allows
-from router.tenancy.rows import row_of_audit
+from router.tenancy.rbac import Action
+from router.tenancy.supervising import SupervisedOffice
 from router.tuning.reading import (
     STEPS,
     TuningDecision,
@@ -28,12 +21,9 @@ from router.tuning.reading import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from sqlalchemy import Connection
 
     from router.objectives.objective import Objective
-    from router.store.database import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +41,12 @@ class Explanation:
     changes: tuple[TuningDecision, ...]
 
 
-class TuningOffice:
-    def __init__(self, store: Store, actor: Actor, clock: Callable[[], float] = time.time) -> None:
-        self._store = store
-        self._actor = actor
-        self._clock = clock
+class TuningOffice(SupervisedOffice):
+    _read_action = Action.OBJECTIVE_READ
 
     def explain(self, model: str | None = None, changes: int = 5) -> list[Explanation]:
         """Of one model, or of all that there are."""
-        with self._look() as connection:
+        with self.look() as connection:
             models = _models(connection)
             if model is not None:
                 _require(model, models)
@@ -72,7 +59,7 @@ class TuningOffice:
             ]
 
     def history(self, model: str | None = None, newest: int = 50) -> list[TuningDecision]:
-        with self._look() as connection:
+        with self.look() as connection:
             found = list_decisions(connection, model, newest)
             if model is not None and not found:
                 _require(model, _models(connection))
@@ -86,27 +73,8 @@ class TuningOffice:
             # A pause may outlive its model.
             _require(model, [*_models(connection), *paused_models(connection)])
             is_news = set_paused(self._store, connection, model, self._clock(), is_paused)
-            self._write(connection, self._entry(label, model, True))
+            self._record(connection, label, model)
         return is_news
-
-    @contextmanager
-    def _look(self) -> Iterator[Connection]:
-        self._check(Action.OBJECTIVE_READ, Action.OBJECTIVE_READ.label, "")
-        with self._store.read() as connection:
-            yield connection
-
-    def _check(self, action: Action, label: str, target: str) -> None:
-        if allows(self._actor, action, None):
-            return
-        with self._store.begin() as connection:
-            self._write(connection, self._entry(label, target, False))
-        raise Forbidden(f"{action.label} is not allowed")
-
-    def _entry(self, label: str, target: str, is_allowed: bool) -> AuditEntry:
-        return AuditEntry(self._clock(), self._actor.user_id, None, label, target, is_allowed, {})
-
-    def _write(self, connection: Connection, entry: AuditEntry) -> None:
-        connection.execute(sql.insert(audit).values(row_of_audit(entry)))
 
 
 def _explanation(
