@@ -46,7 +46,7 @@ endif
 serve: install ## Start everything on this machine: inflight up $(ARGS)
 	@exec $(VENV)/bin/inflight up $(ARGS)
 
-# Two workers, for a stack and for the rest (tests/conftest.py); ARGS="-n 0" has only one process, for debuggers.
+# Two workers, each with stacks of its own first (tests/conftest.py); ARGS="-n 0" has only one process, for debuggers.
 test: install-dev ## Run all tests: pytest $(ARGS)
 	@$(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 

@@ -23,6 +23,15 @@ OF_STACKS = (
     "tests/launcher/test_stack.py",
 )
 
+# Those among them with stacks of their own, or with the one that has the many releases.
+OF_MANY_RELEASES = tuple(
+    f"tests/stack/test_{name}.py"
+    for name in ("broken_canaries", "releases", "replicas", "reviving", "tensor_models", "tuning")
+)
+
+
+_MANY_RELEASES = "releases"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -45,14 +54,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs a real stack comes first: it takes longest, and one worker does it all."""
+    """What needs a real stack comes first: it takes longest, and the workers divide it by kinds of stacks."""
     for item in items:
         if is_of_a_stack(item.nodeid):
             item.add_marker(pytest.mark.stack)
         elif item.get_closest_marker("stack"):
             raise pytest.UsageError(f"{item.nodeid} starts a stack: its file belongs into OF_STACKS")
-    # The stack with the many releases last of those: while it waits for its turn it would cost the others.
-    items.sort(key=lambda item: (not is_of_a_stack(item.nodeid), needs_many_releases(item)))
+    items.sort(key=lambda item: (not is_of_a_stack(item.nodeid), work_of(item.nodeid) == _MANY_RELEASES))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -65,16 +73,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return scheduling
 
 
-def needs_many_releases(item: pytest.Item) -> bool:
-    return "release_stack" in getattr(item, "fixturenames", ())
-
-
 def is_of_a_stack(nodeid: str) -> bool:
     return nodeid.startswith(OF_STACKS)
 
 
 def work_of(nodeid: str) -> str:
     """Tests with the same answer are run by the same worker."""
+    if nodeid.startswith(OF_MANY_RELEASES):
+        return _MANY_RELEASES
     return "stack" if is_of_a_stack(nodeid) else nodeid.partition("::")[0]
 
 

@@ -110,6 +110,8 @@ def archive(registry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     device = Path(__file__).parents[3] / "python_backend"
     for name in (
         "__init__.py",
+        "costs/__init__.py",
+        "costs/step_cost.py",
         "engine/__init__.py",
         "engine/device.py",
         "wire/__init__.py",

@@ -282,7 +282,9 @@ def test_decode_equals_attention_written_out(
     check_decode(shape, lengths, device, splits)
 
 
-@settings(max_examples=10, deadline=None)
+# Rows that only fill a tile up have no keys: what is divided there is never stored, but the interpreter warns.
+@pytest.mark.filterwarnings("ignore:invalid value encountered in divide")
+@settings(max_examples=6, deadline=None)
 @given(
     shape=shapes,
     chunks=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), min_size=1, max_size=3),
