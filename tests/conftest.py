@@ -28,8 +28,6 @@ OF_MANY_RELEASES = tuple(
     f"tests/stack/test_{name}.py"
     for name in ("broken_canaries", "releases", "replicas", "reviving", "tensor_models", "tuning")
 )
-
-
 _MANY_RELEASES = "releases"
 
 
