@@ -282,7 +282,7 @@ def test_decode_equals_attention_written_out(
     check_decode(shape, lengths, device, splits)
 
 
-# Rows that only fill a tile up have no keys: what is divided there is never stored, but the interpreter tells.
+# Rows that only fill a tile up have no keys: what is divided there is not stored, but the interpreter warns.
 @pytest.mark.filterwarnings("ignore:invalid value encountered in divide")
 @settings(max_examples=6, deadline=None)
 @given(
