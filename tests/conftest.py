@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from tests.lasting import end_all, lasting
+
 # The launcher is imported where it is needed: a GPU host that only tests the engine may not have it.
 if TYPE_CHECKING:
     from benchmarks.stack import RunningStack
@@ -69,6 +71,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     scheduling = LoadScopeScheduling(config, log)
     scheduling._split_scope = work_of
     return scheduling
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Stacks that wait for nothing would take time from the tests that follow."""
+    yield
+    if nextitem is not None and work_of(nextitem.nodeid) != work_of(item.nodeid):
+        end_all()
 
 
 def is_of_a_stack(nodeid: str) -> bool:
@@ -169,5 +179,5 @@ def stack(data_dir: Path, on_device: dict[str, str]) -> Iterator[RunningStack]:
     """Triton, engine and router with the default model and default settings."""
     from benchmarks.stack import running_stack
 
-    with running_stack(on_device, data_dir=data_dir) as running:
+    with lasting(running_stack(on_device, data_dir=data_dir)) as running:
         yield running

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.stack import RunningStack, running_stack
 from router.releases.manifest import Manifest
+from tests.lasting import lasting
 from tests.stack.breaking import BREAKAGES
 from tests.stack.releasing import ReleaseStack, quick_engine, releases_at, write_config
 from tests.stack.tiny_models import write_tiny_model
@@ -24,7 +25,7 @@ SLOW_LAYERS = 112
 def exact_stack(data_dir: Path, on_device: dict[str, str]) -> Iterator[RunningStack]:
     """In fp32, and nothing cached is shared between tenants."""
     engine = {**on_device, **EXACT, "inflight_tenant_cache_isolation": "true"}
-    with running_stack(engine, data_dir=data_dir) as running:
+    with lasting(running_stack(engine, data_dir=data_dir)) as running:
         yield running
 
 
@@ -110,7 +111,7 @@ def release_stack(wrecks: Wrecks, tiny_models: TinyModels, data_dir: Path) -> It
     settings = {"state_dir": str(wrecks.folder / "state"), "tuning_window_s": 2}
     config = wrecks.folder / "inflight.toml"
     with (
-        running_stack(quick_engine(), str(tiny_models.usual), data_dir, settings) as running,
+        lasting(running_stack(quick_engine(), str(tiny_models.usual), data_dir, settings)) as running,
         releases_at(config, data_dir) as releases,
     ):
         yield ReleaseStack(releases.desk, releases.store, config, data_dir, running)

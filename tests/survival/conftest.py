@@ -20,6 +20,7 @@ from launcher.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
 from router.tenancy.model import Limits, Role, Scope
 from router.tenancy.office import open_office
 from router.tenancy.rbac import SYSTEM
+from tests.lasting import lasting
 
 TOKENS_PER_S = 8_000
 
@@ -155,7 +156,7 @@ def tokenizer(default_checkpoint: Path) -> Tokenizer:
 def quick(
     tmp_path_factory: pytest.TempPathFactory, data_dir: Path, tokenizer: Tokenizer
 ) -> Iterator[Fortress]:
-    with fortress(tmp_path_factory.mktemp("fortress"), data_dir, tokenizer) as running:
+    with lasting(fortress(tmp_path_factory.mktemp("fortress"), data_dir, tokenizer)) as running:
         yield running
 
 
