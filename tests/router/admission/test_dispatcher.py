@@ -131,6 +131,17 @@ def test_nobody_is_refused_for_a_forecast_before_some_came_true() -> None:
     assert place.refusal.reason is Reason.TOO_LATE
 
 
+def test_where_all_places_are_gone_requests_are_taken_and_wait() -> None:
+    policy = dispatcher(Capacity(1, 5))
+    held = [placed(policy, demand("a")), placed(policy, demand("b", sequences=4))]
+    assert policy.hand_on(0.0) == held
+    policy.resize(Capacity(0, 0, batch=BatchCost(5.0, 0.5)))
+    place = placed(policy, demand("b", prompt=0, most=0))
+    assert policy.hand_on(0.0) == []
+    assert place.state is PlaceState.WAITING
+    policy.check()
+
+
 def test_a_tier_is_not_refused_for_what_other_tiers_have_waiting() -> None:
     policy = dispatcher()
     for _ in range(200):
