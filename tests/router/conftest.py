@@ -50,3 +50,23 @@ def store(store_url: str) -> Iterator[Store]:
     opened.prepare(fingerprint(PEPPER))
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Migrated once, copied for each test."""
+    path = tmp_path_factory.mktemp("empty") / "store.db"
+    opened = Store(sqlite_url(path))
+    opened.prepare(fingerprint(PEPPER))
+    opened.close()
+    return path
+
+
+@pytest.fixture
+def lite(empty_store: Path, tmp_path: Path) -> Iterator[Store]:
+    """SQLite alone, for what does not depend on the database."""
+    path = tmp_path / "lite.db"
+    path.write_bytes(empty_store.read_bytes())
+    opened = Store(sqlite_url(path))
+    yield opened
+    opened.close()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pytest
 
@@ -20,14 +19,12 @@ from router.releases.manifest import Kind, Manifest
 from router.releases.model_split import ModelSplit, first_split
 from router.rollouts.records import Release
 from router.store.access import StoreAccess
-from router.store.database import Store, sqlite_url
-from router.tenancy.keys import fingerprint
+from router.store.database import Store
 from router.tuning.applying import UNTUNED, Batched
 from router.tuning.reading import TuningDecision, last_decisions, list_decisions, set_paused
 from router.tuning.tuner import Tuner, TuningSettings
 from tests.fakes.tuned_triton import GatheringModel, GatheringServer
 from tests.router.rollouts.values import built_in
-from tests.router.tenancy.values import PEPPER
 
 VECTORS = Manifest("vectors", 1, Kind.EMBEDDINGS, ("vectors.1",))
 
@@ -124,22 +121,9 @@ def vectors(number: int = 0, **given: object) -> GatheringServer:
     return GatheringServer(f"triton-{number}", {VECTORS.entry: GatheringModel(**given)})  # type: ignore[arg-type]  # fields by name
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tuning") / "store.db"
-    opened = Store(sqlite_url(path))
-    opened.prepare(fingerprint(PEPPER))
-    opened.close()
-    return path
-
-
 @pytest.fixture
-def store(empty: Path, tmp_path: Path) -> Iterator[Store]:
-    path = tmp_path / "store.db"
-    path.write_bytes(empty.read_bytes())
-    opened = Store(sqlite_url(path))
-    yield opened
-    opened.close()
+def store(lite: Store) -> Store:
+    return lite
 
 
 async def test_under_load_the_delay_goes_up_and_when_it_is_over_down_at_once(store: Store) -> None:
