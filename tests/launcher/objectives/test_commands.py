@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
 from launcher.objectives import slo
 from launcher.objectives.commands import keep_showing
@@ -21,6 +20,7 @@ from router.rollouts.adopting import adopt
 from router.rollouts.lease import Lease
 from router.store.access import StoreAccess
 from router.tenancy.office import open_store, places
+from tests.launcher import shell
 from tests.router.rollouts.values import built_in, manifest, office
 
 if TYPE_CHECKING:
@@ -28,25 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Shell:
-    def __init__(self, data_dir: Path) -> None:
-        self.data_dir = data_dir
-
-    def ask(self, *words: str) -> Result:
-        return CliRunner().invoke(slo, [*words, "--data-dir", str(self.data_dir)])
-
-    def __call__(self, *words: str) -> str:
-        result = self.ask(*words)
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    def refusal(self, *words: str) -> str:
-        """One line on stderr."""
-        result = self.ask(*words)
-        assert result.exit_code == 2, result.output
-        assert result.stderr.count("\n") == 1, result.stderr
-        assert result.stderr.startswith("inflight: ")
-        return result.stderr
+class Shell(shell.Shell):
+    commands = slo
 
     def json(self, *words: str) -> Any:
         return json.loads(self("show", *words, "--json"))

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from launcher.releases import release
 from launcher.releases.desk import Desk, desk
@@ -17,6 +16,7 @@ from router.rollouts import records
 from router.rollouts.lease import Lease
 from router.rollouts.writing import set_state
 from router.store.database import Store, sqlite_url
+from tests.launcher import shell
 from tests.launcher.releases.materials import write_checkpoint
 
 if TYPE_CHECKING:
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 SYNTHETIC = ("--set", "inflight_runtime=synthetic")
 
 
-class Shell:
-    def __init__(self, data_dir: Path) -> None:
-        self.data_dir = data_dir
+class Shell(shell.Shell):
+    commands = release
 
     @property
     def releases(self) -> Path:
@@ -40,22 +39,6 @@ class Shell:
     @property
     def repository(self) -> Path:
         return self.releases / "repository"
-
-    def ask(self, *words: str) -> Result:
-        return CliRunner().invoke(release, [*words, "--data-dir", str(self.data_dir)])
-
-    def __call__(self, *words: str) -> str:
-        result = self.ask(*words)
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    def refusal(self, *words: str) -> str:
-        """One line on stderr."""
-        result = self.ask(*words)
-        assert result.exit_code == 2, result.output
-        assert result.stderr.count("\n") == 1, result.stderr
-        assert result.stderr.startswith("inflight: ")
-        return result.stderr
 
     def json(self, *words: str) -> Any:
         return json.loads(self(*words, "--json"))
