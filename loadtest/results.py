@@ -1,0 +1,84 @@
+"""What a load test saw: every request from the client's side, and the server's own figures beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class RequestResult:
+    """One attempt. `at_s` is its planned moment since the run began; the other moments count from there.
+
+    A closed-loop user plans to send when it sends. `gaps_s` are the times between pieces of a stream, each
+    divided by the tokens that came with it, so that the distribution is one of tokens.
+    """
+
+    kind: str  # chat, completions, embeddings, triton, conversation, trace
+    at_s: float
+    tenant: str = ""
+    tier: str = "standard"
+    model: str = ""
+    release: str = ""
+    status: int = 0  # 0 where there was no answer
+    sent_s: float = 0.0  # later than planned: the client was not fast enough
+    first_token_s: float | None = None
+    ended_s: float | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    gaps_s: list[float] = field(default_factory=list)
+    retry_after_s: float | None = None
+    error: str = ""
+    request_id: str = ""
+
+    @property
+    def is_refused(self) -> bool:
+        """Turned away, with a word on when to come back."""
+        return self.status in (429, 503) and self.retry_after_s is not None
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self.error) and not self.is_refused
+
+    @property
+    def between_tokens_s(self) -> float | None:
+        """On average over the answer."""
+        if self.first_token_s is None or self.ended_s is None or self.completion_tokens < 2 or not self.gaps_s:
+            return None
+        return sum(self.gaps_s) / len(self.gaps_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSample:
+    """The stack at one moment, from its own metrics; None where they do not tell."""
+
+    at_s: float
+    waiting: float | None = None  # requests that the router holds back
+    running: float | None = None  # requests in the engine's batch
+    batch_limit: float | None = None
+    kv_used_ratio: float | None = None
+    tokens_by_tenant: dict[str, float] = field(default_factory=dict)  # since the server started
+    stage_seconds: dict[str, float] = field(default_factory=dict)  # sums since the server started
+    stage_requests: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """What one request has to keep to count as good; None asks for nothing."""
+
+    first_token_s: float | None = None
+    between_tokens_s: float | None = None
+    ended_s: float | None = None
+
+
+@dataclass(slots=True)
+class LoadRun:
+    """Everything a report is made of."""
+
+    name: str
+    began_at: str  # ISO 8601, with the zone
+    duration_s: float
+    results: list[RequestResult] = field(default_factory=list)
+    samples: list[ServerSample] = field(default_factory=list)
+    slo: dict[str, Slo] = field(default_factory=dict)  # by tier
+    about: dict[str, str] = field(default_factory=dict)  # machine, versions, target, how it was called
+    clamped: int = 0  # requests of a trace that were shortened to fit the model
