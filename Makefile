@@ -1,6 +1,6 @@
 # The Python that makes the virtual environment: 3.10, 3.11 or 3.12.
 PYTHON ?= python3
-# Passed on by serve, test and bench, for instance: make serve ARGS="--port 9000"
+# Passed on by serve, loadtest, test and bench, for instance: make serve ARGS="--port 9000"
 ARGS ?=
 # The Python of the GPU host that a bundle is for.
 PYTHON_VERSION ?= 3.12
@@ -10,11 +10,12 @@ QUIETER := sed -u -E '/^(Requirement already satisfied|Looking in)/d'
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
+INSTALLED_LOADTEST := $(VENV)/.installed-loadtest
 # What tests and measurements need beside it: torch and transformers as references, linters, official clients.
 INSTALLED_DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev same-python serve test check bench bundle lock clean
+.PHONY: help install install-dev same-python serve loadtest test check bench bundle lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +46,13 @@ endif
 
 serve: install ## Start everything on this machine: inflight up $(ARGS)
 	@exec $(VENV)/bin/inflight up $(ARGS)
+
+$(INSTALLED_LOADTEST): $(INSTALLED)
+	$(RUN) pip install --disable-pip-version-check --constraint requirements.lock --editable '.[loadtest]' | $(QUIETER)
+	@touch $@
+
+loadtest: install $(INSTALLED_LOADTEST) ## A short load test of a fresh stack, with a report: inflight loadtest run $(ARGS)
+	@exec $(VENV)/bin/inflight loadtest run $(ARGS)
 
 # Two workers, each with stacks of its own first (tests/conftest.py); ARGS="-n 0" has only one process, for debuggers.
 test: install-dev ## Run all tests: pytest $(ARGS)

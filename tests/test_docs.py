@@ -26,33 +26,34 @@ from router.ticket import TicketDesk
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+SETTINGS = (ROOT / "docs" / "settings.md").read_text()
 CONTRACT = (ROOT / "docs" / "contract.md").read_text()
 METRICS_ARE_IN = ("api", "objectives", "scheduling", "tuning")
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def settings_in_readme(section: str) -> set[str]:
-    return set(re.findall(rf"^\| `\[{section}\]` `(\w+)`", README, re.MULTILINE))
+def documented_settings(section: str) -> set[str]:
+    return set(re.findall(rf"^\| `\[{section}\]` `(\w+)`", SETTINGS, re.MULTILINE))
 
 
 def section(page: str, title: str) -> str:
     return page.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
-def test_every_stack_setting_is_in_the_readme_and_no_other() -> None:
-    assert settings_in_readme("stack") == {field.name for field in dataclasses.fields(StackSettings)}
+def test_every_stack_setting_is_documented_and_no_other() -> None:
+    assert documented_settings("stack") == {field.name for field in dataclasses.fields(StackSettings)}
 
 
-def test_every_router_setting_is_in_the_readme_and_no_other() -> None:
+def test_every_router_setting_is_documented_and_no_other() -> None:
     from launcher.settings import ROUTER_KEYS_OF_OURS
 
-    assert settings_in_readme("router") == set(RouterSettings.__struct_fields__) - ROUTER_KEYS_OF_OURS
+    assert documented_settings("router") == set(RouterSettings.__struct_fields__) - ROUTER_KEYS_OF_OURS
 
 
-def test_every_engine_setting_is_in_the_readme_and_no_other() -> None:
+def test_every_engine_setting_is_documented_and_no_other() -> None:
     fields = {field.name for field in dataclasses.fields(EngineParameters)}
     fields -= {"gpt_model_path", "tokenizer_dir"}  # the launcher sets them
-    assert settings_in_readme("engine") == fields
+    assert documented_settings("engine") == fields
 
 
 def test_refused_inputs_are_those_of_the_code() -> None:
@@ -115,7 +116,7 @@ def test_flags_of_up_are_the_stack_settings() -> None:
         timeout=60,
         env={"PATH": "", "COLUMNS": "200", "NO_COLOR": "1"},
     )
-    flags = {f"--{name.replace('_', '-')}" for name in settings_in_readme("stack")} | {"--config"}
+    flags = {f"--{name.replace('_', '-')}" for name in documented_settings("stack")} | {"--config"}
     assert flags == set(re.findall(r"--[a-z][a-z-]+", result.stdout)) - {"--help"}
 
 
@@ -159,7 +160,7 @@ def test_compose_runs_a_command_that_exists() -> None:
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     program, command, *flags = compose["services"]["inflight"]["command"]
     assert (program, command) == ("inflight", "up")
-    known = {f"--{name.replace('_', '-')}" for name in settings_in_readme("stack")}
+    known = {f"--{name.replace('_', '-')}" for name in documented_settings("stack")}
     assert {flag for flag in flags if flag.startswith("--")} <= known
 
 

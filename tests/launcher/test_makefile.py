@@ -17,7 +17,7 @@ from launcher.up import PROJECT_ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-TARGETS = ["help", "install", "serve", "test", "check", "bench", "bundle", "lock", "clean"]
+TARGETS = ["help", "install", "serve", "loadtest", "test", "check", "bench", "bundle", "lock", "clean"]
 HANDED_DOWN = ("MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "PYTHON")
 
 
