@@ -75,10 +75,13 @@ def running_stack(
     data_dir: Path | None = None,
     router_settings: Mapping[str, Any] | None = None,
     triton_servers: int = 1,
+    embeddings: bool = True,
 ) -> Iterator[RunningStack]:
     """A ready stack with the given engine parameters, on free ports."""
     with tempfile.TemporaryDirectory(prefix="inflight-") as folder:
-        stack = start_stack(Path(folder), engine or {}, model, data_dir, router_settings, triton_servers)
+        stack = start_stack(
+            Path(folder), engine or {}, model, data_dir, router_settings, triton_servers, embeddings
+        )
         try:
             wait_until_ready(stack)
             yield stack
@@ -97,6 +100,7 @@ def start_stack(
     data_dir: Path | None = None,
     router_settings: Mapping[str, Any] | None = None,
     triton_servers: int = 1,
+    embeddings: bool = True,
 ) -> RunningStack:
     port, grpc_port, metrics_port, kserve_port = free_port(), free_port(), free_port(), free_port()
     config = folder / "inflight.toml"
@@ -108,6 +112,7 @@ def start_stack(
     command += ["--grpc-port", str(kserve_port), "--triton-servers", str(triton_servers)]
     command += ["--model", model] if model else []
     command += ["--data-dir", str(data_dir)] if data_dir else []
+    command += [] if embeddings else ["--embeddings", ""]
     output_file = folder / "output.txt"
     with output_file.open("w") as output:
         process = subprocess.Popen(

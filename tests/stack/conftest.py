@@ -25,7 +25,7 @@ SLOW_LAYERS = 112
 def exact_stack(data_dir: Path, on_device: dict[str, str]) -> Iterator[RunningStack]:
     """In fp32, and nothing cached is shared between tenants."""
     engine = {**on_device, **EXACT, "inflight_tenant_cache_isolation": "true"}
-    with lasting(running_stack(engine, data_dir=data_dir)) as running:
+    with lasting(running_stack(engine, data_dir=data_dir, embeddings=False)) as running:
         yield running
 
 

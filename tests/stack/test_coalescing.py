@@ -21,7 +21,7 @@ STREAMS, TOKENS = 64, 1000
 @pytest.fixture(scope="module", params=[20_000, 8])
 def synthetic(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[tuple[RunningStack, int]]:
     engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(request.param)}
-    with running_stack(engine, data_dir=data_dir) as stack:
+    with running_stack(engine, data_dir=data_dir, embeddings=False) as stack:
         yield stack, request.param
 
 

@@ -324,9 +324,12 @@ def test_limits_change_while_running(steady_stack: RunningStack) -> None:
         return ask(steady_stack, "tensorrt_llm", parameters, **id_inputs([0], tokens=1))
 
     def limit(name: str) -> float:
-        return steady_stack.gauge("inflight_engine_limits", limit=name)
+        return steady_stack.gauge(f"inflight_engine_{name}")
 
-    at_start = {name: int(limit(name)) for name in ("max_batch_size", "max_step_tokens")}
+    at_start = {
+        "max_batch_size": int(limit("batch_limit_sequences")),
+        "max_step_tokens": int(limit("step_limit_tokens")),
+    }
     (answer,) = configure(max_step_tokens=32, max_batch_size=4)
     assert isinstance(answer, Response)
     assert not answer.outputs
@@ -334,7 +337,7 @@ def test_limits_change_while_running(steady_stack: RunningStack) -> None:
     assert "must not be the smaller" in str(refused)
     answers = texts_by("batch_index", responses(steady_stack, "ensemble", **text_inputs(*[PROMPT] * 6)))
     assert len(set(answers.values())) == 1
-    assert limit("max_batch_size") == 4
+    assert limit("batch_limit_sequences") == 4
     configure(**at_start)
 
 
@@ -352,11 +355,11 @@ def test_the_metrics_have_the_contracts_names_and_labels(stack: RunningStack) ->
         "# TYPE nv_trt_llm_disaggregated_serving_metrics counter",
         "# TYPE nv_llm_output_token_len histogram",
         "# TYPE nv_llm_input_token_len histogram",
-        "# TYPE inflight_time_to_first_token_seconds histogram",
-        "# TYPE inflight_inter_token_latency_seconds histogram",
+        "# TYPE inflight_engine_time_to_first_token_seconds histogram",
+        "# TYPE inflight_engine_inter_token_seconds histogram",
         "# TYPE inflight_engine_queue_seconds histogram",
     ):
         assert line in page
     assert stack.gauge("nv_trt_llm_runtime_memory_metrics", memory_type="cpu") > 10_000_000
     assert stack.gauge("nv_llm_output_token_len_count", response_metric_type="total_output_tokens") > 0
-    assert stack.gauge("inflight_time_to_first_token_seconds_count", tier="standard") > 0
+    assert stack.gauge("inflight_engine_time_to_first_token_seconds_count", tier="standard") > 0

@@ -67,6 +67,6 @@ async def test_static_batching_makes_late_short_requests_wait_for_the_straggler(
     data_dir: Path, on_device: dict[str, str], long_answer_tokens: int
 ) -> None:
     """One parameter changed: what arrives after the batch has formed waits until all of it has ended."""
-    with running_stack({**on_device, "gpt_model_type": "V1"}, data_dir=data_dir) as static:
+    with running_stack({**on_device, "gpt_model_type": "V1"}, data_dir=data_dir, embeddings=False) as static:
         race = await run_race(static, long_answer_tokens)
     assert max(race.when_second_round_ended) == long_answer_tokens

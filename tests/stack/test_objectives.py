@@ -118,8 +118,8 @@ def test_a_tenant_that_floods_takes_nothing_from_one_in_its_tier_and_is_named(
     learned: Served, crowd: list[Outcome]
 ) -> None:
     assert good_share(of(crowd, "usual")) > good_share(of(crowd, "loud"))
-    assert learned.metric("inflight_noisy_tenant", tenant=learned.ids["loud"]) > 2
-    assert learned.metric("inflight_noisy_tenant", tenant=learned.ids["usual"]) == 0
+    assert learned.metric("inflight_noisy_tenant_ratio", tenant=learned.ids["loud"]) > 2
+    assert learned.metric("inflight_noisy_tenant_ratio", tenant=learned.ids["usual"]) == 0
     assert learned.metric("inflight_refused_requests_total", tier="standard", reason="busy") > 0
 
 
@@ -129,10 +129,10 @@ def test_the_learned_cost_foretells_the_steps_that_the_engine_takes(learned: Ser
     full = StepShape(0, ENGINE.places, ENGINE.places * (PROMPT_TOKENS + NEW_TOKENS // 2))
     assert cost.step_ms(full) == pytest.approx(COST.step_ms(full), rel=0.25)
     labels = {"model": learned.model}
-    assert learned.metric("inflight_forecast_covered_total", **labels) > 0
-    assert learned.metric("inflight_forecast_total", **labels) > 0
-    assert learned.metric("inflight_step_cost_error", **labels) < 0.25
-    assert learned.metric("inflight_step_cost_frozen", **labels) == 0
+    assert learned.metric("inflight_forecasts_covered_total", **labels) > 0
+    assert learned.metric("inflight_forecasts_total", **labels) > 0
+    assert learned.metric("inflight_replica_step_cost_error_ratio", **labels) < 0.25
+    assert learned.metric("inflight_replica_step_cost_frozen", **labels) == 0
 
 
 def ask(served: Served, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
@@ -176,7 +176,7 @@ def test_an_objective_is_shown_beside_what_was_measured(learned: Served, crowd: 
 
 def test_the_step_budget_follows_the_objective_while_the_engine_runs(learned: Served, crowd: object) -> None:
     def step_tokens() -> float:
-        return learned.triton_metric("inflight_engine_limits", limit="max_step_tokens")
+        return learned.triton_metric("inflight_engine_step_limit_tokens")
 
     def falls_below(tokens: float) -> bool:
         ask(learned, max_tokens=8)

@@ -21,6 +21,7 @@ from tests.stack.triton_calls import TritonCalls
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
+SYNTHETIC = {"inflight_runtime": "synthetic"}
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0}
 
 
@@ -95,12 +96,12 @@ async def test_a_killed_engine_fails_its_requests_and_is_started_again(
 
 
 async def test_a_stop_leaves_nothing_behind_however_busy_it_was(data_dir: Path) -> None:
-    """Callers are watched while their requests end by the thousand. Asking Triton about them can keep it from
+    """Callers are watched while their requests end by the hundred. Asking Triton about them can keep it from
     unloading the model (docs/decisions/006); then the launcher ends it after 20 s."""
-    engine = {"inflight_runtime": "synthetic", "cancellation_check_period_ms": "1"}
-    with running_stack(engine, data_dir=data_dir) as stack:
+    engine = {**SYNTHETIC, "cancellation_check_period_ms": "1"}
+    with running_stack(engine, data_dir=data_dir, embeddings=False) as stack:
         async with TritonCalls(stack.triton_grpc_url) as triton:
-            for _ in range(40):
+            for _ in range(20):
                 await triton.generate_all([[1000, 1001]] * 32, 3)
         members, run = family(stack), run_of(stack)
         assert len(members) >= 5
@@ -110,7 +111,7 @@ async def test_a_stop_leaves_nothing_behind_however_busy_it_was(data_dir: Path) 
 
 
 async def test_a_stop_after_streamed_answers_takes_seconds(data_dir: Path) -> None:
-    with running_stack({"inflight_runtime": "synthetic"}, data_dir=data_dir) as stack:
+    with running_stack(SYNTHETIC, data_dir=data_dir, embeddings=False) as stack:
         load = await run_plan(stack.url, stack.model, all_at_once(2, 19, 300, 300))
         assert not load.errors
         began_s = time.monotonic()
@@ -120,7 +121,7 @@ async def test_a_stop_after_streamed_answers_takes_seconds(data_dir: Path) -> No
 
 
 def test_killed_parts_leave_nothing_behind_either(data_dir: Path) -> None:
-    with running_stack({"inflight_runtime": "synthetic"}, data_dir=data_dir) as stack:
+    with running_stack(SYNTHETIC, data_dir=data_dir, embeddings=False) as stack:
         members, run = family(stack), run_of(stack)
         for member in members:
             if member.name() in ("tritonserver", "triton_python_b"):

@@ -69,7 +69,8 @@ class Answer:
 def pair(tiny_models: TinyModels, data_dir: Path) -> Iterator[RunningStack]:
     """Not shared with other tests: its servers are killed."""
     engine = {**quick_engine(), "max_tokens_in_paged_kv_cache": "16384"}
-    with running_stack(engine, str(tiny_models.usual), data_dir, triton_servers=2) as running:
+    model = str(tiny_models.usual)
+    with running_stack(engine, model, data_dir, triton_servers=2, embeddings=False) as running:
         yield running
 
 
@@ -134,17 +135,17 @@ async def total(http: httpx.AsyncClient, name: str, model: str) -> float:
 
 
 async def up(http: httpx.AsyncClient, stack: RunningStack) -> set[str]:
-    found = await figures(http, "inflight_replica_up", "server", stack.model)
+    found = await figures(http, "inflight_replica_up", "replica", stack.model)
     return {server for server, value in found.items() if value == 1}
 
 
 async def busy(http: httpx.AsyncClient, stack: RunningStack) -> set[str]:
-    found = await figures(http, "inflight_replica_outstanding_tokens", "server", stack.model)
+    found = await figures(http, "inflight_replica_outstanding_tokens", "replica", stack.model)
     return {server for server, value in found.items() if value > 0}
 
 
 async def sent(http: httpx.AsyncClient, stack: RunningStack) -> dict[str, float]:
-    return await figures(http, "inflight_replica_requests_total", "server", stack.model)
+    return await figures(http, "inflight_replica_requests_total", "replica", stack.model)
 
 
 async def server_of(http: httpx.AsyncClient, stack: RunningStack, prompt: str) -> str:
@@ -230,7 +231,7 @@ async def test_a_server_that_comes_back_gets_its_conversations_back(
 async def test_the_only_server_fails_its_streams_at_once_and_comes_back(
     tiny_models: TinyModels, data_dir: Path
 ) -> None:
-    with running_stack(quick_engine(), str(tiny_models.usual), data_dir) as stack:
+    with running_stack(quick_engine(), str(tiny_models.usual), data_dir, embeddings=False) as stack:
         async with client(stack) as http:
             expected = await ask(http, body_of(stack, 1))
             bodies = [{**body_of(stack, number), "max_tokens": 1000} for number in range(4)]

@@ -62,7 +62,7 @@ async def test_tenants_kept_apart_never_meet_in_the_cache(exact_stack: RunningSt
 async def test_a_flood_of_batch_requests_holds_no_interactive_one_back(stack: RunningStack) -> None:
     """Two places, both taken, and a queue: an urgent request takes the place of one that is not."""
     places, flood, tokens = 2, 14, 16
-    at_start = int(stack.gauge("inflight_engine_limits", limit="max_batch_size"))
+    at_start = int(stack.gauge("inflight_engine_batch_limit_sequences"))
     ended: list[str] = []
     async with TritonCalls(stack.triton_grpc_url) as triton:
 

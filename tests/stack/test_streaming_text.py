@@ -17,7 +17,7 @@ pytestmark = pytest.mark.stack
 
 
 def streams_open(stack: RunningStack) -> float:
-    return stack.gauge("inflight_postprocessing_streams")
+    return stack.gauge("inflight_engine_postprocessing_streams")
 
 
 async def decode_one_by_one(triton: TritonCalls, stream: int, ids: list[int]) -> str:
