@@ -104,7 +104,7 @@ async def test_a_dead_process_that_nobody_revives_is_tried_in_the_end() -> None:
     """So a router without control is not stuck: whoever waits becomes the trial."""
     replicas, _ = fleet_of(nothing)
     (replica,) = replicas.replicas
-    replica.failed(Failure.STUB_DEAD, time.monotonic() - 9.99)
+    replica.failed(Failure.STUB_DEAD, time.monotonic() - 9.8)
     assert not replicas.can_take()
     assert await asyncio.wait_for(replicas.wait_for_one(30), 2)
 
@@ -150,15 +150,18 @@ def test_the_figures_say_what_each_replica_does() -> None:
     first.is_loaded = second.is_loaded = True
     first.began(FakeWork(), 7)
     second.mark_down("gone", time.monotonic(), reviving=False)
+    second.revivals = 2
     fleet.set_of(MANIFEST).replays = 3
     metrics = Metrics()
     metrics.watch_fleet(fleet)
     text = metrics.render().decode()
     for line in (
-        'inflight_replica_up{model="smol",release="1",server="s0"} 1.0',
-        'inflight_replica_up{model="smol",release="1",server="s1"} 0.0',
-        'inflight_replica_outstanding_tokens{model="smol",release="1",server="s0"} 7.0',
-        'inflight_replica_requests_total{model="smol",release="1",server="s0"} 1.0',
+        'inflight_replica_up{model="smol",release="1",replica="s0"} 1.0',
+        'inflight_replica_up{model="smol",release="1",replica="s1"} 0.0',
+        'inflight_replica_outstanding_tokens{model="smol",release="1",replica="s0"} 7.0',
+        'inflight_replica_requests_total{model="smol",release="1",replica="s0"} 1.0',
+        'inflight_model_revivals_total{model="smol",release="1",replica="s0"} 0.0',
+        'inflight_model_revivals_total{model="smol",release="1",replica="s1"} 2.0',
         'inflight_retries_total{model="smol",release="1"} 0.0',
         'inflight_replays_total{model="smol",release="1"} 3.0',
     ):
