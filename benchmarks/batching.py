@@ -11,7 +11,8 @@ from rich.table import Table
 from benchmarks.plots import Plots
 from benchmarks.stack import running_stack
 from loadtest.mixed_lengths import SHORT, all_at_once, steady
-from loadtest.open_loop import LoadResult, percentile, run_plan
+from loadtest.percentiles import percentile
+from loadtest.replay.sending import Sent, Target, send
 
 SHORT_TOKENS, LONG_TOKENS, SHORT_PER_LONG = 8, 400, 31
 GROUPS = 8
@@ -24,8 +25,8 @@ KINDS = {"continuous": "inflight_fused_batching", "static (V1)": "V1"}
 
 @dataclass(frozen=True)
 class Measured:
-    pile: LoadResult
-    steady: LoadResult
+    pile: Sent
+    steady: Sent
 
 
 def measure(gpt_model_type: str) -> Measured:
@@ -37,11 +38,9 @@ def measure(gpt_model_type: str) -> Measured:
     pile = all_at_once(GROUPS, SHORT_PER_LONG, SHORT_TOKENS, LONG_TOKENS)
     arrivals = steady(STEADY_REQUESTS_PER_S, STEADY_S, SHORT_PER_LONG, SHORT_TOKENS, LONG_TOKENS)
     with running_stack(engine) as stack:
-        asyncio.run(run_plan(stack.url, stack.model, pile[:2]))  # the first pass through torch is slow
-        return Measured(
-            asyncio.run(run_plan(stack.url, stack.model, pile)),
-            asyncio.run(run_plan(stack.url, stack.model, arrivals)),
-        )
+        target = Target(stack.url, stack.model, tells_tier=False)
+        asyncio.run(send(target, pile[:2]))  # the first pass through torch is slow
+        return Measured(asyncio.run(send(target, pile)), asyncio.run(send(target, arrivals)))
 
 
 def report(console: Console, plots: Plots) -> bool:

@@ -9,7 +9,9 @@ from rich.table import Table
 
 from benchmarks.plots import Plots
 from benchmarks.stack import running_stack
-from loadtest.open_loop import LoadResult, PlannedRequest, percentile, run_plan
+from loadtest.percentiles import percentile
+from loadtest.replay.planning import PlannedRequest
+from loadtest.replay.sending import Sent, Target, send
 
 STREAMS = 64
 SECONDS = 10
@@ -18,16 +20,17 @@ RATES_TOKENS_PER_S = (2_000, 20_000)
 MAX_BEHIND_S = 0.5
 
 
-def measure(tokens_per_s: int, streams: int) -> LoadResult:
+def measure(tokens_per_s: int, streams: int) -> Sent:
     engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(tokens_per_s)}
     tokens = tokens_per_s * SECONDS // streams
     plan = [PlannedRequest(0.0, "Hello", tokens, "stream") for _ in range(streams)]
     with running_stack(engine) as stack:
-        asyncio.run(run_plan(stack.url, stack.model, plan[:1]))
-        result = asyncio.run(run_plan(stack.url, stack.model, plan))
+        target = Target(stack.url, stack.model, tells_tier=False, keeps_text=True)
+        asyncio.run(send(target, plan[:1]))
+        result = asyncio.run(send(target, plan))
     if result.errors or result.tokens != tokens * streams:
         raise RuntimeError(f"{result.tokens} of {tokens * streams} tokens arrived; {result.errors[:1]}")
-    if len({"".join(outcome.text) for outcome in result.outcomes}) != 1:
+    if len({each.text for each in result.results}) != 1:
         raise RuntimeError("the streams differ: tokens were lost or came out of order")
     return result
 
@@ -46,13 +49,13 @@ def report(console: Console, plots: Plots) -> bool:
         result = measure(rate, STREAMS)
         behind_s = result.duration_s - result.tokens / rate
         is_met &= behind_s < MAX_BEHIND_S
-        firsts = sorted(outcome.first_token_s or 0.0 for outcome in result.outcomes)
-        silence_s = max(outcome.longest_silence_s for outcome in result.outcomes)
+        firsts = sorted(each.first_token_s or 0.0 for each in result.results)
+        silence_s = max(each.longest_gap_s for each in result.results)
         table.add_row(
             f"{rate:,} tok/s",
             f"{result.tokens_per_s:,.0f} tok/s",
             f"{behind_s * 1000:.0f} ms",
-            f"{result.tokens / result.chunks:.1f}",
+            f"{result.tokens / result.pieces:.1f}",
             f"{percentile(firsts, 0.5) * 1000:.0f} ms p50",
             f"{silence_s * 1000:.0f} ms",
         )

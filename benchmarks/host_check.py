@@ -19,7 +19,8 @@ from pathlib import Path
 import numba
 
 from benchmarks.stack import RunningStack, running_stack
-from loadtest.open_loop import PlannedRequest, run_plan
+from loadtest.replay.planning import PlannedRequest
+from loadtest.replay.sending import Target, send
 
 
 def complete(stack: RunningStack, prompt: str) -> str:
@@ -50,7 +51,7 @@ def main(tokenizer_dir: str, reference_python: str = sys.executable) -> None:
             print(f"ready after {time.perf_counter() - start_s:.1f} s")
             answers = {prompt: complete(stack, prompt) for prompt in wanted}
             plan = [PlannedRequest(0.0, next(iter(wanted)), 200, "load") for _ in range(64)]
-            load = asyncio.run(run_plan(stack.url, stack.model, plan))
+            load = asyncio.run(send(Target(stack.url, stack.model, tells_tier=False), plan))
             exit_code = stack.stop()
     left = set(Path("/dev/shm").glob("triton_python_backend_*")) - regions_before
     equal = sum(answers[prompt] == wanted[prompt] for prompt in wanted)

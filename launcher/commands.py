@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from client.cli import ask, chat
-from launcher import administration, objectives, releases, tuning
+from launcher import administration, deployment, doctor, loadtesting, objectives, releases, top, trtllm, tuning
 from launcher.settings import StackSettings
 from launcher.simulation.command import simulate
 
@@ -154,6 +154,11 @@ administration.add_to(app)
 releases.add_to(app)
 objectives.add_to(app)
 tuning.add_to(app)
+trtllm.add_to(app)
+top.add_to(app)
+doctor.add_to(app)
+deployment.add_to(app)
+loadtesting.add_to(app)
 
 
 @app.command()

@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import psutil
 
@@ -35,20 +35,23 @@ class ChildProcess:
         self._log_offset = 0
 
     def start(self) -> None:
-        # Its own session: Ctrl-C in the terminal must reach the launcher alone, which stops things in order.
-        command = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), *self._command]
         with self.log_path.open("ab") as log:
             self._log_offset = log.tell()
-            self._process = subprocess.Popen(
-                command,
-                env=self._environment,
-                cwd=self.log_path.parent,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._spawn(log)
+
+    def _spawn(self, output: IO[bytes] | int) -> subprocess.Popen[bytes]:
+        # Its own session: Ctrl-C in the terminal must reach the launcher alone, which stops things in order.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), *self._command],
+            env=self._environment,
+            cwd=self.log_path.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         self.started_at_s = time.monotonic()
+        return self._process
 
     @property
     def pid(self) -> int:
@@ -73,6 +76,10 @@ class ChildProcess:
         if self._process:
             self._process.kill()
             self._process.wait()
+
+    @property
+    def where_logged(self) -> str:
+        return f"its log is {self.log_path}"
 
     def log_lines(self) -> list[str]:
         """What the present or latest life has written."""

@@ -35,7 +35,7 @@ def check_router_settings(host: str, data_dir: Path, extra: Mapping[str, Any], f
 
     Where others can reach the host, it also looks whether there are keys.
     """
-    if not extra and host in (LOOPBACK, "localhost", "::1"):
+    if not extra and is_loopback(host):
         return  # nothing to judge, and asking takes a second
     file.write_text(to_toml({"host": host, "data_dir": str(data_dir), **extra}), encoding="utf-8")
     command = [sys.executable, "-m", "router", "--check", str(file)]
@@ -43,6 +43,10 @@ def check_router_settings(host: str, data_dir: Path, extra: Mapping[str, Any], f
     checked = subprocess.run(command, capture_output=True, text=True, check=False, cwd=file.parent)
     if checked.returncode == EXIT_USAGE:
         raise SettingsError(f"[router] {checked.stderr.strip().removeprefix('router: ')}")
+
+
+def is_loopback(host: str) -> bool:
+    return host in (LOOPBACK, "localhost", "::1")
 
 
 def longest_stop_s(drain_timeout_s: float, extra: Mapping[str, Any]) -> float:
@@ -66,6 +70,19 @@ class BuiltIn:
             "weights_sha256": self.fingerprint.weights_sha256,
             "tokenizer_sha256": self.fingerprint.tokenizer_sha256,
         }
+
+
+@dataclass(frozen=True)
+class Served:
+    """What Triton serves from its start, in the router's words: tables of its settings."""
+
+    models: tuple[Mapping[str, Any], ...]
+    embedders: tuple[Mapping[str, Any], ...] = ()
+
+
+def served(text: BuiltIn, embeddings: BuiltIn | None) -> Served:
+    model = {**text.table, "pipeline": PIPELINE, "engine": ENGINE, "parameters": dict(text.parameters)}
+    return Served((model,), ({**embeddings.table, "triton_model": EMBEDDINGS},) if embeddings else ())
 
 
 @dataclass(frozen=True)
@@ -100,7 +117,17 @@ class RouterProcess:
         extra: Mapping[str, Any],
         embeddings: BuiltIn | None = None,
     ) -> None:
-        model = {**text.table, "pipeline": PIPELINE, "engine": ENGINE, "parameters": text.parameters}
+        addresses = [(triton.grpc_url, triton.secret) for triton in tritons]
+        self.write_settings_for(addresses, served(text, embeddings), drain_timeout_s, extra)
+
+    def write_settings_for(
+        self,
+        tritons: Sequence[tuple[str, str]],
+        served: Served,
+        drain_timeout_s: float,
+        extra: Mapping[str, Any],
+    ) -> None:
+        """`tritons` are addresses, each with the secret of its restricted protocols."""
         document = {
             "host": self.host,
             "port": self.port,
@@ -108,17 +135,20 @@ class RouterProcess:
             "data_dir": str(self.data_dir),
             "drain_timeout_s": drain_timeout_s,
             **extra,
-            "triton_servers": [{"url": triton.grpc_url, "secret": triton.secret} for triton in tritons],
-            "models": [model],
+            "triton_servers": [{"url": url, "secret": secret} for url, secret in tritons],
+            "models": list(served.models),
         }
         if self.health_port:
             document["health_port"] = self.health_port
-        if embeddings is not None:
-            document["embedders"] = [{**embeddings.table, "triton_model": EMBEDDINGS}]
+        if served.embedders:
+            document["embedders"] = list(served.embedders)
         # For nobody else: with the secrets one can load models.
         self.settings_path.touch(mode=0o600)
         self.settings_path.chmod(0o600)
         self.settings_path.write_text(to_toml(document), encoding="utf-8")
+
+    def is_live(self) -> bool:
+        return self._status("/health/live") == 200
 
     def is_ready(self) -> bool:
         return self._status("/health/ready") == 200

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+HOME_VARIABLE = "INFLIGHT_TRITON_HOME"  # as --triton-home, for all commands
 ARCHITECTURES = ("x86_64", "aarch64")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -26,17 +27,21 @@ class RuntimeMissing(Exception):
 
 @dataclass(frozen=True)
 class TritonRuntime:
-    """The directories of one stack's Triton: Python backends, and libpython for their stubs."""
+    """The directories of one stack's Triton: Python backends, and libpython for their stubs.
+
+    Without a `library_dir` the stub finds its libpython by itself.
+    """
 
     server: Path
     backend_dir: Path
-    library_dir: Path
+    library_dir: Path | None
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """What tritonserver and its stubs must see; the stub finds the virtual environment through PATH."""
         environment = {key: value for key, value in base.items() if key not in ("PYTHONHOME", "PYTHONPATH")}
         environment["PATH"] = join_path(str(Path(sys.executable).parent), base.get("PATH"))
-        environment["LD_LIBRARY_PATH"] = join_path(str(self.library_dir), base.get("LD_LIBRARY_PATH"))
+        if self.library_dir is not None:
+            environment["LD_LIBRARY_PATH"] = join_path(str(self.library_dir), base.get("LD_LIBRARY_PATH"))
         # A __pycache__ inside a model repository would be taken for a broken model.
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
         # The models have threads of their own; numpy's would fight with them over the cores.
@@ -53,18 +58,44 @@ def build_runtime(project_root: Path, into: Path) -> TritonRuntime:
         raise RuntimeMissing(f"the nvidia-pytriton package has no Python backend stub for Python {PYTHON}")
     libpython = find_libpython()
     backend_dir, library_dir = into / "backends", into / "lib"
-    python_backend, drop_in = backend_dir / "python", backend_dir / "tensorrtllm"
-    for directory in (python_backend, drop_in, library_dir):
-        directory.mkdir(parents=True)
-    for file in ("libtriton_python.so", "triton_python_backend_utils.py"):
-        shutil.copy(
-            wheel / "backends" / "python" / file, python_backend
-        )  # Triton refuses links that lead out
-    (python_backend / stub.name).symlink_to(stub)  # a link, because it finds its libraries from its real path
+    lay_out_python_backend(wheel / "backends" / "python", stub, backend_dir)
     # Alone in its directory: nothing else that lies beside the interpreter's library may shadow Triton's own.
+    library_dir.mkdir()
     (library_dir / libpython_name()).symlink_to(libpython)
-    shutil.copy(project_root / "python_backend" / "backends" / "tensorrtllm" / "model.py", drop_in)
+    lay_out_drop_in(project_root, backend_dir)
     return TritonRuntime(wheel / "bin" / "tritonserver", backend_dir, library_dir)
+
+
+def installed_runtime(home: Path, project_root: Path, into: Path, is_native: bool = False) -> TritonRuntime:
+    """A Triton that is there already, as in NVIDIA's images, whose stub is for the image's own Python.
+
+    `is_native`: its own tensorrtllm library is used as it lies there, in the place of our drop-in.
+    """
+    backends, server = home / "backends", home / "bin" / "tritonserver"
+    stub = backends / "python" / "triton_python_backend_stub"
+    library = backends / "tensorrtllm" / "libtriton_tensorrtllm.so"
+    for needed in (server, stub, library) if is_native else (server, stub):
+        if not needed.is_file():
+            raise RuntimeMissing(f"--triton-home {home}: there is no {needed.relative_to(home)} in it")
+    if is_native:
+        return TritonRuntime(server, backends, None)
+    lay_out_python_backend(backends / "python", stub, into / "backends")
+    lay_out_drop_in(project_root, into / "backends")
+    return TritonRuntime(server, into / "backends", None)
+
+
+def lay_out_python_backend(source: Path, stub: Path, backend_dir: Path) -> None:
+    target = backend_dir / "python"
+    target.mkdir(parents=True)
+    for file in ("libtriton_python.so", "triton_python_backend_utils.py"):
+        shutil.copy(source / file, target)  # Triton refuses links that lead out
+    (target / stub.name).symlink_to(stub)  # a link, because it finds its libraries from its real path
+
+
+def lay_out_drop_in(project_root: Path, backend_dir: Path) -> None:
+    drop_in = backend_dir / "tensorrtllm"
+    drop_in.mkdir(parents=True)
+    shutil.copy(project_root / "python_backend" / "backends" / "tensorrtllm" / "model.py", drop_in)
 
 
 def check_architecture(machine: str) -> None:
@@ -82,6 +113,12 @@ def triton_wheel() -> Path:
             "the nvidia-pytriton package is missing from this environment: run `make install`"
         )
     return Path(spec.origin).parent / "tritonserver"
+
+
+def triton_backends() -> Path:
+    """Of the Triton that is installed on its own, where the environment names one, or of the wheel."""
+    home = os.environ.get(HOME_VARIABLE)
+    return (Path(home) if home else triton_wheel()) / "backends"
 
 
 def libpython_name() -> str:

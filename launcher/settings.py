@@ -25,8 +25,12 @@ SECTIONS = ("stack", "router", "engine")
 ROUTER_KEYS_OF_OURS = frozenset(
     {"host", "port", "grpc_port", "triton_servers", "data_dir", "drain_timeout_s", "models", "embedders"}
 )
+# The launcher reads these files, and tells the router what is in them.
+SECRETS_BY_FILE = {"store_url_file": "store_url", "redis_url_file": "redis_url"}
 ROUTER_PATHS = frozenset(
     {"state_dir", "pepper_file", "tls_cert", "tls_key", "tls_client_ca", "safety_rules", "prompt_log_dir"}
+    | {"otlp_headers_file"}
+    | SECRETS_BY_FILE.keys()
 )
 ENGINE_KEYS_OF_OURS = frozenset({"gpt_model_path", "tokenizer_dir"})
 MOST_TRITON_SERVERS = 16

@@ -57,7 +57,7 @@ class Service:
 
     def failure(self, what: str) -> StackFailed:
         lines = failure_lines(self.child.log_lines())
-        return StackFailed(f"{what}; its log is {self.child.log_path}", lines)
+        return StackFailed(f"{what}; {self.child.where_logged}", lines)
 
 
 class Supervisor:

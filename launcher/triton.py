@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from launcher.runtime import TritonRuntime
 
 ADDRESS = "127.0.0.1"
+EVERYWHERE = ("0.0.0.0", "::")
 SECRET_NAME = "inflight"
 # Inference, health and metadata stay open to the router; everything else needs the secret.
 RESTRICTED = "shared-memory,model-repository,logging,trace,model-config,statistics"
@@ -39,6 +40,7 @@ class TritonServer:
     models: tuple[str, ...] = ()
     number: int = 0
     secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    host: str = ADDRESS  # where it listens
 
     @property
     def name(self) -> str:
@@ -46,11 +48,18 @@ class TritonServer:
 
     @property
     def grpc_url(self) -> str:
-        return f"{ADDRESS}:{self.grpc_port}"
+        """Where this machine reaches it."""
+        return f"{self._reached_at}:{self.grpc_port}"
 
     @property
     def metrics_url(self) -> str:
-        return f"http://{ADDRESS}:{self.metrics_port}/metrics"
+        return f"http://{self._reached_at}:{self.metrics_port}/metrics"
+
+    @property
+    def _reached_at(self) -> str:
+        if self.host in EVERYWHERE:
+            return ADDRESS
+        return f"[{self.host}]" if ":" in self.host else self.host
 
     def command(self) -> list[str]:
         return [
@@ -61,10 +70,11 @@ class TritonServer:
             # By name: all else in the repositories is the router's to load, and need not be in order.
             *(f"--load-model={model}" for model in self.models),
             "--allow-http=false",  # one request can kill the HTTP server of this Triton
-            f"--grpc-address={ADDRESS}",
+            f"--grpc-address={self.host}",
             f"--grpc-port={self.grpc_port}",
-            f"--metrics-address={ADDRESS}",
+            f"--metrics-address={self.host}",
             f"--metrics-port={self.metrics_port}",
+            "--metrics-config=summary_latencies=true",  # quantiles of queue and compute beside their sums
             f"--grpc-restricted-protocol={RESTRICTED}:{SECRET_NAME}={self.secret}",
             f"--backend-config=python,shm-region-prefix-name={self.shared_memory_prefix}",
             f"--backend-config=python,stub-timeout-seconds={STUB_TIMEOUT_S}",

@@ -27,18 +27,27 @@ UNLOAD_AFTER_DEATH_S = 8.0
 class TritonServices:
     """`needed` are the models of the stack without which its servers are broken."""
 
-    def __init__(self, run: Run, console: StackConsole, needed: Set[str], spreads_over_gpus: bool) -> None:
+    def __init__(
+        self,
+        run: Run,
+        console: StackConsole,
+        needed: Set[str],
+        spreads_over_gpus: bool,
+        kind: type[ChildProcess] = ChildProcess,
+    ) -> None:
         self._run = run
         self._console = console
         self._needed = needed
         self._spreads_over_gpus = spreads_over_gpus
+        self._kind = kind
 
     def of(
-        self, tritons: Sequence[TritonServer], environment: Mapping[str, str], router: ChildProcess
+        self, tritons: Sequence[TritonServer], environment: Mapping[str, str], *routers: ChildProcess
     ) -> list[Service]:
+        """Beside `routers`, which are spared when one of the servers is cleaned up after."""
         children = [self._child(triton, environment) for triton in tritons]
         services = [
-            self._service(triton, child, [router, *(other for other in children if other is not child)])
+            self._service(triton, child, [*routers, *(other for other in children if other is not child)])
             for triton, child in zip(tritons, children, strict=True)
         ]
         for service in services:
@@ -48,7 +57,7 @@ class TritonServices:
     def _child(self, triton: TritonServer, environment: Mapping[str, str]) -> ChildProcess:
         gpu = share_of_gpus(triton.number, environment) if self._spreads_over_gpus else {}
         log_path = self._run.directory / f"{triton.name.lower()}.log"
-        return ChildProcess(triton.command(), triton.runtime.environment({**environment, **gpu}), log_path)
+        return self._kind(triton.command(), triton.runtime.environment({**environment, **gpu}), log_path)
 
     def _service(self, triton: TritonServer, child: ChildProcess, others: list[ChildProcess]) -> Service:
         of = f" of {triton.name}" if len(others) > 1 else ""

@@ -17,7 +17,7 @@ from launcher.stop_signals import StopSignals
 from launcher.supervisor import StackFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -31,12 +31,20 @@ def run_stack(
     router_command: list[str] | None = None,
     prepare_command: list[str] | None = None,
 ) -> int:
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     console = StackConsole()
-    try:
+
+    def serve() -> int:
         settings = load_settings(config, flags)
-        signals = StopSignals()
-        return Stack(settings, project_root, console, signals, router_command, prepare_command).run()
+        return Stack(settings, project_root, console, StopSignals(), router_command, prepare_command).run()
+
+    return in_words(console, serve)
+
+
+def in_words(console: StackConsole, serve: Callable[[], int]) -> int:
+    """The exit status of serving; what keeps it from that is told in a sentence."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        return serve()
     except (SettingsError, PortUnusable) as error:
         console.problem(str(error))
         return EXIT_USAGE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from loadtest.open_loop import PlannedRequest
+from loadtest.replay.planning import PlannedRequest
 
 SHORT, LONG = "short", "long"
 _PROMPTS = (
@@ -20,7 +20,7 @@ def _request(at_s: float, is_long: bool, short_tokens: int, long_tokens: int, in
         at_s=at_s,
         prompt=_PROMPTS[index % len(_PROMPTS)],
         max_tokens=long_tokens if is_long else short_tokens,
-        label=LONG if is_long else SHORT,
+        kind=LONG if is_long else SHORT,
     )
 
 

@@ -23,7 +23,9 @@ _COLUMNS = {
     "tenant": ("tenant", "client", "organisation"),
     "tier": ("tier", "service_tier"),
     "max_tokens": ("max_tokens",),
+    "blocks": ("hash_ids",),
 }
+BLOCK_TOKENS = 512  # of those who publish hashes of their prompts
 _NEEDED = ("at", "prompt", "output")
 _MS_COLUMNS = frozenset({"input_length", "output_length"})  # beside these a `timestamp` is in milliseconds
 
@@ -34,7 +36,10 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """`max_tokens` is what the client allowed, None where the trace does not tell."""
+    """`max_tokens` is what the client allowed, None where the trace does not tell.
+
+    Prompts whose first `blocks` are the same begin with the same tokens, BLOCK_TOKENS for each block.
+    """
 
     at_s: float
     prompt_tokens: int
@@ -42,6 +47,7 @@ class TracedRequest:
     tenant: str = ""
     tier: str | None = None
     max_tokens: int | None = None
+    blocks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,9 @@ class Trace:
 
     def first(self, duration_s: float) -> Trace:
         return self._with(each for each in self.requests if each.at_s <= duration_s)
+
+    def up_to(self, requests: int) -> Trace:
+        return self._with(self.requests[:requests])
 
     def lasting(self, duration_s: float) -> Trace:
         """Over and over again until `duration_s`, so that different rates are seen for the same time."""
@@ -188,7 +197,16 @@ def _request(row: Mapping[str, object], columns: Mapping[str, str]) -> TracedReq
         tenant=text("tenant") or "",
         tier=text("tier"),
         max_tokens=count("max_tokens", 1) if text("max_tokens") else None,
+        blocks=_blocks(row.get(columns["blocks"])) if "blocks" in columns else (),
     )
+
+
+def _blocks(value: object) -> tuple[int, ...]:
+    if value is None or value == "":
+        return ()
+    if not (isinstance(value, list) and all(isinstance(each, int) for each in value)):
+        raise ValueError(f"hash_ids is {value!r}; expected a list of whole numbers")
+    return tuple(value)
 
 
 def _moment_s(value: str, in_ms: bool) -> float:

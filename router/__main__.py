@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -21,13 +22,21 @@ def main() -> int:
     files = parser.add_mutually_exclusive_group(required=True)
     files.add_argument("--settings", type=Path, help="the TOML file with all settings")
     files.add_argument("--check", type=Path, help="could a router start with this tuning, host and data_dir?")
+    files.add_argument("--inspect", type=Path, help="as --check, part by part as JSON, and changes nothing")
     arguments = parser.parse_args()
     set_up_logging(sys.stderr)
     try:
+        if arguments.inspect:
+            from router.inspection import inspect
+
+            print(json.dumps(inspect(arguments.inspect)))
+            return 0
         if arguments.check:
             server.check(load_tuning(arguments.check))
         else:
-            uvloop.run(server.run(load(arguments.settings)))
+            settings = load(arguments.settings)
+            set_up_logging(sys.stderr, log_format=settings.log_format)
+            uvloop.run(server.run(settings))
     except (SettingsError, StoreUnusable, TemplateBroken, OSError) as error:
         print(f"router: {redact(str(error))}", file=sys.stderr)
         return 2

@@ -67,11 +67,13 @@ def patience_with(record: Record, now_s: float) -> float:
     return patience_s(record.completion_tokens, now_s - (record.first_token_s or now_s))
 
 
-def _in_tier(calls: Sequence[GenerationCall], tier: Tier) -> Sequence[GenerationCall]:
+def _addressed(calls: Sequence[GenerationCall], record: Record) -> Sequence[GenerationCall]:
+    """With the tier in force, and the trace that they are part of."""
+    tier, trace = record.tier, record.trace
     name = None if tier is Tier.STANDARD else tier.label
-    if all(call.tier == name for call in calls):
+    if trace is None and all(call.tier == name for call in calls):
         return calls
-    return [msgspec.structs.replace(call, tier=name) for call in calls]
+    return [msgspec.structs.replace(call, tier=name, trace=trace) for call in calls]
 
 
 async def answer(
@@ -93,7 +95,7 @@ async def answer(
         choices = []
         shadow = None if service.shadows is None else service.shadows.begin(record, calls, new_reader)
         record.dispatched_s = time.monotonic()
-        for index, call in enumerate(_in_tier(calls, record.tier)):
+        for index, call in enumerate(_addressed(calls, record)):
             generation = model.pipeline.generate(call)
             ticket.attach(generation)
             tools = None if new_reader is None else new_reader()

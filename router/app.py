@@ -29,8 +29,8 @@ from router.api import (
 from router.api.decoding import invalid
 from router.api.errors import HttpError, error_body, shaped_for, write_error
 from router.api.routes import RouteTable
-from router.privacy.logs import OWN_WORDS
-from router.record import Record, new_request_id
+from router.privacy.logs import OWN_WORDS, speaker
+from router.record import Record, RequestLine, new_request_id
 from router.tenancy.model import Scope
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class App:
     def __init__(self, service: Service, doorkeeper: Doorkeeper, routes: Iterable[Route] = ()) -> None:
         self._desk = service.desk
         self._metrics = service.metrics
+        self._tracer = service.tracer
         self._doorkeeper = doorkeeper
         self._max_upload_bytes = service.file_limits.max_upload_bytes
         own = [*all_routes(service), *routes]
@@ -90,6 +91,10 @@ class App:
         found = self._table.find(exchange.request.path)
         route = None if found is None else _by_method(found[0], exchange.request.method)
         record = _new_record(found, route)
+        speaker.set(record)
+        if self._tracer is not None and record.route not in _QUIET:
+            named = "" if found is None else record.route
+            record.trace = self._tracer.begin_http(exchange.request.method, named, exchange.request.headers)
         if tier is not None:
             record.tier, record.is_tier_given = tier, True
         if self._desk.draining:
@@ -155,8 +160,12 @@ class App:
 
     def _account_for(self, record: Record, status: int) -> None:
         self._metrics.answered(record, status)
+        if self._tracer is not None and record.trace is not None:
+            record.trace.attributes["http.response.status_code"] = status
+            self._tracer.end(record.trace, record, status)
         level = logging.DEBUG if record.route in _QUIET else logging.INFO
-        log.log(level, "%s", record.describe(status, time.monotonic()), extra=OWN_WORDS)
+        log.log(level, "%s", RequestLine(record, status, time.monotonic()), extra=OWN_WORDS)
+        record.is_over = True
 
 
 def _by_method(methods: dict[str, Route], method: str) -> Route | None:

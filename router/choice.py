@@ -186,6 +186,8 @@ class Choice:
         first = self._last_s == 0.0
         self._record.received_s = now_s
         self._record.engine = delta.engine or self._record.engine
+        if delta.steps and self.index == 0 and self._record.trace is not None:
+            self._record.trace.steps = delta.steps
         if first:
             self._share.first_token.observe(now_s - self._record.arrived_s)
             if self._record.first_token_s is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import prometheus_client
@@ -11,25 +12,42 @@ from prometheus_client.process_collector import ProcessCollector
 
 from router.admission.figures import AdmissionFigures
 from router.fleet.figures import FleetFigures
-from router.metric_values import Counter, Gauge, Histogram
+from router.metric_values import Counter, Gauge, Histogram, Observations
 from router.objectives.figures import ObjectiveFigures
 from router.objectives.monitor import ObjectiveMonitor
-from router.stages import STAGES
+from router.rollouts.figures import ReleaseFigures
+from router.sharing.figures import SharingFigures
 from router.ticket import Outcome
-from router.tuning.figures import DelayFigures
+from router.tuning.figures import BatchFigures
 
 if TYPE_CHECKING:
     from python_backend.wire.errors import ErrorKind
     from router.fleet.replicas import Fleet
     from router.objectives.book import ObjectiveBook
     from router.record import Record
+    from router.registry import Registry
+    from router.sharing.exchange import Exchange
     from router.tenancy.service import Tenancy
     from router.tuning.tuner import Tuner
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+# Stages of models that answer within milliseconds are shorter than those.
+_STAGE_S = (0.0005, 0.001, 0.0025, *_LONG_S)
 _WHO = ("model", "release", "tenant")
 _BUSY = 503
+
+
+class StageTimes(dict[str, Observations]):
+    """By stage, each from the first request on that has it: no request has them all."""
+
+    def __init__(self, family: Histogram, who: tuple[str, str, str]) -> None:
+        super().__init__()
+        self._family, self._who = family, who
+
+    def __missing__(self, stage: str) -> Observations:
+        found = self[stage] = self._family.labels(stage, *self._who)
+        return found
 
 
 class Share:
@@ -43,7 +61,7 @@ class Share:
         self.duration = metrics.duration.labels(*who)
         self.prompt_tokens = metrics.prompt_tokens.labels(*who)
         self.completion_tokens = metrics.completion_tokens.labels(*who)
-        self.stages = {stage: metrics.stages.labels(stage, *who) for stage in STAGES}
+        self.stages = StageTimes(metrics.stages, who)
 
 
 class Metrics:
@@ -89,7 +107,7 @@ class Metrics:
             "inflight_stage_seconds",
             "Of accepted requests, by stage; the stages of a request add up to its time.",
             ("stage", *_WHO),
-            buckets=_LONG_S,
+            buckets=_STAGE_S,
             registry=registry,
         )
         self.prompt_tokens = Counter("inflight_prompt_tokens", "Tokens read.", _WHO, registry=registry)
@@ -106,7 +124,7 @@ class Metrics:
             "inflight_usage_spool_bytes", "Usage on disk, not yet in the store.", registry=registry
         )
         self.usage_pending = prometheus_client.Gauge(
-            "inflight_usage_pending", "Usage records in memory alone.", registry=registry
+            "inflight_usage_pending_records", "Usage records in memory alone.", registry=registry
         )
         self.store_reachable = prometheus_client.Gauge(
             "inflight_store_reachable", "1 while the store answers.", registry=registry
@@ -117,8 +135,15 @@ class Metrics:
         self._objective_figures = ObjectiveFigures(self.objectives)
         registry.register(self._objective_figures)
         self.admission = AdmissionFigures(registry)
-        self._delay_figures = DelayFigures()
-        registry.register(self._delay_figures)
+        self._batch_figures = BatchFigures()
+        registry.register(self._batch_figures)
+        self.releases = ReleaseFigures()
+        registry.register(self.releases)
+        prometheus_client.Info("inflight_build", "What runs here.", registry=registry).info(
+            {"version": version("inflight")}
+        )
+        self._sharing_figures = SharingFigures()
+        registry.register(self._sharing_figures)
         self._shares: dict[tuple[str, str, str], Share] = {}
 
     def watch(self, tenancy: Tenancy) -> None:
@@ -127,6 +152,10 @@ class Metrics:
         self.usage_pending.set_function(lambda: tenancy.spool.pending)
         self.store_reachable.set_function(lambda: tenancy.worker.is_well)
 
+    def watch_releases(self, registry: Registry) -> None:
+        """Shows how requests are divided over the releases, and how rollouts go."""
+        self.releases.registry = registry
+
     def watch_fleet(self, fleet: Fleet) -> None:
         """Shows the replicas of each release, and how many requests went on after one failed."""
         self._fleet_figures.fleet = fleet
@@ -134,10 +163,16 @@ class Metrics:
     def watch_objectives(self, book: ObjectiveBook) -> None:
         """Shows what was asked for beside what is measured."""
         self._objective_figures.book = book
+        book.on_change = self.objectives.hold_to
+        self.objectives.hold_to(book.objectives)
+
+    def watch_sharing(self, exchange: Exchange) -> None:
+        """Shows whether other routers are heard."""
+        self._sharing_figures.exchange = exchange
 
     def watch_tuner(self, tuner: Tuner) -> None:
-        """Shows the queue delays in force."""
-        self._delay_figures.tuner = tuner
+        """Shows the queue delays in force, and what Triton says of its batches."""
+        self._batch_figures.tuner = tuner
 
     def share(self, record: Record) -> Share:
         key = _who(record)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from python_backend.wire.errors import InflightError
 from router.stages import EngineTimes
+from router.tracing.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,6 +50,7 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     # Further answers to the prompt of the call before it: its tokens are counted there.
     shares_prompt: bool = False
     echo: bool = False
+    trace: Trace | None = None
 
     @property
     def engine_echoes(self) -> bool:
@@ -79,6 +82,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     engine: EngineTimes | None = None  # with the last one, where the engine tells
     cached_tokens: int = 0  # of the prompt, with the first one
     tokens: tuple[LoggedToken, ...] = ()
+    steps: Sequence[int] = ()  # of the engine, with the last one, if the request is traced
 
 
 class Generation(Protocol):
@@ -107,7 +111,7 @@ class Pipeline(Protocol):
     def generate(self, call: GenerationCall) -> Generation:
         """Starts nothing until the first delta is asked for."""
 
-    def relay(self, request: Any) -> RawGeneration:
+    def relay(self, request: Any, trace: Trace | None = None) -> RawGeneration:
         """A request built from the ensemble's contract, whose name is filled in; starts nothing either."""
 
     async def ready(self) -> bool:

@@ -9,11 +9,12 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
-from router.stages import EngineTimes, Moments, stage_seconds
+from router.stages import EngineTimes, Mark, Moments, stage_marks
 from router.tenancy.local import LOCAL_CALLER
 
 if TYPE_CHECKING:
     from router.tenancy.keyring import Caller
+    from router.tracing.trace import Trace
 
 
 @dataclass(slots=True)
@@ -45,6 +46,9 @@ class Record:
     dispatched_s: float | None = None
     received_s: float | None = None
     engine: EngineTimes | None = None
+    error: str = ""  # the kind of the one that its client was told of
+    trace: Trace | None = None  # where it is traced
+    is_over: bool = False
 
     @property
     def tenant(self) -> str:
@@ -60,14 +64,35 @@ class Record:
         release = [("x-inflight-release", self.model_version)] if self.model_version else []
         return [("x-request-id", self.request_id), *release]
 
+    @property
+    def trace_id(self) -> str:
+        return "" if self.trace is None else self.trace.trace_id
+
     def stages(self, now_s: float) -> dict[str, float]:
-        """Seconds of each stage up to now; empty for what never reached Triton."""
+        """Seconds of each stage up to now; empty for what was not let in."""
+        return {name: end_s - start_s for name, start_s, end_s in self.marks(now_s)}
+
+    def marks(self, now_s: float) -> list[Mark]:
+        """Begin and end of each stage up to now; empty for what was not let in."""
         if self.dispatched_s is None:
-            return {}
+            if self.admitted_s is None:
+                return []
+            return [("admission", self.arrived_s, self.admitted_s), ("queue", self.admitted_s, now_s)]
         received_s = self.received_s or now_s
         admitted_s = self.admitted_s or self.dispatched_s
-        moments = Moments(self.arrived_s, admitted_s, self.dispatched_s, received_s, now_s)
-        return stage_seconds(moments, self.engine)
+        return stage_marks(
+            Moments(self.arrived_s, admitted_s, self.dispatched_s, received_s, now_s), self.engine
+        )
+
+    def log_fields(self) -> dict[str, object]:
+        """What tells this request from others, as far as it is known by now; nothing once it is over."""
+        if self.is_over:
+            return {}
+        fields = {"request_id": self.request_id, "route": self.route}
+        if self.model or self.caller is not LOCAL_CALLER:
+            fields["tenant"] = self.tenant
+        known = {"model": self.model, "release": self.model_version, "trace_id": self.trace_id}
+        return {**fields, **{name: value for name, value in known.items() if value}}
 
     def describe(self, status: int, now_s: float) -> str:
         """One line for the log; never any text of prompt or answer."""
@@ -84,6 +109,44 @@ class Record:
         parts.append(f"total_ms={(now_s - self.arrived_s) * 1e3:.1f}")
         parts += [f"{stage}_ms={seconds * 1e3:.1f}" for stage, seconds in self.stages(now_s).items()]
         return " ".join(parts)
+
+
+class RequestLine:
+    """How a request went, for the log: words for people, fields for programs, made when they are written."""
+
+    __slots__ = ("_now_s", "_record", "_status")
+
+    def __init__(self, record: Record, status: int, now_s: float) -> None:
+        self._record = record
+        self._status = status
+        self._now_s = now_s
+
+    def __str__(self) -> str:
+        return self._record.describe(self._status, self._now_s)
+
+    def log_fields(self) -> dict[str, object]:
+        """Never any text of prompt or answer; what does not apply is left out."""
+        record, now_s = self._record, self._now_s
+        found = {**record.log_fields(), "status": self._status, "total_ms": _ms(now_s - record.arrived_s)}
+        if record.outcome:
+            found |= {
+                "outcome": record.outcome,
+                "tier": record.tier.label,
+                "prompt_tokens": record.prompt_tokens,
+                "completion_tokens": record.completion_tokens,
+                "cached_tokens": record.cached_tokens,
+            }
+        if record.finish_reason:
+            found["finish_reason"] = record.finish_reason
+        if record.first_token_s is not None:
+            found["first_token_ms"] = _ms(record.first_token_s - record.arrived_s)
+        if stages := record.stages(now_s):
+            found["stages_ms"] = {name: _ms(seconds) for name, seconds in stages.items()}
+        return found
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 3)
 
 
 def new_request_id(prefix: str) -> str:

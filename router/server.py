@@ -7,6 +7,7 @@ import gc
 import logging
 import signal
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,13 +36,15 @@ from router.rollouts.shadowing import Shadows
 from router.safety.loading import load_safety
 from router.service import Service
 from router.settings import check_reachable, is_loopback
+from router.sharing.exchange import open_board
 from router.store.access import StoreAccess
 from router.tenancy.lookup import has_keys
 from router.tenancy.office import open_store, opening_store, places
 from router.tenancy.service import Tenancy, TenancySettings
 from router.ticket import TicketDesk
 from router.tls import Certificates, tls_files
-from router.upkeep import go_on, keep_gates, keep_releases
+from router.tracing.building import check_tracing, open_tracer
+from router.upkeep import go_on, keep_gates, keep_releases, keep_sharing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -70,10 +73,12 @@ async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) 
             closing.push_async_callback(asyncio.to_thread, prompt_log.stop)
         fleet = _fleet(settings, closing)
         registry = Registry()
-        service = _service(settings, tenancy, store, registry, prompt_log, fleet)
+        service = _service(settings, tenancy, store, registry, prompt_log, fleet, closing)
         service.metrics.watch_fleet(fleet)
+        service.metrics.watch_releases(registry)
         await keep_releases(settings, service, fleet, closing)
         keep_gates(service, fleet, closing)
+        await keep_sharing(settings, service, closing)
         runner = await _open_doors(settings, service, closing)
         await stopping.wait()
         stopping.clear()
@@ -97,6 +102,7 @@ def _service(
     registry: Registry,
     prompt_log: PromptLog | None,
     fleet: Fleet,
+    closing: AsyncExitStack,
 ) -> Service:
     names = [*(model.name for model in settings.models), *(model.name for model in settings.embedders)]
     metrics = Metrics()
@@ -119,6 +125,7 @@ def _service(
         shadows=Shadows(registry, desk, metrics, recorder=ShadowRecorder(store), gates=gates),
         objectives=objectives,
         gates=gates,
+        tracer=open_tracer(settings, metrics, version("inflight"), closing),
     )
 
 
@@ -178,7 +185,10 @@ def check(settings: PlacedTuning) -> None:
     with opening_store(), open_store(places_of(settings)) as store, store.read() as connection:
         check_reachable(settings.host, has_keys(connection))
     load_certificates(settings)
+    check_tracing(settings)
     load_safety(settings.safety_rules, settings.safety_check, (), ())
+    if settings.redis_url:
+        open_board(settings.redis_url, "")
 
 
 def load_certificates(settings: PlacedTuning) -> Certificates | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from router.store.access import StoreAccess
     from router.tenancy.service import Tenancy
     from router.ticket import TicketDesk
+    from router.tracing.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Service:
     shadows: Shadows | None = None
     gates: Gates | None = None
     objectives: ObjectiveBook | None = None
+    tracer: Tracer | None = None
     documents: Documents = field(init=False)
 
     def __post_init__(self) -> None:

@@ -62,6 +62,8 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     store_url: str = ""
     # The secret that keys are hashed with; made in the data directory, shared by routers that share a store.
     pepper_file: str = ""
+    # Where routers that share a store tell each other what they use: redis://, rediss:// or unix://.
+    redis_url: str = ""
     max_spool_bytes: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
     max_file_bytes: Annotated[int, Meta(ge=1 << 20, le=512 << 20)] = 64 << 20
     max_files_bytes_per_tenant: Annotated[int, Meta(ge=1 << 20)] = 1 << 30
@@ -91,6 +93,14 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     # 0 is as many as its engines have, -1 no limit at all.
     admission: Literal["objectives", "first_come"] = "objectives"
     admission_places: Annotated[int, Meta(ge=-1, le=1 << 20)] = 0
+    # One line for people, or one JSON object, for each thing that is said.
+    log_format: Literal["text", "json"] = "text"
+    # Where spans are sent, http://HOST:4318; nowhere unless given. What is shown there, as NAME=VALUE with
+    # commas between, or one a line in a file. How many of the requests are traced that do not say it.
+    otlp_endpoint: str = ""
+    otlp_headers: str = ""
+    otlp_headers_file: str = ""
+    trace_percent: Annotated[float, Meta(ge=0, le=100)] = 100.0
 
 
 class PlacedTuning(Tuning, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -42,8 +42,11 @@ STAGES = (
 )
 
 
-def stage_seconds(router: Moments, engine: EngineTimes | None) -> dict[str, float]:
-    """Every stage's seconds; together they are the time from arrival to end.
+Mark = tuple[str, float, float]
+
+
+def stage_marks(router: Moments, engine: EngineTimes | None) -> list[Mark]:
+    """Every stage in order, with its begin and end: each begins where the one before it ends.
 
     `admission` is until the key, the body and the limits are checked, `queue` until the request is sent on.
     `preprocessing` is from sending until the engine has the request, tokenizing and Triton's queue in it;
@@ -64,7 +67,7 @@ def stage_seconds(router: Moments, engine: EngineTimes | None) -> dict[str, floa
             ("postprocessing", engine.last_token_s, router.received_s),
         ]
     marks.append(("send", router.received_s, router.ended_s))
-    return {name: end_s - start_s for name, start_s, end_s in marks}
+    return marks
 
 
 def _fits(router: Moments, engine: EngineTimes) -> bool:

@@ -164,7 +164,7 @@ def _stop_words(stop: tuple[str, ...]) -> bytes:
 
 def _more(call: GenerationCall) -> Any:
     """What few requests have: inputs after the usual ones, and what the contract has no tensors for."""
-    unusual = (call.guide, call.prompt_ids, call.logit_bias, call.top_log_probs, call.tier)
+    unusual = (call.guide, call.prompt_ids, call.logit_bias, call.top_log_probs, call.tier, call.trace)
     if unusual == (None,) * len(unusual) and not call.engine_echoes:
         return None
     message = service_pb2.ModelInferRequest()
@@ -185,6 +185,8 @@ def _more(call: GenerationCall) -> Any:
         parameters["inflight_echo"].bool_param = True
     if call.tier is not None:
         parameters["inflight_tier"].string_param = call.tier
+    if call.trace is not None:
+        call.trace.tell(parameters)
     return message
 
 
@@ -232,6 +234,7 @@ def read_delta(response: Any) -> Delta:
     log_probs: Sequence[float] = ()
     pieces: Sequence[bytes] = ()
     characters: Sequence[int] = ()
+    steps: Sequence[int] = ()
     times: dict[str, float] = {}
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         name = output.name
@@ -253,9 +256,11 @@ def read_delta(response: Any) -> Delta:
             pieces = codec.decode("BYTES", raw)
         elif name == "token_characters":
             characters = codec.decode("INT32", raw)
+        elif name == "engine_steps":
+            steps = codec.decode("INT64", raw)
     engine = EngineTimes(**times) if len(times) == len(_ENGINE_TIMES) else None
     tokens = _logged(pieces, log_probs, characters) if characters else ()
-    return Delta(text, completion_tokens, prompt_tokens, finish, engine, cached_tokens, tokens)
+    return Delta(text, completion_tokens, prompt_tokens, finish, engine, cached_tokens, tokens, steps)
 
 
 def _text(raw: bytes) -> str:

@@ -20,6 +20,7 @@ from router.rollouts.canaries import CanaryRunner
 from router.rollouts.controller import Controller
 from router.rollouts.golden import GoldenRunner
 from router.serving import Builder, built_in_embeddings, built_in_text
+from router.sharing.exchange import Exchange, open_board
 from router.tuning.step_keeping import StepKeeper
 from router.tuning.tuner import Tuner, TuningSettings
 
@@ -49,7 +50,12 @@ async def keep_releases(settings: Settings, service: Service, fleet: Fleet, clos
         return FleetPipeline(fleet.set_of(manifest), CONTEXT_TOKENS, fleet_settings)
 
     golden = GoldenRunner(pipeline_of)
-    canaries = CanaryRunner(service.store, golden, lambda manifest: fleet.set_of(manifest).can_take())
+    canaries = CanaryRunner(
+        service.store,
+        golden,
+        lambda manifest: fleet.set_of(manifest).can_take(),
+        service.metrics.releases.rolled_back,
+    )
     controller = Controller(service.store, fleet, Tools(releases_dir), canaries)
     limits = ProbeLimits(silence_s=settings.silence_limit_s)
 
@@ -132,6 +138,16 @@ def keep_gates(service: Service, fleet: Fleet, closing: AsyncExitStack) -> None:
         service.metrics.admission.watch(gates, fleet)
         for work in (gates.run(), service.metrics.admission.run()):
             go_on(closing, work)
+
+
+async def keep_sharing(settings: Settings, service: Service, closing: AsyncExitStack) -> None:
+    """Knows what other routers use before the first request; without Redis there are none to know of."""
+    if settings.redis_url:
+        board = open_board(settings.redis_url, service.tenancy.deployment)
+        exchange = Exchange(board, service.tenancy.ledger, service.gates)
+        service.metrics.watch_sharing(exchange)
+        await exchange.swap()
+        go_on(closing, exchange.run())
 
 
 def _adopt(settings: Settings, store: StoreAccess) -> None:

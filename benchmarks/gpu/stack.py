@@ -10,14 +10,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.gpu.llama_8b import write_checkpoint
 from benchmarks.gpu.throughput import DEFAULTS
 from benchmarks.stack import RunningStack, start_stack, wait_until_ready
-from loadtest.open_loop import LoadResult, PlannedRequest, percentile, run_plan
+from loadtest.percentiles import percentile
+from loadtest.replay.clients import send_from
+from loadtest.replay.planning import PlannedRequest
+from loadtest.replay.sending import Sent, Target, send
 
 PROMPT_TOKENS, NEW_TOKENS = 512, 256
 SINGLE_RUNS = 9
@@ -46,39 +48,26 @@ def plan(streams: int, seed: int) -> list[PlannedRequest]:
     return [PlannedRequest(0.0, prompt, NEW_TOKENS, "stream") for prompt in prompts]
 
 
-def _client(url: str, model: str, streams: int, seed: int, start_at_s: float) -> LoadResult:
-    requests = plan(streams, seed)
-    time.sleep(max(0.0, start_at_s - time.time()))
-    return asyncio.run(run_plan(url, model, requests))
-
-
-def run_streams(stack: RunningStack, streams: int, clients: int) -> LoadResult:
+def run_streams(target: Target, streams: int, clients: int) -> Sent:
     """From several processes, so that none of them is what is measured."""
-    start_at_s = time.time() + 2.0
-    with ProcessPoolExecutor(clients) as pool:
-        parts = [
-            pool.submit(_client, stack.url, stack.model, streams // clients, 1000 + index, start_at_s)
-            for index in range(clients)
-        ]
-        results = [part.result() for part in parts]
-    outcomes = [outcome for result in results for outcome in result.outcomes]
-    return LoadResult(outcomes, max(result.duration_s for result in results))
+    return send_from(target, plan(streams, 1000), clients)
 
 
 def report(stack: RunningStack, ready_s: float, alone: Alone | None, streams: int, clients: int) -> bool:
-    asyncio.run(run_plan(stack.url, stack.model, plan(2, 1)))
-    singles = [asyncio.run(run_plan(stack.url, stack.model, plan(1, 10 + run))) for run in range(SINGLE_RUNS)]
-    first_ms = 1000 * percentile(sorted(one.outcomes[0].first_token_s or 0.0 for one in singles), 0.5)
-    many = run_streams(stack, streams, clients)
+    target = Target(stack.url, stack.model, tells_tier=False)
+    asyncio.run(send(target, plan(2, 1)))
+    singles = [asyncio.run(send(target, plan(1, 10 + run))) for run in range(SINGLE_RUNS)]
+    first_ms = 1000 * percentile(sorted(one.results[0].first_token_s or 0.0 for one in singles), 0.5)
+    many = run_streams(target, streams, clients)
     if many.errors:
         raise RuntimeError(f"{len(many.errors)} streams failed: {many.errors[0]}")
-    silences_ms = sorted(1000 * outcome.longest_silence_s for outcome in many.outcomes)
-    firsts_ms = sorted(1000 * (outcome.first_token_s or 0.0) for outcome in many.outcomes)
+    silences_ms = sorted(1000 * each.longest_gap_s for each in many.results)
+    firsts_ms = sorted(1000 * (each.first_token_s or 0.0) for each in many.results)
     print(f"start to ready: {ready_s:.1f} s (goal {GOAL_READY_S:.0f})")
     print(f"one stream: first token {first_ms:.1f} ms p50, {singles[-1].tokens_per_s:.0f} tok/s")
     print(
         f"{streams} streams: {many.tokens:,} tokens, {many.tokens_per_s:,.0f} tok/s, "
-        f"{many.tokens / many.chunks:.2f} tokens a chunk, "
+        f"{many.tokens / many.pieces:.2f} tokens a chunk, "
         f"first token p50 {percentile(firsts_ms, 0.5):.0f} ms, "
         f"longest silence p50 {percentile(silences_ms, 0.5):.0f}, p99 {percentile(silences_ms, 0.99):.0f}, "
         f"of all {silences_ms[-1]:.0f} ms (goal {GOAL_SILENCE_MS:.0f})"

@@ -33,10 +33,12 @@ from benchmarks.objectives.scenarios import (
     retry_storm,
     sudden_burst,
 )
-from benchmarks.objectives.sending import Target, send
 from benchmarks.objectives.serving import Served, Setup, serving
 from benchmarks.plots import Plots
-from loadtest.open_loop import percentile
+from loadtest.percentiles import percentile
+from loadtest.replay.clients import send_from
+from loadtest.replay.planning import plan_of
+from loadtest.replay.sending import Target
 from loadtest.traces import Trace, TracedRequest, read_trace, synthetic_trace
 from python_backend.costs.step_cost import StepCost, StepShape
 from python_backend.wire.tiers import Tier
@@ -140,9 +142,9 @@ def measure(arena: Arena, wishes: Sequence[Wish], console: Console) -> list[Kept
 def warm_up(served: Served, arena: Arena, policy: Policy) -> tuple[StepCost, float]:
     """Until the engine has learned what its steps cost; and what a request takes beside its first step."""
     target = Target(served.url, served.model, served.keys, policy.tells_tier)
-    plan = at_rate(arena.trace, 4.0, WARM_UP_S).requests
+    requests = at_rate(arena.trace, 4.0, WARM_UP_S).requests
     for _ in range(5):
-        send(target, plan)
+        send_from(target, plan_of(requests))
         time.sleep(2.0)  # gauges are told every now and then
         if (cost := served.learned_cost()) is not None:
             return cost, around_engine_s(target, arena, cost)
@@ -152,8 +154,8 @@ def warm_up(served: Served, arena: Arena, policy: Policy) -> tuple[StepCost, flo
 def around_engine_s(target: Target, arena: Arena, cost: StepCost) -> float:
     """Of requests that come alone, all but the step that computes their prompts."""
     alone = TracedRequest(0.0, 64, 2, arena.trace.requests[0].tenant, Tier.STANDARD.label)
-    outcomes = send(target, [replace(alone, at_s=0.5 * number) for number in range(15)])
-    firsts = sorted(each.first_token_s for each in outcomes if each.first_token_s is not None)
+    sent = send_from(target, plan_of([replace(alone, at_s=0.5 * number) for number in range(15)]))
+    firsts = sorted(each.first_token_s for each in sent.results if each.first_token_s is not None)
     return max(0.0, percentile(firsts, 0.5) - cost.step_ms(StepShape(64, 0, 0)) / 1000)
 
 
@@ -166,13 +168,13 @@ def one(
         served.keys,
         policy.tells_tier,
         run.retries,
-        arena.seconds + max(arena.first_token_s.values()) + GRACE_S,
+        gives_up_s=arena.seconds + max(arena.first_token_s.values()) + GRACE_S,
     )
-    outcomes = send(target, run.plan.requests, arena.clients)
+    outcomes = send_from(target, plan_of(run.plan.requests), arena.clients).results
     served.wait_until_idle()
     cost = served.learned_cost() or arena.cost or COST
     batch = usual_batch(arena.trace.requests, arena.engine.places, arena.engine.kv_tokens)
-    others = [each for each in outcomes if each.request.tenant != FLOODER]
+    others = [each for each in outcomes if each.tenant != FLOODER]
     judged = partial(work_ms, cost=cost, batch=batch)
     figures = judge(outcomes, objectives, (arena.settle_s, arena.seconds), judged)
     compared = None

@@ -66,11 +66,11 @@ def burst(like: Trace, at_s: float, requests: int) -> list[TracedRequest]:
     ]
 
 
-def work_ms(request: TracedRequest, cost: StepCost, batch: float) -> float:
+def work_ms(prompt_tokens: int, output_tokens: int, cost: StepCost, batch: float) -> float:
     """Engine time of one request in steps with so many sequences."""
-    cached_tokens = request.prompt_tokens + request.output_tokens / 2
+    cached_tokens = prompt_tokens + output_tokens / 2
     token_ms = cost.base_ms / batch + cost.decode_sequence_ms + cost.kv_kilotoken_ms * cached_tokens / 1000
-    return cost.prefill_token_ms * request.prompt_tokens + token_ms * request.output_tokens
+    return cost.prefill_token_ms * prompt_tokens + token_ms * output_tokens
 
 
 def usual_batch(requests: Sequence[TracedRequest], places: int, kv_tokens: int) -> float:
@@ -84,7 +84,8 @@ def usual_batch(requests: Sequence[TracedRequest], places: int, kv_tokens: int) 
 def capacity_per_s(requests: Sequence[TracedRequest], cost: StepCost, places: int, kv_tokens: int) -> float:
     """Requests of this mixture that one engine does in a second at most."""
     batch = usual_batch(requests, places, kv_tokens)
-    return 1000 * len(requests) / sum(work_ms(each, cost, batch) for each in requests)
+    work = sum(work_ms(each.prompt_tokens, each.output_tokens, cost, batch) for each in requests)
+    return 1000 * len(requests) / work
 
 
 def write_trace(requests: Sequence[TracedRequest], path: Path) -> Path:

@@ -24,7 +24,7 @@ from benchmarks.objectives.fixed_cost import write_random_minilm, write_sleeper
 from benchmarks.objectives.posting import Posted, post, post_alone
 from benchmarks.objectives.serving import Served, Setup, serving
 from benchmarks.plots import Plots
-from loadtest.open_loop import percentile
+from loadtest.percentiles import percentile
 from python_backend.costs.batch_cost import BatchCost
 from python_backend.wire.tiers import Tier
 from router.objectives.objective import Objective

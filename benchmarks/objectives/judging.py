@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.objectives.sending import Outcome
-from loadtest.open_loop import percentile
-from loadtest.traces import TracedRequest
+from loadtest.percentiles import percentile
+from loadtest.results import RequestResult, Slo
 from python_backend.wire.tiers import Tier
 from router.objectives.objective import Objective
 
 Objectives = Mapping[str, Objective]
+# Engine time of a request with a prompt and an answer of so many tokens.
+Work = Callable[[int, int], float]
+# As the router puts it to those whose turn did not come in time.
+_WAITED_IN_VAIN = "in time"
 
 
 @dataclass(frozen=True)
@@ -75,27 +78,21 @@ class Figures:
     tenants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def is_good(outcome: Outcome, objectives: Objectives) -> bool:
-    objective = objectives[str(outcome.request.tier)]
-    if outcome.status != 200 or outcome.error or outcome.ended_s is None or outcome.first_token_s is None:
-        return False
-    if outcome.tokens != outcome.request.output_tokens:
-        return False
-    between_s = outcome.between_tokens_s
-    return _keeps(outcome.first_token_s, objective.first_token_s) and _keeps(
-        between_s, objective.inter_token_s
-    )
+def is_good(result: RequestResult, objectives: Objectives) -> bool:
+    objective = objectives[result.tier]
+    return Slo(objective.first_token_s, objective.inter_token_s).is_kept_by(result)
 
 
-def _keeps(value_s: float | None, objective_s: float | None) -> bool:
-    return value_s is None or objective_s is None or value_s <= objective_s
+def is_refused_late(result: RequestResult) -> bool:
+    """It was let wait, and then its time was over."""
+    return result.is_refused and _WAITED_IN_VAIN in result.error
 
 
 def judge(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RequestResult],
     objectives: Objectives,
     window_s: tuple[float, float],
-    work_ms: Callable[[TracedRequest], float],
+    work_ms: Work,
 ) -> Figures:
     """Rates are of what ended within the window, in which load and queues are as they stay.
 
@@ -108,14 +105,16 @@ def judge(
     ended = [each for each in outcomes if begin_s <= each.at_s + (each.ended_s or 0.0) < end_s]
     good = [each for each in ended if is_good(each, objectives)]
     served = [each for each in ended if each.status == 200 and not each.error]
-    all_work_ms = sum(work_ms(each.request) for each in served) or 1.0
+    all_work_ms = sum(work_ms(each.prompt_tokens, each.asked_tokens) for each in served) or 1.0
     tiers = {}
     for tier in Tier:
-        mine = [each for each in arrived if each.request.tier == tier.label]
-        work = sum(work_ms(each.request) for each in served if each.request.tier == tier.label)
+        mine = [each for each in arrived if each.tier == tier.label]
+        work = sum(
+            work_ms(each.prompt_tokens, each.asked_tokens) for each in served if each.tier == tier.label
+        )
         tiers[tier.label] = TierFigures(
             offered=len(mine),
-            good_per_s=sum(each.request.tier == tier.label for each in good) / length_s,
+            good_per_s=sum(each.tier == tier.label for each in good) / length_s,
             good_share=sum(is_good(each, objectives) for each in mine) / max(1, len(mine)),
             first_token_s=Spread.of([each.first_token_s for each in mine if each.first_token_s is not None]),
             inter_token_s=Spread.of([each.between_tokens_s for each in mine if each.between_tokens_s]),
@@ -129,9 +128,9 @@ def judge(
         good_per_s=len(good) / length_s,
         tiers=tiers,
         refused=len(refused),
-        refused_late=sum(each.is_refused_late for each in refused),
+        refused_late=sum(is_refused_late(each) for each in refused),
         refusal_s=Spread.of(
-            [each.ended_s for each in refused if each.ended_s is not None and not each.is_refused_late]
+            [each.ended_s for each in refused if each.ended_s is not None and not is_refused_late(each)]
         ),
         retry_after_s=Spread.of([each.retry_after_s for each in refused if each.retry_after_s is not None]),
         retry_jitter=_jitter(refused),
@@ -143,15 +142,15 @@ def judge(
     )
 
 
-def _jitter(refused: Sequence[Outcome]) -> float:
+def _jitter(refused: Sequence[RequestResult]) -> float:
     """By how much they are told apart who were refused together: half of the range over the middle of it.
 
     Of one tier within one second, as the median over all such groups of ten or more.
     """
-    groups: dict[tuple[str | None, int], list[float]] = defaultdict(list)
+    groups: dict[tuple[str, int], list[float]] = defaultdict(list)
     for each in refused:
-        if each.retry_after_s is not None and not each.is_refused_late:
-            groups[each.request.tier, int(each.at_s)].append(each.retry_after_s)
+        if each.retry_after_s is not None and not is_refused_late(each):
+            groups[each.tier, int(each.at_s)].append(each.retry_after_s)
     spreads = sorted(
         (max(values) - min(values)) / (max(values) + min(values))
         for values in groups.values()
@@ -160,7 +159,7 @@ def _jitter(refused: Sequence[Outcome]) -> float:
     return percentile(spreads, 0.5) if spreads else 0.0
 
 
-def _failure(outcome: Outcome) -> str:
+def _failure(outcome: RequestResult) -> str:
     """Nothing for what was answered, refused with a time to come back, or given up by its client."""
     if outcome.is_refused or outcome.has_left or (outcome.status == 200 and not outcome.error):
         return ""
@@ -168,10 +167,10 @@ def _failure(outcome: Outcome) -> str:
 
 
 def _fairness(
-    arrived: Sequence[Outcome],
-    served: Sequence[Outcome],
+    arrived: Sequence[RequestResult],
+    served: Sequence[RequestResult],
     objectives: Objectives,
-    work_ms: Callable[[TracedRequest], float],
+    work_ms: Work,
 ) -> tuple[float, float, dict[str, dict[str, Any]]]:
     """Jain's index of what tenants got of what would have been fair, and the least of those shares.
 
@@ -182,12 +181,12 @@ def _fairness(
     good: Counter[str] = Counter()
     asked: Counter[str] = Counter()
     for each in arrived:
-        asked[each.request.tenant] += 1
+        asked[each.tenant] += 1
         if each.attempt == 0:
-            wanted[str(each.request.tier)][each.request.tenant] += work_ms(each.request)
-        good[each.request.tenant] += is_good(each, objectives)
+            wanted[each.tier][each.tenant] += work_ms(each.prompt_tokens, each.asked_tokens)
+        good[each.tenant] += is_good(each, objectives)
     for each in served:
-        got[each.request.tenant] += work_ms(each.request)
+        got[each.tenant] += work_ms(each.prompt_tokens, each.asked_tokens)
     tenants: dict[str, dict[str, Any]] = {}
     for tier, demands in wanted.items():
         fair = water_filled(demands, sum(got[tenant] for tenant in demands))
@@ -215,7 +214,7 @@ def water_filled(demands: Mapping[str, float], whole: float) -> dict[str, float]
     return shares
 
 
-def recovery_s(outcomes: Sequence[Outcome], objectives: Objectives, burst_s: float) -> float:
+def recovery_s(outcomes: Sequence[RequestResult], objectives: Objectives, burst_s: float) -> float:
     """How long after the burst the last request was let down that had come a second or more after it."""
     late = [
         each.at_s - burst_s - 1.0

@@ -8,9 +8,12 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import aiohttp
+
+from loadtest.replay.pacing import Act, keep_time
 
 Body = Callable[[int], dict[str, Any]]
 
@@ -22,6 +25,12 @@ class Posted:
     at_s: float
     took_s: float
     status: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    at_s: float
+    number: int
 
 
 @dataclass(frozen=True)
@@ -54,17 +63,24 @@ async def _post_all(door: Door, plan: list[float]) -> list[Posted]:
         async with session.post(door.path, json=door.body(-1)) as response:
             await response.read()  # the first connection is not what is measured
         start_s = time.perf_counter()
-        under_way = []
-        for number, at_s in enumerate(plan):
-            await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
-            body = json.dumps(door.body(number)).encode()
-            under_way.append(asyncio.create_task(_post_one(session, door.path, body, at_s, start_s)))
-        return list(await asyncio.gather(*under_way))
+        posted: list[Posted] = []
+
+        def prepare(each: _Planned) -> Act:
+            body = json.dumps(door.body(each.number)).encode()
+            return partial(_post_one, session, door.path, body, each.at_s, start_s, posted)
+
+        await keep_time([_Planned(at_s, number) for number, at_s in enumerate(plan)], prepare, start_s)
+        return sorted(posted, key=lambda each: each.at_s)
 
 
 async def _post_one(
-    session: aiohttp.ClientSession, path: str, body: bytes, at_s: float, start_s: float
-) -> Posted:
+    session: aiohttp.ClientSession,
+    path: str,
+    body: bytes,
+    at_s: float,
+    start_s: float,
+    posted: list[Posted],
+) -> None:
     headers = {"content-type": "application/json"}
     status = 0
     try:
@@ -73,4 +89,4 @@ async def _post_one(
             status = response.status
     except (aiohttp.ClientError, asyncio.TimeoutError):
         pass
-    return Posted(at_s, time.perf_counter() - start_s - at_s, status)
+    posted.append(Posted(at_s, time.perf_counter() - start_s - at_s, status))

@@ -14,8 +14,8 @@ from typing import Any
 from benchmarks.objectives.arrivals import write_trace
 from benchmarks.objectives.judging import Objectives, is_good
 from benchmarks.objectives.scenarios import Policy, Run
-from benchmarks.objectives.sending import Outcome
-from loadtest.open_loop import percentile
+from loadtest.percentiles import percentile
+from loadtest.results import RequestResult
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
 
@@ -91,17 +91,19 @@ def _numbers(cost: StepCost) -> tuple[float, ...]:
     return (cost.base_ms, cost.prefill_token_ms, cost.decode_sequence_ms, cost.kv_kilotoken_ms)
 
 
-def compare(outcomes: Sequence[Outcome], objectives: Objectives, foretold: Mapping[str, Any]) -> Compared:
+def compare(
+    outcomes: Sequence[RequestResult], objectives: Objectives, foretold: Mapping[str, Any]
+) -> Compared:
     span_s = max(each.at_s for each in outcomes)
     return Compared(
         sum(is_good(each, objectives) for each in outcomes) / span_s,
         foretold["goodput_per_s"],
-        {tier.label: _p95_s([each for each in outcomes if each.request.tier == tier.label]) for tier in Tier},
+        {tier.label: _p95_s([each for each in outcomes if each.tier == tier.label]) for tier in Tier},
         {each["tier"]: each["first_token_p95_s"] for each in foretold["tiers"]},
     )
 
 
-def _p95_s(outcomes: Sequence[Outcome]) -> float | None:
+def _p95_s(outcomes: Sequence[RequestResult]) -> float | None:
     """None where many gave up: how long they would have waited was not seen."""
     firsts = sorted(each.first_token_s for each in outcomes if each.first_token_s is not None)
     left = sum(each.has_left and each.first_token_s is None for each in outcomes)

@@ -88,8 +88,10 @@ class Served:
     def learned_cost(self) -> StepCost | None:
         """What the engine has learned of its steps, None before it knows enough."""
         names = ("base", "prefill_token", "decode_sequence", "kv_kilotoken")
-        found = [self.triton_metric("inflight_step_cost", coefficient=name) for name in names]
-        return StepCost(*found) if any(found) else None
+        found_s = [
+            self.triton_metric("inflight_engine_step_cost_seconds", coefficient=name) for name in names
+        ]
+        return StepCost(*(1000 * each for each in found_s)) if any(found_s) else None
 
     def wait_until_idle(self, limit_s: float = 120.0) -> None:
         deadline_s = time.monotonic() + limit_s

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError, load_settings
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def office(data_dir: Path | None, config: Path | None) -> Iterator[Administratio
 
     try:
         settings = load_settings(config, {"data_dir": data_dir})
-        router = settings.router
+        router = with_secrets(settings.router)
         state_dir = Path(router.get("state_dir") or settings.stack.data_dir)
         with open_office(state_dir, router.get("store_url", ""), router.get("pepper_file", "")) as admin:
             yield admin

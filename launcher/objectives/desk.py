@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError, load_settings, state_dir
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def opened_store(data_dir: Path | None, config: Path | None) -> Iterator[Store]:
 
     try:
         settings = load_settings(config, {"data_dir": data_dir})
-        router = settings.router
+        router = with_secrets(settings.router)
         with opening_store():
             state = state_dir(settings).absolute()
             found = places(state, router.get("store_url", ""), router.get("pepper_file", ""))

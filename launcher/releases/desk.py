@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError, load_settings, state_dir
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def desk(data_dir: Path | None, config: Path | None) -> Iterator[Desk]:
     unusable = (CheckpointError, RepositoryError, RuntimeMissing, InflightError)
     try:
         settings = load_settings(config, {"data_dir": data_dir})
-        router = settings.router
+        router = with_secrets(settings.router)
         state = state_dir(settings).absolute()
         with opening_store():
             found = places(state, router.get("store_url", ""), router.get("pepper_file", ""))

@@ -26,7 +26,7 @@ from launcher.releases.writing import (
     write_pipeline,
 )
 from launcher.repository import read_config, read_parameters
-from launcher.runtime import triton_wheel
+from launcher.runtime import triton_backends
 from launcher.settings import ENGINE_KEYS_OF_OURS, packed_cache_dir
 from python_backend.wire.errors import InflightError
 from python_backend.wire.parameters import parse_engine_parameters
@@ -113,7 +113,8 @@ class Maker:
         for found in run_engine_task(self.prepare_command, told, self.console):
             if device := found.get("inflight_device"):
                 precision = parse_engine_parameters(told).on(device).precision
-                chosen = {**chosen, "inflight_device": device, "inflight_precision": precision}
+                decided = {key: found[key] for key in ("inflight_device", "inflight_runtime") if key in found}
+                chosen = {**chosen, **decided, "inflight_precision": precision}
         return chosen
 
     def _embeddings(self, version: int, work: Path) -> Manifest:
@@ -206,5 +207,5 @@ def engine_parameters(settings: Settings, given: Mapping[str, str]) -> Parameter
 
 def backends_of(project_root: Path) -> set[str]:
     """What this project's Triton can run."""
-    places = (triton_wheel() / "backends", project_root / "python_backend" / "backends")
+    places = (triton_backends(), project_root / "python_backend" / "backends")
     return {entry.name for place in places for entry in place.glob("[!_.]*") if entry.is_dir()}

@@ -21,7 +21,7 @@ _METRICS = {"ttft": "first_token_s", "first-token": "first_token_s"} | {
     "inter-token": "inter_token_s",
 }
 _COEFFICIENTS = ("base", "prefill", "decode", "kv")
-_SERIES = re.compile(r"^inflight_step_cost\{([^}]*)\} (\S+)", re.MULTILINE)
+_SERIES = re.compile(r"^inflight_engine_step_cost_seconds\{([^}]*)\} (\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -160,10 +160,10 @@ def _cost_of_metrics(url: str, model: str | None) -> StepCost:
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", error)
         raise Mistake(f"--cost {url}: {why}; allowed: the metrics address that `inflight up` says") from None
-    costs: dict[str, dict[str, str]] = {}
+    costs: dict[str, dict[str, float]] = {}
     for labels, value in _SERIES.findall(text):
         named = dict(_LABEL.findall(labels))
-        costs.setdefault(named.get("model", ""), {})[named.get("coefficient", "")] = value
+        costs.setdefault(named.get("model", ""), {})[named.get("coefficient", "")] = 1000 * float(value)
     if model is None and len(costs) > 1:
         raise Mistake(
             f"--cost {url}: several engines are there; --model is one of {', '.join(sorted(costs))}"
@@ -172,7 +172,7 @@ def _cost_of_metrics(url: str, model: str | None) -> StepCost:
     if not found:
         there = f"there are: {', '.join(sorted(costs))}" if costs else "is it that of Triton's metrics?"
         raise Mistake(f"--cost {url}: {model or 'an engine'} does not tell its step cost there; {there}")
-    if not float(found.get("base", 0)):
+    if not found.get("base"):
         raise Mistake(f"--cost {url}: the engine has not learned what its steps take; send it some requests")
     return _step_cost(url, {name: found[_long(name)] for name in _COEFFICIENTS if _long(name) in found})
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from loadtest.open_loop import percentile
+from loadtest.percentiles import percentile
 from python_backend.wire.tiers import Tier
 from router.admission.demand import Reason
 

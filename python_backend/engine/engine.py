@@ -301,12 +301,16 @@ class Engine:
         Nobody asks any more for what was found for a sequence that ended while the step ran.
         """
         now_ns = self._now_ns()
-        self._meter.over(plan, now_ns)
+        began_ns = self._meter.over(plan, now_ns)
         ended = []
         for chunk, result in zip(plan.chunks, results, strict=True):
             if chunk.sequence.finish_reason is not None:
                 continue
             sequence = chunk.sequence
+            if sequence.steps is not None:
+                sequence.steps.add(
+                    began_ns, now_ns, chunk.count, len(plan.chunks), plan.tokens, chunk.is_context
+                )
             try:
                 self._take(chunk, result, now_ns)
             except Exception as error:

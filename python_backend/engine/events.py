@@ -39,6 +39,7 @@ def token_event(
         generation_logits=result.generation_logits if token_ids else None,
         perf=_perf(sequence) if is_first or sequence.finish_reason else None,
         top_log_probs=_top_log_probs(sequence, result if token_ids else None, is_first) or None,
+        steps=_steps(sequence) if sequence.finish_reason else None,
     )
     if request.num_return_sequences == 1:
         sequence.context_logits, sequence.prompt_log_probs = [], []  # nobody else will ask for them
@@ -55,8 +56,18 @@ def _top_log_probs(
 def end_event(sequence: Sequence, error: str | None) -> SequenceEvent:
     """An end that comes without a token."""
     return SequenceEvent(
-        sequence.key, [], sequence.finish_reason, error, sequence.index, perf=_perf(sequence)
+        sequence.key,
+        [],
+        sequence.finish_reason,
+        error,
+        sequence.index,
+        perf=_perf(sequence),
+        steps=_steps(sequence),
     )
+
+
+def _steps(sequence: Sequence) -> list[list[int]] | None:
+    return None if sequence.steps is None else sequence.steps.rows
 
 
 def _perf(sequence: Sequence) -> PerfMetrics:

@@ -101,7 +101,8 @@ class SequenceEvent(msgspec.Struct, array_like=True, frozen=True):
     `sequence_index`. Logits are rows of fp32, one a token: `context_logits` those of the prompt, with the
     event of the first token; `generation_logits` those the tokens of this event were chosen from.
     `top_log_probs` has for each token its own id and log prob, then those of the likeliest; with the first
-    token such rows of the prompt come before, if asked for, from its second token on.
+    token such rows of the prompt come before, if asked for, from its second token on. `steps` come with the
+    last event, if asked for: rows as in step_notes.py.
     """
 
     key: int
@@ -114,6 +115,7 @@ class SequenceEvent(msgspec.Struct, array_like=True, frozen=True):
     generation_logits: bytes | None = None
     perf: PerfMetrics | None = None
     top_log_probs: list[list[tuple[int, float]]] | None = None
+    steps: list[list[int]] | None = None
 
     @property
     def is_last(self) -> bool:

@@ -34,8 +34,10 @@ class StepMeter:
         self._over_ns = 0
         self._learned_ns = 0
 
-    def over(self, plan: StepPlan, now_ns: int) -> None:
-        took_ns = now_ns - max(plan.begun_ns, self._over_ns)
+    def over(self, plan: StepPlan, now_ns: int) -> int:
+        """Returns when the step began, as above."""
+        began_ns = max(plan.begun_ns, self._over_ns)
+        took_ns = now_ns - began_ns
         self.busy_ns += took_ns
         self._over_ns = now_ns
         self._steps += 1
@@ -43,6 +45,7 @@ class StepMeter:
             self._learned_ns = now_ns
             self._learner.observe(plan.shape, took_ns / 1e6)
             self.learned = self._learner.learned
+        return began_ns
 
     def _pause_ns(self, plan: StepPlan) -> int:
         has_prompts = plan.tokens > len(plan.chunks)

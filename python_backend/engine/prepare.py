@@ -1,8 +1,8 @@
 """`python -m python_backend.engine.prepare`: packs a model's weights and compiles the kernels, if need be.
 
-That is for the CPU; a GPU loads the checkpoint as it is, and only the question whether it can is answered. A
-receipt beside the packed weights names what was made; while all of it is there, nothing heavy is
-imported.
+That is for the CPU; a GPU loads the checkpoint as it is, and so does TensorRT-LLM: only the question whether
+they can is answered. A receipt beside the packed weights names what was made; while all of it is there,
+nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from python_backend.engine.cache_dir import cache_dir
 from python_backend.engine.device import choose_device
+from python_backend.engine.runtimes import choose_runtime
 from python_backend.engine.task import run_task, tell
 from python_backend.wire.parameters import (
     DeviceSettings,
@@ -35,6 +36,10 @@ _NATIVE = Path(__file__).with_name("native")
 def prepare(told: Mapping[str, Any]) -> None:
     """`told` are the engine's parameters; tells on which device they compute, beside how far it is."""
     parameters = parse_engine_parameters({"gpt_model_type": "inflight_fused_batching", **told})
+    runtime = choose_runtime(parameters)
+    if runtime.name == "llm":  # which reads the checkpoint as it is, when it is loaded
+        tell(inflight_runtime="llm", inflight_device="cuda", computes_on=runtime.computes_on)
+        return
     device = choose_device(parameters.inflight_device, parameters.gpu_device_ids)
     settings = device.settings(parameters)
     if device.notice:

@@ -30,6 +30,7 @@ from python_backend.engine.messages import (
     send,
 )
 from python_backend.engine.request import GenerationRequest
+from python_backend.engine.runtimes import choose_runtime
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.tiers import Tier
@@ -78,14 +79,19 @@ class Runtime(Protocol):
 
 
 def load_runtime(parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> Runtime:
-    if parameters.inflight_runtime == "synthetic":
+    name = choose_runtime(parameters).name
+    if name == "synthetic":
         from python_backend.engine.synthetic import SyntheticRuntime
 
         return SyntheticRuntime(parameters)
-    if parameters.inflight_runtime == "paced":
+    if name == "paced":
         from python_backend.engine.paced import load_paced
 
         return load_paced(parameters)
+    if name == "llm":
+        from python_backend.engine.llm.loading import load_llm
+
+        return load_llm(parameters, progress)
     from python_backend.engine.runtime import load_engine
 
     return load_engine(parameters, progress)

@@ -93,7 +93,8 @@ class GenerationRequest:
 
     `token_bias` is added to the scores of its tokens. Requests with different `cache_salt` never share cached
     blocks. `top_log_probs` asks for the log probs of each token and of so many of the likeliest beside it,
-    `returns_prompt_log_probs` for the same of the prompt's tokens.
+    `returns_prompt_log_probs` for the same of the prompt's tokens. With `notes_steps` the end of its first
+    sequence tells which steps that was part of.
     """
 
     prompt_ids: list[int]
@@ -113,6 +114,7 @@ class GenerationRequest:
     returns_generation_logits: bool = False
     top_log_probs: int | None = None
     returns_prompt_log_probs: bool = False
+    notes_steps: bool = False
 
     @property
     def asks_of_prompt(self) -> bool:

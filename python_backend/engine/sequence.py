@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from python_backend.engine.blocks import BlockTable
 from python_backend.engine.prefix_cache import root_hash
 from python_backend.engine.request import GenerationRequest
+from python_backend.engine.step_notes import StepNotes
 from python_backend.engine.token_rules import WordIndex
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class Sequence:
     `rank` is the order in which sequences are served: tier, arrival, and place within the request. `hashes`
     stands for the full blocks, behind the root they begin at. What a sequence that `is_suspect` has computed
     is not to be trusted. `scoring` belongs to whoever chooses tokens. One that `needs_history` has its next
-    token chosen by rules that look at the last ones on the host, so none of those may be still to come.
+    token chosen by rules that look at the last ones on the host, so none of those may be still to come. The
+    `steps` that it was part of are noted where somebody asked for that.
     """
 
     __slots__ = (
@@ -67,6 +69,7 @@ class Sequence:
         "request",
         "scheduled_tokens",
         "scoring",
+        "steps",
         "stop_words",
         "table",
         "tokens",
@@ -111,6 +114,7 @@ class Sequence:
         self.first_scheduled_ns = 0
         self.first_token_ns = 0
         self.last_token_ns = 0
+        self.steps = StepNotes() if request.notes_steps and leader is None else None
 
     @property
     def tier(self) -> int:

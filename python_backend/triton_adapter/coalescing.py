@@ -31,6 +31,7 @@ class Pending:
     finish_reason: FinishReason | None = None
     error: str | None = None
     perf: PerfMetrics | None = None
+    steps: list[list[int]] | None = None
     oldest_ns: int = 0  # when the first and the last of the tokens came
     newest_ns: int = 0
 
@@ -42,6 +43,7 @@ class Pending:
         self.finish_reason = event.finish_reason
         self.error = event.error
         self.perf = event.perf or self.perf
+        self.steps = event.steps
         if event.context_logits is not None:
             self.context_logits.append(event.context_logits)
         if event.top_log_probs is not None:

@@ -28,6 +28,7 @@ class _Job:
     texts: list[str]  # none where the caller has sent ids
     ids: list[list[int]]
     dimensions: int
+    request_id: str
     vectors: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
 
 
@@ -46,14 +47,14 @@ class TritonPythonModel:
 
     def _read(self, request: pb.PbRequest) -> _Job | InflightError:
         try:
-            return self._decode(pb.arrays(request))
+            return self._decode(pb.arrays(request), request.request_id())
         except InflightError as failure:
             return failure
         except Exception as error:
             _log.exception("the inputs of %r could not be read", request.request_id())
             return _internal(error)
 
-    def _decode(self, inputs: Mapping[str, pb.Array]) -> _Job:
+    def _decode(self, inputs: Mapping[str, pb.Array], request_id: str) -> _Job:
         given = [name for name in ("TEXT", "INPUT_IDS") if name in inputs]
         if len(given) != 1:
             raise invalid("TEXT", f"expected either TEXT or INPUT_IDS, not {'both' if given else 'neither'}")
@@ -63,7 +64,7 @@ class TritonPythonModel:
             texts, ids = [row.text("TEXT") for row in row_inputs], []
         else:
             texts, ids = [], [self._ids(row) for row in row_inputs]
-        return _Job(texts, ids, self._dimensions(row_inputs))
+        return _Job(texts, ids, self._dimensions(row_inputs), request_id)
 
     def _ids(self, row: RowInputs) -> list[int]:
         ids = row.integers("INPUT_IDS")
@@ -91,7 +92,7 @@ class TritonPythonModel:
             self._embed(jobs)
         except Exception:
             if len(jobs) == 1:
-                _log.exception("a request could not be computed")
+                _log.exception("%r could not be computed", jobs[0].request_id)
                 return
             for job in jobs:
                 self._compute([job])
@@ -109,16 +110,15 @@ class TritonPythonModel:
             start += len(job.ids)
 
     def _respond(self, job: _Job | InflightError) -> Any:
-        try:
-            if isinstance(job, _Job):
+        if isinstance(job, _Job):
+            try:
                 return pb.utils().InferenceResponse(output_tensors=_outputs(job))
-            failure = job
-        except InflightError as error:
-            failure = error
-        except Exception as error:
-            _log.exception("a request could not be answered")
-            failure = _internal(error)
-        return pb.utils().InferenceResponse(output_tensors=[], error=pb.error(failure))
+            except InflightError as failure:
+                job = failure
+            except Exception as error:
+                _log.exception("%r could not be answered", job.request_id)
+                job = _internal(error)
+        return pb.utils().InferenceResponse(output_tensors=[], error=pb.error(job))
 
 
 def _outputs(job: _Job) -> list[Any]:

@@ -90,14 +90,14 @@ FAMILIES = {
         ("total_output_tokens",),
         _TOKEN_BUCKETS,
     ),
-    "inflight_time_to_first_token_seconds": Family(
+    "inflight_engine_time_to_first_token_seconds": Family(
         "HISTOGRAM",
         "From a row's arrival in tensorrt_llm to its first token",
         "tier",
         _TIERS,
         _SECOND_BUCKETS,
     ),
-    "inflight_inter_token_latency_seconds": Family(
+    "inflight_engine_inter_token_seconds": Family(
         "HISTOGRAM", "Mean time from token to token, one observation a response", buckets=_SECOND_BUCKETS
     ),
     "inflight_engine_queue_seconds": Family(
@@ -107,20 +107,21 @@ FAMILIES = {
         _TIERS,
         _SECOND_BUCKETS,
     ),
-    "inflight_engine_limits": Family(
-        "GAUGE", "What the engine takes into one step", "limit", ("max_batch_size", "max_step_tokens")
-    ),
-    "inflight_cached_blocks": Family("GAUGE", "Free blocks that hold a prefix someone may ask for"),
-    "inflight_preemptions_total": Family("COUNTER", "Sequences interrupted to make room for others"),
-    "inflight_reused_blocks_total": Family("COUNTER", "Blocks found in the prefix cache"),
-    "inflight_step_cost": Family(
+    "inflight_engine_batch_limit_sequences": Family("GAUGE", "Sequences that may be in one step"),
+    "inflight_engine_step_limit_tokens": Family("GAUGE", "Tokens that may be in one step"),
+    "inflight_engine_cached_blocks": Family("GAUGE", "Free blocks that hold a prefix someone may ask for"),
+    "inflight_engine_preemptions_total": Family("COUNTER", "Sequences interrupted to make room for others"),
+    "inflight_engine_reused_blocks_total": Family("COUNTER", "Blocks found in the prefix cache"),
+    "inflight_engine_step_cost_seconds": Family(
         "GAUGE",
-        "What a step takes, learned, in milliseconds: at least, and for each token, sequence or 1,000 tokens",
+        "What a step takes, learned: at least, and for each token, sequence or 1,000 tokens",
         "coefficient",
         tuple(each.name.removesuffix("_ms") for each in fields(StepCost)),
     ),
-    "inflight_step_cost_error": Family("GAUGE", "How far predicted step times are off, as a share of them"),
-    "inflight_step_cost_frozen": Family("GAUGE", "1 while predictions are too far off to be used"),
+    "inflight_engine_step_cost_error_ratio": Family(
+        "GAUGE", "How far predicted step times are off, as a share of them"
+    ),
+    "inflight_engine_step_cost_frozen": Family("GAUGE", "1 while predictions are too far off to be used"),
     "inflight_engine_busy_seconds_total": Family("COUNTER", "How long steps were under way"),
 }
 _ONLY_IN_FLIGHT, _ONLY_STATIC = "nv_trt_llm_inflight_batcher_metrics", "nv_trt_llm_v1_metrics"
@@ -154,16 +155,16 @@ class EngineMetrics:
                 if key in self._metrics and self._shown.get(key) != number:
                     self._metrics[key].set(number)
                     self._shown[key] = number
-        self._count("inflight_preemptions_total", now.preemptions)
-        self._count("inflight_reused_blocks_total", now.reused_blocks)
+        self._count("inflight_engine_preemptions_total", now.preemptions)
+        self._count("inflight_engine_reused_blocks_total", now.reused_blocks)
         self._count("inflight_engine_busy_seconds_total", now.busy_ns / 1e9)
 
     def first_token(self, tier: Tier, waited_ns: int) -> None:
-        self._observe("inflight_time_to_first_token_seconds", waited_ns / 1e9, tier.name.lower())
+        self._observe("inflight_engine_time_to_first_token_seconds", waited_ns / 1e9, tier.name.lower())
 
     def between_tokens(self, mean_gap_s: float | None) -> None:
         if mean_gap_s is not None:
-            self._observe("inflight_inter_token_latency_seconds", mean_gap_s)
+            self._observe("inflight_engine_inter_token_seconds", mean_gap_s)
 
     def row_ended(self, row: RunningRow, perf: PerfMetrics | None) -> None:
         generation = row.call.generation
@@ -230,11 +231,9 @@ def _gauge_values(capacity: Ready, now: Gauges) -> dict[str, dict[str, float]]:
             "timestamp": time.time_ns() // 1000,
             "iteration_counter": now.step_count,
         },
-        "inflight_engine_limits": {
-            "max_batch_size": now.max_batch_size,
-            "max_step_tokens": now.max_step_tokens,
-        },
-        "inflight_cached_blocks": {"": now.cached_blocks},
+        "inflight_engine_batch_limit_sequences": {"": now.max_batch_size},
+        "inflight_engine_step_limit_tokens": {"": now.max_step_tokens},
+        "inflight_engine_cached_blocks": {"": now.cached_blocks},
         **_cost_values(now.learned),
     }
 
@@ -243,9 +242,11 @@ def _cost_values(learned: LearnedStepCost | None) -> dict[str, dict[str, float]]
     """Rounded: they change a little with each step, and to set one costs more than that is worth."""
     if learned is None:
         return {}
-    cost = {name.removesuffix("_ms"): float(f"{value:.3g}") for name, value in asdict(learned.cost).items()}
+    cost = {
+        name.removesuffix("_ms"): float(f"{value / 1e3:.3g}") for name, value in asdict(learned.cost).items()
+    }
     return {
-        "inflight_step_cost": cost,
-        "inflight_step_cost_error": {"": round(learned.error, 3)},
-        "inflight_step_cost_frozen": {"": learned.is_frozen},
+        "inflight_engine_step_cost_seconds": cost,
+        "inflight_engine_step_cost_error_ratio": {"": round(learned.error, 3)},
+        "inflight_engine_step_cost_frozen": {"": learned.is_frozen},
     }

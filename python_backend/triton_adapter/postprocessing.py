@@ -34,7 +34,7 @@ class TritonPythonModel:
             Tokenizer.load(parameters["tokenizer_dir"]), skip_special_tokens=skip_special
         )
         self._family = pb_utils.MetricFamily(
-            name="inflight_postprocessing_streams",
+            name="inflight_engine_postprocessing_streams",
             description="Streams whose text is being put together",
             kind=pb_utils.MetricFamily.GAUGE,
         )

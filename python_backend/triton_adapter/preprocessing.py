@@ -26,6 +26,7 @@ class _Job:
     prompts: list[str]
     add_special_tokens: bool
     prompt_ids: list[list[int]]
+    request_id: str
 
 
 class TritonPythonModel:
@@ -54,7 +55,7 @@ class TritonPythonModel:
                     f"the request parameter add_special_tokens is {flag!r}; allowed: a boolean",
                     "add_special_tokens",
                 )
-            return _Job(inputs, prompts, flag, prompt_ids)
+            return _Job(inputs, prompts, flag, prompt_ids, request.request_id())
         except InflightError as failure:
             return failure
         except Exception as error:
@@ -78,7 +79,7 @@ class TritonPythonModel:
             except InflightError as failure:
                 job = failure
             except Exception as error:
-                _log.exception("a request could not be tokenized")
+                _log.exception("%r could not be tokenized", job.request_id)
                 job = InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
         return pb.utils().InferenceResponse(output_tensors=[], error=pb.error(job))
 

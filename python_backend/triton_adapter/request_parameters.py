@@ -104,6 +104,16 @@ def decode_echo(parameters: Mapping[str, Any]) -> bool:
     return wanted
 
 
+def decode_trace(parameters: Mapping[str, Any]) -> bool:
+    """Whether the steps that a request is part of are to be told at its end."""
+    wanted = parameters.get("inflight_trace", False)
+    if not isinstance(wanted, bool):
+        raise invalid(
+            "inflight_trace", f"the request parameter inflight_trace is {wanted!r}; allowed: a boolean"
+        )
+    return wanted
+
+
 def asks_for_report(parameters: Mapping[str, Any]) -> bool:
     wanted = parameters.get(REPORT, False)
     if not isinstance(wanted, bool):

@@ -16,6 +16,7 @@ from python_backend.triton_adapter.request_parameters import (
     decode_logit_bias,
     decode_tier,
     decode_top_log_probs,
+    decode_trace,
     refuse_other_phases,
 )
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -118,17 +119,18 @@ def decode_call(
     refuse_other_phases(parameters)
     tier, salt = decode_tier(parameters), decode_cache_salt(parameters, rules.isolate_tenants)
     bias, top_log_probs = decode_logit_bias(parameters), decode_top_log_probs(parameters)
-    echoes = decode_echo(parameters)
+    echoes, notes_steps = decode_echo(parameters), decode_trace(parameters)
 
     def generation(row: RowInputs) -> GenerationRequest:
         asked = decode_generation(row, tier, salt, rules.max_sequences)
-        if not bias and top_log_probs is None:
+        if not bias and top_log_probs is None and not notes_steps:
             return asked
         return replace(
             asked,
             token_bias={**asked.token_bias, **bias},
             top_log_probs=top_log_probs,
             returns_prompt_log_probs=echoes and top_log_probs is not None and row.boolean("streaming"),
+            notes_steps=notes_steps and row is row_inputs[0],
         )
 
     call = GenerateCall(

@@ -81,6 +81,8 @@ class ResponseBuilder:
             self._add(tensors, "cached_tokens", pending.perf.cached_tokens, np.int32)
             if pending.is_last:
                 self._add_perf(tensors, pending.perf)
+        if pending.steps and "engine_steps" in self._requested:
+            tensors.append(pb.tensor("engine_steps", [pending.steps], np.int64))
         return pb.utils().InferenceResponse(output_tensors=tensors)
 
     def build_end_of_text(self) -> Any | None:

@@ -46,7 +46,7 @@ class RunningRequest:
             except Exception as error:
                 _log.exception("the last response of %r could not be sent", self.request_id)
                 with contextlib.suppress(Exception):
-                    self._send_last(error_response(as_failure(error)))
+                    self._send_last(error_response(as_failure(error, self.request_id)))
 
     def is_caller_gone(self) -> bool:
         with self._turn:
@@ -100,10 +100,10 @@ class RunningRow:
         return (pending.newest_ns - before_ns) / gaps / 1e9 if gaps else None
 
 
-def as_failure(error: Exception) -> InflightError:
+def as_failure(error: Exception, request_id: str) -> InflightError:
     if isinstance(error, InflightError):
         return error
-    _log.error("a request failed", exc_info=error)
+    _log.error("%r failed", request_id, exc_info=error)
     return InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
 
 

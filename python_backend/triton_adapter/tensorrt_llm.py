@@ -91,7 +91,7 @@ class TritonPythonModel:
             try:
                 self._take(request, sender, arrival_ns)
             except Exception as error:
-                send_final(sender, error_response(as_failure(error)))
+                send_final(sender, error_response(as_failure(error, request.request_id())))
 
     def finalize(self) -> None:
         self._closing.set()
@@ -162,7 +162,7 @@ class TritonPythonModel:
                 if request.is_unheard:  # an earlier row has failed meanwhile
                     self._cancel_row(row)
             except Exception as error:
-                self._fail(row, as_failure(error))
+                self._fail(row, as_failure(error, request.request_id))
 
     def _refuse_beyond_queue(self, wanted: int) -> None:
         """The contract's queue limit counts here too: `execute` never waits, so Triton's queue is empty."""
@@ -212,7 +212,7 @@ class TritonPythonModel:
         try:
             self._engine.cancel(row.key)
         except InflightError:
-            _log.info("the engine ended before sequence %d could be cancelled", row.key)
+            _log.info("the engine ended before %r could be cancelled", row.request.request_id)
 
     # -- the pump thread ------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class TritonPythonModel:
         except Exception as error:
             # Its tokens are lost, so the stream must not go on as if nothing had happened.
             self._cancel_row(row)
-            self._fail(row, as_failure(error))
+            self._fail(row, as_failure(error, row.request.request_id))
             self._cancel_unheard(row)
 
     def _send(self, row: RunningRow, response: Any) -> None:
@@ -320,7 +320,8 @@ class TritonPythonModel:
     def _replace_engine(self) -> None:
         """The engine process died: its requests fail, and another is started."""
         how = self._engine.describe_end()
-        _log.error("the engine process ended (%s); %d sequences fail", how, len(self._running))
+        failing = sorted({row.request.request_id for row in list(self._running.values())})
+        _log.error("the engine process ended (%s); what fails: %s", how, ", ".join(failing) or "nothing")
         failure = InflightError(ErrorKind.ENGINE_FAILED, f"the engine process ended ({how}); try again")
         self._coalescer = Coalescer()
         for row in list(self._running.values()):

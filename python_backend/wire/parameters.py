@@ -19,7 +19,7 @@ from .errors import ErrorKind, InflightError
 INFLIGHT_BATCHING = ("inflight_fused_batching", "inflight_batching")
 STATIC_BATCHING = ("V1", "v1")
 SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization")
-RUNTIMES = ("engine", "synthetic", "paced")
+RUNTIMES = ("auto", "engine", "llm", "synthetic", "paced")
 WEIGHTS = ("checkpoint", "random")
 # How weights can be kept, by the device that computes.
 PRECISIONS = {"cpu": ("fp32", "int8", "int4"), "cuda": ("fp32", "bf16", "fp8")}
@@ -59,7 +59,7 @@ class EngineParameters:
     stats_check_period_ms: int = 100
     gpu_device_ids: int = 0
     cuda_graph_mode: bool = True
-    inflight_runtime: str = "engine"
+    inflight_runtime: str = "auto"
     inflight_device: str = "auto"
     inflight_weights: str = "checkpoint"
     inflight_max_batch_size: int | None = None

@@ -72,7 +72,7 @@ class Admitted:
 
     async def __aenter__(self) -> Ticket:
         record, need = self._record, self._need
-        record.dispatched_s = None  # one that is sent again has not been sent this time
+        record.admitted_s = record.dispatched_s = None  # one that is sent again has not been sent this time
         check_model_allowed(record.caller, record.model)
         self._desk.check_open()
         if self._tenancy.spool.is_full:

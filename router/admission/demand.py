@@ -47,7 +47,8 @@ class Capacity:
     `places` is how many sequences (or rows) may be under way; `kv_tokens` what the caches hold, None where
     that is not the limit. `holds_whole_answers`: a sequence takes the cache of all it may ever generate when
     it begins. `step_tokens` is what one step of one replica computes at most. Where neither cost is known
-    nothing can be foretold, and requests are let in by places and cache alone.
+    nothing can be foretold, and requests are let in by places and cache alone. Where other routers use the
+    same replicas, `own_places` and `own_kv_tokens` are what this one may take of them; None is all.
     """
 
     replicas: int
@@ -58,6 +59,16 @@ class Capacity:
     step_tokens: int = 512
     step: StepCost | None = None
     batch: BatchCost | None = None
+    own_places: int | None = None
+    own_kv_tokens: int | None = None
+
+    @property
+    def places_here(self) -> int:
+        return self.places if self.own_places is None else self.own_places
+
+    @property
+    def kv_tokens_here(self) -> int | None:
+        return self.kv_tokens if self.own_kv_tokens is None else self.own_kv_tokens
 
 
 class Reason(Enum):

@@ -78,7 +78,7 @@ class Dispatcher:
 
     def resize(self, capacity: Capacity) -> None:
         self._room.resize(capacity)
-        self._turns.resize(capacity.places)
+        self._turns.resize(capacity.places_here)
         self._under_way.resize(capacity)
 
     def offer(self, demand: Demand, progress: Progress, now_s: float) -> Place | Refused:

@@ -62,10 +62,10 @@ class AdmissionFigures(Collector):
             registry=registry,
         )
         self._forecasts = Counter(
-            "inflight_forecast", "First tokens whose time was foretold.", _RELEASE, registry=registry
+            "inflight_forecasts", "First tokens whose time was foretold.", _RELEASE, registry=registry
         )
         self._covered = Counter(
-            "inflight_forecast_covered", "Of those, within their forecast.", _RELEASE, registry=registry
+            "inflight_forecasts_covered", "Of those, within their forecast.", _RELEASE, registry=registry
         )
         self._gates: Gates | None = None
         self._fleet: Fleet | None = None
@@ -158,11 +158,11 @@ class AdmissionFigures(Collector):
     def _of_gates(self) -> Iterator[Metric]:
         waiting = _gauge("waiting_requests", "Accepted, waiting for their turn.", (*_RELEASE, "tier"))
         drain = _gauge("drain_seconds", "Until all that runs and waits would be done.", _RELEASE)
-        risk = _gauge("slo_risk", "Share of requests foretold to miss their objective.", (*_RELEASE, "tier"))
+        risk = _gauge("objective_risk_ratio", "Foretold to miss their objective.", (*_RELEASE, "tier"))
         reserved = _gauge("kv_reserved_tokens", "Cache kept for what runs.", _RELEASE)
         budget = _gauge("kv_budget_tokens", "Cache that there is.", _RELEASE)
         wanted = _gauge("wanted_replicas", "Replicas that the work asked for needs.", ("model",))
-        noise = _gauge("noisy_tenant", "Times its fair share that a tenant asks for.", ("model", "tenant"))
+        noise = _gauge("noisy_tenant_ratio", "Times its fair share that it asks for.", ("model", "tenant"))
         most: dict[str, int] = {}
         loudest: dict[tuple[str, str], float] = {}
         for gate in () if self._gates is None else self._gates.all:
@@ -187,10 +187,10 @@ class AdmissionFigures(Collector):
         yield from (waiting, drain, risk, reserved, budget, wanted, noise)
 
     def _of_engines(self) -> Iterator[Metric]:
-        error = _gauge("step_cost_error", "Mean relative error of predicted step times.", _REPLICA)
-        frozen = _gauge("step_cost_frozen", "1 while predictions are wrong.", _REPLICA)
-        busy = _gauge("engine_busy_ratio", "Part of the time in which it computes.", _REPLICA)
-        occupancy = _gauge("batch_occupancy", "Sequences in the batch, of those it may hold.", _REPLICA)
+        error = _gauge("replica_step_cost_error_ratio", "By which predicted step times are off.", _REPLICA)
+        frozen = _gauge("replica_step_cost_frozen", "1 while predictions are wrong.", _REPLICA)
+        busy = _gauge("replica_busy_ratio", "Part of the time in which it computes.", _REPLICA)
+        occupancy = _gauge("replica_batch_occupancy_ratio", "Sequences, of those a batch may hold.", _REPLICA)
         for replica in self._replicas():
             report = replica.report
             if report is None:

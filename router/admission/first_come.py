@@ -84,5 +84,5 @@ class FirstCome:
     def _has_room(self, sequences: int) -> bool:
         if self._cap == EVERYTHING:
             return True
-        places = self._cap or self._capacity.places
+        places = self._cap or self._capacity.places_here
         return self._taken + sequences <= places or (self._taken == 0 and places > 0)

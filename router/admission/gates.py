@@ -61,6 +61,8 @@ class Gates:
         self._places = places
         self.batch_cost_of = batch_cost_of
         self.is_served: Callable[[str, str], bool] = lambda model, release: True
+        # By the name of a release: its capacity with what is this router's of it, where others use it too.
+        self.share_of: Callable[[str, Capacity], Capacity] = lambda release, capacity: capacity
         self._watcher = watcher
         self._clock = clock
         self._gates: dict[tuple[str, str], Gate] = {}
@@ -84,7 +86,7 @@ class Gates:
             is_fixed_cost = replicas is not None and replicas.manifest.kind is not Kind.TEXT
             found = Gate(model, release, self._new_policy(), is_fixed_cost, self._watcher, self._clock)
             self._gates[model, release] = found
-            found.resize(self._capacity(replicas, UNKNOWN))
+            found.resize(self.share_of(f"{model}@{release}", self._capacity(replicas, UNKNOWN)))
         return found
 
     def has_room(self, model: str, *releases: str) -> bool:
@@ -92,7 +94,7 @@ class Gates:
         for release in releases:
             gate = self._gates.get((model, release))
             if gate is not None and (
-                gate.waiting_count or gate.taken_places > _SPARE_UP_TO * gate.capacity.places
+                gate.waiting_count or gate.taken_places > _SPARE_UP_TO * gate.capacity.places_here
             ):
                 return False
         return True
@@ -128,7 +130,8 @@ class Gates:
                 del self._gates[key]
             else:
                 stays = self.is_served(*key)
-                gate.resize(self._capacity(replicas, gate.capacity) if stays else UNKNOWN)
+                capacity = self._capacity(replicas, gate.capacity) if stays else UNKNOWN
+                gate.resize(self.share_of(name, capacity))
 
     async def learn_shapes(self) -> None:
         """Asks Triton how the models of fixed cost take rows."""

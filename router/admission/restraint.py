@@ -82,7 +82,7 @@ class Restraint:
         if not to_leave:
             return 0.0
         room = self._room
-        places, replicas = room.capacity.places, room.capacity.replicas
+        places, replicas = room.capacity.places_here, room.capacity.replicas
         # As they end evenly over twice the time that what is under way takes on the average.
         waited_us = 1e6 * replicas * self._patience_s[place.demand.tier]
         freed = places * waited_us / (2 * self._under_way.remaining_us + 1)

@@ -6,6 +6,8 @@ guarantee such a reserve would be plain priority, and the other tiers would star
 
 Of the cache as much is kept as all that run together stay within nine times of ten. That is less than the sum
 of what each stays within, since they are not all long at once: what they differ by adds up in squares.
+
+Where other routers use the same engine, all this is about the part of it that is this router's at the moment.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ class Room:
         self._kv_share = kv_share
         self.capacity = Capacity(replicas=0, places=0)
         self.kv_budget: int | None = None
+        self._places = 0
+        self._kv: int | None = None  # of the budget, what is this router's
         self.sequences = 0
         self._kv_usual = 0
         self._kv_squares = self._kv_spread = 0
@@ -48,6 +52,9 @@ class Room:
     def resize(self, capacity: Capacity) -> None:
         self.capacity = capacity
         self.kv_budget = None if capacity.kv_tokens is None else int(self._kv_share * capacity.kv_tokens)
+        self._places = capacity.places_here
+        here = capacity.kv_tokens_here
+        self._kv = None if here is None else int(self._kv_share * here)
 
     def asked(self, tier: Tier, now_s: float) -> None:
         self._asked_s[tier] = now_s
@@ -64,7 +71,7 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        return self.sequences >= self.capacity.places
+        return self.sequences >= self._places
 
     @property
     def kv_tokens(self) -> int:
@@ -73,12 +80,12 @@ class Room:
 
     def fits(self, place: Place) -> bool:
         """Alone everything fits that was not refused as too large."""
-        if self.sequences + place.sequences > self.capacity.places:
-            return self.sequences == 0 and self.capacity.places > 0
-        if self.kv_budget is None or self.sequences == 0:
+        if self.sequences + place.sequences > self._places:
+            return self.sequences == 0 and self._places > 0
+        if self._kv is None or self.sequences == 0:
             return True
         spread = isqrt(self._kv_squares + place.kv_spread * place.kv_spread)
-        return self._kv_usual + place.kv_tokens + spread <= self.kv_budget
+        return self._kv_usual + place.kv_tokens + spread <= self._kv
 
     def is_open(self, tier: Tier) -> bool:
         """Whether the tier may begin one more."""
@@ -92,7 +99,7 @@ class Room:
 
     def part_of(self, place: Place) -> float:
         """What has to become free for it, of all there is: places, or cache where that is what it lacks."""
-        lacks_kv = self.kv_budget is not None and self.kv_tokens + place.kv_tokens > self.kv_budget
+        lacks_kv = self._kv is not None and self.kv_tokens + place.kv_tokens > self._kv
         return min(self._part(place.sequences, place.kv_tokens if lacks_kv else 0), 1.0)
 
     def left_places(self, tier: Tier) -> float:
@@ -102,11 +109,11 @@ class Room:
         if tier is not Tier.INTERACTIVE and self._is_kept[tier]:
             own = self._guarantees[tier] - self._part(self._sequences_of[tier], self._kv_of[tier])
             left = min(left, max(self._borrow_cap - used, own))
-        return left * self.capacity.places
+        return left * self._places
 
     def size_of(self, place: Place) -> int:
         """What it takes, in places: of the cache each place has its part."""
-        places, budget = self.capacity.places, self.kv_budget
+        places, budget = self._places, self._kv
         return max(place.sequences, place.kv_tokens * places // budget if budget else 0)
 
     def take(self, place: Place) -> None:
@@ -132,10 +139,10 @@ class Room:
         self._kv_of[tier] += kv_tokens
 
     def _part(self, sequences: int, kv_tokens: int) -> float:
-        part = sequences / self.capacity.places if self.capacity.places else 1.0
-        if not self.kv_budget:
+        part = sequences / self._places if self._places else 1.0
+        if not self._kv:
             return part
-        kv_part = kv_tokens / self.kv_budget
+        kv_part = kv_tokens / self._kv
         return part if part > kv_part else kv_part
 
     def check(self, running: list[Place]) -> None:

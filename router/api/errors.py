@@ -47,6 +47,7 @@ def write_error(exchange: Exchange, record: Record, error: Exception) -> None:
     status, body, headers = _render(error, record.request_id)
     if exchange.ended:
         return
+    record.error = error.kind.label if isinstance(error, InflightError) else str(status)
     body = shaped_for(exchange.request.path, body)
     if exchange.started:
         exchange.end(b"data: " + body + b"\n\n")

@@ -40,7 +40,9 @@ class ShowModel:
 
 
 def _describe(model: Served) -> dict[str, Any]:
-    return {"id": model.name, "object": "model", "created": model.created_s, "owned_by": "inflight"}
+    told = {"id": model.name, "object": "model", "created": model.created_s, "owned_by": "inflight"}
+    context_tokens: int | None = getattr(model, "context_tokens", None)  # of those that generate text
+    return told if context_tokens is None else {**told, "max_model_len": context_tokens}
 
 
 def routes(service: Service) -> list[Route]:

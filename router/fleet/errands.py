@@ -16,6 +16,7 @@ from router.triton_failures import UNAVAILABLE, TritonError
 if TYPE_CHECKING:
     from router.fleet.replicas import Replica, ReplicaSet
     from router.fleet.settings import FleetSettings
+    from router.tracing.trace import Trace
     from router.triton_client import TritonGeneration
 
 
@@ -67,12 +68,14 @@ class Errand(ABC):
         "_replicas",
         "_settings",
         "_stop_asked",
+        "_trace",
         "outstanding_tokens",
     )
 
-    def __init__(self, replicas: ReplicaSet, settings: FleetSettings) -> None:
+    def __init__(self, replicas: ReplicaSet, settings: FleetSettings, trace: Trace | None = None) -> None:
         self._replicas = replicas
         self._settings = settings
+        self._trace = trace
         self.outstanding_tokens = 0
         self._attempt: TritonGeneration | None = None
         self._attempts = 0
@@ -151,6 +154,8 @@ class Errand(ABC):
         self._replica = replica
         self._began_s = time.monotonic()
         self._heard = False
+        if self._trace is not None:
+            self._trace.attempted(replica.name, self._began_s)
         attempt = self._attempt = self._open(replica, self._attempts)
         attempt.on_end = partial(replica.ended, self)
         replica.began(self, self._tokens(), self._began_s)
@@ -178,6 +183,8 @@ class Errand(ABC):
         """Whether there is to be another attempt, or an end that a stop asked for."""
         assert self._replica is not None
         self._replica.failed(error.failure, time.monotonic(), self._began_s)
+        if self._trace is not None:
+            self._trace.failed(self._began_s, error.failure.name.lower())
         if self._stop_asked:
             goes_on = is_replicas_fault(error.failure)
         else:

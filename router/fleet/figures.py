@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from router.fleet.replicas import Fleet
 
 _RELEASE = ("model", "release")
-_REPLICA = ("server", *_RELEASE)
+_REPLICA = (*_RELEASE, "replica")
 
 
 class FleetFigures(Collector):
@@ -38,13 +38,19 @@ class FleetFigures(Collector):
         sent = CounterMetricFamily(
             "inflight_replica_requests", "Requests sent to it, retries and replays too.", labels=_REPLICA
         )
+        revivals = CounterMetricFamily(
+            "inflight_model_revivals",
+            "Triton models that were loaded again after their process died.",
+            labels=_REPLICA,
+        )
         for each in () if self.fleet is None else list(self.fleet.sets.values()):
             release = (each.manifest.model, str(each.manifest.version))
             retries.add_metric(release, each.retries)
             replays.add_metric(release, each.replays)
             for replica in each.replicas:
-                labels = (replica.server.name, *release)
+                labels = (*release, replica.name)
                 up.add_metric(labels, replica.is_up)
                 outstanding.add_metric(labels, replica.outstanding_tokens)
                 sent.add_metric(labels, replica.begun)
-        yield from (retries, replays, up, outstanding, sent)
+                revivals.add_metric(labels, replica.revivals)
+        yield from (retries, replays, up, outstanding, sent, revivals)

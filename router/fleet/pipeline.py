@@ -19,6 +19,7 @@ from router.triton_messages import GenerateRequests
 if TYPE_CHECKING:
     from router.fleet.replicas import Replica, ReplicaSet
     from router.fleet.settings import FleetSettings
+    from router.tracing.trace import Trace
 
 log = logging.getLogger(__name__)
 _OPENING_IDS = OPENING_CHARS // 4
@@ -37,10 +38,10 @@ class FleetPipeline:
     def generate(self, call: GenerationCall) -> FleetGeneration:
         return FleetGeneration(self, call)
 
-    def relay(self, request: Any) -> FleetRelay:
+    def relay(self, request: Any, trace: Trace | None = None) -> FleetRelay:
         """For a request that somebody else built; the model that it names is filled in."""
         request.model_name = self.replicas.manifest.entry
-        return FleetRelay(self.replicas, self.settings, request, self.engine)
+        return FleetRelay(self.replicas, self.settings, request, self.engine, trace)
 
     async def ready(self) -> bool:
         return await self.replicas.ready()
@@ -57,7 +58,7 @@ class FleetGeneration(Errand):
     __slots__ = ("_call", "_expected", "_generated", "_is_broken", "_pipeline", "_told")
 
     def __init__(self, pipeline: FleetPipeline, call: GenerationCall) -> None:
-        super().__init__(pipeline.replicas, pipeline.settings)
+        super().__init__(pipeline.replicas, pipeline.settings, call.trace)
         self._pipeline = pipeline
         self._call = call
         self._expected = answer_tokens(call.max_tokens, pipeline.context_tokens)
@@ -116,8 +117,15 @@ class FleetRelay(Errand):
 
     __slots__ = ("_engine", "_request", "_request_id")
 
-    def __init__(self, replicas: ReplicaSet, settings: FleetSettings, request: Any, engine: str) -> None:
-        super().__init__(replicas, settings)
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        settings: FleetSettings,
+        request: Any,
+        engine: str,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(replicas, settings, trace)
         self._request = request
         self._request_id = request.id
         self._engine = engine

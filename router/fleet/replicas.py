@@ -45,6 +45,7 @@ class Replica:
         self.health = _SOUND
         self.outstanding_tokens = 0
         self.begun = 0  # requests it was ever sent
+        self.revivals = 0  # of its Triton models, by this router
         self.busy_since_s = inf  # when it got work after it had none
         self.last_progress_s = -inf
         self.report: EngineReport | None = None  # what its engine said of itself last, if it does

@@ -101,6 +101,7 @@ class Told:
             delta.engine,
             0,
             delta.tokens[old_logged:],
+            delta.steps,
         )
         if not (new.text or new.completion_tokens or new.tokens or new.finish):
             return None

@@ -27,7 +27,7 @@ from router.grpc.status import GrpcError, StatusCode
 from router.releases.manifest import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
     from router.fleet.pings import Ping
     from router.fleet.replicas import Replica
@@ -102,8 +102,9 @@ class Watch:
     def revival_failed(self) -> None:
         self._is_reviving = False
 
-    def revived(self, models: Iterable[str]) -> None:
+    def revived(self, models: Collection[str]) -> None:
         """These were loaded again; whether they live now their next pings must tell."""
+        self.replica.revivals += len(models)
         self._is_reviving = False
         self.broken.difference_update(models)
         self._mute.difference_update(models)

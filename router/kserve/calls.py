@@ -66,6 +66,21 @@ def http_status(error: BaseException | None) -> int:
     return error.kind.http_status if isinstance(error, InflightError) else 500
 
 
+def grpc_code(error: BaseException | None) -> int:
+    """The number that the client got."""
+    if error is None:
+        return 0
+    code = status_of(error, "")[0] if isinstance(error, Exception) else grpc.StatusCode.CANCELLED
+    number: int = code.value[0]
+    return number
+
+
+def error_kind(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    return error.kind.label if isinstance(error, InflightError) else ErrorKind.INTERNAL.label
+
+
 class Departure:
     """Tells who waits for it that the client has left, once."""
 

@@ -96,7 +96,9 @@ class GenerationJob:
             setattr(request.parameters[name], field, value)
         if record.tier is not Tier.STANDARD:
             request.parameters[TIER].string_param = record.tier.label
-        self._generation = offer.served.pipeline.relay(request)
+        if record.trace is not None:
+            record.trace.tell(request.parameters)
+        self._generation = offer.served.pipeline.relay(request, record.trace)
         self._counted_rows: set[int] = set()
         self._last_s = 0.0
         self._streamed = streamed(self._inputs)
@@ -150,6 +152,8 @@ class GenerationJob:
         record.completion_tokens += max(delta.completion_tokens - echoed, 0)
         record.received_s = now_s
         record.engine = delta.engine or record.engine
+        if delta.steps and record.trace is not None:
+            record.trace.steps = delta.steps
         if delta.finish is not None:
             record.finish_reason = FINISH_REASONS.get(delta.finish, delta.finish)
         share = metrics.share(record)

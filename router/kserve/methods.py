@@ -14,11 +14,20 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission.deadline import HEADER as DEADLINE
 from router.admission.deadline import read_deadline
 from router.kserve import describing
-from router.kserve.calls import Departure, SingleAnswer, StreamedAnswer, http_status, status_of
+from router.kserve.calls import (
+    Departure,
+    SingleAnswer,
+    StreamedAnswer,
+    error_kind,
+    grpc_code,
+    http_status,
+    status_of,
+)
 from router.kserve.messages import read_request
 from router.kserve.refusals import NOT_OFFERED_METHODS
 from router.kserve.streams import Stream
-from router.record import Record, new_request_id
+from router.privacy.logs import OWN_WORDS, speaker
+from router.record import Record, RequestLine, new_request_id
 from router.tenancy.model import Scope
 
 if TYPE_CHECKING:
@@ -119,7 +128,7 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         scope: Scope | None = Scope.INFERENCE,
     ) -> Any:
         """One call that asks no model: let in, answered, counted and logged."""
-        record = _new_record(method)
+        record = self._new_record(method, context)
         failure: BaseException | None = None
         try:
             if scope is not None:
@@ -134,7 +143,7 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
     # Inference
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
-        record = _new_record("ModelInfer")
+        record = self._new_record("ModelInfer", context)
         try:
             asked = self._understand(record, request, context)
         except Exception as error:
@@ -151,11 +160,11 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:
         def start(request: Any, outbox: Outbox, departure: Departure) -> asyncio.Task[None]:
-            record = _new_record("ModelStreamInfer")
+            record = self._new_record("ModelStreamInfer", context)
             asked = self._understand(record, request, context)
             return self._run(self._infer(record, asked, False, StreamedAnswer(outbox, asked), departure))
 
-        record = _new_record("ModelStreamInfer")
+        record = self._new_record("ModelStreamInfer", context)
         try:
             self._let_in(record, context)
         except InflightError as error:
@@ -208,6 +217,15 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         for stream in list(self._streams):
             stream.close_if_idle()
 
+    def _new_record(self, method: str, context: Any) -> Record:
+        """The name of a route in logs and metrics."""
+        record = Record(f"grpc {method}", new_request_id("infer"))
+        speaker.set(record)
+        tracer = self._door.service.tracer
+        if tracer is not None and record.route not in _QUIET:
+            record.trace = tracer.begin_rpc(method, context.invocation_metadata() or ())
+        return record
+
     def _let_in(self, record: Record, context: Any, scope: Scope = Scope.INFERENCE) -> None:
         """Who asks, and what the metadata say of the release that is to answer."""
         given = context.invocation_metadata() or ()
@@ -222,15 +240,17 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
             log.error("%s failed", record.request_id, exc_info=failure)
         status = http_status(failure)
         self._door.service.metrics.answered(record, status)
+        tracer = self._door.service.tracer
+        if tracer is not None and record.trace is not None:
+            record.error = error_kind(failure)
+            record.trace.attributes["rpc.grpc.status_code"] = grpc_code(failure)
+            tracer.end(record.trace, record, status)
         quiet = record.route in _QUIET
-        log.log(logging.DEBUG if quiet else logging.INFO, "%s", record.describe(status, time.monotonic()))
+        level = logging.DEBUG if quiet else logging.INFO
+        log.log(level, "%s", RequestLine(record, status, time.monotonic()), extra=OWN_WORDS)
+        record.is_over = True
 
 
 def _only(name: str, metadata: Iterable[tuple[str, Any]]) -> str | None:
     found = [value for key, value in metadata if key == name]
     return found[0] if len(found) == 1 and isinstance(found[0], str) else None
-
-
-def _new_record(method: str) -> Record:
-    """The name of a route in logs and metrics."""
-    return Record(f"grpc {method}", new_request_id("infer"))

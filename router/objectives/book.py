@@ -12,6 +12,8 @@ from router.objectives.objective import Objective
 from router.objectives.records import last_change, list_objectives
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection
 
     from router.store.access import StoreAccess
@@ -29,6 +31,7 @@ class ObjectiveBook:
         self._seen = -1
         self._set: dict[tuple[str, Tier], Objective] = {}
         self._known: dict[tuple[str, Tier], Objective] = {}  # those too that ask for nothing
+        self.on_change: Callable[[list[Objective]], None] = lambda objectives: None
 
     async def run(self) -> None:
         """A task for as long as the router runs; while the store is away what is known holds on."""
@@ -47,6 +50,7 @@ class ObjectiveBook:
             self._seen, listed = found
             self._set = {(each.model, each.tier): each for each in listed}
             self._known = dict(self._set)
+            self.on_change(self.objectives)
 
     def _read(self, connection: Connection) -> tuple[int, list[Objective]] | None:
         newest = last_change(connection)

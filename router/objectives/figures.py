@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from router.objectives.metric import Metric
@@ -29,6 +29,10 @@ class ObjectiveFigures(Collector):
         self.book: ObjectiveBook | None = None
 
     def collect(self) -> Iterator[MetricFamily]:
+        yield from self._of_now()
+        yield from self._of_ever()
+
+    def _of_now(self) -> Iterator[MetricFamily]:
         asked = GaugeMetricFamily("inflight_objective_seconds", "What 95 of 100 are to keep.", labels=_LABELS)
         measured = GaugeMetricFamily(
             "inflight_objective_measured_p95_seconds",
@@ -52,3 +56,19 @@ class ObjectiveFigures(Collector):
                     measured.add_metric(labels, one.p95_s)
                     attained.add_metric(labels, one.attained)
         yield from (asked, measured, attained)
+
+    def _of_ever(self) -> Iterator[MetricFamily]:
+        """A budget of missed ones is spent at some rate, which windows of their own cannot tell."""
+        judged = CounterMetricFamily(
+            "inflight_objective_judged", "Requests, or tokens, with an objective.", labels=_LABELS
+        )
+        missed = CounterMetricFamily(
+            "inflight_objective_missed", "Of those, the ones that came too late.", labels=_LABELS
+        )
+        for model, tier, found in self._monitor.all_series():
+            for metric in Metric:
+                series = found.of(metric)
+                if series.limit_s is not None or series.judged:
+                    judged.add_metric((model, tier.label, metric.value), series.judged)
+                    missed.add_metric((model, tier.label, metric.value), series.missed)
+        yield from (judged, missed)

@@ -10,10 +10,11 @@ from router.objectives.distribution import Distribution, added_up, bucket_of
 from router.objectives.metric import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from python_backend.wire.tiers import Tier
     from router.objectives.distribution import Percentiles
+    from router.objectives.objective import Objective
 
 WINDOW_S = 300.0
 SLOT_S = 5.0
@@ -22,11 +23,17 @@ _NOTHING = Distribution()
 
 
 class Series:
-    """One measure of one model and tier: counts of the slot of time that it is in, and of those before it."""
+    """One measure of one model and tier: counts of the slot of time that it is in, and of those before it.
 
-    __slots__ = ("_clock", "_counts", "_former", "_slot", "_total")
+    `judged` and `missed` count for ever, while there is an objective: `limit_s`.
+    """
+
+    __slots__ = ("_clock", "_counts", "_former", "_slot", "_total", "judged", "limit_s", "missed")
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        self.limit_s: float | None = None
+        self.judged = 0
+        self.missed = 0
         self._clock = clock
         self._slot = 0
         self._counts: dict[int, int] = {}
@@ -40,6 +47,10 @@ class Series:
             self._turn_to(slot)
         bucket, counts = bucket_of(took_s), self._counts
         counts[bucket] = counts.get(bucket, 0) + count
+        if self.limit_s is not None:
+            self.judged += count
+            if took_s > self.limit_s:
+                self.missed += count
 
     def last(self, last_s: float) -> Distribution:
         """Of so many seconds up to now, as far as slots tell them apart."""
@@ -82,6 +93,11 @@ class TierSeries:
         found: Series = getattr(self, metric.value)
         return found
 
+    def hold_to(self, objective: Objective | None) -> None:
+        """What is measured from now on is judged by it; by nothing, where there is none."""
+        for metric in Metric:
+            self.of(metric).limit_s = None if objective is None else objective.limit_s(metric)
+
 
 class ObjectiveMonitor:
     """Models have the names of the registry, never a client's, so their number is bounded."""
@@ -89,11 +105,21 @@ class ObjectiveMonitor:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._series: dict[tuple[str, Tier], TierSeries] = {}
+        self._objectives: Mapping[tuple[str, Tier], Objective] = {}
+
+    def hold_to(self, objectives: Iterable[Objective]) -> None:
+        """All that are set, whenever one of them has changed."""
+        self._objectives = {(each.model, each.tier): each for each in objectives}
+        for key in self._objectives.keys() - self._series.keys():
+            self.series(*key)
+        for key, found in self._series.items():
+            found.hold_to(self._objectives.get(key))
 
     def series(self, model: str, tier: Tier) -> TierSeries:
         found = self._series.get((model, tier))
         if found is None:
             found = self._series[model, tier] = TierSeries(self._clock)
+            found.hold_to(self._objectives.get((model, tier)))
         return found
 
     def first_token(self, model: str, tier: Tier, took_s: float) -> None:

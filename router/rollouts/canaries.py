@@ -17,6 +17,7 @@ from python_backend.wire.errors import InflightError
 from router.rollouts import records
 from router.rollouts.arm_figures import read_figures
 from router.rollouts.next_steps import Change, Golden, Situation, measured_of, next_change
+from router.rollouts.records import RolloutState
 from router.rollouts.writing import bump, is_release, put_split, write_event
 from router.store.releasing import releases, rollouts
 
@@ -58,9 +59,17 @@ class _Trial:
 
 
 class CanaryRunner:
-    """`is_up` tells whether any replica of a release can take requests at the moment."""
+    """`is_up` tells whether any replica of a release can take requests at the moment; `on_rollback` is told
+    the model of a rollout that was taken back."""
 
-    def __init__(self, access: StoreAccess, golden: GoldenPrompts, is_up: Callable[[Manifest], bool]) -> None:
+    def __init__(
+        self,
+        access: StoreAccess,
+        golden: GoldenPrompts,
+        is_up: Callable[[Manifest], bool],
+        on_rollback: Callable[[str], None] = lambda model: None,
+    ) -> None:
+        self._on_rollback = on_rollback
         self._access = access
         self._golden = golden
         self._is_up = is_up
@@ -113,6 +122,8 @@ class CanaryRunner:
         wrote = await self._access.write(lambda connection: self._write(connection, situation, change, now_s))
         if wrote and change.event is not None:
             log.info("%s@%d: %s: %s", rollout.model, rollout.canary, change.event, change.reason)
+        if wrote and change.state is RolloutState.ROLLED_BACK:
+            self._on_rollback(rollout.model)
 
     def _down_s(self, situation: Situation, now_s: float) -> float:
         """How long nothing answers for a canary that is loaded, although the stable release is there."""

@@ -36,6 +36,13 @@ def upgrade(engine: Engine, to: str = "head") -> None:
         command.upgrade(config, to)
 
 
+def pending(connection: Connection) -> tuple[str | None, str | None]:
+    """The schema that is there, None where there is none, and the one that this version makes of it."""
+    scripts = ScriptDirectory(str(resources.files("router.store") / "migrations"))
+    _refuse_newer(connection, scripts)
+    return MigrationContext.configure(connection).get_current_revision(), scripts.get_current_head()
+
+
 def _refuse_newer(connection: Connection, scripts: ScriptDirectory) -> None:
     known = {script.revision for script in scripts.walk_revisions()}
     present = set(MigrationContext.configure(connection).get_current_heads())

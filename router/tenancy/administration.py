@@ -154,14 +154,22 @@ class Administration(Audited):
         scopes: frozenset[Scope] = DEFAULT_SCOPES,
         models: frozenset[str] | None = None,
         expires_s: float | None = None,
+        text: str = "",
     ) -> tuple[ApiKey, str]:
-        """The key as it is kept, and the text that its holder is shown, this once."""
+        """The key as it is kept, and the text that its holder is shown, this once.
+
+        A `text` that is given was made elsewhere, and is the key from now on.
+        """
         check_name("name", name)
         for model in models or ():
             check_model(model)
         if expires_s is not None and not self._clock() < expires_s < END_OF_TIME_S:
             raise ValueError("expires: expected a time that is still to come, before the year 10000")
-        text, prefix = keys.mint()
+        text, prefix = (text, keys.prefix_of(text)) if text else keys.mint()
+        if not prefix:
+            raise ValueError(
+                f"a key is {keys.KEY_CHARS} characters: ik-, {keys.PREFIX_CHARS}, - and its secret"
+            )
         key = ApiKey(
             _new_id("key"), organisation_id, user_id, name, prefix, keys.digest(text, self._pepper), scopes,
             self._clock(), models, expires_s,

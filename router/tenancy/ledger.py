@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from router.sharing.usage import Charge
 from router.tenancy.limits import Gate, Limit, Refusal, longer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from router.sharing.usage import Others, Used
     from router.tenancy.budget import LeaseAnswer, LeaseAsk
     from router.tenancy.keyring import Caller
     from router.tenancy.model import Limits
@@ -48,6 +52,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._gates: dict[str, Gate] = {}
+        self._others: Others | None = None
 
     def reserve(
         self, caller: Caller, tokens: int, cost: int, now_ns: int, month: str
@@ -90,6 +95,21 @@ class Ledger:
         asks = (gate.allowance.upkeep(now_ns) for gate in self._gates.values() if gate.allowance is not None)
         return [ask for ask in asks if ask is not None]
 
+    # What several routers share
+
+    def used(self, now_ns: int) -> dict[str, Used]:
+        """By subject, of those that are limited and in use: what other routers are to know."""
+        return {gate.subject: gate.used(now_ns) for gate in self._gates.values() if gate.is_limited}
+
+    def share(self, others: Others | None, charges: Iterable[Charge], now_ns: int) -> None:
+        """Others took this much since they were last heard; None: from now on this router counts alone."""
+        self._others = others
+        for charge in charges:
+            if (gate := self._gates.get(charge.subject)) is not None:
+                gate.charge(charge, now_ns)
+        for gate in self._gates.values():
+            gate.elsewhere = 0 if others is None else others.of(gate.subject).running
+
     def __len__(self) -> int:
         return len(self._gates)
 
@@ -105,6 +125,11 @@ class Ledger:
         gate = self._gates.get(subject)
         if gate is None:
             gate = self._gates[subject] = Gate(subject, limits, now_ns)
+            if self._others is not None:
+                elsewhere = self._others.of(subject)
+                gate.elsewhere = elsewhere.running
+                lacking = (elsewhere.requests_lacking, elsewhere.tokens_lacking)
+                gate.charge(Charge(subject, 0, 0, *lacking), now_ns)
         elif gate.limits is not limits and gate.limits != limits:
             gate.configure(limits, now_ns)
         return gate

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from router.sharing.usage import Charge, Used
 from router.tenancy.budget import Allowance
 
 if TYPE_CHECKING:
@@ -75,6 +76,16 @@ class Bucket:
         """Right after `wait_ns` said 0, or for a debt; a negative amount gives back, up to the burst."""
         self._level = min(self._level - amount * NS_PER_MIN, self.burst * NS_PER_MIN)
 
+    def lacking(self, now_ns: int) -> int:
+        """What it would take to be full, rounded up; more than the burst is a debt."""
+        self.wait_ns(0, now_ns)
+        return self.burst - self._level // NS_PER_MIN
+
+    def lack(self, amount: int, now_ns: int) -> None:
+        """At least so much: no more is in it than in another one for the same limit."""
+        self.wait_ns(0, now_ns)
+        self._level = min(self._level, (self.burst - amount) * NS_PER_MIN)
+
     def is_full(self, now_ns: int) -> bool:
         return self.wait_ns(self.burst, now_ns) == 0
 
@@ -99,16 +110,32 @@ def _bucket(old: Bucket | None, rate_per_min: int | None, burst: int | None, now
 
 
 class Gate:
-    """All limits of one subject, an organisation or a key."""
+    """All limits of one subject, an organisation or a key.
 
-    __slots__ = ("allowance", "limits", "requests", "running", "subject", "tokens")
+    What it has ever taken is for other routers with one for the same subject; `elsewhere` is what runs there.
+    """
+
+    __slots__ = (
+        "allowance",
+        "elsewhere",
+        "limits",
+        "made_ns",
+        "requests",
+        "running",
+        "subject",
+        "taken_requests",
+        "taken_tokens",
+        "tokens",
+    )
 
     def __init__(self, subject: str, limits: Limits, now_ns: int) -> None:
         self.subject = subject
         self.requests: Bucket | None = None
         self.tokens: Bucket | None = None
         self.allowance: Allowance | None = None
-        self.running = 0
+        self.running = self.elsewhere = 0
+        self.made_ns = now_ns
+        self.taken_requests = self.taken_tokens = 0
         self.configure(limits, now_ns)
 
     def configure(self, limits: Limits, now_ns: int) -> None:
@@ -130,7 +157,7 @@ class Gate:
         if self.tokens is not None and (wait := self.tokens.wait_ns(tokens, now_ns)) != 0:
             worst = longer(worst, Refusal(Limit.TOKENS, self.subject, wait))
         most = self.limits.concurrent_requests
-        if most is not None and self.running >= most:
+        if most is not None and self.running + self.elsewhere >= most:
             worst = longer(worst, Refusal(Limit.CONCURRENCY, self.subject, _CONCURRENCY_WAIT_NS))
         if worst is None and self.allowance is not None and not self.allowance.covers(cost, now_ns, month):
             gone = self.allowance.is_spent(cost, now_ns, month)
@@ -140,6 +167,8 @@ class Gate:
     def take(self, tokens: int, cost: int) -> tuple[Allowance, int] | None:
         """Right after `refusal` found none; answers which lease pays, if one has to."""
         self.running += 1
+        self.taken_requests += 1
+        self.taken_tokens += tokens
         if self.requests is not None:
             self.requests.take(1)
         if self.tokens is not None:
@@ -148,10 +177,42 @@ class Gate:
 
     def end(self, requests_back: int, tokens_back: int) -> None:
         self.running -= 1
+        self.taken_requests -= requests_back
+        self.taken_tokens -= tokens_back
         if self.requests is not None and requests_back:
             self.requests.take(-requests_back)
         if self.tokens is not None and tokens_back:
             self.tokens.take(-tokens_back)
+
+    @property
+    def is_limited(self) -> bool:
+        """By what other routers take too."""
+        limits = self.limits
+        return not (
+            limits.requests_per_min is None
+            and limits.tokens_per_min is None
+            and limits.concurrent_requests is None
+        )
+
+    def used(self, now_ns: int) -> Used:
+        return Used(
+            self.made_ns,
+            self.taken_requests,
+            self.taken_tokens,
+            0 if self.requests is None else self.requests.lacking(now_ns),
+            0 if self.tokens is None else self.tokens.lacking(now_ns),
+            self.running,
+        )
+
+    def charge(self, charge: Charge, now_ns: int) -> None:
+        """What other routers took of the same limits."""
+        for bucket, amount, lacking in (
+            (self.requests, charge.requests, charge.requests_lacking),
+            (self.tokens, charge.tokens, charge.tokens_lacking),
+        ):
+            if bucket is not None:
+                bucket.lack(lacking, now_ns)
+                bucket.take(amount)
 
     def is_as_new(self, now_ns: int) -> bool:
         """Whether one that is made now would be the same; with a budget there may be a lease to come."""

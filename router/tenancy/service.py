@@ -119,6 +119,11 @@ class Tenancy:
         return answer
 
     @property
+    def deployment(self) -> str:
+        """The same for all routers that share a store."""
+        return fingerprint(self._settings.pepper)
+
+    @property
     def has_keys(self) -> bool:
         """Or had: see `lookup.has_keys`."""
         return self.catalogue.has_keys

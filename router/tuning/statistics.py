@@ -17,7 +17,7 @@ _NS_PER_MS = 1e6
 class Totals:
     """Sums since a model was loaded; `batches` has, by the rows of a batch, how many there were and their ns.
 
-    `took_ns` is the time of answered requests in Triton, their time in its queue included.
+    `took_ns` is the time of answered requests in Triton: `queue_ns` in its queue, `compute_ns` in the model.
     """
 
     requests: int = 0
@@ -26,6 +26,8 @@ class Totals:
     failures: int = 0
     took_ns: int = 0
     batches: Batches = field(default_factory=dict)
+    queue_ns: int = 0
+    compute_ns: int = 0
 
     def plus(self, other: Totals) -> Totals:
         return Totals(
@@ -35,6 +37,8 @@ class Totals:
             self.failures + other.failures,
             self.took_ns + other.took_ns,
             dict(_added([*self.batches.items(), *other.batches.items()])),
+            self.queue_ns + other.queue_ns,
+            self.compute_ns + other.compute_ns,
         )
 
     def since(self, before: Totals) -> Totals | None:
@@ -46,8 +50,11 @@ class Totals:
             self.failures - before.failures,
             self.took_ns - before.took_ns,
             _newer(self.batches, before.batches),
+            self.queue_ns - before.queue_ns,
+            self.compute_ns - before.compute_ns,
         )
-        counts = (news.requests, news.rows, news.executions, news.failures, news.took_ns)
+        times_ns = (news.took_ns, news.queue_ns, news.compute_ns)
+        counts = (news.requests, news.rows, news.executions, news.failures, *times_ns)
         is_anew = min(counts) < 0 or any(count < 0 or ns < 0 for count, ns in news.batches.values())
         return None if is_anew else news
 
@@ -85,6 +92,8 @@ def totals_of(answer: Any) -> Totals:
             int(stats.fail.count),
             int(stats.success.ns),
             batches,
+            int(stats.queue.ns),
+            int(stats.compute_input.ns + stats.compute_infer.ns + stats.compute_output.ns),
         )
         found = found.plus(one)
     return found

@@ -24,6 +24,7 @@ class Subject:
         self.course = Course()
         self.window = Totals()
         self.window_began_s = now_s
+        self.ever = Totals()  # since this router looks at it
         self.batched: dict[str, Batched] = {}
         self.refused: Queueing | None = None  # by Triton: not asked for again
         self.known: set[str] = set()  # servers whose config was read
@@ -51,6 +52,8 @@ class Subject:
         """What is new since the last look; the first look at a server tells nothing."""
         before, self._seen[server] = self._seen.get(server), totals
         news = None if before is None else totals.since(before)
+        if news is not None:
+            self.ever = self.ever.plus(news)
         if news is None or now_s < self.window_began_s:
             return
         self.window = self.window.plus(news)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from router.tuning.linger import Linger
     from router.tuning.measuring import Monitor, Objectives
     from router.tuning.obstacles import Releases
+    from router.tuning.statistics import Totals
 
     Misfit = Callable[[Manifest, str, Batched, str], str | None]
 
@@ -97,6 +98,12 @@ class Tuner:
         for subject in list(self._subjects.values()):
             if subject.batched:
                 yield subject.manifest, subject.member, subject.delay_ms
+
+    def totals(self) -> Iterator[tuple[Manifest, str, Totals]]:
+        """What each Triton model that is measured has done since this router looks at it, on all servers."""
+        for subject in list(self._subjects.values()):
+            if subject.batched or subject.is_fixed_cost:
+                yield subject.manifest, subject.member, subject.ever
 
     async def run(self) -> None:
         """A task for as long as the router runs."""

@@ -10,6 +10,7 @@ from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
 from router.pipeline import Delta, GenerationCall
+from router.tracing.trace import Trace
 
 # A number is a pause in seconds, None waits until somebody stops the generation.
 Step = Delta | float | Exception | None
@@ -111,7 +112,7 @@ class FakePipeline:
         self.generations: list[FakeGeneration] = []
         self.relayed: list[Any] = []
 
-    def relay(self, request: Any) -> FakeRelay:
+    def relay(self, request: Any, trace: Trace | None = None) -> FakeRelay:
         self.relayed.append(request)
         return FakeRelay(
             self.generate(GenerationCall(request_id=request.id, prompt="", max_tokens=0, seed=0)), request.id

@@ -54,6 +54,8 @@ class GatheringModel:
         stats.execution_count += batches
         stats.inference_stats.success.count += batches * joined
         stats.inference_stats.success.ns += batches * joined * (took_ns + self.delay_us * 1000)
+        stats.inference_stats.queue.ns += batches * joined * self.delay_us * 1000
+        stats.inference_stats.compute_infer.ns += batches * joined * took_ns
         found = next((each for each in stats.batch_stats if each.batch_size == joined), None)
         found = found or stats.batch_stats.add(batch_size=joined)
         found.compute_infer.count += batches

@@ -34,7 +34,7 @@ def written(directory: Path, name: str, text: str) -> Path:
         ("arena.csv", "client,arrival_s,prompt_tokens,output_tokens\na,0.0,10,3\nb,1.5,20,4\n"),
         (
             "mooncake.jsonl",
-            '{"timestamp": 500, "input_length": 10, "output_length": 3, "hash_ids": [1], "tenant": "a"}\n\n'
+            '{"timestamp": 500, "input_length": 10, "output_length": 3, "tenant": "a"}\n\n'
             '{"timestamp": 2000, "input_length": 20, "output_length": 4, "tenant": "b"}\n',
         ),
         ("late.csv", "arrival_s,tenant,prompt_tokens,output_tokens\n6.5,b,20,4\n5.0,a,10,3\n"),
@@ -45,6 +45,14 @@ def test_known_formats_give_the_same_requests(tmp_path: Path, name: str, text: s
         TracedRequest(0.0, 10, 3, "a"),
         TracedRequest(1.5, 20, 4, "b"),
     )
+
+
+def test_hashes_of_blocks_are_read_where_they_are_told(tmp_path: Path) -> None:
+    row = '{"timestamp": 0, "input_length": 700, "output_length": 3, "hash_ids": %s}\n'
+    trace = read_trace(written(tmp_path, "mooncake.jsonl", row % "[7, 9]" + row % "null"))
+    assert [each.blocks for each in trace.requests] == [(7, 9), ()]
+    with pytest.raises(TraceError, match="request 1: hash_ids is 'x'; expected a list of whole numbers"):
+        read_trace(written(tmp_path, "odd.jsonl", row % '"x"'))
 
 
 def test_moments_of_azure_are_dates_with_seven_digits(tmp_path: Path) -> None:

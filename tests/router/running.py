@@ -36,6 +36,7 @@ from router.tenancy.model import Limits as LimitsOf
 from router.tenancy.rbac import SYSTEM
 from router.tenancy.service import Tenancy, TenancySettings
 from router.ticket import TicketDesk
+from router.tracing.tracer import Tracer
 from tests.fakes.embedder import LIMITS as EMBEDDER_LIMITS
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.pipeline import FakePipeline
@@ -142,6 +143,7 @@ async def running_router(
     is_private: bool = True,
     shadowing: ShadowSettings | None = None,
     gates: Gates | None = None,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[RunningRouter]:
     pipeline = FakePipeline()
     embedder = FakeEmbedder()
@@ -166,6 +168,7 @@ async def running_router(
                 ArmRecorder(store),
                 Shadows(registry, desk, metrics, shadowing, gates=gates),
                 gates,
+                tracer=tracer,
             )
             app = App(service, Doorkeeper(tenancy, is_private))
             listener = Listener(app, app.refuse, limits, sweep_s, app.upload_limit)

@@ -38,7 +38,7 @@ async def served(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterato
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
     settings = tmp_path / "router.toml"
     settings.write_text(
-        f'port = 0\ntriton_servers = [{{ url = "{triton.url}" }}]\n'
+        f'port = 0\nlog_format = "json"\ntriton_servers = [{{ url = "{triton.url}" }}]\n'
         f"drain_timeout_s = {drain_timeout_s}\nstop_timeout_s = 1.0\n"
         f'data_dir = "{tmp_path}"\n'
         f'[[models]]\nname = "tiny"\ncheckpoint_dir = "{tmp_path}"\n'
@@ -70,6 +70,9 @@ async def test_a_request_goes_all_the_way_and_an_idle_router_stops_at_once(serve
     assert served.triton.requests[0].id == answer["id"]
     assert (await served.http.get("/health/ready")).status_code == 200
     assert await asyncio.wait_for(served.stop(), 3) == 0
+    said = [json.loads(line) for line in served.log]
+    (told,) = (line for line in said if line.get("request_id") == answer["id"])
+    assert (told["model"], told["release"], told["outcome"], told["status"]) == ("tiny", "1", "finished", 200)
 
 
 async def test_running_streams_finish_while_draining_and_new_requests_are_refused(

@@ -10,6 +10,8 @@ from python_backend.wire.engine_report import EngineReport
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM
 from python_backend.wire.tiers import Tier
 from router.pipeline import Delta, GenerationCall, LoggedToken
+from router.tracing.context import TraceContext
+from router.tracing.trace import Trace
 from router.triton_messages import (
     GenerateRequests,
     configure_request,
@@ -186,6 +188,21 @@ def test_what_the_contract_has_no_tensors_for_goes_as_parameters() -> None:
     for call in (CALL, msgspec.structs.replace(CALL, echo=True)):
         names = set(requests.build(call).parameters)
         assert not names & {"inflight_top_log_probs", "inflight_tier", "inflight_echo"}
+
+
+def test_a_trace_goes_along_as_parameters() -> None:
+    trace = Trace("GET", {}, TraceContext(0xABC, 0x1, True, "congo=1"))
+    parameters = GenerateRequests("ensemble").build(msgspec.structs.replace(CALL, trace=trace)).parameters
+    assert parameters["inflight_trace"].bool_param
+    assert parameters["traceparent"].string_param == f"00-{'0' * 29}abc-{'0' * 15}1-01"
+    assert parameters["tracestate"].string_param == "congo=1"
+    names = set(GenerateRequests("ensemble").build(CALL).parameters)
+    assert not names & {"inflight_trace", "traceparent", "tracestate"}
+
+
+def test_steps_are_read_row_after_row() -> None:
+    steps = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert list(read_delta(response(("engine_steps", "INT64", steps))).steps) == steps
 
 
 def test_ids_go_beside_an_empty_text() -> None:

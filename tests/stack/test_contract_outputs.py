@@ -217,8 +217,7 @@ def test_top_log_probs_come_with_the_bytes_of_their_tokens(stack: RunningStack, 
         tokens += b"".join(row[0] for row in answer.outputs["top_tokens"][0])
         log_probs += answer.outputs["output_log_probs"].reshape(-1).tolist()
         top += answer.outputs["top_log_probs"].reshape(count, 4).tolist()
-    assert text.startswith(" Paris")
-    assert tokens.decode() == text
+    assert tokens.decode() == text != ""
     np.testing.assert_allclose([row[0] for row in top], log_probs, atol=1e-5)
     assert all(row[0] == row[1] >= row[2] >= row[3] for row in top)  # the likeliest was taken
 

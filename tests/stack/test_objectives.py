@@ -13,10 +13,14 @@ import pytest
 
 from benchmarks.objectives.arena import paced
 from benchmarks.objectives.arrivals import capacity_per_s
+from benchmarks.objectives.judging import is_refused_late
 from benchmarks.objectives.prediction import Engine
-from benchmarks.objectives.sending import Outcome, Target, send
 from benchmarks.objectives.serving import Served, Setup, serving
-from loadtest.open_loop import percentile
+from loadtest.percentiles import percentile
+from loadtest.replay.clients import send_from
+from loadtest.replay.planning import plan_of
+from loadtest.replay.sending import Target
+from loadtest.results import RequestResult
 from loadtest.traces import TracedRequest
 from python_backend.costs.step_cost import StepCost, StepShape
 from python_backend.wire.tiers import Tier
@@ -62,49 +66,50 @@ def plan() -> list[TracedRequest]:
 @pytest.fixture(scope="module")
 def learned(served: Served) -> Served:
     """The engine has done enough steps to know what they cost, and the router has heard of it."""
-    send(Target(served.url, served.model, served.keys), [request("usual", 0.15 * n) for n in range(12)])
+    usual = [request("usual", 0.15 * n) for n in range(12)]
+    send_from(Target(served.url, served.model, served.keys), plan_of(usual))
     until(lambda: served.learned_cost() is not None, "no cost was learned", 10)
     until(lambda: served.metric("inflight_kv_budget_tokens") > 0, "the router has no report", 10)
     return served
 
 
 @pytest.fixture(scope="module")
-def crowd(learned: Served) -> list[Outcome]:
+def crowd(learned: Served) -> list[RequestResult]:
     """Several times what the engine can do, in three tiers."""
-    return send(Target(learned.url, learned.model, learned.keys), plan())
+    return send_from(Target(learned.url, learned.model, learned.keys), plan_of(plan())).results
 
 
-def of(crowd: Sequence[Outcome], tenant: str) -> list[Outcome]:
-    return [each for each in crowd if each.request.tenant == tenant]
+def of(crowd: Sequence[RequestResult], tenant: str) -> list[RequestResult]:
+    return [each for each in crowd if each.tenant == tenant]
 
 
-def good_share(outcomes: Sequence[Outcome]) -> float:
+def good_share(outcomes: Sequence[RequestResult]) -> float:
     return sum(each.status == 200 and not each.error for each in outcomes) / len(outcomes)
 
 
 def test_under_overload_each_request_is_answered_whole_or_refused_with_a_time_to_come_back(
-    crowd: list[Outcome],
+    crowd: list[RequestResult],
 ) -> None:
     assert {each.status for each in crowd} == {200, 503}
     for each in crowd:
         if each.status == 200:
-            assert (each.error, each.tokens) == ("", NEW_TOKENS)
+            assert (each.error, each.completion_tokens) == ("", NEW_TOKENS)
         else:
             assert each.retry_after_s is not None
             assert each.retry_after_s >= 1
 
 
-def test_those_refused_together_are_not_sent_back_together(crowd: list[Outcome]) -> None:
+def test_those_refused_together_are_not_sent_back_together(crowd: list[RequestResult]) -> None:
     waits_s = [each.retry_after_s for each in crowd if each.retry_after_s is not None]
     assert len(set(waits_s)) > len(waits_s) / 4
 
 
-def test_a_refusal_comes_long_before_an_answer_would_have(crowd: list[Outcome]) -> None:
-    refused_s = sorted(each.ended_s or 0.0 for each in crowd if each.is_refused and not each.is_refused_late)
+def test_a_refusal_comes_long_before_an_answer_would_have(crowd: list[RequestResult]) -> None:
+    refused_s = sorted(each.ended_s or 0.0 for each in crowd if each.is_refused and not is_refused_late(each))
     assert percentile(refused_s, 0.5) < FIRST_TOKEN_S[Tier.INTERACTIVE] / 2
 
 
-def test_better_tiers_wait_less_and_no_tier_starves(crowd: list[Outcome]) -> None:
+def test_better_tiers_wait_less_and_no_tier_starves(crowd: list[RequestResult]) -> None:
     firsts = {
         name: sorted(each.first_token_s for each in of(crowd, name) if each.first_token_s is not None)
         for name in ("hurried", "patient")
@@ -115,7 +120,7 @@ def test_better_tiers_wait_less_and_no_tier_starves(crowd: list[Outcome]) -> Non
 
 
 def test_a_tenant_that_floods_takes_nothing_from_one_in_its_tier_and_is_named(
-    learned: Served, crowd: list[Outcome]
+    learned: Served, crowd: list[RequestResult]
 ) -> None:
     assert good_share(of(crowd, "usual")) > good_share(of(crowd, "loud"))
     assert learned.metric("inflight_noisy_tenant_ratio", tenant=learned.ids["loud"]) > 2

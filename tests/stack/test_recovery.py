@@ -16,7 +16,7 @@ import pytest
 from benchmarks.stack import RunningStack, running_stack
 from launcher.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
 from loadtest.mixed_lengths import all_at_once
-from loadtest.open_loop import run_plan
+from loadtest.replay.sending import Target, send
 from tests.stack.triton_calls import TritonCalls
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -112,7 +112,7 @@ async def test_a_stop_leaves_nothing_behind_however_busy_it_was(data_dir: Path) 
 
 async def test_a_stop_after_streamed_answers_takes_seconds(data_dir: Path) -> None:
     with running_stack(SYNTHETIC, data_dir=data_dir, embeddings=False) as stack:
-        load = await run_plan(stack.url, stack.model, all_at_once(2, 19, 300, 300))
+        load = await send(Target(stack.url, stack.model), all_at_once(2, 19, 300, 300))
         assert not load.errors
         began_s = time.monotonic()
         assert stack.stop() == 0

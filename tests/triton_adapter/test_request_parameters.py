@@ -16,6 +16,7 @@ from python_backend.triton_adapter.request_parameters import (
     decode_logit_bias,
     decode_tier,
     decode_top_log_probs,
+    decode_trace,
     refuse_other_phases,
 )
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -159,3 +160,9 @@ def test_an_echo_is_asked_for_or_not() -> None:
     assert [decode_echo({}), decode_echo({"inflight_echo": True})] == [False, True]
     with pytest.raises(InflightError, match="inflight_echo is 'yes'; allowed: a boolean"):
         decode_echo({"inflight_echo": "yes"})
+
+
+def test_steps_are_told_only_to_who_asks() -> None:
+    assert [decode_trace({}), decode_trace({"inflight_trace": True})] == [False, True]
+    with pytest.raises(InflightError, match="inflight_trace is 'yes'; allowed: a boolean"):
+        decode_trace({"inflight_trace": "yes"})

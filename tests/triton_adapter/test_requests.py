@@ -303,6 +303,14 @@ def test_tier_and_salt_come_as_request_parameters() -> None:
     assert (plain.generation.tier, plain.generation.cache_salt) == (Tier.STANDARD, "")
 
 
+def test_a_trace_that_comes_along_has_the_steps_of_the_first_row_noted() -> None:
+    parameters = {"inflight_trace": True, "traceparent": "00-1-2-01", "tracestate": "a=b"}
+    (row,) = decode(parameters=parameters).rows
+    assert row.generation.notes_steps
+    (plain,) = decode().rows
+    assert not plain.generation.notes_steps
+
+
 # One value of each input that is not honoured, asking for something.
 ASKING: dict[str, Any] = {
     "encoder_input_features": [[[0.5]]],

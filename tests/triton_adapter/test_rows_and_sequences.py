@@ -287,6 +287,20 @@ def test_perf_outputs_come_with_the_last_response(model: TritonPythonModel) -> N
         assert last.outputs[name].dtype == dtypes[TENSORRT_LLM.output(name).dtype]
 
 
+def test_steps_come_with_the_last_response_of_who_asked(model: TritonPythonModel) -> None:
+    asked = request()
+    asked.request_parameters = {"inflight_trace": True}
+    (key,) = start(model, asked)
+    rows = [[1, 2, 512, 3, 514, 1], [2**60, 2**60 + 9, 4, 2, 2, 4]]
+    say_and_wait(
+        model, asked, SequenceEvent(key, [1]), SequenceEvent(key, [2], FinishReason.LENGTH, steps=rows)
+    )
+    first, last = asked.sender.responses
+    assert "engine_steps" not in names(first)
+    assert last.outputs["engine_steps"].tolist() == [rows]
+    assert last.outputs["engine_steps"].dtype == np.int64
+
+
 def test_outputs_are_sent_only_where_they_are_requested(model: TritonPythonModel) -> None:
     asked = request(
         2,
@@ -446,7 +460,7 @@ def test_limits_change_while_running_and_outlive_the_engine(model: TritonPythonM
     wait_until(lambda: engine_of(model) is not engine)
     assert engine_of(model).configured == [(256, 4)]
     assert engine_of(model).inter_token_ms == {Tier.INTERACTIVE: None, Tier.STANDARD: 40, Tier.BATCH: None}
-    assert metric("inflight_engine_limits", limit="max_batch_size").value == 4
+    assert metric("inflight_engine_batch_limit_sequences").value == 4
     assert report_of(model).inter_token_ms == {"standard": 40}
     assert (report_of(model).max_batch_size, report_of(model).most_step_tokens) == (4, 256)
 

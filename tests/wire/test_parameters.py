@@ -66,7 +66,7 @@ def test_v1_is_static_batching(value: str) -> None:
         ("max_tokens_in_paged_kv_cache", "-5", "above 0"),
         ("max_tokens_in_paged_kv_cache", "many", "above 0"),
         ("inflight_synthetic_tokens_per_s", "inf", "above 0"),
-        ("inflight_runtime", "slow", "engine, synthetic, paced"),
+        ("inflight_runtime", "slow", "auto, engine, llm, synthetic, paced"),
         ("inflight_paced_cost", "12,0.1", "base_ms,prefill_token_ms,decode_sequence_ms,kv_kilotoken_ms"),
         ("inflight_paced_cost", "12,a,1,0", "such as 12,0.12,0.25,0"),
         ("inflight_paced_cost", "12,-1,1,0", "none below 0"),

@@ -5,23 +5,27 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.objectives.judging import is_good, judge, recovery_s, water_filled
-from benchmarks.objectives.sending import Outcome
-from loadtest.traces import TracedRequest
+from loadtest.results import RequestResult
 from python_backend.wire.tiers import Tier
 from router.objectives.objective import Objective
 
 OBJECTIVES = {tier.label: Objective("m", tier, first_token_s=1.0, inter_token_s=0.1) for tier in Tier}
 
 
-def answered(at_s: float = 0.0, first_s: float = 0.5, gap_s: float = 0.05, tenant: str = "a") -> Outcome:
-    request = TracedRequest(at_s, 10, 11, tenant, "standard")
-    last_s = first_s + 10 * gap_s
-    return Outcome(request, at_s, 0, 200, None, first_s, last_s, 11, last_s)
+def answered(
+    at_s: float = 0.0, first_s: float = 0.5, gap_s: float = 0.05, tenant: str = "a"
+) -> RequestResult:
+    found = RequestResult("trace", at_s, tenant, status=200, first_token_s=first_s, asked_tokens=11)
+    found.ended_s = first_s + 10 * gap_s
+    found.gaps_s = [gap_s] * 10
+    found.prompt_tokens, found.completion_tokens = 10, 11
+    return found
 
 
-def refused(at_s: float = 0.0, retry_after_s: float = 2.0, tenant: str = "a") -> Outcome:
-    request = TracedRequest(at_s, 10, 11, tenant, "standard")
-    return Outcome(request, at_s, 0, 503, retry_after_s, ended_s=0.002, error="busy")
+def refused(at_s: float = 0.0, retry_after_s: float = 2.0, tenant: str = "a") -> RequestResult:
+    found = RequestResult("trace", at_s, tenant, status=503, ended_s=0.002, error="busy", asked_tokens=11)
+    found.prompt_tokens, found.retry_after_s = 10, retry_after_s
+    return found
 
 
 def test_good_is_whole_and_within_both_objectives() -> None:
@@ -30,13 +34,13 @@ def test_good_is_whole_and_within_both_objectives() -> None:
     assert not is_good(answered(gap_s=0.11), OBJECTIVES)
     assert not is_good(refused(), OBJECTIVES)
     cut_off = answered()
-    cut_off.tokens = 7
+    cut_off.completion_tokens = 7
     assert not is_good(cut_off, OBJECTIVES)
 
 
 def test_rates_are_of_what_ends_within_the_window() -> None:
     outcomes = [answered(at_s) for at_s in (0.0, 1.0, 2.0, 3.0, 9.5)]
-    found = judge(outcomes, OBJECTIVES, (1.0, 10.0), lambda request: 1.0)
+    found = judge(outcomes, OBJECTIVES, (1.0, 10.0), lambda prompt, output: 1.0)
     assert found.good_per_s == pytest.approx(4 / 9)  # the first ends just then, the last too late
     assert found.offered_per_s == pytest.approx(4 / 9)
 
@@ -45,7 +49,7 @@ def test_a_refusal_is_no_failure_but_an_answer_without_a_time_to_come_back_is() 
     nameless = refused(3.0)
     nameless.retry_after_s = None
     outcomes = [refused(1.0, 1.6), refused(2.0, 2.4), nameless, answered(2.0)]
-    found = judge(outcomes, OBJECTIVES, (0.0, 5.0), lambda request: 1.0)
+    found = judge(outcomes, OBJECTIVES, (0.0, 5.0), lambda prompt, output: 1.0)
     assert (found.refused, sum(found.failed.values())) == (2, 1)
     assert (found.retry_after_s.least, found.retry_after_s.most) == (1.6, 2.4)
 
@@ -55,7 +59,7 @@ def test_who_wants_little_gets_it_all_and_the_rest_is_shared_equally() -> None:
     outcomes = [answered(number / 10, tenant="a") for number in range(10)]
     outcomes += [answered(number / 10, tenant="b") for number in range(5)]
     outcomes += [refused(number / 10, tenant="b") for number in range(5)]
-    found = judge(outcomes, OBJECTIVES, (0.0, 5.0), lambda request: 1.0)
+    found = judge(outcomes, OBJECTIVES, (0.0, 5.0), lambda prompt, output: 1.0)
     assert found.least_served == pytest.approx(5 / 7.5)
     assert found.fairness < 1
 

@@ -19,11 +19,11 @@ from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
 
 COST = "12,0.12,0.25"
-METRICS = """# TYPE inflight_step_cost gauge
-inflight_step_cost{coefficient="base",model="tensorrt_llm",version="1"} 11.5
-inflight_step_cost{coefficient="prefill_token",model="tensorrt_llm",version="1"} 0.1
-inflight_step_cost{coefficient="decode_sequence",model="tensorrt_llm",version="1"} 0.2
-inflight_step_cost{coefficient="kv_kilotoken",model="tensorrt_llm",version="1"} 0.03
+METRICS = """# TYPE inflight_engine_step_cost_seconds gauge
+inflight_engine_step_cost_seconds{coefficient="base",model="tensorrt_llm",version="1"} 0.0115
+inflight_engine_step_cost_seconds{coefficient="prefill_token",model="tensorrt_llm",version="1"} 0.0001
+inflight_engine_step_cost_seconds{coefficient="decode_sequence",model="tensorrt_llm",version="1"} 0.0002
+inflight_engine_step_cost_seconds{coefficient="kv_kilotoken",model="tensorrt_llm",version="1"} 0.00004
 """
 
 
@@ -132,8 +132,8 @@ def test_a_cost_is_read_from_numbers_files_and_a_running_engine(tmp_path: Path, 
     assert reading.cost(str(path)) == StepCost(1, 2, 3)
     path.write_text(f'{{"learned": {{"cost": {path.read_text()}, "samples": 9}}}}')
     assert reading.cost(str(path)) == StepCost(1, 2, 3)
-    assert reading.cost(metrics) == StepCost(11.5, 0.1, 0.2, 0.03)
-    assert reading.cost(metrics, "tensorrt_llm") == StepCost(11.5, 0.1, 0.2, 0.03)
+    assert reading.cost(metrics) == StepCost(11.5, 0.1, 0.2, 0.04)
+    assert reading.cost(metrics, "tensorrt_llm") == StepCost(11.5, 0.1, 0.2, 0.04)
     with pytest.raises(reading.Mistake, match="there are: tensorrt_llm"):
         reading.cost(metrics, "other")
     with pytest.raises(reading.Mistake, match=r"127\.0\.0\.1:9"):

@@ -77,3 +77,16 @@ def test_the_last_is_kept_only_for_better_tiers_that_were_there_of_late() -> Non
     assert made.is_open(Tier.STANDARD)
     made.look(70.0)
     assert made.is_open(Tier.BATCH)
+
+
+def test_where_other_routers_use_it_too_the_room_is_a_part_of_it() -> None:
+    made = Room(TIER_WEIGHTS, borrow_cap=0.85, kv_share=0.9)
+    made.resize(Capacity(1, 20, 10_000, own_places=5, own_kv_tokens=1000))
+    made.take(place(1, 500))
+    assert made.kv_budget == 9000  # what is too large is judged by all there is
+    assert made.fits(place(4, 400))
+    assert not made.fits(place(5, 0))
+    assert not made.fits(place(1, 500))
+    made.take(place(4, 100))
+    assert made.is_full
+    assert made.left_places(Tier.INTERACTIVE) == 0

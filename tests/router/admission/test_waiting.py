@@ -159,6 +159,13 @@ async def test_a_client_that_leaves_while_it_waits_never_reaches_the_engine(gate
     assert len(gated.router.pipeline.calls) == 1
     who = {"model": MODEL, "tenant": "local"}
     assert gated.router.metric("inflight_requests_ended_total", outcome="cancelled", **who) == 1
+    stages = {stage: _stage(gated, stage) for stage in ("admission", "queue", "triton", "send")}
+    assert stages == {"admission": 2, "queue": 2, "triton": 1, "send": 1}, "its wait is told"
+
+
+def _stage(gated: Gated, stage: str) -> float:
+    who = {"model": MODEL, "tenant": "local", "stage": stage}
+    return gated.router.metric("inflight_stage_seconds_count", **who)
 
 
 async def test_what_waits_when_the_router_drains_is_refused_at_once(gated: Gated) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,8 @@ from router.fleet.replicas import Replica, ReplicaSet
 from router.fleet.settings import FleetSettings
 from router.grpc.status import GrpcError, StatusCode
 from router.pipeline import Delta, GenerationCall, read_to_the_end
+from router.tracing.context import TraceContext
+from router.tracing.trace import Trace
 from tests.fakes.fleet import DEAD_STUB, LOST, Script, Step, fleet_of
 from tests.router.fleet.answers import ANSWERS, Answer, chunks, joined
 
@@ -61,6 +64,17 @@ async def test_one_healthy_replica_answers_as_it_always_did() -> None:
     assert (request.id, request.model_name) == ("chatcmpl-1", "smol.1")
     assert (replicas.retries, replicas.replays) == (0, 0)
     assert_nothing_is_left(replicas)
+
+
+async def test_a_trace_tells_of_each_attempt() -> None:
+    script = in_turn([DEAD_STUB], HELLO)
+    replicas, _ = fleet_of(script, script)
+    trace = Trace("GET", {}, TraceContext(1, 2, True))
+    await collect(pipeline_of(replicas).generate(msgspec.structs.replace(CALL, trace=trace)))
+    first, second = trace.attempts
+    assert {first.replica, second.replica} == {replica.name for replica in replicas.replicas}
+    assert (first.failure, second.failure) == ("stub_dead", "")
+    assert 0 < first.began_s <= second.began_s
 
 
 async def test_what_is_under_way_counts_for_its_replica_and_less_with_each_token() -> None:

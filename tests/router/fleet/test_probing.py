@@ -141,6 +141,7 @@ async def test_several_broken_models_are_all_revived(scene: Scene) -> None:
     await until(lambda: not replica.health.is_up)
     await until(lambda: replica.health.is_up)
     assert not any(model.dead for model in scene.triton.models.values())
+    assert replica.revivals == sum(model.loads for model in scene.triton.models.values()) >= 3
 
 
 async def test_the_embeddings_process_is_revived_too(scene: Scene) -> None:

@@ -91,6 +91,15 @@ def test_another_answer_is_noticed(second: list[Delta]) -> None:
         told.pass_over(last)
 
 
+def test_the_steps_of_a_second_run_are_told_with_its_end() -> None:
+    told = Told()
+    told.add(Delta("Hel", 1))
+    told.begin_again()
+    last = told.pass_over(Delta("Hello", 2, finish="length", steps=(1, 2, 3, 4, 5, 6)))
+    assert last is not None
+    assert (last.text, last.steps) == ("lo", (1, 2, 3, 4, 5, 6))
+
+
 def test_a_second_run_may_be_stopped_before_it_has_caught_up() -> None:
     told = Told()
     told.add(Delta("Hello", 2))

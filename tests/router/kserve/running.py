@@ -23,6 +23,7 @@ from router.kserve.server import KserveServer
 from router.registry import Registry, ServedModel
 from router.releases.manifest import Kind, Manifest, entry_name, member_name
 from router.safety.guard import Safety
+from router.tracing.tracer import Tracer
 from tests.fakes.triton_server import FakeTriton, Reply, story
 from tests.router.running import EMBEDDER, MODEL, RunningRouter, running_router
 
@@ -72,11 +73,11 @@ def _text(fleet: Fleet, version: int = 1) -> ServedModel:
 
 @asynccontextmanager
 async def running_kserve(
-    safety: Safety | None = None, gates: Gates | None = None
+    safety: Safety | None = None, gates: Gates | None = None, tracer: Tracer | None = None
 ) -> AsyncIterator[RunningKserve]:
     triton = await FakeTriton(usual_answer).start()
     fleet = Fleet([TritonServer("first", triton.url)])
-    async with running_router(gates=gates) as router:
+    async with running_router(gates=gates, tracer=tracer) as router:
         embedder = router.service.registry.find_embedder(EMBEDDER)
         registry = Registry([_text(fleet)], [embedder])
         service = replace(router.service, registry=registry)

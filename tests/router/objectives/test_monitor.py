@@ -7,6 +7,7 @@ from python_backend.wire.tiers import Tier
 from router.objectives.distribution import bucket_of
 from router.objectives.metric import Metric
 from router.objectives.monitor import SLOT_S, WINDOW_S, ObjectiveMonitor
+from router.objectives.objective import Objective
 
 MODEL = "smol"
 
@@ -82,6 +83,28 @@ def test_the_running_sum_is_the_sum_of_what_is_still_in_the_window(
             if at > slot - last_s / SLOT_S:
                 expected[bucket] = expected.get(bucket, 0) + count
         assert monitor.measured(MODEL, Tier.STANDARD, Metric.INTER_TOKEN, last_s).counts == expected
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(
+        st.tuples(st.floats(1e-4, 10), st.integers(1, 3), st.sampled_from([None, 0.5, 2.0])), max_size=30
+    )
+)
+def test_each_is_judged_once_by_the_objective_of_its_moment(
+    events: list[tuple[float, int, float | None]],
+) -> None:
+    monitor, judged, missed = ObjectiveMonitor(Clock()), 0, 0
+    for took_s, count, limit_s in events:
+        asked = [] if limit_s is None else [Objective(MODEL, Tier.STANDARD, inter_token_s=limit_s)]
+        monitor.hold_to(asked)
+        monitor.inter_token(MODEL, Tier.STANDARD, took_s, count)
+        monitor.inter_token(MODEL, Tier.BATCH, took_s, count)
+        judged += 0 if limit_s is None else count
+        missed += count if limit_s is not None and took_s > limit_s else 0
+    series = monitor.series(MODEL, Tier.STANDARD)
+    assert (series.inter_token.judged, series.inter_token.missed) == (judged, missed)
+    assert (series.first_token.judged, monitor.series(MODEL, Tier.BATCH).inter_token.judged) == (0, 0)
 
 
 def test_what_is_kept_does_not_grow_with_what_is_measured() -> None:

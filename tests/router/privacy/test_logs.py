@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
 
 import pytest
 
 from router.pipeline import GenerationCall
-from router.privacy.logs import RedactingFormatter, set_up_logging
+from router.privacy.logs import JsonFormatter, LogFormat, RedactingFormatter, set_up_logging
 from tests.fakes.pipeline import Step, words
 from tests.router.privacy.planted import heart_of, planted
 from tests.router.running import MODEL, running_router
@@ -19,10 +23,14 @@ from tests.router.running import MODEL, running_router
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
     """All that the process says, as it would reach the log file."""
+    yield from _written("text")
+
+
+def _written(log_format: LogFormat) -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, level, hooks = root.handlers[:], root.level, (sys.excepthook, threading.excepthook)
     stream = io.StringIO()
-    set_up_logging(stream, logging.DEBUG)
+    set_up_logging(stream, logging.DEBUG, log_format)
     yield stream
     logging.captureWarnings(False)
     root.handlers[:], root.level = handlers, level
@@ -119,3 +127,87 @@ async def test_nothing_that_users_send_is_in_logs_or_metrics_whatever_goes_wrong
         shown = written.getvalue() + router.metrics.render().decode()
     assert "RuntimeError" in shown
     assert not [secret for secret in secrets if heart_of(secret) in shown]
+
+
+@pytest.fixture
+def objects() -> Iterator[io.StringIO]:
+    """The same, one JSON object a line."""
+    yield from _written("json")
+
+
+def lines(written: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in written.getvalue().splitlines()]
+
+
+def test_as_json_everything_is_redacted_too(objects: io.StringIO) -> None:
+    log, secrets = logging.getLogger("some.library"), planted(36)
+    for secret in secrets:
+        log.info("given %s", secret)
+        try:
+            fail(secret)
+        except ValueError as error:
+            log.exception("refused: %r", {"value": secret})
+            sys.excepthook(ValueError, error, error.__traceback__)
+    found = lines(objects)
+    assert len(found) == 3 * len(secrets)
+    assert found[0].keys() == {"time", "level", "logger", "message"}, "nothing of any request"
+    assert (found[0]["level"], found[0]["logger"]) == ("INFO", "some.library")
+    assert abs(datetime.fromisoformat(found[0]["time"].replace("Z", "+00:00")).timestamp() - time.time()) < 60
+    assert found[1].keys() == {"time", "level", "logger", "message", "exception"}
+    assert "Traceback" in found[1]["exception"]
+    assert not [secret for secret in secrets if heart_of(secret) in objects.getvalue()]
+
+
+def test_half_a_character_and_another_handlers_traceback_make_a_line_too() -> None:
+    secret = planted(1)[0]
+    try:
+        fail(secret)
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "x.py", 1, "half \ud800\n", None, sys.exc_info())
+    logging.Formatter().format(record)
+    record.exc_info = None
+    (line,) = JsonFormatter().format(record).splitlines()
+    assert json.loads(line)["message"] == "half \\ud800\n"
+    assert "ValueError: cannot use [redacted" in json.loads(line)["exception"]
+    assert heart_of(secret) not in line
+
+
+async def test_a_request_is_one_object_with_all_that_is_known_of_it(objects: io.StringIO) -> None:
+    asked, answered = "what-is-asked", "what-is-answered"
+
+    def script(call: GenerationCall) -> list[Step]:
+        logging.getLogger("router.anywhere").warning("it is looked into")
+        return words(answered, " and more")
+
+    async with running_router() as router:
+        router.pipeline.script = script
+        tenant = await router.new_tenant()
+        headers = {"authorization": f"Bearer {await router.new_key(tenant)}"}
+        body = {"model": MODEL, "messages": [{"role": "user", "content": asked}], "service_tier": "priority"}
+        response = await router.http.post("/v1/chat/completions", json=body, headers=headers)
+        await router.http.post("/v1/chat/completions", json=body)
+        logging.getLogger("router.anywhere").warning("nobody asked")
+    found = [line for line in lines(objects) if line["logger"].startswith("router.")]
+    inside, request, refused, outside = (
+        line for line in found if line["logger"] in ("router.app", "router.anywhere")
+    )
+    who = {
+        "request_id": response.headers["x-request-id"],
+        "route": "/v1/chat/completions",
+        "tenant": tenant,
+        "model": MODEL,
+        "release": "1",
+    }
+    assert inside.items() >= {**who, "message": "it is looked into"}.items()
+    assert request.items() >= who.items()
+    assert (request["message"], request["status"], request["outcome"]) == ("request", 200, "finished")
+    assert (request["tier"], request["finish_reason"]) == ("interactive", "stop")
+    assert (request["prompt_tokens"], request["completion_tokens"], request["cached_tokens"]) == (7, 2, 0)
+    stages = request["stages_ms"]
+    assert stages.keys() == {"admission", "queue", "triton", "send"}
+    assert sum(stages.values()) <= request["total_ms"] + 0.01
+    assert 0 < request["first_token_ms"] <= request["total_ms"]
+    assert (refused["status"], "tenant" in refused, "outcome" in refused) == (401, False, False)
+    assert outside.keys() == {"time", "level", "logger", "message"}
+    assert asked not in objects.getvalue()
+    assert answered not in objects.getvalue()

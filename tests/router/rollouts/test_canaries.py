@@ -64,6 +64,7 @@ class Stage:
     golden: FakeGolden = field(default_factory=FakeGolden)
     down: set[int] = field(default_factory=set)
     now_s: float = NOW_S
+    rolled_back: list[str] = field(default_factory=list)
     runner: CanaryRunner = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +72,9 @@ class Stage:
 
     def restart(self) -> None:
         """Another process, which knows nothing."""
-        self.runner = CanaryRunner(self.access, self.golden, lambda of: of.version not in self.down)
+        self.runner = CanaryRunner(
+            self.access, self.golden, lambda of: of.version not in self.down, self.rolled_back.append
+        )
 
     def begin(self, plan: Plan = PLAN, golden: Sequence[GoldenPrompt] = ()) -> None:
         office(self.store).begin_rollout(MODEL, 2, plan, golden)
@@ -189,6 +192,7 @@ async def test_a_broken_canary_is_taken_back_in_any_step_and_is_nobodys_standby(
     assert ended.reason.startswith("errors: ")
     assert (stage.split().arms, stage.split().standby, stage.split().rollout_id) == (((1, 1.0),), None, None)
     assert stage.events[0] == ("rollback", ended.reason)
+    assert stage.rolled_back == [MODEL]
     assert not find(stage.store, 2).wanted
     assert ended.figures["canary"]["errors"] == {"hits": 30, "total": 60 + 100 * step}
     assert max(gate["against"] for gate in ended.figures["gates"]) >= 1

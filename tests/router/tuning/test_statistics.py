@@ -17,6 +17,8 @@ totals = st.builds(
     numbers,
     numbers,
     st.dictionaries(st.integers(1, 64), st.tuples(numbers, numbers), max_size=4),
+    numbers,
+    numbers,
 )
 
 
@@ -27,6 +29,7 @@ def test_what_is_new_is_what_was_added(before: Totals, news: Totals) -> None:
     assert found is not None
     assert (found.requests, found.rows, found.failures) == (news.requests, news.rows, news.failures)
     assert found.busy_ms == news.busy_ms
+    assert (found.queue_ns, found.compute_ns) == (news.queue_ns, news.compute_ns)
     assert {rows: each for rows, each in found.batches.items() if each != (0, 0)} == {
         rows: each for rows, each in news.batches.items() if each != (0, 0)
     }
@@ -45,6 +48,8 @@ def test_all_versions_and_all_parts_of_a_batch_are_added_up() -> None:
         model.inference_stats.success.count = 4
         model.inference_stats.success.ns = 40_000_000
         model.inference_stats.fail.count = 1
+        model.inference_stats.queue.ns = 9_000_000
+        model.inference_stats.compute_input.ns = model.inference_stats.compute_infer.ns = 1_000_000
         batch = model.batch_stats.add(batch_size=4)
         batch.compute_infer.count = 2
         for part in (batch.compute_input, batch.compute_infer, batch.compute_output):
@@ -52,4 +57,5 @@ def test_all_versions_and_all_parts_of_a_batch_are_added_up() -> None:
     found = totals_of(answer)
     assert (found.requests, found.rows, found.executions, found.failures) == (8, 16, 4, 2)
     assert found.mean_ms == 10
+    assert (found.queue_ns, found.compute_ns) == (18_000_000, 4_000_000)
     assert list(found.mean_batches()) == [(4, 3.0, 4)]

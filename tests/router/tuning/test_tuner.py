@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -126,6 +127,23 @@ def store(lite: Store) -> Store:
     return lite
 
 
+async def test_prometheus_is_told_whether_requests_wait_or_are_computed(store: Store) -> None:
+    world = World(store, [vectors(), vectors(1)])
+    await world.pass_by(1, 200)
+    served = world.servers[0].models[VECTORS.entry].statistics.inference_stats
+    before = (served.success.count, served.queue.ns, served.compute_infer.ns)
+    await world.pass_by(10, 200)
+    found = dict(re.findall(r"^inflight_triton_(\w+)_total\{.*\} (\S+)$", world.metrics(), re.MULTILINE))
+    assert found.keys() == {"requests", "rows", "executions", "queue_seconds", "compute_seconds"}
+    mean_queue_s, mean_compute_s = (
+        float(found[name]) / float(found["requests"]) for name in ("queue_seconds", "compute_seconds")
+    )
+    assert 0.01 < mean_queue_s < 0.05, "50 ms in force from the middle on"
+    assert mean_compute_s > 0
+    assert float(found["rows"]) / float(found["executions"]) > 1
+    assert float(found["requests"]) > served.success.count - before[0], "of both servers, over all loads"
+
+
 async def test_under_load_the_delay_goes_up_and_when_it_is_over_down_at_once(store: Store) -> None:
     world = World(store, [vectors()])
     await world.pass_by(3, 200)
@@ -141,6 +159,7 @@ async def test_under_load_the_delay_goes_up_and_when_it_is_over_down_at_once(sto
     assert world.standing().detail["mean_batch"] == 11
     labels = 'model="vectors",release="1",triton_model="vectors.1"'
     assert f"inflight_queue_delay_seconds{{{labels}}} 0.05" in world.metrics()
+    assert f"inflight_triton_requests_total{{{labels}}}" in world.metrics()
     await world.pass_by(2, 1)
     assert world.delays_ms() == [0]
     assert [action for action, _ in world.changes()] == ["raise", "lower"]

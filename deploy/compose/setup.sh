@@ -1,0 +1,42 @@
+#!/bin/sh
+# Makes what `docker compose up` needs and nobody else may know: random secrets, and .env with the settings.
+# What is there already is kept: it can be run again, and after an upgrade that needs one secret more.
+set -eu
+cd "${1:-$(dirname "$0")/../..}"
+secrets=deploy/compose/secrets
+umask 077
+mkdir -p "$secrets"
+# Containers run as users of their own, and see the files with the modes that they have here: everyone may
+# read them, and nobody else may enter the folder.
+chmod 700 "$secrets"
+
+random() { LC_ALL=C tr -dc 'A-Za-z0-9' </dev/urandom | head -c "$1"; }
+keep() {
+    if [ -s "$secrets/$1" ]; then
+        cat >/dev/null
+    else
+        cat >"$secrets/$1.new"
+        chmod 444 "$secrets/$1.new"
+        mv "$secrets/$1.new" "$secrets/$1"
+        echo "made $secrets/$1"
+    fi
+}
+of() { cat "$secrets/$1"; }
+
+random 32 | keep postgres_password
+printf 'postgresql://inflight:%s@postgres:5432/inflight' "$(of postgres_password)" | keep store_url
+random 32 | keep redis_password
+printf 'redis://:%s@redis:6379/0' "$(of redis_password)" | keep redis_url
+hash=$(of redis_password | sha256sum | cut -d' ' -f1)
+printf 'user default on #%s ~* &* +@all\n' "$hash" | keep redis_acl
+random 40 | keep triton_secret
+head -c 32 /dev/urandom | keep pepper
+random 24 | keep grafana_password
+printf 'ik-%s-%s' "$(random 8)" "$(random 40)" | keep admin_key
+printf 'ik-%s-%s' "$(random 8)" "$(random 40)" | keep metrics_key
+
+if [ ! -e .env ]; then
+    cp deploy/compose/env.example .env
+    echo "made .env: the model, the ports and the sizes are in it"
+fi
+echo "Now: docker compose up -d    (without a GPU: docker compose --profile cpu up -d)"

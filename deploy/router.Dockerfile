@@ -1,0 +1,46 @@
+# The router, and Locust in front of it: no Triton, no compiler. Built by docker-compose.yml.
+FROM python:3.12.13-slim-bookworm AS packages
+WORKDIR /opt/inflight/app
+RUN python -m venv --without-pip /opt/inflight/venv
+COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY deploy/image_packages.py deploy/
+# Triton's server and the kernels for CPUs are in other images.
+RUN python deploy/image_packages.py /tmp/wanted --extra postgres --extra redis --extra tracing \
+        --without nvidia-pytriton --without numba \
+    && pip --python /opt/inflight/venv install --no-cache-dir -c /tmp/wanted/constraints.txt \
+        -r /tmp/wanted/requirements.txt
+COPY client client
+COPY loadtest loadtest
+COPY python_backend python_backend
+COPY router router
+COPY launcher launcher
+RUN PIP_CONSTRAINT=/tmp/wanted/constraints.txt pip --python /opt/inflight/venv install --no-cache-dir \
+        --no-deps -e .
+
+FROM packages AS load-packages
+RUN python deploy/image_packages.py /tmp/more --extra loadtest --without nvidia-pytriton --without numba \
+    && pip --python /opt/inflight/venv install --no-cache-dir -c /tmp/more/constraints.txt \
+        -r /tmp/more/requirements.txt
+
+FROM python:3.12.13-slim-bookworm AS base
+LABEL org.opencontainers.image.title="inflight" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.description="LLM inference on NVIDIA Triton for platform teams"
+# A number, by which Kubernetes too can tell that it is not root; all containers that share volumes have it.
+RUN groupadd --gid 10001 inflight \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp inflight \
+    && install -d -o 10001 -g 10001 /data /state \
+    && install -d /etc/inflight /models
+ENV PATH=/opt/inflight/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+WORKDIR /etc/inflight
+
+FROM base AS locust
+COPY --from=load-packages /opt/inflight /opt/inflight
+USER 10001:10001
+CMD ["locust", "-f", "/opt/inflight/app/loadtest/locustfile.py"]
+
+FROM base AS router
+COPY --from=packages /opt/inflight /opt/inflight
+USER 10001:10001
+EXPOSE 8080 8081
+CMD ["inflight", "router", "--help"]

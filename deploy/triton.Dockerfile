@@ -1,0 +1,39 @@
+# NVIDIA's Triton with TensorRT-LLM, and our engine beside it. Built by docker-compose.yml.
+ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3
+FROM ${BASE} AS packages
+WORKDIR /opt/inflight/app
+# An environment on top of the image's packages: torch, triton-lang, tensorrt_llm and numpy are the image's own,
+# and its stub finds the environment by PATH. Without ensurepip, which Ubuntu leaves out: the image's pip is used.
+RUN python3 -m venv --without-pip --system-site-packages /opt/inflight/venv
+COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY deploy/image_packages.py deploy/
+# numba is for CPUs; Triton's server is the image's.
+RUN /opt/inflight/venv/bin/python deploy/image_packages.py /tmp/wanted --extra postgres --extra redis \
+        --keep-installed --without nvidia-pytriton --without numba --without numpy \
+    && /opt/inflight/venv/bin/python -m pip install --no-cache-dir -c /tmp/wanted/constraints.txt \
+        -r /tmp/wanted/requirements.txt
+COPY model_repository model_repository
+COPY ensembles ensembles
+COPY client client
+COPY loadtest loadtest
+COPY python_backend python_backend
+COPY router router
+COPY launcher launcher
+RUN PIP_CONSTRAINT=/tmp/wanted/constraints.txt /opt/inflight/venv/bin/python -m pip install --no-cache-dir \
+        --no-deps -e .
+
+FROM ${BASE}
+LABEL org.opencontainers.image.title="inflight-triton" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.description="NVIDIA Triton with TensorRT-LLM and inflight's engine"
+RUN groupadd --gid 10001 inflight \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp inflight \
+    && install -d -o 10001 -g 10001 /data /state \
+    && install -d /etc/inflight /models
+COPY --from=packages /opt/inflight /opt/inflight
+ENV PATH=/opt/inflight/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
+    INFLIGHT_TRITON_HOME=/opt/tritonserver
+WORKDIR /etc/inflight
+USER 10001:10001
+EXPOSE 8001 8002
+CMD ["inflight", "triton", "--help"]

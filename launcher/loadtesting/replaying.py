@@ -1,0 +1,260 @@
+"""`inflight loadtest replay`: a trace, sent as it once came, whatever becomes of the earlier requests."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from loadtest.replay.running import Replay
+    from loadtest.replay.sending import Told
+    from loadtest.results import RequestResult, Slo
+    from loadtest.tenants import Tenant
+    from loadtest.traces import Trace
+
+OUT = Path("loadtest-report")
+_METRICS = {"ttft": "first_token_s", "itl": "between_tokens_s", "e2e": "ended_s"}
+_LONG = {"first-token": "ttft", "inter-token": "itl", "end-to-end": "e2e"}
+_INTERRUPTED = 130
+
+
+def replay(
+    trace: Annotated[Path, typer.Option(metavar="FILE", help="Requests as CSV or JSON lines.")],
+    url: Annotated[str, typer.Option(help="The router.")] = "http://127.0.0.1:8080",
+    rate: Annotated[float, typer.Option(metavar="N", help="How many times as fast as in the trace.")] = 1.0,
+    duration: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Repeat or cut the trace to 60s, 10m or so.")
+    ] = None,
+    first: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only so many requests of the trace.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whom to ask. [default: the first text model there]")
+    ] = None,
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TIER=TIMES",
+            help="What a good request keeps, such as interactive=ttft:1s,itl:60ms,e2e:20s (first token, "
+            "token to token, end to end); once for each tier.",
+        ),
+    ] = None,
+    tiers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIER:N,...",
+            help="Tiers by chance for requests that have none, such as interactive:60,standard:30,batch:10.",
+        ),
+    ] = None,
+    tenants: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A JSON list of tenants: name, key, weight, tier. Tenants of the trace that are not in it "
+            "are divided over them. [default: the key in INFLIGHT_API_KEY, for all]",
+        ),
+    ] = None,
+    clients: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Processes that send.")] = 1,
+    retries: Annotated[
+        int, typer.Option(min=0, metavar="N", help="How often who is refused comes back, as it is told to.")
+    ] = 0,
+    patience: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="After the last request: who still waits then gives up."),
+    ] = "2m",
+    context_tokens: Annotated[
+        int | None,
+        typer.Option(min=2, metavar="N", help="What is longer is shortened. [default: what the model takes]"),
+    ] = None,
+    triton_metrics: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Triton's metrics, for the report; may be repeated."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the report goes.")] = OUT,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 when the --slo is missed.")] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Of tiers and prompts. [default: prompts are new in every run]"),
+    ] = None,
+) -> None:
+    """Send the requests of a trace when they are due, and write a report.
+
+    Nobody waits for an earlier answer, and latency counts from the planned moment, so that a server that
+    cannot keep up looks as slow as it is. Prompts are made of token ids, as long as in the trace; those that
+    shared blocks in the trace do so here. Goodput is what kept its objectives. Ctrl-C ends a run; the report
+    is about what there was. docs/loadtest.md tells more.
+
+    Exit status: 0 done, 1 nothing was answered or the objectives were missed, 2 something that was given
+    cannot be used, 130 after Ctrl-C.
+    """
+    from rich.console import Console
+
+    from launcher.loadtesting import reading
+    from launcher.loadtesting.reporting import check_drawing
+    from launcher.simulation import reading as simulation_reading
+    from loadtest.replay.running import Replay
+    from loadtest.replay.sending import Target
+    from loadtest.replay.served import ServerError, ask_models, choose
+    from loadtest.tenants import TenantsError, tenants_of
+    from loadtest.traces import TraceError
+
+    try:
+        check_drawing()
+        shaped = _shaped(trace, rate, duration, first)
+        objectives = _slo(slo or [])
+        patience_s = reading.duration_s("--patience", patience)
+        people = tenants_of(str(tenants or ""))
+        requests = _assigned(shaped, tiers, people if tenants else [], seed or 0)
+        asked, context = choose(ask_models(url, people[0].key), model, context_tokens)
+    except (reading.Mistake, simulation_reading.Mistake, ServerError, TenantsError, TraceError) as error:
+        print(f"inflight: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    wish = Replay(
+        requests.clamp(context),
+        Target(
+            url,
+            asked,
+            _keys(people, is_one_for_all=tenants is None),
+            retries=retries,
+            heeds_retry_after=True,
+            gives_up_s=requests.duration_s + patience_s,
+        ),
+        objectives,
+        clients,
+        seed,
+        tuple(triton_metrics or ()),
+        people[0].key,
+    )
+    raise typer.Exit(_run(wish, out, check, Console(highlight=False)))
+
+
+def _slo(texts: Sequence[str]) -> dict[str, Slo]:
+    """As for `inflight simulate`, and `e2e` for the whole answer."""
+    from launcher.loadtesting.reading import Mistake, duration_s
+    from loadtest.results import Slo
+    from python_backend.wire.tiers import tier_named
+
+    found = {}
+    for text in texts:
+        name, _, terms = text.partition("=")
+        values: dict[str, float] = {}
+        for term in filter(None, terms.split(",")):
+            metric, _, value = term.partition(":")
+            metric = _LONG.get(metric, metric)
+            if metric not in _METRICS:
+                allowed = "ttft (first token), itl (token to token), e2e (end to end)"
+                raise Mistake(f"--slo {text}: there is no {metric!r}; allowed: {allowed}")
+            values[_METRICS[metric]] = duration_s(f"--slo {text}", value)
+        if not values:
+            raise Mistake(f"--slo {text}: expected TIER=ttft:1s,itl:60ms,e2e:20s, or some of them")
+        try:
+            found[tier_named(name).label] = Slo(**values)
+        except ValueError as error:
+            raise Mistake(f"--slo {text}: {error}") from None
+    return found
+
+
+def _shaped(path: Path, rate: float, duration: str | None, first: int | None) -> Trace:
+    from launcher.loadtesting.reading import Mistake, duration_s
+    from loadtest.traces import read_trace
+
+    trace = read_trace(path)
+    if first is not None:
+        trace = trace.up_to(first)
+    try:
+        trace = trace.faster(rate)
+    except ValueError as error:
+        raise Mistake(f"--rate: {error}") from None
+    return trace if duration is None else trace.lasting(duration_s("--duration", duration))
+
+
+def _assigned(trace: Trace, shares: str | None, tenants: Sequence[Tenant], seed: int) -> Trace:
+    """Tiers and tenants for requests that have none."""
+    from launcher.loadtesting.reading import Mistake
+    from launcher.simulation.reading import tier_shares
+    from loadtest.replay.assigning import with_tenants
+    from loadtest.traces import tiers_by_chance
+    from python_backend.wire.tiers import tier_named
+
+    if shares is not None:
+        trace = trace.with_tiers(tiers_by_chance(tier_shares(shares), seed))
+    if tenants:
+        trace = with_tenants(trace, tenants)
+    try:
+        for name in {each.tier for each in trace.requests}:
+            tier_named(name)
+    except ValueError as error:
+        raise Mistake(f"--trace: {error}") from None
+    return trace
+
+
+def _keys(tenants: Sequence[Tenant], is_one_for_all: bool) -> dict[str, str]:
+    from loadtest.replay.sending import EVERYBODY
+
+    return {EVERYBODY if is_one_for_all else each.name: each.key for each in tenants if each.key}
+
+
+def _run(wish: Replay, out: Path, check: bool, console: Console) -> int:
+    from launcher.loadtesting.showing import show
+    from loadtest.machine import about_machine, about_server
+    from loadtest.replay.running import play_trace
+    from loadtest.report import write_report
+    from loadtest.report.figures import figures_of, verdict_of, warnings_of
+
+    count, span_s = len(wish.trace.requests), wish.trace.duration_s
+    console.print(f"{wish.trace.name}: {count:,} requests in {span_s:.0f} s to {wish.target.model}")
+    with _progress(console, count) as told:
+        run, is_interrupted = play_trace(wish, told)
+    run.about = {
+        **about_machine(),
+        **about_server(wish.target.url, wish.key),
+        "load": f"{wish.trace.name}, open loop, {count:,} requests in {span_s:.0f} s",
+        "model": wish.target.model,
+        "client processes": str(wish.clients),
+        "command": shlex.join(["inflight", *sys.argv[1:]]),
+    }
+    report = write_report(run, out)
+    for warning in warnings_of(run):
+        console.print(warning, style="yellow")
+    whole = figures_of(run.results, run.slo, run.duration_s)
+    console.print(
+        f"Goodput: {whole.goodput_per_s:.3g} requests/s, {whole.good_tokens_per_s:,.0f} tokens/s; "
+        f"{whole.good:,} good, {whole.late:,} late, {whole.failed:,} failed, {whole.left:,} gave up, "
+        f"{whole.refusals:,} refusals",
+        soft_wrap=True,
+    )
+    show(run, report, console)
+    if is_interrupted:
+        return _INTERRUPTED
+    return 1 if not whole.answered or (check and verdict_of(run, whole)[0] is False) else 0
+
+
+@contextmanager
+def _progress(console: Console, planned: int) -> Iterator[Told | None]:
+    """A bar of what has ended, with what became of it; elsewhere than on a terminal nothing."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    if not console.is_terminal:
+        yield None
+        return
+    counts = {"answered": 0, "refused": 0, "failed": 0}
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=planned)
+
+        def told(result: RequestResult) -> None:
+            kind = "answered" if result.is_answered else "refused" if result.is_refused else "failed"
+            counts[kind] += 1
+            text = ", ".join(f"{value} {name}" for name, value in counts.items() if value)
+            bar.update(task, advance=1 if result.attempt == 0 else 0, description=text)
+
+        yield told

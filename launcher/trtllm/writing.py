@@ -1,0 +1,61 @@
+"""Our four models as a repository for NVIDIA's container, with the Python packages that two of them need."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from launcher.repository import read_config, write_repository
+from launcher.trtllm.checking import ENGINE, MODELS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+# What our preprocessing and postprocessing import; the container brings tokenizers and numpy.
+PACKAGES = ("costs", "text", "triton_adapter", "wire")
+OWN_MODELS = ("embeddings",)
+
+
+class WritingError(Exception):
+    """A repository that cannot be written there."""
+
+
+def write_for_nvidia(project_root: Path, into: Path, engine_dir: str, tokenizer_dir: str) -> Path:
+    """Paths are those of the container. Gives the folder with the models; beside it is `python_backend`."""
+    if into.exists() and any(into.iterdir()):
+        raise WritingError(f"{into} is not empty")
+    models = into / "models"
+    parameters = {
+        "preprocessing": {"tokenizer_dir": tokenizer_dir},
+        "postprocessing": {"tokenizer_dir": tokenizer_dir},
+        ENGINE: {
+            "gpt_model_path": engine_dir,
+            "tokenizer_dir": tokenizer_dir,
+            "enable_chunked_context": "true",
+            "normalize_log_probs": "false",
+        },
+    }
+    write_repository(project_root / "model_repository", models, parameters, OWN_MODELS)
+    write_repository(project_root / "ensembles", into / "ensembles", {})
+    shutil.move(into / "ensembles" / "ensemble", models / "ensemble")
+    (into / "ensembles").rmdir()
+    for model in MODELS:
+        (models / model / "1").mkdir(exist_ok=True)  # Triton wants a version, be it empty
+    for package in PACKAGES:
+        shutil.copytree(
+            project_root / "python_backend" / package,
+            into / "python_backend" / package,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    shutil.copy(project_root / "python_backend" / "__init__.py", into / "python_backend")
+    return models
+
+
+def read_models(repositories: list[Path]) -> dict[str, Any]:
+    """Every config.pbtxt of these folders, by the names of their models."""
+    return {
+        config.parent.name: read_config(config)
+        for repository in repositories
+        for config in sorted(repository.glob("*/config.pbtxt"))
+    }

@@ -1,0 +1,1 @@
+"""A plan of requests, sent at its planned moments whatever became of the earlier ones."""

@@ -1,0 +1,318 @@
+"""Kinds of plots: no numbers are decided here, only how they look."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from loadtest.report.inline_svg import GOAL, GRID, INK, OTHERS, SERIES, inline_svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from loadtest.report.windows import Values
+
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "inflight",
+    "font.size": 8,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "axes.linewidth": 0.7,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "legend.handlelength": 1.2,
+    "legend.columnspacing": 1.2,
+    "legend.borderaxespad": 0.2,
+    "lines.linewidth": 1.5,
+    "lines.solid_capstyle": "round",
+}
+_WIDTH_IN, _HEIGHT_IN = 5.3, 2.6
+_RIGHT_IN, _TOP_IN, _BOTTOM_IN = 0.12, 0.26, 0.44
+_LEGEND_COLUMNS = 5
+_MOST_STEPS = 160
+
+
+@dataclass(frozen=True)
+class Line:
+    label: str
+    values: Values
+    colour: str
+    is_dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Lines over the same time; `goals` are lines across, with their names."""
+
+    unit: str
+    lines: Sequence[Line]
+    goals: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Moments in the unit that a run of that length is told in."""
+
+    unit: str
+    divisor: float
+
+    @classmethod
+    def of(cls, longest_s: float) -> Times:
+        return cls("minutes", 60.0) if longest_s > 600 else cls("seconds", 1.0)
+
+
+def over_time(name: str, label: str, moments_s: Values, panels: Sequence[Panel]) -> str:
+    """Points are drawn too: a line between two windows says nothing of what was between."""
+    times = Times.of(float(moments_s[-1]))
+    with _style():
+        height_in = _HEIGHT_IN * (1 if len(panels) == 1 else 0.7 * len(panels))
+        figure, rows = _figure(len(panels), height_in)
+        for axes, panel in zip(rows, panels, strict=True):
+            for line in panel.lines:
+                style = "--" if line.is_dashed else "-"
+                marker = "o" if np.isfinite(line.values).sum() < 60 and not line.is_dashed else ""
+                axes.plot(
+                    moments_s / times.divisor,
+                    line.values,
+                    style,
+                    marker=marker,
+                    markersize=2.2,
+                    color=line.colour,
+                    label=line.label,
+                )
+            _goals_across(axes, panel.goals)
+            axes.set_ylabel(panel.unit)
+            axes.set_ylim(0, _top(axes))
+            axes.set_xlim(0, max(1e-3, float(moments_s[-1] + moments_s[0])) / times.divisor)
+            _legend(axes)
+        rows[-1].set_xlabel(times.unit)
+        has_goals = any(panel.goals for panel in panels)
+        _fit(figure, right_in=0.72 if has_goals else _RIGHT_IN, between=0.42)
+        return inline_svg(figure, name, label)
+
+
+def stacked(name: str, label: str, moments_s: Values, layers: Mapping[str, Values], unit: str) -> str:
+    times = Times.of(float(moments_s[-1]))
+    with _style():
+        figure, (axes,) = _figure(1, _HEIGHT_IN)
+        known = [np.nan_to_num(values) for values in layers.values()]
+        colours = [
+            OTHERS if "others" in layer else SERIES[place % len(SERIES)] for place, layer in enumerate(layers)
+        ]
+        # Steps: what is shown is the mean of a window.
+        axes.stackplot(
+            moments_s / times.divisor, *known, labels=list(layers), colors=colours, step="mid", linewidth=0
+        )
+        axes.set_ylabel(unit)
+        axes.set_xlabel(times.unit)
+        axes.set_ylim(0, _top(axes))
+        axes.set_xlim(0, max(1e-3, float(moments_s[-1] + moments_s[0])) / times.divisor)
+        _fit(figure, top_in=_legend(axes))
+        return inline_svg(figure, name, label)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Some values of one kind."""
+
+    label: str
+    values: Values
+    colour: str
+
+
+def distribution(
+    name: str, label: str, groups: Sequence[Sampled], unit: str, goals: Mapping[str, float], across: str
+) -> str:
+    """How often above, up to how much below; the values on a logarithmic axis."""
+    every = np.concatenate([group.values for group in groups])
+    positive = every[every > 0]
+    least, most = (float(positive.min()), float(positive.max())) if positive.size else (1e-3, 1.0)
+    marks = [value for value in goals.values() if value > 0]
+    least, most = min([least, *marks]) / 1.15, max([most, *marks]) * 1.15
+    edges = np.geomspace(least, most, 41)
+    with _style():
+        figure, (above, below) = _figure(2, 1.25 * _HEIGHT_IN, heights=(2, 3))
+        for group in groups:
+            share = 100 * np.histogram(np.clip(group.values, least, most), edges)[0] / group.values.size
+            above.stairs(share, edges, color=group.colour, fill=True, alpha=0.25, linewidth=0)
+            above.stairs(share, edges, color=group.colour, linewidth=1.1)
+            below.plot(*_cumulative(group.values, least), color=group.colour, label=group.label)
+        for axes in (above, below):
+            axes.set_xscale("log")
+            axes.set_xlim(least, most)
+            for goal in goals.values():
+                axes.axvline(goal, color=GOAL, linewidth=1, linestyle=(0, (3, 2)))
+        above.set_ylabel("% in a bin")
+        above.set_ylim(0)
+        below.set_ylabel(f"% {across}")
+        below.set_ylim(0, 102)
+        below.set_xlabel(unit)
+        _plain_log_ticks(below, least, most)
+        _legend(below, above)
+        _names_of_goals(below, goals)
+        _fit(figure)
+        return inline_svg(figure, name, label)
+
+
+def bars(
+    name: str, label: str, groups: Sequence[str], series: Mapping[str, Sequence[float]], unit: str
+) -> str:
+    """Lying, so that names can be read; the first group on top."""
+    with _style():
+        rows = len(groups) * len(series)
+        figure, (axes,) = _figure(1, max(1.2, 0.55 + 0.2 * rows))
+        height = 0.8 / len(series)
+        places = np.arange(len(groups), dtype=float)
+        for number, (title, values) in enumerate(series.items()):
+            at = places + (number - (len(series) - 1) / 2) * height
+            drawn = axes.barh(at, values, height * 0.92, color=SERIES[number], label=title)
+            axes.bar_label(drawn, [_count(value) for value in values], padding=2, fontsize=7.5, color=INK)
+        axes.set_yticks(places, [_shortened(each) for each in groups])
+        axes.invert_yaxis()
+        axes.set_xlabel(unit)
+        axes.xaxis.set_major_formatter(lambda value, _: _count(value))
+        axes.set_xlim(0, 1.15 * max([1e-9, *(max(values, default=0.0) for values in series.values())]))
+        axes.grid(visible=False, axis="y")
+        axes.grid(visible=True, axis="x", color=GRID, linewidth=0.6)
+        longest = max(len(_shortened(each)) for each in groups)
+        _fit(figure, left_in=0.2 + 0.072 * longest, top_in=_legend(axes) if len(series) > 1 else 0.08)
+        return inline_svg(figure, name, label)
+
+
+def stacked_bars(name: str, label: str, groups: Mapping[str, Mapping[str, float]], unit: str) -> str:
+    """One bar for each group, made of the same parts."""
+    parts = list(dict.fromkeys(part for values in groups.values() for part in values))
+    with _style():
+        figure, (axes,) = _figure(1, 0.95 + 0.32 * len(groups))
+        left = np.zeros(len(groups))
+        for number, part in enumerate(parts):
+            widths = np.array([values.get(part, 0.0) for values in groups.values()])
+            colour = SERIES[number % len(SERIES)]
+            axes.barh(list(groups), widths, 0.62, left=left, color=colour, label=part)
+            left = left + widths
+        axes.invert_yaxis()
+        axes.set_xlabel(unit)
+        axes.grid(visible=False, axis="y")
+        axes.grid(visible=True, axis="x", color=GRID, linewidth=0.6)
+        _fit(figure, top_in=_legend(axes))
+        return inline_svg(figure, name, label)
+
+
+def _style() -> Any:
+    import matplotlib
+
+    return matplotlib.rc_context(_STYLE)
+
+
+def _figure(
+    rows: int, height_in: float, heights: Sequence[float] | None = None
+) -> tuple[Figure, Sequence[Axes]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_WIDTH_IN, height_in))
+    found = list(figure.subplots(rows, 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
+    for axes in found:
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.set_axisbelow(True)
+        axes.yaxis.set_major_formatter(lambda value, _: _count(value))
+        axes.grid(visible=True, axis="y", color=GRID, linewidth=0.6)
+        axes.patch.set_alpha(0)
+    return figure, found
+
+
+def _top(axes: Axes) -> float:
+    """A little above the highest; what never rose above 0 should look like it."""
+    most = axes.dataLim.y1
+    return 1.0 if not math.isfinite(most) or most <= 0 else 1.06 * most
+
+
+def _fit(
+    figure: Figure,
+    left_in: float = 0.58,
+    right_in: float = _RIGHT_IN,
+    top_in: float = _TOP_IN,
+    between: float = 0.16,
+) -> None:
+    """By hand: laying a figure out by what its texts measure takes as long as drawing it."""
+    width_in, height_in = figure.get_size_inches()
+    figure.subplots_adjust(
+        left=left_in / width_in,
+        right=1 - right_in / width_in,
+        top=1 - top_in / height_in,
+        bottom=_BOTTOM_IN / height_in,
+        hspace=between,
+    )
+
+
+def _legend(axes: Axes, place: Axes | None = None) -> float:
+    """Above the plot; how high that is, in inches."""
+    handles, labels = axes.get_legend_handles_labels()
+    if not labels:
+        return 0.08
+    (place or axes).legend(
+        handles, labels, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=min(_LEGEND_COLUMNS, len(labels))
+    )
+    return _TOP_IN + 0.16 * ((len(labels) - 1) // _LEGEND_COLUMNS)
+
+
+def _goals_across(axes: Axes, goals: Mapping[str, float]) -> None:
+    top = 1.06 * max([0.0, axes.dataLim.y1 if math.isfinite(axes.dataLim.y1) else 0.0])
+    for title, goal in goals.items():
+        # One that is far above everything would press the rest flat.
+        if goal <= 1.5 * top or top == 0:
+            axes.axhline(goal, color=GOAL, linewidth=1, linestyle=(0, (3, 2)))
+            place = axes.get_yaxis_transform()
+            axes.text(1.01, goal, title, transform=place, va="center", fontsize=7, color=GOAL)
+
+
+def _names_of_goals(axes: Axes, goals: Mapping[str, float]) -> None:
+    """Along their lines at the bottom, where the sums have left long before."""
+    for title, goal in goals.items():
+        axes.text(goal * 0.99, 3, title, ha="right", va="bottom", rotation=90, fontsize=7, color=GOAL)
+
+
+def _cumulative(values: Values, least: float) -> tuple[Values, Values]:
+    """Few enough points to draw, and the rare ones among them."""
+    ordered = np.sort(values)
+    shares = np.linspace(0, 1, min(_MOST_STEPS, max(2, ordered.size + 1)))
+    shares = np.union1d(shares, [0.99, 0.995, 0.999] if ordered.size > 100 else [1.0])
+    places = np.clip(np.ceil(shares * ordered.size).astype(int) - 1, 0, ordered.size - 1)
+    return np.maximum(ordered[places], least), 100 * shares
+
+
+def _plain_log_ticks(axes: Axes, least: float, most: float) -> None:
+    """1, 2, 5, 10: numbers that people read, no powers."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    decades = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
+    steps = (1, 2, 5) if most / least < 300 else (1,)
+    ticks = [step * 10.0**power for power in decades for step in steps]
+    axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if least <= tick <= most]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+
+
+def _count(value: float) -> str:
+    for limit, divisor, unit in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k")):
+        if value >= limit:
+            return f"{value / divisor:.3g}{unit}"
+    return f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= 18 else f"{name[:15]}…"

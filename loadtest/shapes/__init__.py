@@ -1,0 +1,1 @@
+"""How many users there are at which moment of a load test."""

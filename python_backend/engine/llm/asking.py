@@ -1,0 +1,120 @@
+"""A request of the contract, as TensorRT-LLM is asked for it; what it cannot do is refused by name.
+
+Which token ends an answer, and how, is decided here and not there: an answer that has ended is aborted. So a
+stop word may have several tokens, its tokens are part of the answer, and `end_id` is not, as the contract
+has it. What TensorRT-LLM can look for itself, single tokens, it is told as well, to lose no step.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from python_backend.engine.request import GenerationRequest, Guide, GuideKind, Retention
+from python_backend.wire.errors import ErrorKind, InflightError
+
+
+def sampling_arguments(
+    request: GenerationRequest, max_new_tokens: int, index: int, vocabulary: int
+) -> dict[str, Any]:
+    """Of `SamplingParams`, for the sequence `index` of the request; guided decoding is added by the caller.
+
+    Each sequence is a request of its own there, with its own seed: that it says of each why it ended.
+    """
+    end_id = request.end_id if request.end_id is not None and request.end_id >= 0 else None
+    single_stops = [
+        stop[0] for stop in request.stop_sequences if len(stop) == 1 and 0 <= stop[0] < vocabulary
+    ]
+    arguments: dict[str, Any] = {
+        "max_tokens": max_new_tokens,
+        # It wants one in any case, or it would take the tokenizer's.
+        "end_id": end_id or 0,
+        "pad_id": end_id or 0,
+        "ignore_eos": end_id is None,
+        "stop_token_ids": single_stops or None,
+        "include_stop_str_in_output": True,
+        "bad_token_ids": [bad[0] for bad in request.bad_sequences] or None,
+        "detokenize": False,
+        "add_special_tokens": False,
+        "return_context_logits": request.asks_of_prompt,
+        "return_generation_logits": request.returns_generation_logits,
+        **_choosing(request, index),
+    }
+    if request.returns_log_probs or request.top_log_probs is not None:
+        arguments["logprobs"] = max(1, request.top_log_probs or 0)
+    if request.token_bias:
+        arguments["embedding_bias"] = [
+            request.token_bias.get(token_id, 0.0) for token_id in range(vocabulary)
+        ]
+    return arguments
+
+
+def _choosing(request: GenerationRequest, index: int) -> dict[str, Any]:
+    """How the next token is chosen; None is TensorRT-LLM's own default, which is the contract's."""
+    sampling = request.sampling
+    chosen: dict[str, Any] = {"min_tokens": max(1, sampling.min_tokens)}
+    if sampling.is_greedy:
+        chosen["top_k"] = 1
+    else:
+        chosen |= {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p if sampling.top_p > 0 else 1.0,
+            "seed": (sampling.seed + index) % (1 << 64),
+        }
+    if sampling.has_penalties:
+        chosen |= {
+            "repetition_penalty": sampling.repetition_penalty,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+        }
+    return chosen
+
+
+def guide_arguments(guide: Guide) -> dict[str, Any]:
+    """Of `GuidedDecodingParams`."""
+    if guide.kind is GuideKind.JSON:
+        return {"json_object": True}
+    names = {GuideKind.JSON_SCHEMA: "json", GuideKind.REGEX: "regex", GuideKind.EBNF_GRAMMAR: "grammar"}
+    return {names[guide.kind]: guide.text}
+
+
+def refuse_undone(request: GenerationRequest, can_guide: bool) -> None:
+    """What our own engine does and TensorRT-LLM does not; raises InflightError that names it."""
+    longest = max(map(len, request.bad_sequences), default=1)
+    if longest > 1:
+        raise _undone(
+            "bad_words_list", f"a word of {longest} tokens", "words of one token", ErrorKind.UNSUPPORTED
+        )
+    if request.sampling.decays_top_p and not request.sampling.is_greedy:
+        raise _undone("runtime_top_p_decay", str(request.sampling.top_p_decay), "1", ErrorKind.UNSUPPORTED)
+    if request.guide is not None and not can_guide:
+        raise InflightError(
+            ErrorKind.UNSUPPORTED, f"guided decoding ({request.guide.kind.value}) is not supported here"
+        )
+
+
+def _undone(name: str, found: str, allowed: str, kind: ErrorKind) -> InflightError:
+    return InflightError(
+        kind, f"{name} has {found}, which TensorRT-LLM does not do; allowed with it: {allowed}"
+    )
+
+
+def keeps_the_usual(retention: Retention) -> bool:
+    return retention == Retention()
+
+
+def retention_config(retention: Retention, llmapi: Any) -> Any:
+    kept = llmapi.KvCacheRetentionConfig
+    return kept(
+        token_range_retention_configs=[
+            kept.TokenRangeRetentionConfig(part.start, part.end, part.priority, _duration(part.duration_ms))
+            for part in retention.ranges
+        ],
+        decode_retention_priority=retention.decode_priority,
+        decode_duration_ms=_duration(retention.decode_duration_ms),
+    )
+
+
+def _duration(duration_ms: int | None) -> timedelta | None:
+    return None if duration_ms is None else timedelta(milliseconds=duration_ms)

@@ -1,0 +1,106 @@
+"""The thread with an event loop in which TensorRT-LLM is asked; what it tells goes into a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from python_backend.engine.llm.iterations import Iterations
+from python_backend.engine.llm.news import News, Reader
+
+_log = logging.getLogger("inflight.engine")
+
+
+@dataclass(slots=True)
+class Asked:
+    """One sequence that TensorRT-LLM computes; `arguments` are those of `generate_async`."""
+
+    arguments: dict[str, Any]
+    result: Any = None
+    is_aborted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """About one of those asked: news, or the error that ended it."""
+
+    asked: Asked
+    news: News
+    error: Exception | None = None
+
+
+class Conversation:
+    """Every `ask` is followed by news up to the last, or by an error; an abort only hastens the end."""
+
+    def __init__(self, llm: Any, stats_period_s: float) -> None:
+        self.iterations = Iterations()
+        self._llm = llm
+        self._stats_period_s = stats_period_s
+        self._told: SimpleQueue[Told] = SimpleQueue()
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself would let go of them
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="tensorrt-llm", daemon=True).start()
+        self._statistics: Future[None] = asyncio.run_coroutine_threadsafe(self._hear_statistics(), self._loop)
+
+    def ask(self, arguments: dict[str, Any]) -> Asked:
+        asked = Asked(arguments)
+        self._loop.call_soon_threadsafe(self._begin, asked)
+        return asked
+
+    def abort(self, asked: Asked) -> None:
+        self._loop.call_soon_threadsafe(self._abort, asked)
+
+    def hear(self, patience_s: float) -> list[Told]:
+        """All there is; waits for the first so long."""
+        told: list[Told] = []
+        try:
+            told.append(self._told.get(timeout=patience_s) if patience_s > 0 else self._told.get_nowait())
+            while True:
+                told.append(self._told.get_nowait())
+        except Empty:
+            return told
+
+    # -- in the loop's thread -------------------------------------------------------------------------
+
+    def _begin(self, asked: Asked) -> None:
+        task = self._loop.create_task(self._follow(asked))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _abort(self, asked: Asked) -> None:
+        asked.is_aborted = True
+        if asked.result is not None and not asked.result.finished:
+            asked.result.abort()
+
+    async def _follow(self, asked: Asked) -> None:
+        if asked.is_aborted:
+            self._told.put(Told(asked, News(finish_reason="cancelled", is_last=True)))
+            return
+        reader, is_over = Reader(), False
+        try:
+            asked.result = self._llm.generate_async(**asked.arguments)
+            async for _ in asked.result:
+                news = reader.read(asked.result)
+                is_over = news.is_last
+                self._told.put(Told(asked, news))
+            if not is_over:
+                news = reader.read(asked.result)
+                news.is_last = True
+                self._told.put(Told(asked, news))
+        except Exception as error:
+            self._told.put(Told(asked, News(is_last=True), error))
+
+    async def _hear_statistics(self) -> None:
+        while True:
+            try:
+                async for told in self._llm.get_stats_async(timeout=self._stats_period_s):
+                    if isinstance(told, dict):
+                        self.iterations.take(told)
+            except Exception as error:  # gauges alone depend on it
+                _log.debug("TensorRT-LLM told nothing of its iterations: %s", error)
+            await asyncio.sleep(self._stats_period_s)

@@ -1,0 +1,73 @@
+"""What TensorRT-LLM tells of one sequence, taken from its result while that grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+LogProbRow = list[tuple[int, float]]
+
+
+@dataclass(slots=True)
+class News:
+    """What came since the last time; with `is_last` nothing more comes.
+
+    `log_probs` has a row for each token: the token's own, then the likeliest. The logits are rows of fp32.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[LogProbRow] = field(default_factory=list)
+    finish_reason: str | None = None
+    was_stop_word: bool = False
+    is_last: bool = False
+    prompt_logits: np.ndarray[Any, Any] | None = None
+    generation_logits: np.ndarray[Any, Any] | None = None
+    perf: Any = None
+    cached_tokens: int = 0
+
+
+class Reader:
+    """One for each sequence. Its result is one object that grows; `read` tells what it has not told yet."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def read(self, result: Any) -> News:
+        output = result.outputs[0]
+        ids = list(output.token_ids[self._told :])
+        rows = list(output.logprobs or ())[self._told : self._told + len(ids)]
+        news = News(
+            ids,
+            [log_prob_row(token_id, row) for token_id, row in zip(ids, rows, strict=False)],
+            output.finish_reason,
+            output.stop_reason is not None,
+            bool(result.finished),
+        )
+        self._told += len(ids)
+        if news.is_last:
+            news.prompt_logits = as_rows(result.context_logits)
+            news.generation_logits = as_rows(output.generation_logits)
+            news.perf = output.request_perf_metrics
+            news.cached_tokens = getattr(result, "cached_tokens", 0) or 0
+        return news
+
+
+def log_prob_row(token_id: int, given: Any) -> LogProbRow:
+    """Given are log probs by token, the token's own among them, or its own alone."""
+    if not isinstance(given, dict):
+        return [(token_id, float(given))]
+    by_likelihood = sorted(
+        ((each, float(found.logprob)) for each, found in given.items()), key=lambda pair: (-pair[1], pair[0])
+    )
+    own = next((found for each, found in by_likelihood if each == token_id), float("-inf"))
+    return [(token_id, own), *by_likelihood]
+
+
+def as_rows(tensor: Any) -> np.ndarray[Any, Any] | None:
+    """A tensor of any precision, on any device."""
+    if tensor is None:
+        return None
+    array: np.ndarray[Any, Any] = tensor.detach().float().cpu().numpy()
+    return array.reshape(-1, array.shape[-1])

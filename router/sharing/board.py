@@ -1,0 +1,91 @@
+"""Where routers leave word for each other; in Redis, each in one key that ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from router.settings import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Without a word for so long a router has left, and what it had is the others'.
+LASTS_S = 2.0
+_TIMEOUT_S = 1.0
+_ALLOWED = "redis://:PASSWORD@HOST:PORT/NUMBER, rediss:// for TLS, or unix://PATH"
+
+
+class BoardAway(Exception):
+    """Nothing can be told or heard at the moment: the message says why."""
+
+
+class Board(Protocol):
+    """What `told` lies there for as long as it is told again within LASTS_S."""
+
+    async def swap(self, router: str, told: bytes) -> Mapping[str, bytes]:
+        """Leaves this router's word and takes that of the others; raises BoardAway."""
+
+    async def close(self, router: str) -> None:
+        """Takes its word away."""
+
+
+class RedisBoard:
+    """`deployment` keeps apart what several deployments leave in the same Redis."""
+
+    def __init__(self, url: str, deployment: str) -> None:
+        try:
+            from redis import asyncio as redis
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
+            from redis.exceptions import RedisError
+        except ModuleNotFoundError as error:
+            raise SettingsError("redis_url needs the package redis: pip install 'inflight[redis]'") from error
+        self._away = (RedisError, OSError, asyncio.TimeoutError)
+        self._prefix = f"inflight:{deployment}:"
+        try:
+            self._redis: Any = redis.Redis.from_url(
+                url,
+                socket_timeout=_TIMEOUT_S,
+                socket_connect_timeout=_TIMEOUT_S,
+                retry=Retry(NoBackoff(), 0),  # when to try again is for the caller to say
+            )
+        except ValueError as error:  # without the text of the URL: a password may be in it
+            raise SettingsError(f"redis_url: expected {_ALLOWED}") from error
+
+    async def swap(self, router: str, told: bytes) -> Mapping[str, bytes]:
+        try:
+            return await asyncio.wait_for(self._swap(router, told), 2 * _TIMEOUT_S)
+        except self._away as error:
+            raise BoardAway(str(error) or type(error).__name__) from error
+
+    async def ping(self) -> None:
+        """Raises BoardAway where Redis does not answer."""
+        try:
+            await asyncio.wait_for(self._redis.ping(), 2 * _TIMEOUT_S)
+        except self._away as error:
+            raise BoardAway(str(error) or type(error).__name__) from error
+
+    async def close(self, router: str) -> None:
+        with suppress(*self._away):  # else it goes by itself
+            await asyncio.wait_for(self._redis.delete(self._prefix + router), _TIMEOUT_S)
+        await self._redis.aclose()
+
+    async def _swap(self, router: str, told: bytes) -> Mapping[str, bytes]:
+        """Who is there is a set; whose key has run out is taken from it by whoever sees that first."""
+        names = self._prefix + "routers"
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.set(self._prefix + router, told, px=int(1000 * LASTS_S))
+            pipe.sadd(names, router)
+            pipe.pexpire(names, int(10_000 * LASTS_S))
+            pipe.smembers(names)
+            found = (await pipe.execute())[-1]
+        others = sorted(name.decode("ascii", "replace") for name in found if name != router.encode())
+        if not others:
+            return {}
+        values = await self._redis.mget([self._prefix + name for name in others])
+        gone = [name for name, value in zip(others, values, strict=True) if value is None]
+        if gone:
+            await self._redis.srem(names, *gone)
+        return {name: value for name, value in zip(others, values, strict=True) if value is not None}

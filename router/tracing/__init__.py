@@ -1,0 +1,1 @@
+"""OpenTelemetry traces of requests; nothing of it is imported, or costs anything, while they are off."""

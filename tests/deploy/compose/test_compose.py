@@ -1,0 +1,215 @@
+"""docker-compose.yml holds against the specification, the repository, and what is promised of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import typer.main
+import yaml
+
+from tests.deploy.compose.reading import (
+    EXAMPLE,
+    FILE,
+    ROOT,
+    VARIABLE,
+    compose,
+    example_environment,
+    interpolated,
+)
+
+SERVICES: dict[str, Any] = compose()["services"]
+OURS = {name for name, service in SERVICES.items() if "build" in service}
+# What is started once, for one command.
+ONE_SHOT = {"release", "release-cpu"}
+LASTING = sorted(SERVICES.keys() - ONE_SHOT)
+
+
+def specification() -> dict[str, Any]:
+    """The schema of the compose specification, as a package for checking files carries it."""
+    spec = importlib.util.find_spec("check_jsonschema")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("check-jsonschema, which carries the compose specification, is not installed")
+    package = Path(spec.submodule_search_locations[0])
+    text = (package / "builtin_schemas" / "vendor" / "compose-spec.json").read_text()
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+@pytest.mark.parametrize("environment", [{}, example_environment()], ids=["defaults", "example"])
+def test_it_follows_the_compose_specification(environment: dict[str, str]) -> None:
+    jsonschema.validate(compose(environment), specification())
+
+
+def test_the_specification_would_refuse_a_key_that_does_not_exist() -> None:
+    wrong = compose()
+    wrong["services"]["router"]["health_check"] = {}
+    with pytest.raises(jsonschema.ValidationError, match="health_check"):
+        jsonschema.validate(wrong, specification())
+
+
+def test_every_variable_has_a_default_and_is_explained_in_the_example_and_no_other() -> None:
+    used = {found["name"]: found for found in VARIABLE.finditer(FILE.read_text()) if found["name"]}
+    assert used.keys() | {"COMPOSE_PROFILES"} == example_environment().keys()
+    for name, found in used.items():
+        assert found["how"], f"{name} has no default"
+        assert found["default"] == example_environment()[name], f"the example of {name} is not its default"
+
+
+def test_a_variable_may_be_empty_where_that_means_something() -> None:
+    without = compose({"INFLIGHT_EMBEDDINGS": "", "INFLIGHT_MODEL": ""})["services"]["triton"]["command"]
+    assert "--embeddings=" in without
+    assert "--model=smollm2-135m-instruct" in without
+    assert interpolated("$$(cat x)", {}) == "$(cat x)"
+
+
+def test_the_cpus_profile_needs_no_gpu_and_the_default_is_the_gpus() -> None:
+    assert example_environment()["COMPOSE_PROFILES"] == "gpu"
+    always = {name for name, service in SERVICES.items() if not service.get("profiles")}
+    assert always == {"router", "redis", "postgres", "prometheus", "grafana"}
+    of_cpu = always | {name for name, service in SERVICES.items() if "cpu" in service.get("profiles", ())}
+    assert of_cpu == always | {"triton-cpu"}
+    assert not [name for name in of_cpu if "reservations" in SERVICES[name]["deploy"]["resources"]]
+    for name in always:
+        needed = SERVICES[name].get("depends_on", {})
+        assert set(needed) <= always, f"{name} depends on what a profile leaves out"
+    (gpu,) = SERVICES["triton"]["deploy"]["resources"]["reservations"]["devices"]
+    assert gpu == {"driver": "nvidia", "count": "1", "capabilities": ["gpu"]}
+    assert SERVICES["triton-cpu"]["networks"]["back"]["aliases"] == ["triton"]
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_container_can_do_no_more_than_it_must(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert re.fullmatch(r"\d+:\d+", service["user"]), "a number, by which it can be told from root"
+    assert not service["user"].startswith("0:")
+    assert service["pids_limit"] > 0
+    assert {"max-size", "max-file"} <= service["logging"]["options"].keys()
+    assert service["stop_grace_period"]
+    assert not {"privileged", "network_mode", "pid", "ipc"} & service.keys()
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_a_service_is_watched_limited_and_started_again(name: str) -> None:
+    service = SERVICES[name]
+    assert {"test", "interval", "timeout", "retries", "start_period"} <= service["healthcheck"].keys()
+    assert {"memory", "cpus"} == service["deploy"]["resources"]["limits"].keys()
+    assert service["restart"] == "unless-stopped"
+
+
+def test_ports_are_open_on_this_machine_alone_and_triton_has_none() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert published.keys() == {"router", "prometheus", "grafana", "locust"}
+    for ports in published.values():
+        assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert compose()["networks"]["back"] == {"internal": True}
+    for name in ("postgres", "redis"):
+        assert SERVICES[name]["networks"] == ["back"]
+
+
+def test_what_is_pulled_has_an_exact_version() -> None:
+    for name in SERVICES.keys() - OURS:
+        assert re.search(r":v?\d+\.\d+(\.\d+)?(-\w+)?(@sha256:\w{64})?$", SERVICES[name]["image"]), name
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version
+    for name in OURS:
+        assert SERVICES[name]["image"].endswith(f":{version[1]}")
+
+
+def test_what_is_mounted_is_there() -> None:
+    volumes = set(compose()["volumes"])
+    used = set()
+    for service in SERVICES.values():
+        for mount in service.get("volumes", ()):
+            source = mount.split(":")[0]
+            if source.startswith("."):
+                assert (ROOT / source).exists(), mount
+                assert mount.endswith(":ro")
+            else:
+                used.add(source)
+    assert used == volumes
+
+
+def test_what_is_built_is_there() -> None:
+    for name in OURS:
+        build = SERVICES[name]["build"]
+        dockerfile = (ROOT / build["dockerfile"]).read_text()
+        assert build["context"] == "."
+        if target := build.get("target"):
+            assert f" AS {target}\n" in dockerfile
+        for argument in build.get("args", {}):
+            assert f"ARG {argument}=" in dockerfile
+
+
+def test_secrets_are_told_by_file_alone_and_to_whoever_needs_them() -> None:
+    secrets = compose()["secrets"]
+    used = {secret for service in SERVICES.values() for secret in service.get("secrets", ())}
+    assert used == secrets.keys()
+    for name, service in SERVICES.items():
+        text = yaml.safe_dump({key: value for key, value in service.items() if key != "secrets"})
+        named = set(re.findall(r"/run/secrets/(\w+)", text)) - {"redis_acl"}
+        assert named <= set(service.get("secrets", ())), name
+        for variable in service.get("environment", {}):
+            is_secret = re.search(r"PASSWORD|SECRET|KEY|TOKEN", variable)
+            assert not is_secret or variable.endswith("_FILE"), f"{name} has {variable}"
+    for triton in ("triton", "triton-cpu"):
+        assert SERVICES[triton]["secrets"] == ["triton_secret"], "what runs models has no way to the store"
+
+
+def test_files_that_name_secrets_name_ones_that_their_containers_have() -> None:
+    def named(file: str) -> set[str]:
+        return set(re.findall(r"/run/secrets/(\w+)", (ROOT / file).read_text()))
+
+    assert named("deploy/compose/redis.conf") <= set(SERVICES["redis"]["secrets"])
+    assert named("deploy/prometheus/prometheus.yml") <= set(SERVICES["prometheus"]["secrets"])
+    for service in ("router", "release", "release-cpu"):
+        assert named("deploy/compose/inflight.toml") <= set(SERVICES[service]["secrets"])
+
+
+@pytest.mark.parametrize("name", ["triton", "triton-cpu", "router"])
+def test_commands_have_options_that_exist(name: str) -> None:
+    from launcher.commands import app
+
+    commands: Any = typer.main.get_command(app)
+    program, command, *words = SERVICES[name]["command"]
+    assert program == "inflight"
+    known = {option for parameter in commands.commands[command].params for option in parameter.opts}
+    assert {word.split("=")[0] for word in words} <= known
+
+
+def test_the_shell_commands_can_be_read_by_a_shell() -> None:
+    lines = [SERVICES["locust"]["command"][2], SERVICES["redis"]["healthcheck"]["test"][1]]
+    for line in lines:
+        read = subprocess.run(["sh", "-n", "-c", line], capture_output=True, text=True, check=False)
+        assert read.returncode == 0, read.stderr
+
+
+def test_prometheus_and_grafana_are_where_the_files_made_for_them_expect_it() -> None:
+    targets = re.findall(r'"([\w.-]+):(\d+)"', (ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    names = set(SERVICES) | {"127.0.0.1", "alertmanager"}
+    assert {host for host, _ in targets} <= names
+    provider = yaml.safe_load((ROOT / "deploy/grafana/provisioning/dashboards/inflight.yml").read_text())
+    path = provider["providers"][0]["options"]["path"]
+    assert f"./deploy/grafana/dashboards:{path}:ro" in SERVICES["grafana"]["volumes"]
+
+
+def test_the_example_says_what_each_variable_is_for() -> None:
+    blocks = EXAMPLE.read_text().strip().split("\n\n")[1:]
+    assert all(block.startswith("# ") for block in blocks)
+
+
+def test_both_tritons_are_started_alike_but_for_the_images_own() -> None:
+    assert SERVICES["triton"]["command"] == [
+        *SERVICES["triton-cpu"]["command"],
+        "--triton-home=/opt/tritonserver",
+    ]
+    assert SERVICES["triton"]["healthcheck"] == SERVICES["triton-cpu"]["healthcheck"]

@@ -1,0 +1,86 @@
+"""deploy/compose/setup.sh: the one command before `docker compose up`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from router.tenancy import keys
+from tests.deploy.compose.reading import EXAMPLE, ROOT, compose
+
+SCRIPT = ROOT / "deploy" / "compose" / "setup.sh"
+
+
+def run(folder: Path) -> str:
+    done = subprocess.run(["sh", SCRIPT, folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(SCRIPT.parent, tmp_path / "deploy" / "compose", ignore=shutil.ignore_patterns("secrets"))
+    return tmp_path
+
+
+def test_it_makes_every_secret_that_compose_names_and_no_other(folder: Path) -> None:
+    run(folder)
+    named = {Path(secret["file"]).as_posix() for secret in compose()["secrets"].values()}
+    made = {path.relative_to(folder).as_posix() for path in folder.glob("deploy/compose/secrets/*")}
+    assert made == named
+    assert (folder / ".env").read_text() == EXAMPLE.read_text()
+
+
+def test_secrets_fit_together_and_are_what_the_programs_take(folder: Path) -> None:
+    run(folder)
+    at = folder / "deploy" / "compose" / "secrets"
+    text = {path.name: path.read_text() for path in at.iterdir() if path.name != "pepper"}
+    assert text["store_url"] == f"postgresql://inflight:{text['postgres_password']}@postgres:5432/inflight"
+    assert text["redis_url"] == f"redis://:{text['redis_password']}@redis:6379/0"
+    assert hashlib.sha256(text["redis_password"].encode()).hexdigest() in text["redis_acl"]
+    assert keys.prefix_of(text["admin_key"])
+    assert keys.prefix_of(text["metrics_key"])
+    assert len(keys.load_pepper(at / "pepper")) == 32
+    assert len({text[name] for name in text}) == len(text)
+    assert all(re.fullmatch(r"[A-Za-z0-9]{24,}", text[name]) for name in text if "password" in name)
+
+
+def test_nobody_else_may_enter_the_folder_and_containers_may_read_the_files(folder: Path) -> None:
+    run(folder)
+    at = folder / "deploy" / "compose" / "secrets"
+    assert at.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in at.iterdir()} == {0o444}
+
+
+def test_a_second_run_keeps_what_is_there_and_makes_what_is_missing(folder: Path) -> None:
+    run(folder)
+    at = folder / "deploy" / "compose" / "secrets"
+    before = {path.name: path.read_bytes() for path in at.iterdir()}
+    (at / "grafana_password").unlink()
+    (folder / ".env").write_text("COMPOSE_PROFILES=cpu\n")
+    said = run(folder)
+    assert re.findall(r"made \S+/(\w+)", said) == ["grafana_password"]
+    after = {path.name: path.read_bytes() for path in at.iterdir()}
+    assert after.keys() == before.keys()
+    assert {name for name in before if after[name] != before[name]} == {"grafana_password"}
+    assert (folder / ".env").read_text() == "COMPOSE_PROFILES=cpu\n"
+
+
+def test_two_deployments_share_no_secret(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    shutil.copytree(folder, other, dirs_exist_ok=True)
+    for each in (folder, other):
+        run(each)
+    for path in (folder / "deploy/compose/secrets").iterdir():
+        assert path.read_bytes() != (other / "deploy/compose/secrets" / path.name).read_bytes()
+
+
+def test_what_it_makes_is_kept_out_of_git_and_out_of_images() -> None:
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    assert {"/.env", "/deploy/compose/secrets/"} <= set(ignored)
+    assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*", "nothing that is not named is sent"

@@ -1,0 +1,146 @@
+"""The Dockerfiles: what they copy is there, what they pull is pinned, and nobody is root at the end."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.image_packages import name_of, pinned, wanted
+from tests.deploy.compose.reading import ROOT
+
+FILES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
+OF_TRITON = [file for file in FILES if file.name.startswith("triton")]
+# What each of our programs imports, or finds beside its packages.
+SHARED = {"client", "launcher", "loadtest", "python_backend", "router"}
+REPOSITORIES = {"model_repository", "ensembles"}
+WITHOUT_IN_ROUTER = {"nvidia-pytriton": "pytriton", "numba": "numba"}
+
+
+def instructions(file: Path) -> list[tuple[str, str]]:
+    """Each with its words on one line."""
+    text = re.sub(
+        r"\\\n\s*", "", "\n".join(line for line in file.read_text().splitlines() if line[:1] != "#")
+    )
+    found = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, _, words = line.partition(" ")
+        found.append((name, words))
+    return found
+
+
+def copied(file: Path) -> set[str]:
+    words = [words.split() for name, words in instructions(file) if name == "COPY" and "--from" not in words]
+    return {source for each in words for source in each[:-1]}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_what_is_copied_is_there_and_is_sent_to_docker(file: Path) -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
+    for source in copied(file):
+        assert (ROOT / source).exists(), source
+        assert source in allowed, f".dockerignore leaves {source} out"
+
+
+def test_docker_is_sent_nothing_that_no_image_needs() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
+    assert allowed == {source for file in FILES for source in copied(file)}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_all_that_our_programs_need_is_copied(file: Path) -> None:
+    needed = SHARED | (REPOSITORIES if file in OF_TRITON else set())
+    assert needed <= copied(file)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_images_end_as_a_user_with_a_number_and_that_is_the_same_for_all(file: Path) -> None:
+    users = [words for name, words in instructions(file) if name == "USER"]
+    assert users
+    assert set(users) == {"10001:10001"}
+    stages = [words for name, words in instructions(file) if name in ("FROM", "USER", "CMD")]
+    assert stages[-2] == "10001:10001", "the last stage has it"
+    text = file.read_text()
+    assert "install -d -o 10001 -g 10001 /data /state" in text, "volumes begin as theirs"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_bases_and_packages_are_pinned(file: Path) -> None:
+    stages, default = set(), {}
+    for name, words in instructions(file):
+        if name == "ARG":
+            default["${" + words.split("=")[0] + "}"] = words.split("=")[1]
+        if name != "FROM":
+            continue
+        base, _, stage = words.partition(" AS ")
+        image = default.get(base, base)
+        assert image in stages or re.search(r":(\d+\.\d+\.\d+|\d\d\.\d\d)-[\w-]+$", image), image
+        stages.add(stage)
+    installs = re.findall(r"pip[^&]*? install [^&]*", " ".join(words for _, words in instructions(file)))
+    assert installs
+    assert all("constraints.txt" in each or "--no-deps" in each for each in installs)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_compilers_and_package_lists_of_the_system_are_not_left(file: Path) -> None:
+    assert "apt-get" not in file.read_text()
+    assert sum(name == "FROM" for name, _ in instructions(file)) >= 2, "built in a stage of its own"
+
+
+def test_the_routers_image_leaves_nothing_out_that_it_imports() -> None:
+    left_out = re.findall(r"--without (\S+)", (ROOT / "deploy/router.Dockerfile").read_text())
+    assert set(left_out) == WITHOUT_IN_ROUTER.keys()
+    blocked = sorted(WITHOUT_IN_ROUTER.values())
+    program = f"""
+import sys
+class Nobody:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Nobody())
+import launcher.commands, launcher.deployment.router_server, launcher.deployment.first_keys
+import router.__main__, router.tenancy.office
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+PROJECT: dict[str, object] = {
+    "dependencies": ["numpy>=1.26,<2", "Some.Thing[grpc]>=2; python_version < '3.11'"],
+    "optional-dependencies": {"redis": ["redis>=5"], "other": []},
+}
+
+
+def test_packages_are_the_projects_less_those_left_out() -> None:
+    assert wanted(PROJECT, ["redis"], {"numpy"}) == [
+        "Some.Thing[grpc]>=2; python_version < '3.11'",
+        "redis>=5",
+    ]
+    with pytest.raises(SystemExit, match="there is no extra cheese; there are other, redis"):
+        wanted(PROJECT, ["cheese"], ())
+
+
+def test_what_a_base_image_has_is_not_pinned_to_another_version() -> None:
+    lock = ["# made by uv", "numpy==1.26.4", "  some-thing==2 ; python_version < '3.11'", ""]
+    assert pinned(lock, {"numpy"})[0] == "some-thing==2 ; python_version < '3.11'"
+    assert {name_of(pin) for pin in pinned(lock, {"numpy"})} == {"some-thing", "editables", "hatchling"}
+
+
+@pytest.mark.parametrize(("requirement", "name"), [("Some.Thing[x]>=2", "some-thing"), ("a_b==1", "a-b")])
+def test_names_are_compared_as_indexes_do(requirement: str, name: str) -> None:
+    assert name_of(requirement) == name
+
+
+def test_the_programs_that_choose_packages_run_on_what_is_in_the_repository(tmp_path: Path) -> None:
+    options = ["--extra", "postgres", "--without", "numba", "--keep-installed"]
+    command = [sys.executable, str(ROOT / "deploy/image_packages.py"), str(tmp_path), *options]
+    subprocess.run(command, check=True)
+    requirements = (tmp_path / "requirements.txt").read_text()
+    assert "psycopg[binary]" in requirements
+    assert "numba" not in requirements
+    assert "numpy==" not in (tmp_path / "constraints.txt").read_text(), "this environment has one"

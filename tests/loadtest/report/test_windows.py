@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadtest.report.windows import Windows, stage_means
+from loadtest.results import RequestResult, ServerSample
+from tests.loadtest.report.made_runs import answered
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.floats(0.0, 1e6))
+def test_windows_are_round_few_and_cover_the_run(duration_s: float) -> None:
+    windows = Windows.of(duration_s)
+    assert 1 <= windows.count <= 48
+    assert windows.count * windows.width_s >= duration_s * (1 - 1e-9)
+    assert f"{windows.width_s:e}"[0] in "125"
+
+
+MOMENTS = st.floats(0, 30)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(MOMENTS, st.floats(0.001, 5), st.floats(0, 0.5), st.integers(1, 40)), max_size=20))
+def test_no_token_is_lost_between_windows(made: list[tuple[float, float, float, int]]) -> None:
+    results = [answered(at_s, first_s, gap_s, tokens) for at_s, first_s, gap_s, tokens in made]
+    windows = Windows.of(40.0)
+    seen = windows.tokens_per_s(results).sum() * windows.width_s
+    assert seen == pytest.approx(sum(each.completion_tokens for each in results))
+
+
+def test_percentiles_are_those_of_the_planned_moments() -> None:
+    results = [answered(0.1, 1.0), answered(0.2, 3.0), answered(2.1, 7.0)]
+    found = Windows(1.0, 3).percentiles(results, lambda each: each.first_token_s)
+    assert found[0.5][0] == 1.0
+    assert found[0.99][0] == 3.0
+    assert np.isnan(found[0.5][1])
+    assert found[0.5][2] == 7.0
+
+
+def test_a_broken_answer_has_its_tokens_where_they_came() -> None:
+    broken = RequestResult("trace", 1.5, first_token_s=0.0, completion_tokens=4, error="x")
+    assert list(Windows(1.0, 3).tokens_per_s([broken])) == [0, 4, 0]
+
+
+def sample(at_s: float, waiting_s: float, requests: float) -> ServerSample:
+    return ServerSample(at_s, at_s, stage_seconds={"waiting": waiting_s}, stage_requests=requests)
+
+
+def test_stages_are_of_the_requests_that_ended_meanwhile() -> None:
+    seen = [sample(0.0, 5.0, 10), sample(0.9, 6.0, 12), sample(1.9, 6.0, 12), sample(2.9, 9.0, 22)]
+    assert list(Windows(1.0, 3).stages(seen)["waiting"]) == [0.5, 0.0, pytest.approx(0.3)]
+    assert stage_means(seen) == {"waiting": pytest.approx(4 / 12)}
+    assert stage_means(seen[:1]) == {}
+    gauge = Windows(1.0, 3).gauge(seen, lambda each: each.waiting)
+    assert list(gauge) == [0.45, 1.9, 2.9]

@@ -1,0 +1,128 @@
+"""Locust itself, in a process of its own, against a server whose delays are known."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.results import RequestResult
+from loadtest.tenants import Tenant, write_tenants
+from loadtest.users.recording import RecordReader
+from tests.fakes.openai_server import TimedApi, timed_api
+
+pytest.importorskip("geventhttpclient", reason="Locust is not installed here")
+LOCUSTFILE = Path(__file__).parents[2] / "loadtest" / "locustfile.py"
+FIRST_TOKEN_S, BETWEEN_TOKENS_S = 0.12, 0.02
+
+
+def locust(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary"]
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+    )
+
+
+@dataclass
+class Ran:
+    api: TimedApi
+    ended: subprocess.CompletedProcess[str]
+    results: list[RequestResult]
+    rows: dict[str, dict[str, Any]]  # of Locust's statistics, by name
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    folder = tmp_path_factory.mktemp("locust")
+    write_tenants(folder / "tenants.json", [Tenant("big", "ik-b", 2, "interactive"), Tenant("small", "ik-s")])
+    api = TimedApi(FIRST_TOKEN_S, BETWEEN_TOKENS_S, lambda number: number % 7 == 3, lambda n: n % 11 == 5)
+    with timed_api(api):
+        ended = locust(
+            *("--host", api.url, "--users", "6", "--spawn-rate", "6", "--run-time", "3s"),
+            *("--stop-timeout", "10s", "--json-file", str(folder / "locust")),
+            *("--results", str(folder / "requests")),
+            *("--kinds", "chat=3,completions,embeddings,conversation", "--think-s", "0.1", "--turns", "2"),
+            *("--answer-tokens", "6", "--longest-tokens", "12", "--tenants", str(folder / "tenants.json")),
+            *("--shared-prefix-tokens", "8"),
+        )
+    reader = RecordReader(folder / "requests")
+    rows = {row["name"]: row for row in json.loads((folder / "locust.json").read_text())}
+    return Ran(api, ended, reader.read(), rows)
+
+
+def test_every_request_that_came_is_a_result(ran: Ran) -> None:
+    assert len(ran.results) == len(ran.api.bodies)
+    assert {each.kind for each in ran.results} == {"chat", "completions", "embeddings", "conversation"}
+
+
+def test_times_of_tokens_are_those_of_the_server(ran: Ran) -> None:
+    firsts = [each.first_token_s for each in ran.results if each.first_token_s is not None]
+    assert firsts
+    assert min(firsts) >= FIRST_TOKEN_S
+    gaps = [gap_s for each in ran.results if each.is_answered for gap_s in each.gaps_s]
+    assert sum(gaps) / len(gaps) >= BETWEEN_TOKENS_S * 0.9
+
+
+def test_statistics_have_tokens_beside_answers(ran: Ran) -> None:
+    chats = [each for each in ran.results if each.kind == "chat"]
+    answered = [each for each in chats if each.is_answered]
+    row = ran.rows["chat: first token"]
+    assert row["num_requests"] == len(answered)
+    assert row["min_response_time"] >= 1000 * FIRST_TOKEN_S
+    tokens = sum(each.completion_tokens - 1 for each in answered)
+    assert ran.rows["chat: between tokens"]["num_requests"] == tokens
+
+
+def test_refusals_are_no_failures_and_broken_streams_are(ran: Ran) -> None:
+    refused = [each for each in ran.results if each.is_refused]
+    failed = [each for each in ran.results if each.has_failed]
+    assert refused
+    assert failed
+    assert {each.error for each in failed} <= {each.error for each in failed if each.status == 200}
+    counted = [row["num_requests"] for name, row in ran.rows.items() if name.endswith(": refused")]
+    assert sum(counted) == len(refused)
+    assert sum(row["num_failures"] for row in ran.rows.values()) == len(failed)
+    assert ran.ended.returncode == 1  # as Locust itself ends when something failed
+
+
+def test_answers_and_failures_are_requests_and_refusals_are_not(ran: Ran) -> None:
+    requests = sum(row["num_requests"] for name, row in ran.rows.items() if ":" not in name)
+    assert requests == sum(not each.is_refused for each in ran.results)
+
+
+def test_tenants_have_their_parts_keys_and_tiers(ran: Ran) -> None:
+    assert {each.tenant for each in ran.results} == {"big", "small"}
+    keys = set(ran.api.keys)
+    assert keys == {"Bearer ik-b", "Bearer ik-s"}
+    tiers = {each.tier for each in ran.results if each.tenant == "big" and each.kind != "embeddings"}
+    assert tiers == {"interactive"}
+
+
+def test_conversations_grow_and_begin_anew(ran: Ran) -> None:
+    sizes = {len(body["messages"]) for body in ran.api.bodies if "messages" in body}
+    assert 4 in sizes  # the instructions, a question, its answer and the next question
+    assert all(size % 2 == 0 for size in sizes)
+
+
+def test_prompts_of_a_tenant_share_their_beginning_and_nothing_more(ran: Ran) -> None:
+    chats = [body["messages"] for body in ran.api.bodies if "messages" in body]
+    questions = [messages[1]["content"] for messages in chats if len(messages) == 2]
+    assert len({messages[0]["content"] for messages in chats}) == 2
+    assert len(set(questions)) == len(questions)
+
+
+def test_a_target_that_is_not_there_ends_it_with_a_reason() -> None:
+    ended = locust("--host", "http://127.0.0.1:9", "--run-time", "5s", "--kinds", "chat")
+    assert ended.returncode == 2
+    assert "http://127.0.0.1:9 cannot be asked" in ended.stderr + ended.stdout
+
+
+def test_what_it_cannot_be_told_is_refused_before_anything_is_sent() -> None:
+    ended = locust("--host", "http://127.0.0.1:9", "--kinds", "chats")
+    assert ended.returncode != 0
+    assert "allowed: chat, completions" in ended.stderr + ended.stdout

@@ -1,0 +1,115 @@
+"""A request's trace, from its client's traceparent through the router to the engine's steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.stack import RunningStack, running_stack
+from tests.fakes.collector import SERVER, Collector, Seen, children, collecting
+from tests.stack.conftest import TinyModels
+from tests.stack.releasing import quick_engine, until
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+STEP_TOKENS = 32
+
+
+@dataclass(frozen=True)
+class TracedStack:
+    stack: RunningStack
+    collector: Collector
+
+
+@pytest.fixture(scope="module")
+def traced(tiny_models: TinyModels, data_dir: Path) -> Iterator[TracedStack]:
+    engine = {**quick_engine(), "inflight_max_step_tokens": str(STEP_TOKENS), "inflight_max_batch_size": "8"}
+    with collecting() as collector:
+        settings = {"otlp_endpoint": collector.url, "trace_percent": 0}
+        model = str(tiny_models.usual)
+        with running_stack(engine, model, data_dir, settings, embeddings=False) as stack:
+            yield TracedStack(stack, collector)
+
+
+def ask(traced: TracedStack, words: int, max_tokens: int, **headers: str) -> float:
+    """How long it took, in seconds."""
+    body = {
+        "model": traced.stack.model,
+        "prompt": " ".join(["word"] * words),
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    began_s = time.monotonic()
+    answer = httpx.post(
+        f"{traced.stack.url}/v1/completions", json=body, headers=headers, timeout=60, trust_env=False
+    )
+    assert answer.status_code == 200, answer.text
+    return time.monotonic() - began_s
+
+
+def is_within(inner: Seen, outer: Seen, slack_ns: int = 2000) -> bool:
+    """Moments are floats of seconds on their way."""
+    return outer.start_ns - slack_ns <= inner.start_ns and inner.end_ns <= outer.end_ns + slack_ns
+
+
+def steps_in(spans: list[Seen]) -> int:
+    return sum(span.attributes.get("inflight.step.count", 0) for span in spans)
+
+
+def test_one_trace_has_the_request_its_stages_and_the_engines_steps(traced: TracedStack) -> None:
+    ask(traced, 10, 3)  # one without a traceparent, of which no one is traced here
+    took_s = ask(traced, 100, 20, traceparent=f"00-{TRACE}-{SPAN}-01")
+    collector = traced.collector
+    until(lambda: steps_in(collector.spans) >= 4 + 19, "the spans did not come", 20)
+    spans = list(collector.spans)
+    assert {span.trace_id for span in spans} == {TRACE}
+
+    (request,) = [span for span in spans if span.kind == SERVER]
+    assert request.parent_id == SPAN
+    assert request.took_ns / 1e9 <= took_s
+    prompt_tokens = request.attributes["gen_ai.usage.input_tokens"]
+    assert request.attributes["gen_ai.usage.output_tokens"] == 20
+    assert prompt_tokens > 3 * STEP_TOKENS
+
+    stages = {span.name: span for span in children(spans, request)}
+    assert set(stages) == {
+        "admission",
+        "queue",
+        "preprocessing",
+        "engine_queue",
+        "prefill",
+        "decode",
+        "postprocessing",
+        "send",
+    }
+    assert sum(stage.took_ns for stage in stages.values()) == pytest.approx(request.took_ns, abs=20_000)
+    assert all(is_within(stage, request) for stage in stages.values())
+
+    of_prompt, of_answer = children(spans, stages["prefill"]), children(spans, stages["decode"])
+    assert all(is_within(step, stages["prefill"]) for step in of_prompt)
+    assert all(is_within(step, stages["decode"]) for step in of_answer)
+    assert {step.name for step in (*of_prompt, *of_answer)} == {"engine step"}
+    computed = prompt_tokens - request.attributes["inflight.cached_tokens"]
+    assert sum(step.attributes["inflight.step.tokens"] for step in of_prompt) == computed
+    assert max(step.attributes["inflight.step.tokens"] for step in of_prompt) == STEP_TOKENS
+    assert sum(step.attributes["inflight.step.count"] for step in of_answer) == 19, (
+        "the first was the prompt's"
+    )
+
+
+def test_what_became_of_the_spans_is_in_the_metrics(traced: TracedStack) -> None:
+    def told() -> dict[str, float]:
+        lines = httpx.get(f"{traced.stack.url}/metrics", trust_env=False).text.splitlines()
+        found = [line.rsplit(" ", 1) for line in lines if line.startswith("inflight_spans_")]
+        return {name: float(value) for name, value in found}
+
+    ask(traced, 5, 2, traceparent=f"00-{TRACE}-{SPAN}-01")
+    sent = "inflight_spans_sent_total"
+    until(lambda: 0 < told()[sent] == len(traced.collector.spans), "the spans were not counted", 20)
+    assert told()['inflight_spans_dropped_total{reason="queue_full"}'] == 0
+    assert told()['inflight_spans_dropped_total{reason="export_failed"}'] == 0
