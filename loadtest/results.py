@@ -32,6 +32,7 @@ class RequestResult:
     request_id: str = ""
     attempt: int = 0  # of one request that was refused and asked again
     asked_tokens: int = 0  # what the answer was to have, 0 where its length was left to the model
+    cached_tokens: int = 0  # of the prompt, that the server had computed before
     pieces: int = 0
     longest_gap_s: float = 0.0  # between two pieces, however many tokens came with the second
     text: str = ""  # where somebody asked for it; not stored

@@ -153,11 +153,13 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Mapping[str, object
 
 
 def _requests(rows: Iterable[Mapping[str, object]], path: Path) -> Iterator[TracedRequest]:
-    columns: dict[str, str] = {}
+    columns: dict[tuple[str, ...], dict[str, str]] = {}  # lines of JSON need not be alike
     for number, row in enumerate(rows, 1):
-        columns = columns or _columns_of(row, path)
+        names = tuple(row)
+        if names not in columns:
+            columns[names] = _columns_of(row, path)
         try:
-            yield _request(row, columns)
+            yield _request(row, columns[names])
         except (TypeError, ValueError, KeyError) as error:
             raise TraceError(f"{path}, request {number}: {error}") from None
 

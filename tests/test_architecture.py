@@ -96,6 +96,7 @@ DECISIONS = (
     "router/tenancy/ledger.py",
     "router/tenancy/limits.py",
     "router/tenancy/rbac.py",
+    "router/tracing/context.py",
     "router/tuning/ladder.py",
     "router/tuning/linger.py",
     "router/tuning/statistics.py",
@@ -115,6 +116,7 @@ HEAVY = {
     "torch": ("python_backend/engine/cuda",),
     "triton": ("python_backend/engine/cuda",),
     "numba": ("python_backend/engine/native",),
+    "opentelemetry": ("router/tracing",),
 }
 PRODUCT = ("client", "ensembles", "launcher", "loadtest", "model_repository", "python_backend", "router")
 NO_EFFECTS = {"time", "threading", "socket", "asyncio", "subprocess", "multiprocessing", "os", "random"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.cog.builder import Builder
@@ -17,6 +18,8 @@ TAG = "inflight"
 DATASOURCE_UID = "inflight-prometheus"
 # Where the files of deploy/grafana are in Grafana's container.
 DASHBOARDS_PATH = "/etc/grafana/dashboards"
+# What queries of a panel are called in Grafana.
+_REF_IDS = "ABCDEFGH"
 _SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 DATASOURCES = f"""\
@@ -131,11 +134,18 @@ def _number(panel: Panel, number: int) -> stat.Panel:
 
 
 def _table(panel: Panel, number: int) -> table.Panel:
-    made = table.Panel()
+    made = table.Panel().show_header(True)
     _describe(made, panel, number)
     for name, query in _named(panel):
         made.with_target(query.ref_id(name).instant().format(prometheus_models.PromQueryFormat.TABLE))
+    # One row for each set of labels; the columns of values are called after what the legends say beside them.
+    columns = {
+        f"Value #{name}": re.sub(r"\{\{\w+\}\}", "", query.legend).strip()
+        for name, query in zip(_REF_IDS, panel.queries, strict=False)
+    }
     made.with_transformation(models.DataTransformerConfig(id_val="merge", options={}))
+    shown = {"excludeByName": {"Time": True}, "renameByName": columns}
+    made.with_transformation(models.DataTransformerConfig(id_val="organize", options=shown))
     return made
 
 
@@ -153,10 +163,9 @@ def _describe(made: timeseries.Panel | stat.Panel | table.Panel, panel: Panel, n
 
 
 def _named(panel: Panel) -> list[tuple[str, prometheus.Dataquery]]:
-    """Queries are called A, B, C in Grafana."""
     return [
-        (chr(ord("A") + index), prometheus.Dataquery().expr(each.expr).legend_format(each.legend))
-        for index, each in enumerate(panel.queries)
+        (name, prometheus.Dataquery().expr(each.expr).legend_format(each.legend))
+        for name, each in zip(_REF_IDS, panel.queries, strict=False)
     ]
 
 

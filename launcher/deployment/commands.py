@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from launcher.runtime import HOME_VARIABLE
 from launcher.settings import StackSettings
 
 DEFAULTS = StackSettings()
@@ -57,7 +58,7 @@ def triton(
     triton_home: Annotated[
         Path | None,
         typer.Option(
-            envvar="INFLIGHT_TRITON_HOME",
+            envvar=HOME_VARIABLE,
             show_envvar=False,
             help="An installed Triton: /opt/tritonserver in NVIDIA's images. "
             "[default: INFLIGHT_TRITON_HOME of the environment, or else PyPI's]",

@@ -12,6 +12,8 @@ from launcher.processes import ChildProcess
 
 # Enough for what is shown of a start that failed; the container's log has the rest.
 KEPT_LINES = 5000
+# What one says right before its end is still on the way; what it left behind may hold the line open.
+LAST_WORDS_S = 1.0
 
 
 class EchoedProcess(ChildProcess):
@@ -20,7 +22,8 @@ class EchoedProcess(ChildProcess):
     def start(self) -> None:
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         process = self._spawn(subprocess.PIPE)
-        threading.Thread(target=self._echo, args=(process, self._lines), daemon=True).start()
+        self._listener = threading.Thread(target=self._echo, args=(process, self._lines), daemon=True)
+        self._listener.start()
 
     @staticmethod
     def _echo(process: subprocess.Popen[bytes], lines: deque[str]) -> None:
@@ -38,4 +41,6 @@ class EchoedProcess(ChildProcess):
         return "what it said is above"
 
     def log_lines(self) -> list[str]:
+        if not self.running:
+            self._listener.join(LAST_WORDS_S)
         return list(self._lines)

@@ -84,7 +84,7 @@ def judge_answer(answer: Answered) -> Finding:
 
 def judge_triton(url: str, problem: str) -> Finding:
     if problem:
-        return failure("Triton", problem, "look into triton.log of the run")
+        return warning("Triton", problem, "it may be starting; else look into triton.log of its run")
     return fine("Triton", f"shows its metrics at {url}")
 
 

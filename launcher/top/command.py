@@ -52,7 +52,7 @@ def top(
     try:
         with closing(RouterLook(url, key)) as router:
             tritons = triton_metrics or (local_tritons() if is_local(url) else [])
-            watch = Watch(router, tritons)
+            watch = Watch(router, tritons, bool(triton_metrics))
             watch.look()
             if once or as_json or not sys.stdout.isatty():
                 time.sleep(PERIOD_S)
@@ -68,14 +68,18 @@ def top(
 class Watch:
     """The last looks at one router and its Tritons."""
 
-    def __init__(self, router: RouterLook, tritons: list[str]) -> None:
+    def __init__(self, router: RouterLook, tritons: list[str], are_tritons_named: bool) -> None:
         self._router = router
         self._tritons = tritons
+        self._are_tritons_named = are_tritons_named
         self._looks: deque[tuple[Scrape, Scrape | None]] = deque(maxlen=_LOOKS + 1)
         self._is_ready: bool | None = None
 
     def look(self) -> None:
-        """Raises NotSeen where the router does not answer; a Triton that does not is left out."""
+        """Raises NotSeen where the router does not answer.
+
+        A Triton that does not is left out; one that was named must have answered once.
+        """
         from launcher.top.looking import NotSeen, triton_metrics
         from launcher.top.scrape import Scrape
 
@@ -86,7 +90,7 @@ class Watch:
             try:
                 page = triton_metrics(url)
             except NotSeen:
-                if not self._looks:
+                if self._are_tritons_named and not self._looks:
                     raise
                 continue
             for name, found in page.samples.items():

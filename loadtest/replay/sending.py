@@ -201,6 +201,9 @@ class _Reading:
                 self._result.completion_tokens = completion
                 if isinstance(prompt := rest.get("prompt_tokens"), int):
                     self._result.prompt_tokens = prompt
+        match event:
+            case {"usage": {"prompt_tokens_details": {"cached_tokens": int(cached)}}}:
+                self._result.cached_tokens = cached
         return True
 
     def close(self) -> None:

@@ -62,6 +62,7 @@ class Figures:
     left: int
     refusals: int
     prompt_tokens: int
+    cached_tokens: int
     completion_tokens: int
     good_tokens: int
     first_token_s: Spread
@@ -117,6 +118,7 @@ def figures_of(results: Sequence[RequestResult], slo: Mapping[str, Slo], duratio
         left=sum(each.has_left for each in results),
         refusals=sum(each.is_refused for each in results),
         prompt_tokens=sum(each.prompt_tokens for each in answered),
+        cached_tokens=sum(each.cached_tokens for each in answered),
         completion_tokens=sum(each.completion_tokens for each in results),
         good_tokens=sum(each.completion_tokens for each in good),
         first_token_s=Spread.of(each.first_token_s for each in results),

@@ -47,6 +47,9 @@ def _summary(run: LoadRun, whole: Figures) -> list[str]:
     is_kept, text = verdict_of(run, whole)
     kind = {True: " kept", False: " missed", None: ""}[is_kept]
     what = f"{run.began_at} · {rate(run.duration_s)} s · {count(whole.offered)} requests"
+    if whole.cached_tokens:
+        share = whole.cached_tokens / max(1, whole.prompt_tokens)
+        what += f" · {percent(share)} of the prompts' tokens were in the prefix cache"
     return [
         f"<header><h1>Load test: {escape(run.name)}</h1>",
         f'<p class="muted">{escape(what)}</p></header>',

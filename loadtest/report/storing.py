@@ -22,7 +22,7 @@ VERSION = 1
 FILE_NAME = "results.json"
 _WORDS = ("kind", "tenant", "tier", "model", "release", "error")
 _NUMBERS = ("at_s", "status", "sent_s", "first_token_s", "ended_s", "prompt_tokens", "completion_tokens")
-_MORE_NUMBERS = ("retry_after_s", "attempt", "asked_tokens", "pieces", "longest_gap_s")
+_MORE_NUMBERS = ("retry_after_s", "attempt", "asked_tokens", "cached_tokens", "pieces", "longest_gap_s")
 COLUMNS = (*_WORDS, *_NUMBERS, *_MORE_NUMBERS, "request_id", "between_tokens_s", "gap_bins")
 _DECIMALS = 5
 # Bins for a factor of e: 5 % wide, and 14 % in runs so large that the file would be too.

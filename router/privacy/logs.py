@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Literal, Protocol, TextIO, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 import msgspec
 
@@ -26,7 +26,6 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 OWN_WORDS = {"own_words": True}
 
 
-@runtime_checkable
 class Fields(Protocol):
     """What has more for programs than its words: the one argument of a line, or who speaks."""
 
@@ -83,7 +82,7 @@ class JsonFormatter(RedactingFormatter):
             "logger": record.name,
         }
         told = record.args[0] if isinstance(record.args, tuple) and record.args else None
-        if isinstance(told, Fields):
+        if hasattr(told, "log_fields"):  # to ask whether it is one of Fields takes longer than all the rest
             fields |= {"message": "request", **told.log_fields()}
         else:
             message = record.getMessage()

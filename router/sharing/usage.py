@@ -55,30 +55,28 @@ class Others:
 
     def __init__(self) -> None:
         self._said: Mapping[str, Mapping[str, Used]] = {}
-        self._of: dict[str, Elsewhere] = {}
+        self.running: dict[str, int] = {}  # by subject, where there is any
 
     def hear(self, said: Mapping[str, Mapping[str, Used]]) -> list[Charge]:
         """All that others say now, by router and subject; who is not among them has left."""
-        charges = [
-            charge
-            for router, now in said.items()
-            for charge in _charges(self._said.get(router), now)
-            if any((charge.requests, charge.tokens, charge.requests_lacking, charge.tokens_lacking))
-        ]
+        charges = [charge for router, now in said.items() for charge in _charges(self._said.get(router), now)]
         self._said = said
-        self._of = {}
+        self.running = {}
         for now in said.values():
             for subject, used in now.items():
-                before = self._of.get(subject, NOTHING)
-                self._of[subject] = Elsewhere(
-                    max(before.requests_lacking, used.requests_lacking),
-                    max(before.tokens_lacking, used.tokens_lacking),
-                    before.running + used.running,
-                )
+                if used.running:
+                    self.running[subject] = self.running.get(subject, 0) + used.running
         return charges
 
     def of(self, subject: str) -> Elsewhere:
-        return self._of.get(subject, NOTHING)
+        found = [used for now in self._said.values() if (used := now.get(subject)) is not None]
+        if not found:
+            return NOTHING
+        return Elsewhere(
+            max(used.requests_lacking for used in found),
+            max(used.tokens_lacking for used in found),
+            self.running.get(subject, 0),
+        )
 
     @property
     def count(self) -> int:
@@ -88,10 +86,10 @@ class Others:
 def _charges(before: Mapping[str, Used] | None, now: Mapping[str, Used]) -> Iterator[Charge]:
     for subject, used in now.items():
         if before is None:
-            yield Charge(subject, requests_lacking=used.requests_lacking, tokens_lacking=used.tokens_lacking)
+            yield Charge(subject, 0, 0, used.requests_lacking, used.tokens_lacking)
             continue
         last = before.get(subject)
         if last is None or last.generation != used.generation:
             yield Charge(subject, used.requests, used.tokens)
-        else:
+        elif last.requests != used.requests or last.tokens != used.tokens:
             yield Charge(subject, used.requests - last.requests, used.tokens - last.tokens)

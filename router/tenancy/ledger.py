@@ -107,8 +107,9 @@ class Ledger:
         for charge in charges:
             if (gate := self._gates.get(charge.subject)) is not None:
                 gate.charge(charge, now_ns)
+        running = {} if others is None else others.running
         for gate in self._gates.values():
-            gate.elsewhere = 0 if others is None else others.of(gate.subject).running
+            gate.elsewhere = running.get(gate.subject, 0)
 
     def __len__(self) -> int:
         return len(self._gates)

@@ -113,11 +113,13 @@ class Gate:
     """All limits of one subject, an organisation or a key.
 
     What it has ever taken is for other routers with one for the same subject; `elsewhere` is what runs there.
+    `is_limited` is by something that they take of too.
     """
 
     __slots__ = (
         "allowance",
         "elsewhere",
+        "is_limited",
         "limits",
         "made_ns",
         "requests",
@@ -142,6 +144,8 @@ class Gate:
         self.limits = limits
         self.requests = _bucket(self.requests, limits.requests_per_min, limits.request_burst, now_ns)
         self.tokens = _bucket(self.tokens, limits.tokens_per_min, limits.token_burst, now_ns)
+        most = limits.concurrent_requests
+        self.is_limited = not (self.requests is None and self.tokens is None and most is None)
         if limits.monthly_budget is None or not limits.budget_is_hard:
             self.allowance = None
         elif self.allowance is None:
@@ -183,16 +187,6 @@ class Gate:
             self.requests.take(-requests_back)
         if self.tokens is not None and tokens_back:
             self.tokens.take(-tokens_back)
-
-    @property
-    def is_limited(self) -> bool:
-        """By what other routers take too."""
-        limits = self.limits
-        return not (
-            limits.requests_per_min is None
-            and limits.tokens_per_min is None
-            and limits.concurrent_requests is None
-        )
 
     def used(self, now_ns: int) -> Used:
         return Used(

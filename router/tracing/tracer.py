@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from router.record import Record
     from router.tracing.spans import Span
+
+log = logging.getLogger(__name__)
 
 RPC_SERVICE = "inference.GRPCInferenceService"
 _HEADERS = ("traceparent", "tracestate")
@@ -71,6 +74,9 @@ class Tracer:
 
     def end(self, trace: Trace, record: Record, status: int) -> None:
         """Once, when the request is over; `status` is HTTP's, or what it would be."""
-        epoch_ns = time.time_ns() - time.monotonic_ns()
-        spans = spans_of(trace, record, status, time.monotonic(), self._outlet.new_span_id)
-        self._outlet.put(trace, spans, epoch_ns)
+        try:
+            epoch_ns = time.time_ns() - time.monotonic_ns()
+            spans = spans_of(trace, record, status, time.monotonic(), self._outlet.new_span_id)
+            self._outlet.put(trace, spans, epoch_ns)
+        except Exception:  # the request is answered, whatever becomes of its trace
+            log.exception("%s could not be traced", record.request_id)

@@ -67,6 +67,7 @@ class CompletionsServer:
                 request.transport.abort()
                 return response
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
+        usage |= {"prompt_tokens_details": {"cached_tokens": 2}}
         await _say(response, {"choices": [], "usage": usage})
         await response.write(b"data: [DONE]\n\n")
         return response

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from loadtest.tenants import Tenant, write_tenants
 from loadtest.users.recording import RecordReader
 from tests.fakes.openai_server import TimedApi, timed_api
 
-pytest.importorskip("geventhttpclient", reason="Locust is not installed here")
+# Not by importing it: it would make sockets and threads of all tests gevent's.
+pytestmark = pytest.mark.skipif(find_spec("locust") is None, reason="Locust is not installed here")
 LOCUSTFILE = Path(__file__).parents[2] / "loadtest" / "locustfile.py"
 FIRST_TOKEN_S, BETWEEN_TOKENS_S = 0.12, 0.02
 
@@ -56,7 +58,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 def test_every_request_that_came_is_a_result(ran: Ran) -> None:
-    assert len(ran.results) == len(ran.api.bodies)
+    ended = [each for each in ran.results if not each.has_left]
+    assert len(ended) <= len(ran.api.bodies) <= len(ran.results)
     assert {each.kind for each in ran.results} == {"chat", "completions", "embeddings", "conversation"}
 
 
@@ -92,7 +95,7 @@ def test_refusals_are_no_failures_and_broken_streams_are(ran: Ran) -> None:
 
 def test_answers_and_failures_are_requests_and_refusals_are_not(ran: Ran) -> None:
     requests = sum(row["num_requests"] for name, row in ran.rows.items() if ":" not in name)
-    assert requests == sum(not each.is_refused for each in ran.results)
+    assert requests == sum(each.is_answered or each.has_failed for each in ran.results)
 
 
 def test_tenants_have_their_parts_keys_and_tiers(ran: Ran) -> None:

@@ -49,8 +49,9 @@ def test_known_formats_give_the_same_requests(tmp_path: Path, name: str, text: s
 
 def test_hashes_of_blocks_are_read_where_they_are_told(tmp_path: Path) -> None:
     row = '{"timestamp": 0, "input_length": 700, "output_length": 3, "hash_ids": %s}\n'
-    trace = read_trace(written(tmp_path, "mooncake.jsonl", row % "[7, 9]" + row % "null"))
-    assert [each.blocks for each in trace.requests] == [(7, 9), ()]
+    without = '{"timestamp": 0, "input_length": 700, "output_length": 3}\n'
+    trace = read_trace(written(tmp_path, "mooncake.jsonl", without + row % "[7, 9]" + row % "null"))
+    assert [each.blocks for each in trace.requests] == [(), (7, 9), ()]
     with pytest.raises(TraceError, match="request 1: hash_ids is 'x'; expected a list of whole numbers"):
         read_trace(written(tmp_path, "odd.jsonl", row % '"x"'))
 

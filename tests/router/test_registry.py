@@ -125,6 +125,8 @@ async def test_one_model_is_shown_by_its_pin_and_the_list_has_each_model_once(ro
     serve_two(router)
     shown = await router.http.get(f"/v1/models/{MODEL}@2")
     assert (shown.status_code, shown.json()["id"]) == (200, MODEL)
+    assert shown.json()["max_model_len"] > 0
+    assert "max_model_len" not in (await router.http.get(f"/v1/models/{EMBEDDER}")).json()
     assert (await router.http.get(f"/v1/models/{MODEL}@3")).status_code == 404
     listed = [model["id"] for model in (await router.http.get("/v1/models")).json()["data"]]
     assert len(set(listed)) == len(listed)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from loadtest.results import LoadRun, RequestResult
 if TYPE_CHECKING:
     from benchmarks.stack import RunningStack
 
+pytestmark = pytest.mark.skipif(find_spec("locust") is None, reason="Locust is not installed here")
 KINDS = {"chat": 2, "completions": 1, "embeddings": 1, "triton": 2, "conversation": 1}
 OF_TOKENS = KINDS.keys() - {"embeddings"}
 

@@ -41,10 +41,9 @@ def test_all_that_is_shown_is_documented_with_its_labels(pages: tuple[str, str])
     assert not shown[0].keys() & shown[1].keys(), "a name tells which port it is of"
 
 
-def test_those_of_triton_that_are_documented_are_there(pages: tuple[str, str], device: str) -> None:
+def test_those_of_triton_that_are_documented_are_there(pages: tuple[str, str]) -> None:
     shown = exposed(pages[1])
-    left_out = ("nv_gpu_",) if device == "cpu" else ()
-    names = {each for each in documented() if each.startswith("nv_") and not each.startswith(left_out)}
+    names = {each for each in documented() if each.startswith("nv_") and not each.startswith("nv_gpu_")}
     names -= {"nv_trt_llm_v1_metrics"}  # in place of another, where batches do not change
     assert names - shown.keys() == set()
     assert {name: documented()[name] for name in names} == {name: shown[name] for name in names}

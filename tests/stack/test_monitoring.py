@@ -74,21 +74,16 @@ class Prometheus:
 @pytest.fixture(scope="module")
 def asked(stack: RunningStack) -> Iterator[RunningStack]:
     """A stack with an objective that nothing misses, and a little traffic."""
+    question = {"model": stack.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
     with httpx.Client(base_url=stack.url, timeout=60) as http:
         objective = f"/admin/objectives/{stack.model}/standard"
         http.put(objective, json=OBJECTIVE).raise_for_status()
         try:
-            ask(http, stack.model)
+            http.post("/v1/chat/completions", json={**question, "stream": True}).raise_for_status()
+            http.post("/v1/embeddings", json={"model": "all-minilm-l6-v2", "input": "a"}).raise_for_status()
             yield stack
         finally:
             http.delete(objective).raise_for_status()
-
-
-def ask(http: httpx.Client, model: str) -> None:
-    question = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-    for _ in range(2):
-        http.post("/v1/chat/completions", json={**question, "stream": True}).raise_for_status()
-    http.post("/v1/embeddings", json={"model": "all-minilm-l6-v2", "input": "a"}).raise_for_status()
 
 
 def exposed(url: str) -> set[str]:
@@ -109,7 +104,7 @@ def running_prometheus(folder: Path, stack: RunningStack) -> Iterator[Prometheus
     address = stack.triton_metrics_url.removeprefix("http://").removesuffix("/metrics")
     triton["static_configs"] = [{"targets": [address]}]
     itself["static_configs"] = [{"targets": [f"127.0.0.1:{port}"]}]
-    config["global"] = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
+    config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     (folder / "rules.yml").write_text(rendered((*recordings.GROUPS, *alerts.GROUPS), ""))
     command = [str(debian_program("prometheus", "prometheus")), f"--config.file={folder}/prometheus.yml"]
@@ -148,13 +143,11 @@ def test_every_metric_that_dashboards_and_rules_name_is_there(asked: RunningStac
 
 
 def test_prometheus_has_an_answer_to_every_panel(asked: RunningStack, tmp_path: Path) -> None:
-    with running_prometheus(tmp_path, asked) as prometheus, httpx.Client(base_url=asked.url) as http:
-        read = "min(count_over_time(up[1m])) >= 3 and count(count_over_time(up[1m])) == 3"
-        until(lambda: bool(prometheus.ask(read)), "the stack is not read", 20)
-        ask(http, asked.model)
+    with running_prometheus(tmp_path, asked) as prometheus:
+        read_twice = "count(sum_over_time(up[1m]) >= 2) == 3"  # router, Triton and itself
+        until(lambda: bool(prometheus.ask(read_twice)), "the stack is not read", 30)
         last_recorded = recordings.GROUPS[-1].rules[0].name
         until(lambda: bool(prometheus.ask(last_recorded)), "nothing is recorded", 20)
-        assert not prometheus.ask("up == 0")
         for board in BOARDS:
             for panel in board.panels:
                 answers = [prometheus.ask(query.expr) for query in panel.queries]

@@ -136,6 +136,11 @@ def test_the_learned_cost_foretells_the_steps_that_the_engine_takes(learned: Ser
     labels = {"model": learned.model}
     assert learned.metric("inflight_forecasts_covered_total", **labels) > 0
     assert learned.metric("inflight_forecasts_total", **labels) > 0
+    judged, missed = (
+        learned.metric(f"inflight_objective_{name}_total", metric="first_token", **labels)
+        for name in ("judged", "missed")
+    )
+    assert 0 <= missed < judged
     assert learned.metric("inflight_replica_step_cost_error_ratio", **labels) < 0.25
     assert learned.metric("inflight_replica_step_cost_frozen", **labels) == 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -34,6 +33,10 @@ class Told:
     error: Exception | None = None
 
 
+class Unreadable(Exception):
+    """What it told of one sequence is not as it was published."""
+
+
 class Conversation:
     """Every `ask` is followed by news up to the last, or by an error; an abort only hastens the end."""
 
@@ -43,9 +46,9 @@ class Conversation:
         self._stats_period_s = stats_period_s
         self._told: SimpleQueue[Told] = SimpleQueue()
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself would let go of them
+        self._listens = False
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="tensorrt-llm", daemon=True).start()
-        self._statistics: Future[None] = asyncio.run_coroutine_threadsafe(self._hear_statistics(), self._loop)
 
     def ask(self, arguments: dict[str, Any]) -> Asked:
         asked = Asked(arguments)
@@ -68,6 +71,9 @@ class Conversation:
     # -- in the loop's thread -------------------------------------------------------------------------
 
     def _begin(self, asked: Asked) -> None:
+        if not self._listens:  # before it was asked something it has nothing to tell
+            self._listens = True
+            self._tasks.add(self._loop.create_task(self._hear_statistics()))
         task = self._loop.create_task(self._follow(asked))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -85,14 +91,16 @@ class Conversation:
         try:
             asked.result = self._llm.generate_async(**asked.arguments)
             async for _ in asked.result:
-                news = reader.read(asked.result)
+                news = _read(reader, asked.result)
                 is_over = news.is_last
                 self._told.put(Told(asked, news))
             if not is_over:
-                news = reader.read(asked.result)
+                news = _read(reader, asked.result)
                 news.is_last = True
                 self._told.put(Told(asked, news))
         except Exception as error:
+            if isinstance(error, Unreadable):
+                self._abort(asked)
             self._told.put(Told(asked, News(is_last=True), error))
 
     async def _hear_statistics(self) -> None:
@@ -104,3 +112,11 @@ class Conversation:
             except Exception as error:  # gauges alone depend on it
                 _log.debug("TensorRT-LLM told nothing of its iterations: %s", error)
             await asyncio.sleep(self._stats_period_s)
+
+
+def _read(reader: Reader, result: Any) -> News:
+    try:
+        return reader.read(result)
+    except Exception as error:
+        _log.exception("what TensorRT-LLM told could not be read")
+        raise Unreadable(f"what it told could not be read: {type(error).__name__}: {error}") from error

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
 LogProbRow = list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class LlmPerf:
+    """Times are of the system's steady clock, as ours are."""
+
+    first_scheduled_ns: int
+    first_token_ns: int
+    last_token_ns: int
+    new_blocks: int
+    reused_blocks: int
 
 
 @dataclass(slots=True)
@@ -24,7 +36,7 @@ class News:
     is_last: bool = False
     prompt_logits: np.ndarray[Any, Any] | None = None
     generation_logits: np.ndarray[Any, Any] | None = None
-    perf: Any = None
+    perf: LlmPerf | None = None
     cached_tokens: int = 0
 
 
@@ -49,7 +61,7 @@ class Reader:
         if news.is_last:
             news.prompt_logits = as_rows(result.context_logits)
             news.generation_logits = as_rows(output.generation_logits)
-            news.perf = output.request_perf_metrics
+            news.perf = read_perf(output.request_perf_metrics)
             news.cached_tokens = getattr(result, "cached_tokens", 0) or 0
         return news
 
@@ -63,6 +75,25 @@ def log_prob_row(token_id: int, given: Any) -> LogProbRow:
     )
     own = next((found for each, found in by_likelihood if each == token_id), float("-inf"))
     return [(token_id, own), *by_likelihood]
+
+
+def read_perf(told: Any) -> LlmPerf | None:
+    """None where it tells nothing, or not as it was published: our own clocks hold then."""
+    try:
+        times, blocks = told.timing_metrics, told.kv_cache_metrics
+        return LlmPerf(
+            _ns(times.first_scheduled_time),
+            _ns(times.first_token_time),
+            _ns(times.last_token_time),
+            blocks.num_new_allocated_blocks,
+            blocks.num_reused_blocks,
+        )
+    except AttributeError:
+        return None
+
+
+def _ns(time: timedelta) -> int:
+    return round(time.total_seconds() * 1e9)
 
 
 def as_rows(tensor: Any) -> np.ndarray[Any, Any] | None:

@@ -23,7 +23,7 @@ from python_backend.engine.llm.asking import (
     retention_config,
     sampling_arguments,
 )
-from python_backend.engine.llm.conversation import Asked, Conversation, Told
+from python_backend.engine.llm.conversation import Asked, Conversation, Told, Unreadable
 from python_backend.engine.llm.merging import merged
 from python_backend.engine.llm.telling import missing_logits, take_news
 from python_backend.engine.memory import resident_bytes
@@ -162,7 +162,7 @@ class LlmRuntime:
             context=now.context if running else 0,
             waiting=len(self._waiting),
             paused=now.paused if running else 0,
-            used_blocks=now.used_blocks if running or self._aborted or self._is_settling else 0,
+            used_blocks=self._used_blocks,
             total_blocks=now.total_blocks or self._facts.total_blocks,
             context_tokens=now.context_tokens if running else 0,
             reused_blocks=now.reused_blocks,
@@ -174,6 +174,12 @@ class LlmRuntime:
             pinned_memory_bytes=now.pinned_bytes,
             busy_ns=now.busy_ns,
         )
+
+    @property
+    def _used_blocks(self) -> int:
+        """What it told last may be older than who runs now, each of whom holds one at least."""
+        held = len(self._running) + len(self._aborted) + self._is_settling
+        return max(held, self._conversation.iterations.used_blocks) if held else 0
 
     def _start_waiting(self) -> None:
         while self._waiting and len(self._running) + len(self._aborted) < self._max_batch_size:
@@ -226,7 +232,13 @@ class LlmRuntime:
         if missing is not None:
             self._end(sequence, FinishReason.ERROR, missing.to_text())
             return
-        event = take_news(sequence, told.news, time.monotonic_ns())
+        try:
+            event = take_news(sequence, told.news, time.monotonic_ns())
+        except Exception as error:
+            _log.exception("what sequence %d was given could not be taken", sequence.key)
+            sequence.finish_reason = None
+            self._fail(sequence, Unreadable(str(error)))
+            return
         if event is not None:
             self._events.append(event)
         if sequence.finish_reason is not None:
@@ -236,7 +248,7 @@ class LlmRuntime:
         """An error of its own request ends a sequence; any other, TensorRT-LLM."""
         if isinstance(error, ValueError):
             failure = InflightError(ErrorKind.INVALID_REQUEST, f"TensorRT-LLM refuses it: {error}")
-        elif isinstance(error, (self._llmapi.RequestError, TypeError)):
+        elif isinstance(error, (self._llmapi.RequestError, TypeError, Unreadable)):
             failure = InflightError(ErrorKind.ENGINE_FAILED, f"TensorRT-LLM could not answer: {error}")
         else:
             raise EngineBroken(f"TensorRT-LLM broke: {type(error).__name__}: {error}") from error

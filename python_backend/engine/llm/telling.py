@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -115,17 +114,11 @@ def _bytes(rows: np.ndarray[Any, Any] | None, count: int | None = None) -> bytes
 
 
 def _take_perf(sequence: Sequence, news: News) -> None:
-    """Its clock is the system's steady one, as ours is; without a word from it our own times hold."""
     sequence.cached_tokens = news.cached_tokens or sequence.cached_tokens
     if news.perf is None:
         return
-    times, blocks = news.perf.timing_metrics, news.perf.kv_cache_metrics
-    sequence.first_scheduled_ns = _ns(times.first_scheduled_time) or sequence.first_scheduled_ns
-    sequence.first_token_ns = _ns(times.first_token_time) or sequence.first_token_ns
-    sequence.last_token_ns = _ns(times.last_token_time) or sequence.last_token_ns
-    sequence.table.new_blocks = blocks.num_new_allocated_blocks
-    sequence.table.reused_blocks = blocks.num_reused_blocks
-
-
-def _ns(time: timedelta) -> int:
-    return round(time.total_seconds() * 1e9)
+    sequence.first_scheduled_ns = news.perf.first_scheduled_ns or sequence.first_scheduled_ns
+    sequence.first_token_ns = news.perf.first_token_ns or sequence.first_token_ns
+    sequence.last_token_ns = news.perf.last_token_ns or sequence.last_token_ns
+    sequence.table.new_blocks = news.perf.new_blocks
+    sequence.table.reused_blocks = news.perf.reused_blocks

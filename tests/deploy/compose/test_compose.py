@@ -14,6 +14,9 @@ import pytest
 import typer.main
 import yaml
 
+from launcher.processes import LINGER_S
+from launcher.router_process import longest_stop_s
+from launcher.triton_services import UNLOAD_TIMEOUT_S
 from tests.deploy.compose.reading import (
     EXAMPLE,
     FILE,
@@ -213,3 +216,12 @@ def test_both_tritons_are_started_alike_but_for_the_images_own() -> None:
         "--triton-home=/opt/tritonserver",
     ]
     assert SERVICES["triton"]["healthcheck"] == SERVICES["triton-cpu"]["healthcheck"]
+
+
+def test_containers_are_given_the_time_that_a_proper_end_may_take() -> None:
+    def grace_s(name: str) -> int:
+        return int(SERVICES[name]["stop_grace_period"].removesuffix("s"))
+
+    drain = next(word for word in SERVICES["router"]["command"] if word.startswith("--drain-timeout-s="))
+    assert grace_s("router") > longest_stop_s(float(drain.split("=")[1]), {})
+    assert grace_s("triton") > UNLOAD_TIMEOUT_S + 2 * LINGER_S

@@ -100,3 +100,7 @@ def test_what_only_a_gpu_has_says_so() -> None:
     of_gpus = [panel for panel in panels if any("nv_gpu_" in query.expr for query in panel.queries)]
     assert of_gpus
     assert all("(GPU only)" in panel.title and panel.no_value for panel in of_gpus)
+
+
+def test_nothing_is_null_that_grafana_reads() -> None:
+    assert not [board.uid for board in BOARDS if ": null" in rendered(board)]

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "deploy/prometheus"
 CASES: dict[str, Any] = yaml.safe_load((PROMETHEUS / "rules.test.yml").read_text())
 KNOWN = known_metrics()
+PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "```promql" in page.read_text()]
 BY_NAME = pytest.mark.parametrize("alert", alerts.ALERTS, ids=lambda alert: alert.name)
 
 
@@ -62,6 +63,13 @@ def test_for_every_alert_there_is_a_case_in_which_it_fires_and_one_in_which_it_d
 
 def test_cases_are_of_alerts_that_there_are() -> None:
     assert {name for name, _ in judged()} == {alert.name for alert in alerts.ALERTS}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_expressions_in_the_documentation_ask_for_what_there_is(page: Path) -> None:
+    for block in re.findall(r"^```promql\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        for expr in re.split(r"\n(?=\S)", block.strip()):
+            labels_of(expr, KNOWN)
 
 
 def test_names_of_rules_are_told_apart() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -184,6 +185,19 @@ def test_any_other_error_breaks_the_engine_and_still_everybody_hears_of_it() -> 
     }
 
 
+def test_what_cannot_be_understood_ends_its_own_sequence_alone() -> None:
+    run = Run()
+    run.add(1, top_log_probs=2)
+    run.add(2)
+    run.step()
+    run.there.say(0, 10, log_probs=[None])
+    run.there.say(1, 11, ends="length")
+    broken, fine = run.step()
+    assert InflightError.from_text(broken.error or "").kind is ErrorKind.ENGINE_FAILED
+    assert fine.finish_reason is FinishReason.LENGTH
+    assert run.there.aborted == run.there.asked[:1]
+
+
 def test_an_end_without_a_reason_is_an_error() -> None:
     run = started()
     run.there.say(0, 10, ends="timeout")
@@ -239,6 +253,18 @@ def test_everything_else_of_a_request_has_its_place() -> None:
     wanted = {"bad_token_ids": [4], "logprobs": 3, "min_tokens": 3, "repetition_penalty": 1.1, "top_k": 1}
     assert wanted.items() <= sampling.items()
     assert sampling["ignore_eos"] is True
+
+
+def test_no_field_of_a_request_is_forgotten() -> None:
+    """A new one belongs into asking.py, into its refusals, or among those that are of no account there."""
+    mapped = {
+        *("prompt_ids", "max_new_tokens", "end_id", "stop_sequences", "sampling", "bad_sequences"),
+        *("token_bias", "guide", "num_return_sequences", "tier", "cache_salt", "retention"),
+        *("returns_log_probs", "returns_context_logits", "returns_generation_logits", "top_log_probs"),
+        "returns_prompt_log_probs",
+    }
+    of_no_account = {"notes_steps"}  # it tells of no sequence in which iterations it was
+    assert {field.name for field in fields(GenerationRequest)} == mapped | of_no_account
 
 
 def test_logits_that_do_not_come_are_an_error_and_not_a_silence() -> None:

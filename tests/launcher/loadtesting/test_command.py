@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def test_a_run_is_good_when_little_failed_and_the_objective_was_kept() -> None:
     assert complaints(a_run(), 0.0, False) == ["Nothing was answered."]
 
 
+@pytest.mark.skipif(find_spec("locust") is None, reason="Locust is not installed here")
 def test_ctrl_c_ends_a_run_with_a_report_of_what_there_was(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "launcher", "loadtest", "run", "--duration", "60s", "--users", "3"]
     command += ["--kinds", "chat=2,embeddings", "--answer-tokens", "4", "--think", "100ms"]

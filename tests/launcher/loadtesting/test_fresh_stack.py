@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from launcher.loadtesting.fresh_stack import TENANTS, StackFailed, _register, announced, fresh_stack
+from launcher.loadtesting.fresh_stack import TENANTS, StackFailed, _register, _wait, announced
 from router.tenancy.office import open_office
 from router.tenancy.rbac import SYSTEM
 
@@ -41,8 +43,9 @@ def test_each_tenant_gets_a_key_of_its_own_before_there_is_a_router(tmp_path: Pa
 
 
 def test_a_stack_that_does_not_come_up_says_what_it_said(tmp_path: Path) -> None:
-    with (
-        pytest.raises(StackFailed, match="no-such-model"),
-        fresh_stack(tmp_path, "no-such-model", tmp_path / "data", ()),
-    ):
-        pytest.fail("it came up")
+    output = tmp_path / "stack.log"
+    with output.open("w") as file:
+        code = "import sys; sys.exit('there is no such model')"
+        process = subprocess.Popen([sys.executable, "-c", code], stderr=file)
+    with pytest.raises(StackFailed, match=r"(?s)status 1.*there is no such model"):
+        _wait(process, output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,15 @@ def test_where_nothing_is_answered_the_status_says_so(trace: Path, tmp_path: Pat
     assert code == 1
     assert "No request was answered." in stdout
     assert written(tmp_path)["summary"]["errors"][0]["status"] == 404
+
+
+@pytest.mark.parametrize("command", ["replay", "report", "compare"])
+def test_options_on_the_page_are_those_of_the_command(command: str) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "loadtest.md").read_text()
+    shown = re.findall(rf"^inflight loadtest {command} ((?:.*\\\n)*.*)", page, re.MULTILINE)
+    assert shown
+    known = set(re.findall(r"--[a-z][a-z-]+", run(command, "--help")[1]))
+    assert set(re.findall(r"--[a-z][a-z-]+", " ".join(shown))) <= known
+    if command == "replay":
+        section = page.split("## Replay a trace\n")[1].split("\n## ")[0]
+        assert set(re.findall(r"`(--[a-z][a-z-]+)", section)) <= known

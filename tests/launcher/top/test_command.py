@@ -73,6 +73,18 @@ def test_without_the_scope_it_says_which_key_is_needed(app: typer.Typer) -> None
     assert "inflight keys create NAME --scope admin:read" in result.stderr
 
 
+def test_a_triton_that_was_named_must_answer_and_others_need_not(
+    app: typer.Typer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = "http://127.0.0.1:1/metrics"
+    with served(Page) as url:
+        named = CliRunner().invoke(app, ["top", "--once", "--url", url, "--triton-metrics", away])
+        monkeypatch.setattr("launcher.top.looking.local_tritons", lambda: [away])
+        found = CliRunner().invoke(app, ["top", "--once", "--url", url])
+    assert (named.exit_code, found.exit_code) == (1, 0)
+    assert f"--triton-metrics {away}" in named.stderr
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense"])
 def test_where_nothing_answers_it_says_so(app: typer.Typer, url: str) -> None:
     result = CliRunner().invoke(app, ["top", "--url", url])

@@ -38,7 +38,7 @@ async def test_tokens_gaps_and_names_are_those_of_the_stream() -> None:
     assert seen.is_answered
     assert (seen.kind, seen.tenant, seen.tier, seen.model) == ("mine", "a", "interactive", "tiny")
     assert (seen.prompt_tokens, seen.completion_tokens, seen.pieces, seen.text) == (7, 6, 3, "ababab")
-    assert (seen.request_id, seen.release, seen.status) == ("r1", "1", 200)
+    assert (seen.request_id, seen.release, seen.status, seen.cached_tokens) == ("r1", "1", 200, 2)
     assert seen.first_token_s is not None
     assert seen.first_token_s >= 0.03
     # Five tokens after the first came in two pieces: each gap is divided by two and a half.

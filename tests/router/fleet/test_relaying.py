@@ -19,6 +19,8 @@ from router.fleet.tensors import FleetTensors
 from router.grpc.status import GrpcError, StatusCode
 from router.pipeline import Delta, read_to_the_end
 from router.releases.manifest import Kind, Manifest
+from router.tracing.context import TraceContext
+from router.tracing.trace import Trace
 from router.triton_messages import read_delta
 from tests.fakes.fleet import DEAD_STUB, LOST, Script, fleet_of
 from tests.router.fleet.test_pipeline import HELLO, assert_nothing_is_left, in_turn, revive_soon, says
@@ -55,6 +57,15 @@ async def test_responses_are_passed_on_as_they_are() -> None:
     assert await texts(relay_of(replicas)) == ["Hel", "lo", " world"]
     assert triton.requests[0].model_name == "smol.1"
     assert_nothing_is_left(replicas)
+
+
+async def test_a_trace_tells_of_each_attempt() -> None:
+    script = in_turn([DEAD_STUB], HELLO)
+    replicas, _ = fleet_of(script, script)
+    trace = Trace("GET", {}, TraceContext(1, 2, True))
+    relay = FleetPipeline(replicas, 8192, FleetSettings(5.0)).relay(request(), trace)
+    assert await texts(relay) == ["Hel", "lo", " world"]
+    assert [attempt.failure for attempt in trace.attempts] == ["stub_dead", ""]
 
 
 @pytest.mark.parametrize("failure", [LOST, DEAD_STUB])
