@@ -92,43 +92,25 @@ def _target(plan: Plan, folder: Path, console: Console) -> Iterator[FreshStack]:
 
 def _run(plan: Plan, stack: FreshStack, folder: Path, console: Console) -> LoadRun:
     tenants: Sequence[Tenant] = stack.tenants or tenants_of(plan.tenants)
-    tenants_file = folder / "tenants.json"
-    write_tenants(tenants_file, tenants)
-    wanted = _wanted(plan, stack, tenants[0].key)
-    options = {
-        **(plan.options or {}),
-        "shape": plan.shape,
-        "kinds": kinds_text(wanted),
-        "tenants": str(tenants_file),
-        "grpc-address": stack.grpc_address,
-    }
-    if plan.url is not None and plan.model:
-        options["model"] = plan.model
-    command = locust_command(
-        stack.url, plan.users, plan.duration_s, plan.out, options, plan.flags, plan.web, plan.extra
-    )
-    about = _about(plan, stack, tenants[0].key, wanted)
+    key = tenants[0].key
+    write_tenants(folder / "tenants.json", tenants)
+    kinds = _wanted(plan, stack, key)
+    about = _about(plan, stack, key, kinds)
     for former in (plan.out / "requests").glob("*.jsonl"):
         former.unlink()
     reader = RecordReader(plan.out / "requests")
     began_at = datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds")
-    locust = LocustProcess(command, plan.out / "locust.log")
-    gathering = Gathering(
-        stack.url,
-        stack.triton_metrics_urls,
-        tenants[0].key,
-        lambda: reader.recorded.began_s,
-        stack.names,
-    )
-    with gathering:
+    locust = LocustProcess(_command(plan, stack, kinds, folder / "tenants.json"), plan.out / "locust.log")
+    metrics = stack.triton_metrics_urls
+    with Gathering(stack.url, metrics, key, lambda: reader.recorded.began_s, stack.names) as gathering:
         _watch(locust, reader, plan, console)
-    if (status := locust.status) is not None and status not in _USUAL:
-        console.print(f"Locust ended with status {status}; the report is about what there was.")
     reader.read()
     recorded = reader.recorded
     if recorded.began_s is None:
         said = "\n".join(line for line in locust.last_words() if line.strip())
         raise RunFailed(f"Locust did not begin (status {locust.status}):\n{said}")
+    if locust.status not in _USUAL:
+        console.print(f"Locust ended with status {locust.status}; the report is about what there was.")
     if recorded.late_s:
         late_s = percentile(sorted(recorded.late_s), 0.95)
         about["client late"] = f"{1000 * late_s:.1f} ms (95 of 100 moments)"
@@ -140,6 +122,21 @@ def _run(plan: Plan, stack: FreshStack, folder: Path, console: Console) -> LoadR
         samples=gathering.samples,
         slo=dict(plan.slo or {}),
         about=about,
+    )
+
+
+def _command(plan: Plan, stack: FreshStack, kinds: dict[str, int], tenants: Path) -> list[str]:
+    options = {
+        **(plan.options or {}),
+        "shape": plan.shape,
+        "kinds": kinds_text(kinds),
+        "tenants": str(tenants),
+        "grpc-address": stack.grpc_address,
+    }
+    if plan.url is not None and plan.model:
+        options["model"] = plan.model
+    return locust_command(
+        stack.url, plan.users, plan.duration_s, plan.out, options, plan.flags, plan.web, plan.extra
     )
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 
 from loadtest.gathering import Gathering, Page, server_sample
 from tests.fakes.openai_server import TimedApi, timed_api
@@ -36,6 +38,15 @@ def test_a_sample_is_what_both_pages_say() -> None:
     assert sample.tokens_by_tenant == {"acme": 120.0, 'odd \\"one\\"': 1000.0}
     assert sample.stage_seconds == {"queue": 1.5, "decode": 8.0}
     assert sample.stage_requests == 4.0
+
+
+def test_every_metric_that_is_read_is_one_that_there_is() -> None:
+    root = Path(__file__).parents[2]
+    documented = (root / "docs" / "metrics.md").read_text()
+    code = (root / "loadtest" / "gathering.py").read_text()
+    names = re.findall(r'"((?:inflight|nv)_\w+?)(?:_sum|_count)?"', code)
+    assert len(names) > 8
+    assert [name for name in names if f"`{name}`" not in documented] == []
 
 
 def test_without_triton_the_router_tells_what_it_can() -> None:

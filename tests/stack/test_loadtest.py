@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from loadtest.report import load_run
 from loadtest.results import LoadRun, RequestResult
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def ran(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    from loadtest.report import load_run  # with what draws its plots
+
     folder = tmp_path_factory.mktemp("loadtest")
     command = [sys.executable, "-m", "launcher", "loadtest", "run", "--url", stack.url, "--out", str(folder)]
     command += ["--grpc-address", stack.grpc_url, "--triton-metrics", stack.triton_metrics_url]

@@ -20,11 +20,11 @@ BLOCK_TOKENS = 64  # of the engine, at most
 def written_trace(path: Path) -> Path:
     """As Mooncake's: the last two begin with the same block of 512 tokens."""
     rows = [
-        {"timestamp": 60 * number, "input_length": 8 + number, "output_length": 2 + number % 3}
+        {"timestamp": 40 * number, "input_length": 8 + number, "output_length": 2 + number % 3}
         for number in range(REQUESTS - 2)
     ]
     shared = {"input_length": PROMPT_TOKENS, "output_length": 2, "hash_ids": [7]}
-    last = [{"timestamp": at_ms, **shared} for at_ms in (1000, 2500)]
+    last = [{"timestamp": at_ms, **shared} for at_ms in (800, 2400)]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in (*rows, *last)))
     return path
 
