@@ -19,12 +19,12 @@ scrape_configs:
     authorization:
       type: Bearer
       credentials_file: /run/secrets/metrics_key
-    static_configs:
-      - targets: ["router:8080"]
+    dns_sd_configs: # each of them, where there are several
+      - {{names: [router], type: A, port: 8080, refresh_interval: 15s}}
 
   - job_name: {TRITON}
-    static_configs:
-      - targets: ["triton:8002"]
+    dns_sd_configs:
+      - {{names: [triton], type: A, port: 8002, refresh_interval: 15s}}
 
   - job_name: prometheus
     static_configs:
