@@ -2,14 +2,16 @@
 ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3
 FROM ${BASE} AS packages
 WORKDIR /opt/inflight/app
-# An environment on top of the image's packages: torch, triton-lang, tensorrt_llm and numpy are the image's own,
-# and its stub finds the environment by PATH. Without ensurepip, which Ubuntu leaves out: the image's pip is used.
+# An environment on top of the image's packages: torch, tensorrt_llm and numpy are the image's own, and its stub
+# finds the environment by PATH. Without ensurepip, which Ubuntu leaves out: the image's pip is used.
 RUN python3 -m venv --without-pip --system-site-packages /opt/inflight/venv
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY deploy/image_packages.py deploy/
-# numba is for CPUs; Triton's server is the image's.
+# numba is for CPUs; Triton's server is the image's. TensorRT-LLM 1.2 brings triton-lang 3.5, and our kernels need
+# more: without it the engine would find no GPU that it can use. The image's own constraints for pip would forbid.
+ENV PIP_CONSTRAINT=
 RUN /opt/inflight/venv/bin/python deploy/image_packages.py /tmp/wanted --extra postgres --extra redis \
-        --keep-installed --without nvidia-pytriton --without numba --without numpy \
+        --keep-installed --without nvidia-pytriton --without numba --without numpy --also 'triton>=3.6' \
     && /opt/inflight/venv/bin/python -m pip install --no-cache-dir -c /tmp/wanted/constraints.txt \
         -r /tmp/wanted/requirements.txt
 COPY model_repository model_repository

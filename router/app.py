@@ -161,7 +161,8 @@ class App:
     def _account_for(self, record: Record, status: int) -> None:
         self._metrics.answered(record, status)
         if self._tracer is not None and record.trace is not None:
-            record.trace.attributes["http.response.status_code"] = status
+            if status:  # else the client left before it was told anything
+                record.trace.attributes["http.response.status_code"] = status
             self._tracer.end(record.trace, record, status)
         level = logging.DEBUG if record.route in _QUIET else logging.INFO
         log.log(level, "%s", RequestLine(record, status, time.monotonic()), extra=OWN_WORDS)

@@ -117,6 +117,7 @@ HEAVY = {
     "triton": ("python_backend/engine/cuda",),
     "numba": ("python_backend/engine/native",),
     "opentelemetry": ("router/tracing",),
+    "redis": ("router/sharing",),
 }
 PRODUCT = ("client", "ensembles", "launcher", "loadtest", "model_repository", "python_backend", "router")
 NO_EFFECTS = {"time", "threading", "socket", "asyncio", "subprocess", "multiprocessing", "os", "random"}
@@ -208,3 +209,11 @@ def test_the_gpus_part_of_the_engine_is_imported_only_when_it_is_chosen() -> Non
             name for name in imports(path, at_once=True) if is_within(name, {"python_backend.engine.cuda"})
         }
         assert not at_once, f"{path.relative_to(ROOT)} imports {sorted(at_once)}"
+
+
+def test_a_router_that_neither_traces_nor_shares_imports_nothing_for_it() -> None:
+    exporting = ROOT / "router/tracing/exporting.py"
+    optional = {"opentelemetry", "redis", "router.tracing.exporting"}
+    for path in python_files("router"):
+        at_once = {name for name in imports(path, at_once=True) if is_within(name, optional)}
+        assert path == exporting or not at_once, f"{path.relative_to(ROOT)} imports {sorted(at_once)}"

@@ -37,12 +37,22 @@ def ensure_keys(keys: Sequence[FirstKey], state_dir: Path, router: Mapping[str, 
 
     if not keys:
         return []
-    texts = [(key, read_secret(key.file, key.flag)) for key in keys]
+    texts = [(key, key_text(key)) for key in keys]
     try:
         with open_office(state_dir, router.get("store_url", ""), router.get("pepper_file", "")) as admin:
             return [key.name for key, text in texts if ensure(admin, key, text)]
     except (StoreUnusable, ValueError) as error:
         raise SettingsError(f"[router] {error}") from error
+
+
+def key_text(key: FirstKey) -> str:
+    from router.tenancy.keys import KEY_CHARS, prefix_of
+
+    text = read_secret(key.file, key.flag)
+    if not prefix_of(text):
+        shape = f"a key is {KEY_CHARS} characters: ik-, 8, - and its secret"
+        raise SettingsError(f"{key.flag}: {key.file} holds no key; {shape}")
+    return text
 
 
 def ensure(admin: Administration, key: FirstKey, text: str) -> bool:

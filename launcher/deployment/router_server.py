@@ -15,7 +15,7 @@ from launcher.deployment.echoed import EchoedProcess
 from launcher.deployment.facts import facts_path, read_facts
 from launcher.deployment.first_keys import FirstKey, ensure_keys
 from launcher.deployment.places import deployment_settings, triton_secret
-from launcher.ports import claim_port
+from launcher.ports import HIGHEST_PORT, claim_port
 from launcher.router_process import LOOPBACK, RouterProcess, check_router_settings, longest_stop_s
 from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError, state_dir
@@ -45,8 +45,9 @@ class Behind:
 
     def check(self) -> None:
         for url in self.tritons:
-            if not re.fullmatch(r"[^\s/]+:\d{1,5}", url):
-                raise SettingsError(f"--triton {url}: expected HOST:PORT")
+            found = re.fullmatch(r"[^\s/]+:(\d{1,5})", url)
+            if found is None or not 1 <= int(found[1]) <= HIGHEST_PORT:
+                raise SettingsError(f"--triton {url}: expected HOST:PORT, a port being 1 to {HIGHEST_PORT}")
 
 
 def run_router(

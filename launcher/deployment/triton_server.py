@@ -11,13 +11,13 @@ from launcher.console import StackConsole
 from launcher.deployment.echoed import EchoedProcess
 from launcher.deployment.facts import write_facts
 from launcher.deployment.places import deployment_settings, triton_secret
-from launcher.ports import claim_port
+from launcher.ports import HIGHEST_PORT, claim_port
 from launcher.preparing import Preparation
 from launcher.processes import STACK_ID_VARIABLE
 from launcher.router_process import is_loopback, served
 from launcher.runs import open_run
 from launcher.runtime import build_runtime, installed_runtime
-from launcher.settings import SettingsError, state_dir
+from launcher.settings import SettingsError, refusal, state_dir
 from launcher.stop_signals import StopSignals
 from launcher.tending import Tending
 from launcher.triton import TritonServer
@@ -48,6 +48,9 @@ class TritonDoor:
     engine_dir: Path | None = None
 
     def check(self) -> None:
+        for flag, port in (("--grpc-port", self.grpc_port), ("--metrics-port", self.metrics_port)):
+            if not 0 <= port <= HIGHEST_PORT:
+                raise refusal(flag, port, f"1 to {HIGHEST_PORT}, or 0 for any free port")
         if self.secret_file is None and not is_loopback(self.host):
             raise SettingsError(
                 f"--host {self.host}: others could reach this address and load models: give the secret "

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from loadtest.replay.running import Replay
     from loadtest.replay.sending import Told
+    from loadtest.report.figures import Figures
     from loadtest.results import RequestResult, Slo
     from loadtest.tenants import Tenant
     from loadtest.traces import Trace
@@ -204,7 +205,6 @@ def _keys(tenants: Sequence[Tenant], is_one_for_all: bool) -> dict[str, str]:
 
 
 def _run(wish: Replay, out: Path, check: bool, console: Console) -> int:
-    from launcher.loadtesting.showing import show
     from loadtest.machine import about_machine, about_server
     from loadtest.replay.running import play_trace
     from loadtest.report import write_report
@@ -224,18 +224,42 @@ def _run(wish: Replay, out: Path, check: bool, console: Console) -> int:
     }
     report = write_report(run, out)
     for warning in warnings_of(run):
-        console.print(warning, style="yellow")
+        console.print(warning, style="yellow", soft_wrap=True)
     whole = figures_of(run.results, run.slo, run.duration_s)
-    console.print(
-        f"Goodput: {whole.goodput_per_s:.3g} requests/s, {whole.good_tokens_per_s:,.0f} tokens/s; "
-        f"{whole.good:,} good, {whole.late:,} late, {whole.failed:,} failed, {whole.left:,} gave up, "
-        f"{whole.refusals:,} refusals",
-        soft_wrap=True,
-    )
-    show(run, report, console)
+    is_kept, verdict = verdict_of(run, whole)
+    for line in (*_in_words(whole), verdict, f"Report: {report}"):
+        console.print(line, soft_wrap=True)
     if is_interrupted:
         return _INTERRUPTED
-    return 1 if not whole.answered or (check and verdict_of(run, whole)[0] is False) else 0
+    return 1 if not whole.answered or (check and is_kept is False) else 0
+
+
+def _in_words(whole: Figures) -> Iterator[str]:
+    from loadtest.report.page import rate, time
+
+    yield (
+        f"{whole.good:,} good, {whole.late:,} late, {whole.failed:,} failed, {whole.left:,} gave up, "
+        f"{whole.refusals:,} refusals"
+    )
+    yield (
+        f"goodput         {rate(whole.goodput_per_s)} requests/s, {rate(whole.good_tokens_per_s)} tokens/s; "
+        f"answered {rate(whole.answered_per_s)} requests/s, {rate(whole.tokens_per_s)} tokens/s"
+    )
+    spreads = {
+        "first token": whole.first_token_s,
+        "between tokens": whole.between_tokens_s,
+        "end to end": whole.ended_s,
+    }
+    for name, spread in spreads.items():
+        yield f"{name:<15} p50 {time(spread.p50)}, p95 {time(spread.p95)}, p99 {time(spread.p99)}"
+
+
+def _outcome(result: RequestResult) -> str:
+    if result.is_answered:
+        return "answered"
+    if result.is_refused:
+        return "refused"
+    return "gave up" if result.has_left else "failed"
 
 
 @contextmanager
@@ -246,14 +270,13 @@ def _progress(console: Console, planned: int) -> Iterator[Told | None]:
     if not console.is_terminal:
         yield None
         return
-    counts = {"answered": 0, "refused": 0, "failed": 0}
+    counts = dict.fromkeys(("answered", "refused", "failed", "gave up"), 0)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=planned)
 
         def told(result: RequestResult) -> None:
-            kind = "answered" if result.is_answered else "refused" if result.is_refused else "failed"
-            counts[kind] += 1
+            counts[_outcome(result)] += 1
             text = ", ".join(f"{value} {name}" for name, value in counts.items() if value)
             bar.update(task, advance=1 if result.attempt == 0 else 0, description=text)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtest.report.drawing import Line, Panel, Sampled, bars, distribution, over_time, stacked
+from loadtest.report.distributions import Sampled, distribution
+from loadtest.report.drawing import Line, Panel, bars, over_time, stacked
 from loadtest.report.figures import TIERS
 from loadtest.report.inline_svg import HIGH, INK, LOW, MIDDLE, SERIES
 from loadtest.report.windows import Values, Windows, ends_s
@@ -39,20 +40,26 @@ def ended_s(result: RequestResult) -> float | None:
 
 
 def charts_of(run: LoadRun) -> list[Chart]:
-    windows = Windows.of(run.duration_s)
+    windows = Windows.of(run.duration_s, len(run.results))
+    moments = server_windows(run)
     return [
         _latency(run, windows, "first-token", "Time to first token", "first_token_s", first_token_s),
         _latency(run, windows, "end-to-end", "End to end", "ended_s", ended_s),
         _first_tokens(run),
         _between_tokens(run),
         _throughput(run, windows),
-        _queue(run, windows),
-        _batch(run, windows),
-        _kv(run, windows),
+        _queue(run, moments),
+        _batch(run, moments),
+        _kv(run, moments),
         _tenants(run),
         _tenants_over_time(run, windows),
         _stages(run, windows),
     ]
+
+
+def server_windows(run: LoadRun) -> Windows:
+    """A sample is enough for a window."""
+    return Windows.of(run.duration_s, 8 * len(run.samples))
 
 
 def goals_of(run: LoadRun, field: str, factor: float = 1.0) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from loadtest.report.charts import (
     ended_s,
     first_token_s,
     goals_of,
+    server_windows,
     tokens_by_tenant,
 )
-from loadtest.report.drawing import Line, Panel, Sampled, bars, distribution, over_time, stacked_bars
+from loadtest.report.distributions import Sampled, distribution
+from loadtest.report.drawing import Line, Panel, bars, over_time, stacked_bars
 from loadtest.report.inline_svg import SERIES
 from loadtest.report.windows import Values, Windows, ends_s, stage_means
 from loadtest.results import LoadRun, RequestResult, ServerSample
@@ -26,7 +29,9 @@ Pair = Sequence[tuple[str, LoadRun]]
 
 def compared_charts(first: LoadRun, second: LoadRun) -> list[Chart]:
     pair = (("first", first), ("second", second))
-    windows = Windows.of(max(first.duration_s, second.duration_s))
+    longest = max(first, second, key=lambda run: run.duration_s)
+    windows = Windows.of(longest.duration_s, min(len(first.results), len(second.results)))
+    moments = server_windows(longest)
     return [
         _p95(pair, windows, "first-token-over-time", "Time to first token, p95 over time", first_token_s),
         _p95(pair, windows, "end-to-end-over-time", "End to end, p95 over time", ended_s),
@@ -45,9 +50,9 @@ def compared_charts(first: LoadRun, second: LoadRun) -> list[Chart]:
             "between_tokens_s",
         ),
         _throughput(pair, windows),
-        _server(pair, windows, "queue", "Queue", "requests waiting", lambda each: each.waiting),
-        _server(pair, windows, "batch", "Batch occupancy", "requests running", lambda each: each.running),
-        _server(pair, windows, "kv", "KV cache", "% in use", _kv_percent),
+        _server(pair, moments, "queue", "Queue", "requests waiting", lambda each: each.waiting),
+        _server(pair, moments, "batch", "Batch occupancy", "requests running", lambda each: each.running),
+        _server(pair, moments, "kv", "KV cache", "% in use", _kv_percent),
         _tenants(pair),
         _stages(pair),
     ]
@@ -67,10 +72,12 @@ def _lines(pair: Pair, values_of: Callable[[LoadRun], Values]) -> list[Line]:
 
 
 def _p95(pair: Pair, windows: Windows, name: str, title: str, measure: Measure) -> Chart:
-    lines = _lines(pair, lambda run: 1000 * windows.percentiles(run.results, measure)[0.95])
+    lines = _lines(pair, lambda run: windows.percentiles(run.results, measure)[0.95])
     if not lines:
         return Chart(name, title, "Nothing was measured.")
-    svg = over_time(name, title, windows.middles_s, [Panel("ms", lines, {})])
+    in_ms = max(float(np.nanmax(line.values)) for line in lines) < 2
+    scaled = [replace(line, values=1000 * line.values) for line in lines] if in_ms else lines
+    svg = over_time(name, title, windows.middles_s, [Panel("ms" if in_ms else "s", scaled, {})])
     return Chart(name, title, f"Of each {windows.width_s:g} s, by the planned moment of sending.", svg)
 
 

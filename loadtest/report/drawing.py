@@ -41,10 +41,8 @@ _STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.5,
     "lines.solid_capstyle": "round",
 }
-_WIDTH_IN, _HEIGHT_IN = 5.3, 2.6
+_WIDTH_IN, HEIGHT_IN = 5.3, 2.6
 _RIGHT_IN, _TOP_IN, _BOTTOM_IN = 0.12, 0.26, 0.44
-_LEGEND_COLUMNS = 6
-_MOST_STEPS = 160
 
 
 @dataclass(frozen=True)
@@ -79,9 +77,9 @@ class Times:
 def over_time(name: str, label: str, moments_s: Values, panels: Sequence[Panel]) -> str:
     """Points are drawn too: a line between two windows says nothing of what was between."""
     times = Times.of(float(moments_s[-1]))
-    with _style():
-        height_in = _HEIGHT_IN * (1 if len(panels) == 1 else 0.7 * len(panels))
-        figure, rows = _figure(len(panels), height_in)
+    with styled():
+        height_in = HEIGHT_IN * (1 if len(panels) == 1 else 0.7 * len(panels))
+        figure, rows = blank_figure(len(panels), height_in)
         for axes, panel in zip(rows, panels, strict=True):
             for line in panel.lines:
                 style = "--" if line.is_dashed else "-"
@@ -99,17 +97,17 @@ def over_time(name: str, label: str, moments_s: Values, panels: Sequence[Panel])
             axes.set_ylabel(panel.unit)
             axes.set_ylim(0, _top(axes))
             axes.set_xlim(0, max(1e-3, float(moments_s[-1] + moments_s[0])) / times.divisor)
-            _legend(axes)
+            legend(axes)
         rows[-1].set_xlabel(times.unit)
         has_goals = any(panel.goals for panel in panels)
-        _fit(figure, right_in=0.72 if has_goals else _RIGHT_IN, between=0.42)
+        fit(figure, right_in=0.72 if has_goals else _RIGHT_IN, between=0.42)
         return inline_svg(figure, name, label)
 
 
 def stacked(name: str, label: str, moments_s: Values, layers: Mapping[str, Values], unit: str) -> str:
     times = Times.of(float(moments_s[-1]))
-    with _style():
-        figure, (axes,) = _figure(1, _HEIGHT_IN)
+    with styled():
+        figure, (axes,) = blank_figure(1, HEIGHT_IN)
         known = [np.nan_to_num(values) for values in layers.values()]
         colours = [
             OTHERS if "others" in layer else SERIES[place % len(SERIES)] for place, layer in enumerate(layers)
@@ -122,50 +120,7 @@ def stacked(name: str, label: str, moments_s: Values, layers: Mapping[str, Value
         axes.set_xlabel(times.unit)
         axes.set_ylim(0, _top(axes))
         axes.set_xlim(0, max(1e-3, float(moments_s[-1] + moments_s[0])) / times.divisor)
-        _fit(figure, top_in=_legend(axes))
-        return inline_svg(figure, name, label)
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """Some values of one kind."""
-
-    label: str
-    values: Values
-    colour: str
-
-
-def distribution(
-    name: str, label: str, groups: Sequence[Sampled], unit: str, goals: Mapping[str, float], across: str
-) -> str:
-    """How often above, up to how much below; the values on a logarithmic axis."""
-    every = np.concatenate([group.values for group in groups])
-    positive = every[every > 0]
-    least, most = (float(positive.min()), float(positive.max())) if positive.size else (1e-3, 1.0)
-    marks = [value for value in goals.values() if value > 0]
-    least, most = min([least, *marks]) / 1.15, max([most, *marks]) * 1.15
-    edges = np.geomspace(least, most, 41)
-    with _style():
-        figure, (above, below) = _figure(2, 1.25 * _HEIGHT_IN, heights=(2, 3))
-        for group in groups:
-            share = 100 * np.histogram(np.clip(group.values, least, most), edges)[0] / group.values.size
-            above.stairs(share, edges, color=group.colour, fill=True, alpha=0.25, linewidth=0)
-            above.stairs(share, edges, color=group.colour, linewidth=1.1)
-            below.plot(*_cumulative(group.values, least), color=group.colour, label=group.label)
-        for axes in (above, below):
-            axes.set_xscale("log")
-            axes.set_xlim(least, most)
-            for goal in goals.values():
-                axes.axvline(goal, color=GOAL, linewidth=1, linestyle=(0, (3, 2)))
-        above.set_ylabel("% in a bin")
-        above.set_ylim(0)
-        below.set_ylabel(f"% {across}")
-        below.set_ylim(0, 102)
-        below.set_xlabel(unit)
-        _plain_log_ticks(below, least, most)
-        _legend(below, above)
-        _names_of_goals(below, goals)
-        _fit(figure)
+        fit(figure, top_in=legend(axes))
         return inline_svg(figure, name, label)
 
 
@@ -173,9 +128,9 @@ def bars(
     name: str, label: str, groups: Sequence[str], series: Mapping[str, Sequence[float]], unit: str
 ) -> str:
     """Lying, so that names can be read; the first group on top."""
-    with _style():
+    with styled():
         rows = len(groups) * len(series)
-        figure, (axes,) = _figure(1, max(1.2, 0.55 + 0.2 * rows))
+        figure, (axes,) = blank_figure(1, max(1.2, 0.55 + 0.2 * rows))
         height = 0.8 / len(series)
         places = np.arange(len(groups), dtype=float)
         for number, (title, values) in enumerate(series.items()):
@@ -190,36 +145,37 @@ def bars(
         axes.grid(visible=False, axis="y")
         axes.grid(visible=True, axis="x", color=GRID, linewidth=0.6)
         longest = max(len(_shortened(each)) for each in groups)
-        _fit(figure, left_in=0.2 + 0.072 * longest, top_in=_legend(axes) if len(series) > 1 else 0.08)
+        fit(figure, left_in=0.2 + 0.072 * longest, top_in=legend(axes) if len(series) > 1 else 0.08)
         return inline_svg(figure, name, label)
 
 
 def stacked_bars(name: str, label: str, groups: Mapping[str, Mapping[str, float]], unit: str) -> str:
     """One bar for each group, made of the same parts."""
     parts = list(dict.fromkeys(part for values in groups.values() for part in values))
-    with _style():
-        figure, (axes,) = _figure(1, 0.95 + 0.32 * len(groups))
+    with styled():
+        figure, (axes,) = blank_figure(1, 0.95 + 0.32 * len(groups))
         left = np.zeros(len(groups))
         for number, part in enumerate(parts):
             widths = np.array([values.get(part, 0.0) for values in groups.values()])
             colour = SERIES[number % len(SERIES)]
-            axes.barh(list(groups), widths, 0.62, left=left, color=colour, label=part)
+            axes.barh(np.arange(len(groups)), widths, 0.62, left=left, color=colour, label=part)
             left = left + widths
+        axes.set_yticks(np.arange(len(groups)), list(groups))
         axes.invert_yaxis()
         axes.set_xlabel(unit)
         axes.grid(visible=False, axis="y")
         axes.grid(visible=True, axis="x", color=GRID, linewidth=0.6)
-        _fit(figure, top_in=_legend(axes))
+        fit(figure, top_in=legend(axes))
         return inline_svg(figure, name, label)
 
 
-def _style() -> Any:
+def styled() -> Any:
     import matplotlib
 
     return matplotlib.rc_context(_STYLE)
 
 
-def _figure(
+def blank_figure(
     rows: int, height_in: float, heights: Sequence[float] | None = None
 ) -> tuple[Figure, Sequence[Axes]]:
     from matplotlib.figure import Figure
@@ -241,7 +197,7 @@ def _top(axes: Axes) -> float:
     return 1.0 if not math.isfinite(most) or most <= 0 else 1.06 * most
 
 
-def _fit(
+def fit(
     figure: Figure,
     left_in: float = 0.58,
     right_in: float = _RIGHT_IN,
@@ -259,15 +215,15 @@ def _fit(
     )
 
 
-def _legend(axes: Axes, place: Axes | None = None) -> float:
+def legend(axes: Axes, place: Axes | None = None) -> float:
     """Above the plot; how high that is, in inches."""
     handles, labels = axes.get_legend_handles_labels()
     if not labels:
         return 0.08
-    (place or axes).legend(
-        handles, labels, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=min(_LEGEND_COLUMNS, len(labels))
-    )
-    return _TOP_IN + 0.16 * ((len(labels) - 1) // _LEGEND_COLUMNS)
+    widest_in = 0.4 + 0.062 * max(map(len, labels))
+    columns = max(1, min(len(labels), int((_WIDTH_IN - 0.5) / widest_in)))
+    (place or axes).legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns)
+    return _TOP_IN + 0.16 * ((len(labels) - 1) // columns)
 
 
 def _goals_across(axes: Axes, goals: Mapping[str, float]) -> None:
@@ -278,33 +234,6 @@ def _goals_across(axes: Axes, goals: Mapping[str, float]) -> None:
             axes.axhline(goal, color=GOAL, linewidth=1, linestyle=(0, (3, 2)))
             place = axes.get_yaxis_transform()
             axes.text(1.01, goal, title, transform=place, va="center", fontsize=7, color=GOAL)
-
-
-def _names_of_goals(axes: Axes, goals: Mapping[str, float]) -> None:
-    """Along their lines at the bottom, where the sums have left long before."""
-    for title, goal in goals.items():
-        axes.text(goal * 0.99, 3, title, ha="right", va="bottom", rotation=90, fontsize=7, color=GOAL)
-
-
-def _cumulative(values: Values, least: float) -> tuple[Values, Values]:
-    """Few enough points to draw, and the rare ones among them."""
-    ordered = np.sort(values)
-    shares = np.linspace(0, 1, min(_MOST_STEPS, max(2, ordered.size + 1)))
-    shares = np.union1d(shares, [0.99, 0.995, 0.999] if ordered.size > 100 else [1.0])
-    places = np.clip(np.ceil(shares * ordered.size).astype(int) - 1, 0, ordered.size - 1)
-    return np.maximum(ordered[places], least), 100 * shares
-
-
-def _plain_log_ticks(axes: Axes, least: float, most: float) -> None:
-    """1, 2, 5, 10: numbers that people read, no powers."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    decades = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
-    steps = (1, 2, 5) if most / least < 300 else (1,)
-    ticks = [step * 10.0**power for power in decades for step in steps]
-    axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if least <= tick <= most]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
 def _count(value: float) -> str:

@@ -259,6 +259,7 @@ def summary_of(run: LoadRun) -> dict[str, Any]:
         "figures": whole.to_json(),
         "client_late_s": asdict(Spread.of(each.sent_s for each in run.results)),
         "objectives": [asdict(each) for each in standings(run)],
+        "kinds": {name: each.to_json() for name, each in grouped(run, lambda one: one.kind).items()},
         "tiers": {name: each.to_json() for name, each in grouped(run, lambda one: one.tier, TIERS).items()},
         "tenants": {name: each.to_json() for name, each in grouped(run, lambda one: one.tenant).items()},
         "errors": [asdict(each) for each in error_groups(run.results)],

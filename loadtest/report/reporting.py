@@ -33,6 +33,7 @@ def html_of(run: LoadRun) -> str:
         "<h2>Plots</h2>",
         plots(charts_of(run)),
         _stages(run),
+        _kinds(run),
         _groups("Tiers", "tier", grouped(run, lambda each: each.tier, TIERS)),
         _groups("Tenants", "tenant", grouped(run, lambda each: each.tenant)),
         _slowest(run),
@@ -104,6 +105,11 @@ def _stages(run: LoadRun) -> str:
     rows = [[name, time(mean_s), percent(mean_s / whole_s)] for name, mean_s in means.items()]
     note = "Mean of a request by the server's own clock, over the whole run."
     return "<h2>Stages</h2>" + table(["stage", "mean", "of it all"], rows, 1, note)
+
+
+def _kinds(run: LoadRun) -> str:
+    kinds = grouped(run, lambda each: each.kind)
+    return _groups("Kinds of requests", "kind", kinds) if len(kinds) > 1 else ""
 
 
 def _groups(title: str, heading: str, groups: Mapping[str, Figures]) -> str:

@@ -54,7 +54,7 @@ figure svg { display: block; width: 100%; height: auto; overflow: visible; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-size: .85rem; padding-bottom: .3rem; }
 th, td {
-  text-align: right; padding: .28rem .6rem; border-bottom: 1px solid var(--grid); white-space: nowrap;
+  text-align: right; padding: .28rem .42rem; border-bottom: 1px solid var(--grid); white-space: nowrap;
 }
 th { font-weight: 600; color: var(--muted); vertical-align: bottom; }
 th.text, td.text { text-align: left; }

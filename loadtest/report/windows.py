@@ -15,7 +15,7 @@ from loadtest.report.figures import is_good
 from loadtest.results import LoadRun, RequestResult, ServerSample
 
 Values = npt.NDArray[np.float64]
-_MOST_WINDOWS = 48
+_MOST_WINDOWS, _LEAST_WINDOWS, _VALUES_IN_EACH = 48, 8, 8
 _SHARES = (0.5, 0.95, 0.99)
 
 
@@ -27,9 +27,10 @@ class Windows:
     count: int
 
     @classmethod
-    def of(cls, duration_s: float) -> Windows:
-        """Not more than can be told apart, and round: 1, 2 or 5 of something."""
-        least_s = max(duration_s, 1e-3) / _MOST_WINDOWS
+    def of(cls, duration_s: float, values: int) -> Windows:
+        """Not more than can be told apart, some values in each, and round: 1, 2 or 5 of something."""
+        most = min(_MOST_WINDOWS, max(_LEAST_WINDOWS, values // _VALUES_IN_EACH))
+        least_s = max(duration_s, 1e-3) / most
         unit_s = 10.0 ** math.floor(math.log10(least_s))
         width_s = next(step * unit_s for step in (1, 2, 5, 10) if step * unit_s >= least_s * (1 - 1e-9))
         return cls(width_s, max(1, math.ceil(duration_s / width_s - 1e-9)))
@@ -84,14 +85,16 @@ class Windows:
     def gauge(
         self, samples: Sequence[ServerSample], measure: Callable[[ServerSample], float | None]
     ) -> Values:
-        """The mean of each window; nan where nothing was told."""
+        """The mean of each window, and between them a line; nan before the first and after the last."""
         seen: dict[int, list[float]] = defaultdict(list)
         for each in samples:
             if 0 <= each.at_s <= self.count * self.width_s and (value := measure(each)) is not None:
                 seen[self.place(each.at_s)].append(value)
-        return np.array(
-            [sum(seen[place]) / len(seen[place]) if place in seen else np.nan for place in range(self.count)]
-        )
+        if not seen:
+            return np.full(self.count, np.nan)
+        places = sorted(seen)
+        means = [sum(seen[place]) / len(seen[place]) for place in places]
+        return np.interp(np.arange(self.count), places, means, left=np.nan, right=np.nan)
 
     def stages(self, samples: Sequence[ServerSample]) -> dict[str, Values]:
         """Mean seconds of a request in each stage, of the requests that ended in each window."""

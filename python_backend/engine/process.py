@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -205,6 +206,8 @@ def main(connection: Connection) -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
+    # Whatever a runtime starts must not hold the socket open, or the owner would not see this process end.
+    os.set_inheritable(int(sys.argv[1]), False)
     try:
         sys.exit(main(Connection(int(sys.argv[1]))))
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):

@@ -216,7 +216,7 @@ class Dispatcher:
         part = room.part_of(place)
         if lacking > 0:
             place.wait = Wait.HELD_BACK
-            part = min(max(part, lacking / max(room.capacity.places, 1)), 1.0)
+            part = min(max(part, lacking / max(room.capacity.places_here, 1)), 1.0)
         engine = self._engine()
         away_s = self._forecaster.foretell(place, engine, queue, part, now_s)
         assert place.forecast_late_s is not None

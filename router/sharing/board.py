@@ -51,7 +51,8 @@ class RedisBoard:
                 socket_connect_timeout=_TIMEOUT_S,
                 retry=Retry(NoBackoff(), 0),  # when to try again is for the caller to say
             )
-        except ValueError as error:  # without the text of the URL: a password may be in it
+            self._redis.connection_pool.make_connection()  # which is what refuses options of no meaning
+        except (ValueError, TypeError, RedisError) as error:  # without the text of the URL: a password may be in it
             raise SettingsError(f"redis_url: expected {_ALLOWED}") from error
 
     async def swap(self, router: str, told: bytes) -> Mapping[str, bytes]:

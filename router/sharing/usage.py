@@ -1,6 +1,6 @@
 """What other routers took of a limit, charged to the same limit here.
 
-Each router tells what it has ever taken, and charges its own buckets with what the others took since it last
+Each router tells what it has taken since there is a limit, and charges its own buckets with what the others took since it last
 heard of them. So there is no part of a limit that an idle router keeps to itself, and all together grant at
 most burst + rate x time, plus what the others took since they were last heard.
 
@@ -14,37 +14,40 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 class Used(NamedTuple):
-    """Of one subject in one router: taken since `generation` began, lacking to full buckets, running."""
+    """Of one subject in one router: taken since `generation` began, left of its limits, running.
+
+    What is left is None where there is no such limit, and less than 0 for a debt.
+    """
 
     generation: int
     requests: int
     tokens: int
-    requests_lacking: int
-    tokens_lacking: int
+    requests_left: int | None
+    tokens_left: int | None
     running: int
 
 
 class Elsewhere(NamedTuple):
-    """Of one subject in all other routers: what a bucket lacks there at most, and what runs in all."""
+    """Of one subject in all other routers: the least that is left of its limits, and what runs in all."""
 
-    requests_lacking: int = 0
-    tokens_lacking: int = 0
+    requests_left: int | None = None
+    tokens_left: int | None = None
     running: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What to take of one subject's buckets here; then they lack at least so much."""
+    """What to take of one subject's buckets here, once they have no more than what is left there."""
 
     subject: str
     requests: int = 0
     tokens: int = 0
-    requests_lacking: int = 0
-    tokens_lacking: int = 0
+    requests_left: int | None = None
+    tokens_left: int | None = None
 
 
 NOTHING = Elsewhere()
@@ -73,8 +76,8 @@ class Others:
         if not found:
             return NOTHING
         return Elsewhere(
-            max(used.requests_lacking for used in found),
-            max(used.tokens_lacking for used in found),
+            _least(used.requests_left for used in found),
+            _least(used.tokens_left for used in found),
             self.running.get(subject, 0),
         )
 
@@ -83,10 +86,14 @@ class Others:
         return len(self._said)
 
 
+def _least(left: Iterable[int | None]) -> int | None:
+    return min((each for each in left if each is not None), default=None)
+
+
 def _charges(before: Mapping[str, Used] | None, now: Mapping[str, Used]) -> Iterator[Charge]:
     for subject, used in now.items():
         if before is None:
-            yield Charge(subject, 0, 0, used.requests_lacking, used.tokens_lacking)
+            yield Charge(subject, 0, 0, used.requests_left, used.tokens_left)
             continue
         last = before.get(subject)
         if last is None or last.generation != used.generation:

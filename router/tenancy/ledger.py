@@ -129,8 +129,8 @@ class Ledger:
             if self._others is not None:
                 elsewhere = self._others.of(subject)
                 gate.elsewhere = elsewhere.running
-                lacking = (elsewhere.requests_lacking, elsewhere.tokens_lacking)
-                gate.charge(Charge(subject, 0, 0, *lacking), now_ns)
+                left = (elsewhere.requests_left, elsewhere.tokens_left)
+                gate.charge(Charge(subject, 0, 0, *left), now_ns)
         elif gate.limits is not limits and gate.limits != limits:
             gate.configure(limits, now_ns)
         return gate

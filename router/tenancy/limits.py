@@ -76,15 +76,15 @@ class Bucket:
         """Right after `wait_ns` said 0, or for a debt; a negative amount gives back, up to the burst."""
         self._level = min(self._level - amount * NS_PER_MIN, self.burst * NS_PER_MIN)
 
-    def lacking(self, now_ns: int) -> int:
-        """What it would take to be full, rounded up; more than the burst is a debt."""
+    def left(self, now_ns: int) -> int:
+        """What is in it, rounded down; less than 0 is a debt."""
         self.wait_ns(0, now_ns)
-        return self.burst - self._level // NS_PER_MIN
+        return self._level // NS_PER_MIN
 
-    def lack(self, amount: int, now_ns: int) -> None:
-        """At least so much: no more is in it than in another one for the same limit."""
+    def leave(self, amount: int, now_ns: int) -> None:
+        """No more than that, which is what another one for the same limit has."""
         self.wait_ns(0, now_ns)
-        self._level = min(self._level, (self.burst - amount) * NS_PER_MIN)
+        self._level = min(self._level, amount * NS_PER_MIN)
 
     def is_full(self, now_ns: int) -> bool:
         return self.wait_ns(self.burst, now_ns) == 0
@@ -112,16 +112,16 @@ def _bucket(old: Bucket | None, rate_per_min: int | None, burst: int | None, now
 class Gate:
     """All limits of one subject, an organisation or a key.
 
-    What it has ever taken is for other routers with one for the same subject; `elsewhere` is what runs there.
-    `is_limited` is by something that they take of too.
+    What it has taken since it is limited by something that other routers take of too is for those with one
+    for the same subject; `elsewhere` is what runs there.
     """
 
     __slots__ = (
         "allowance",
         "elsewhere",
         "is_limited",
+        "limited_ns",
         "limits",
-        "made_ns",
         "requests",
         "running",
         "subject",
@@ -136,7 +136,8 @@ class Gate:
         self.tokens: Bucket | None = None
         self.allowance: Allowance | None = None
         self.running = self.elsewhere = 0
-        self.made_ns = now_ns
+        self.is_limited = False
+        self.limited_ns = now_ns
         self.taken_requests = self.taken_tokens = 0
         self.configure(limits, now_ns)
 
@@ -144,8 +145,10 @@ class Gate:
         self.limits = limits
         self.requests = _bucket(self.requests, limits.requests_per_min, limits.request_burst, now_ns)
         self.tokens = _bucket(self.tokens, limits.tokens_per_min, limits.token_burst, now_ns)
-        most = limits.concurrent_requests
+        most, was_limited = limits.concurrent_requests, self.is_limited
         self.is_limited = not (self.requests is None and self.tokens is None and most is None)
+        if self.is_limited and not was_limited:  # what was taken before is nobody's debt
+            self.limited_ns, self.taken_requests, self.taken_tokens = now_ns, 0, 0
         if limits.monthly_budget is None or not limits.budget_is_hard:
             self.allowance = None
         elif self.allowance is None:
@@ -190,22 +193,23 @@ class Gate:
 
     def used(self, now_ns: int) -> Used:
         return Used(
-            self.made_ns,
+            self.limited_ns,
             self.taken_requests,
             self.taken_tokens,
-            0 if self.requests is None else self.requests.lacking(now_ns),
-            0 if self.tokens is None else self.tokens.lacking(now_ns),
+            None if self.requests is None else self.requests.left(now_ns),
+            None if self.tokens is None else self.tokens.left(now_ns),
             self.running,
         )
 
     def charge(self, charge: Charge, now_ns: int) -> None:
         """What other routers took of the same limits."""
-        for bucket, amount, lacking in (
-            (self.requests, charge.requests, charge.requests_lacking),
-            (self.tokens, charge.tokens, charge.tokens_lacking),
+        for bucket, amount, left in (
+            (self.requests, charge.requests, charge.requests_left),
+            (self.tokens, charge.tokens, charge.tokens_left),
         ):
             if bucket is not None:
-                bucket.lack(lacking, now_ns)
+                if left is not None:
+                    bucket.leave(left, now_ns)
                 bucket.take(amount)
 
     def is_as_new(self, now_ns: int) -> bool:

@@ -13,10 +13,9 @@ _TRACEPARENT = re.compile(
 _NO_VERSION = "ff"
 _MOST_MEMBERS = 32
 _MOST_STATE_CHARS = 512  # what everybody must be able to pass on; nobody has to do more
-_MEMBER = re.compile(
-    r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]",
-    re.ASCII,
-)
+_KEY = r"(?:[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})"
+_VALUE = r"[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+_MEMBER = re.compile(f"{_KEY}={_VALUE}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

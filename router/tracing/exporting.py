@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -32,6 +34,25 @@ SEND_TIMEOUT_S = 10.0  # of one batch, what is tried again included
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _KINDS = {Kind.SERVER: SpanKind.SERVER, Kind.CLIENT: SpanKind.CLIENT, Kind.INTERNAL: SpanKind.INTERNAL}
 _UNSET = Status(StatusCode.UNSET)
+_SAY_AGAIN_S = 60.0
+
+
+class Seldom(logging.Filter):
+    """One line in a while: the SDK complains of every batch, and says the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._quiet_until_s = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now_s = time.monotonic()
+        if now_s < self._quiet_until_s:
+            return False
+        self._quiet_until_s = now_s + _SAY_AGAIN_S
+        return True
+
+
+logging.getLogger(OTLPSpanExporter.__module__).addFilter(Seldom())
 
 
 class CountingExporter(SpanExporter):
@@ -98,13 +119,14 @@ class OtlpOutlet:
         if self.queued + len(spans) > self._most_queued:
             self.dropped += len(spans)
             return
-        self._handed += len(spans)
         state = TraceState.from_header([trace.here.state]) if trace.here.state else None
         parents = {span.span_id: _context(trace.here, span.span_id, state) for span in spans}
         if trace.parent is not None:
             parents[trace.parent.span_id] = _context(trace.parent, trace.parent.span_id, state, True)
-        for span in spans:
-            self._processor.on_end(self._readable(span, parents, epoch_ns))
+        readable = [self._readable(span, parents, epoch_ns) for span in spans]
+        self._handed += len(readable)
+        for span in readable:
+            self._processor.on_end(span)
 
     def _readable(self, span: Span, contexts: Mapping[int, SpanContext], epoch_ns: int) -> ReadableSpan:
         return ReadableSpan(

@@ -83,7 +83,8 @@ def spans_of(
         tuple(_events(trace, record)),
     )
     if status >= 500 or (record.outcome == Outcome.FAILED.value and status < 400):
-        request.error = request.attributes["error.type"] = record.error or str(status)
+        kind = record.error or (str(status) if status >= 500 else record.outcome)
+        request.error = request.attributes["error.type"] = kind
     stages = [
         Span(name, new_id(), here, start_s, end_s, Kind.CLIENT if name == TOGETHER else Kind.INTERNAL)
         for name, start_s, end_s in _marks(record, now_s)
@@ -92,13 +93,9 @@ def spans_of(
 
 
 def _marks(record: Record, now_s: float) -> list[tuple[str, float, float]]:
-    """The stages; of what was never sent on, as many as it came through."""
+    """The stages; the first alone of what was not let in."""
     marks = record.marks(now_s)
-    if marks or not record.model:
-        return marks
-    if record.admitted_s is None:
-        return [("admission", record.arrived_s, now_s)]
-    return [("admission", record.arrived_s, record.admitted_s), ("queue", record.admitted_s, now_s)]
+    return marks if marks or not record.model else [("admission", record.arrived_s, now_s)]
 
 
 def _facts(trace: Trace, record: Record) -> Attributes:

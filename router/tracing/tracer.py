@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RPC_SERVICE = "inference.GRPCInferenceService"
-_HEADERS = ("traceparent", "tracestate")
 
 
 class Outlet(Protocol):
@@ -54,8 +53,7 @@ class Tracer:
         return self._begin(f"{method} {route}".rstrip(), attributes, context)
 
     def begin_rpc(self, method: str, metadata: Sequence[tuple[str, Any]]) -> Trace | None:
-        said = {key: value for key, value in metadata if key in _HEADERS and isinstance(value, str)}
-        context = read_context(said.get("traceparent"), said.get("tracestate"))
+        context = read_context(*(_joined(name, metadata) for name in ("traceparent", "tracestate")))
         attributes: dict[str, str | int] = {
             "rpc.system": "grpc",
             "rpc.service": RPC_SERVICE,
@@ -80,3 +78,8 @@ class Tracer:
             self._outlet.put(trace, spans, epoch_ns)
         except Exception:  # the request is answered, whatever becomes of its trace
             log.exception("%s could not be traced", record.request_id)
+
+
+def _joined(name: str, metadata: Sequence[tuple[str, Any]]) -> str:
+    """As HTTP joins headers that come several times: what may come once alone is then malformed."""
+    return ",".join(value for key, value in metadata if key == name and isinstance(value, str))

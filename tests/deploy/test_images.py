@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.image_packages import name_of, pinned, wanted
+from deploy.image_packages import name_of, pinned, usable, wanted
+from python_backend.engine.device import OLDEST_TRITON
 from tests.deploy.compose.reading import ROOT
 
 FILES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
@@ -129,6 +130,22 @@ def test_what_a_base_image_has_is_not_pinned_to_another_version() -> None:
     lock = ["# made by uv", "numpy==1.26.4", "  some-thing==2 ; python_version < '3.11'", ""]
     assert pinned(lock, {"numpy"})[0] == "some-thing==2 ; python_version < '3.11'"
     assert {name_of(pin) for pin in pinned(lock, {"numpy"})} == {"some-thing", "editables", "hatchling"}
+
+
+def test_what_is_too_old_for_the_project_comes_in_the_version_of_the_lock() -> None:
+    there = {"llguidance": "0.7.29", "torch": "2.10.0a0+b4e4ee81d3.nv25.12", "numpy": "1.26.4", "six": "1.17"}
+    requirements = ["llguidance>=1.9", "torch>=2.9", "numpy>=1.26,<2", "redis>=5"]
+    assert usable(requirements, there) == {"torch", "numpy", "six"}
+    assert (
+        pinned(["llguidance==1.9.1", "numpy==1.26.1"], usable(requirements, there))[0] == "llguidance==1.9.1"
+    )
+
+
+def test_the_image_for_gpus_gets_the_compiler_that_our_kernels_need_whatever_its_base_has() -> None:
+    text = (ROOT / "deploy/triton.Dockerfile").read_text()
+    assert f"--also 'triton>={'.'.join(map(str, OLDEST_TRITON))}'" in text
+    assert text.index("ENV PIP_CONSTRAINT=\n") < text.index("-m pip install"), "the base's would forbid it"
+    assert pinned(["triton==3.6.0"], usable(["triton>=3.6"], {"triton": "3.5.1"}))[0] == "triton==3.6.0"
 
 
 @pytest.mark.parametrize(("requirement", "name"), [("Some.Thing[x]>=2", "some-thing"), ("a_b==1", "a-b")])

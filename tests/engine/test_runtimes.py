@@ -100,7 +100,14 @@ def test_the_package_is_found_in_the_folder_that_the_environment_names(
 
 @pytest.mark.parametrize(
     ("visible", "number", "name"),
-    [(None, 0, "0"), (None, 2, "2"), ("4,5", 1, "5"), ("GPU-1f, GPU-2e", 1, "GPU-2e"), ("4", 3, "3")],
+    [
+        (None, 0, "0"),
+        (None, 2, "2"),
+        ("4,5", 1, "5"),
+        ("GPU-1f, GPU-2e", 1, "GPU-2e"),
+        ("4", 3, ""),
+        ("", 0, ""),
+    ],
 )
 def test_a_gpus_number_counts_among_those_that_are_visible(
     visible: str | None, number: int, name: str

@@ -10,6 +10,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import torch
+
 from python_backend.engine.request import GenerationRequest, Guide, GuideKind, Retention
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -22,8 +24,12 @@ def sampling_arguments(
     Each sequence is a request of its own there, with its own seed: that it says of each why it ended.
     """
     end_id = request.end_id if request.end_id is not None and request.end_id >= 0 else None
+    # Its `min_tokens` holds for the end token alone; a stop word that comes too early is passed over here.
+    may_stop = request.sampling.min_tokens <= 1
     single_stops = [
-        stop[0] for stop in request.stop_sequences if len(stop) == 1 and 0 <= stop[0] < vocabulary
+        stop[0]
+        for stop in request.stop_sequences
+        if may_stop and len(stop) == 1 and 0 <= stop[0] < vocabulary
     ]
     arguments: dict[str, Any] = {
         "max_tokens": max_new_tokens,
@@ -33,30 +39,36 @@ def sampling_arguments(
         "ignore_eos": end_id is None,
         "stop_token_ids": single_stops or None,
         "include_stop_str_in_output": True,
-        "bad_token_ids": [bad[0] for bad in request.bad_sequences] or None,
         "detokenize": False,
         "add_special_tokens": False,
         "return_context_logits": request.asks_of_prompt,
         "return_generation_logits": request.returns_generation_logits,
         **_choosing(request, index),
     }
+    if end_id is not None:
+        arguments["min_tokens"] = max(1, request.sampling.min_tokens)
     if request.returns_log_probs or request.top_log_probs is not None:
         arguments["logprobs"] = max(1, request.top_log_probs or 0)
-    if request.token_bias:
-        arguments["embedding_bias"] = [
-            request.token_bias.get(token_id, 0.0) for token_id in range(vocabulary)
-        ]
+    if request.token_bias or request.bad_sequences:
+        arguments["embedding_bias"] = _bias(request, vocabulary)
     return arguments
+
+
+def _bias(request: GenerationRequest, vocabulary: int) -> torch.Tensor:
+    """Bad words too: its sampler passed over `bad_token_ids` in silence until late in 1.3."""
+    bias = torch.zeros(vocabulary, dtype=torch.float32)
+    if request.token_bias:
+        bias[list(request.token_bias)] = torch.tensor(list(request.token_bias.values()))
+    bias[[bad[0] for bad in request.bad_sequences]] = float("-inf")
+    return bias
 
 
 def _choosing(request: GenerationRequest, index: int) -> dict[str, Any]:
     """How the next token is chosen; None is TensorRT-LLM's own default, which is the contract's."""
     sampling = request.sampling
-    chosen: dict[str, Any] = {"min_tokens": max(1, sampling.min_tokens)}
-    if sampling.is_greedy:
-        chosen["top_k"] = 1
-    else:
-        chosen |= {
+    chosen: dict[str, Any] = {"top_k": 1}
+    if not sampling.is_greedy:
+        chosen = {
             "temperature": sampling.temperature,
             "top_k": sampling.top_k,
             "top_p": sampling.top_p if sampling.top_p > 0 else 1.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import time
@@ -39,6 +40,7 @@ def load_llm(parameters: EngineParameters, progress: LoadingProgress = ignore_pr
     llmapi = import_package(parameters.gpu_device_ids)
     llm = llmapi.LLM(**llm_arguments(parameters, settings, checkpoint, llmapi))
     conversation = Conversation(llm, parameters.stats_check_period_ms / 1000)
+    atexit.register(conversation.close)  # before the package's own, which was registered earlier
     return LlmRuntime(conversation, llmapi, _facts(parameters, settings, checkpoint, conversation, llmapi))
 
 
@@ -80,7 +82,6 @@ def llm_arguments(
         "max_batch_size": settings.max_batch_size,
         "max_num_tokens": settings.max_step_tokens,
         "max_seq_len": checkpoint.max_sequence_tokens,
-        "max_input_len": checkpoint.max_sequence_tokens,
         "kv_cache_config": llmapi.KvCacheConfig(
             enable_block_reuse=parameters.enable_kv_cache_reuse,
             max_tokens=parameters.max_tokens_in_paged_kv_cache,
@@ -144,7 +145,7 @@ def _answer_once(conversation: Conversation, llmapi: Any) -> None:
         max_tokens=1, end_id=0, pad_id=0, ignore_eos=True, top_k=1, detokenize=False
     )
     conversation.ask({"inputs": [0], "sampling_params": params, "streaming": True})
-    while True:
+    while conversation.failure is None:
         for told in conversation.hear(1.0):
             if told.error is not None:
                 raise InflightError(
@@ -152,3 +153,4 @@ def _answer_once(conversation: Conversation, llmapi: Any) -> None:
                 ) from told.error
             if told.news.is_last:
                 return
+    raise InflightError(ErrorKind.ENGINE_FAILED, conversation.failure)

@@ -40,13 +40,17 @@ def import_package(gpu: int) -> Any:
     """`tensorrt_llm.llmapi`, in a process that sees one GPU alone; CUDA looks when it is first used."""
     _look_in_the_folder()
     os.environ["CUDA_VISIBLE_DEVICES"] = visible_device(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu)
+    # It would compute in a process of its own, which MPI starts and which outlives this one when it is killed.
+    os.environ.setdefault("TLLM_WORKER_USE_SINGLE_PROCESS", "1")
     return importlib.import_module(f"{NAME}.llmapi")
 
 
 def visible_device(visible: str | None, number: int) -> str:
-    """What names the GPU that is `number` among those visible so far."""
-    names = visible.split(",") if visible else []
-    return names[number].strip() if number < len(names) else str(number)
+    """What names the GPU that is `number` among those visible so far; nothing, where there is none."""
+    if visible is None:
+        return str(number)
+    names = [name.strip() for name in visible.split(",")]
+    return names[number] if number < len(names) else ""
 
 
 def _look_in_the_folder() -> None:

@@ -23,7 +23,8 @@ from python_backend.engine.llm.asking import (
     retention_config,
     sampling_arguments,
 )
-from python_backend.engine.llm.conversation import Asked, Conversation, Told, Unreadable
+from python_backend.engine.llm.conversation import Asked, Conversation, Told
+from python_backend.engine.llm.failing import Unreadable, failure_of
 from python_backend.engine.llm.merging import merged
 from python_backend.engine.llm.telling import missing_logits, take_news
 from python_backend.engine.memory import resident_bytes
@@ -140,6 +141,8 @@ class LlmRuntime:
             )
 
     def step(self) -> list[SequenceEvent]:
+        if self._conversation.failure is not None:
+            raise EngineBroken(self._conversation.failure)
         self._forget_lost()
         self._start_waiting()
         for told in self._conversation.hear(0 if self._events else _PATIENCE_S):
@@ -188,10 +191,11 @@ class LlmRuntime:
                 continue  # cancelled while it waited
             sequence.first_scheduled_ns = time.monotonic_ns()
             try:
-                asked = self._conversation.ask(self._arguments(sequence))
-            except (ValueError, TypeError) as error:  # its values say no before it is asked
-                self._fail(sequence, error)
+                arguments = self._arguments(sequence)
+            except Exception as error:  # its values say no before it is asked
+                self._fail(sequence, error if isinstance(error, ValueError) else Unreadable(str(error)))
                 continue
+            asked = self._conversation.ask(arguments)
             self._running[id(asked)] = sequence, asked
 
     def _arguments(self, sequence: Sequence) -> dict[str, Any]:
@@ -246,11 +250,8 @@ class LlmRuntime:
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """An error of its own request ends a sequence; any other, TensorRT-LLM."""
-        if isinstance(error, ValueError):
-            failure = InflightError(ErrorKind.INVALID_REQUEST, f"TensorRT-LLM refuses it: {error}")
-        elif isinstance(error, (self._llmapi.RequestError, TypeError, Unreadable)):
-            failure = InflightError(ErrorKind.ENGINE_FAILED, f"TensorRT-LLM could not answer: {error}")
-        else:
+        failure = failure_of(error, self._llmapi.RequestError)
+        if failure is None:
             raise EngineBroken(f"TensorRT-LLM broke: {type(error).__name__}: {error}") from error
         self._end(sequence, FinishReason.ERROR, failure.to_text())
 

@@ -185,6 +185,33 @@ def test_any_other_error_breaks_the_engine_and_still_everybody_hears_of_it() -> 
     }
 
 
+def test_a_fault_of_the_gpu_breaks_the_engine_though_it_is_told_as_one_requests_error() -> None:
+    run = started()
+    run.there.fail(0, RequestError("CUDA error: an illegal memory access was encountered"))
+    with pytest.raises(EngineBroken, match="illegal memory access"):
+        run.step()
+
+
+def test_silence_breaks_the_engine_when_it_cannot_go_on() -> None:
+    run = started()
+    run.there.failure = "it died"
+    with pytest.raises(EngineBroken, match="it died"):
+        run.step()
+    assert [event.finish_reason for event in run.runtime.abort("broken")] == [FinishReason.ERROR]
+
+
+def test_a_request_that_cannot_be_put_into_words_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**arguments: Any) -> None:
+        raise OverflowError("int too big to convert")
+
+    run = started()
+    monkeypatch.setattr(LlmApi, "SamplingParams", refuse)
+    run.add(2)
+    (event,) = run.step()
+    assert (event.key, "int too big" in (event.error or "")) == (2, True)
+    assert run.runtime.gauges().active == 1
+
+
 def test_what_cannot_be_understood_ends_its_own_sequence_alone() -> None:
     run = Run()
     run.add(1, top_log_probs=2)
@@ -248,11 +275,20 @@ def test_everything_else_of_a_request_has_its_place() -> None:
     assert arguments["streaming"] is True
     (kept,) = arguments["kv_cache_retention_config"].arguments["token_range_retention_configs"]
     assert kept.parts[:3] == (0, None, 80)
-    assert sampling["embedding_bias"][3] == 1.5
-    assert len(sampling["embedding_bias"]) == 100
-    wanted = {"bad_token_ids": [4], "logprobs": 3, "min_tokens": 3, "repetition_penalty": 1.1, "top_k": 1}
+    assert sampling["embedding_bias"].shape == (100,)
+    assert sampling["embedding_bias"][3:6].tolist() == [1.5, float("-inf"), 0.0]
+    wanted = {"logprobs": 3, "repetition_penalty": 1.1, "top_k": 1}
     assert wanted.items() <= sampling.items()
     assert sampling["ignore_eos"] is True
+    assert "min_tokens" not in sampling  # there is no token whose coming it could put off
+
+
+def test_a_stop_word_that_comes_too_early_does_not_end_the_answer() -> None:
+    run = started(sampling=SamplingParams(min_tokens=3), end_id=7, stop_sequences=((12,),))
+    assert (run.sampling()["min_tokens"], run.sampling()["stop_token_ids"]) == (3, None)
+    run.there.say(0, 12, 11, 10, 12)
+    (event,) = run.step()
+    assert (event.token_ids, event.finish_reason) == ([12, 11, 10, 12], FinishReason.STOP_WORDS)
 
 
 def test_no_field_of_a_request_is_forgotten() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from python_backend.engine.build import build_engine
 from python_backend.engine.engine import EngineConfig
 from python_backend.engine.faults import EngineBroken
+from python_backend.engine.llm.conversation import Conversation
 from python_backend.engine.llm.loading import load_llm
 from python_backend.engine.llm.package import PATH_VARIABLE
 from python_backend.engine.llm.runtime import LlmRuntime
@@ -140,17 +142,55 @@ def test_a_request_that_leaves_is_aborted_there(runtime: LlmRuntime) -> None:
     assert now.step_count > 1
 
 
-def test_a_fault_there_breaks_the_engine(llmapi: Any, checkpoint: Path) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "words"), [([7, 7, 7], "illegal memory access"), ([8, 8, 8], "cannot go on")]
+)
+def test_a_fault_there_breaks_the_engine_also_when_nobody_is_told(
+    llmapi: Any, checkpoint: Path, prompt: list[int], words: str
+) -> None:
     broken = load_llm(parameters(checkpoint))
-    broken.add(1, GenerationRequest([7, 7, 7], 4), time.monotonic_ns())
+    broken.add(1, GenerationRequest(prompt, 4), time.monotonic_ns())
 
     def go_on() -> None:
-        while True:
+        deadline_s = time.monotonic() + 10
+        while time.monotonic() < deadline_s:
             broken.step()
 
-    with pytest.raises(EngineBroken, match="illegal memory access"):
+    with pytest.raises(EngineBroken, match=words):
         go_on()
     assert [event.key for event in broken.abort("engine_failed: broken")] == [1]
+
+
+def test_gauges_go_on_while_a_single_answer_does(runtime: LlmRuntime) -> None:
+    runtime.add(1, GenerationRequest(PROMPTS[0], 2000), time.monotonic_ns())
+    seen = {runtime.gauges().step_count}
+    deadline_s = time.monotonic() + 5
+    while len(seen) < 40 and time.monotonic() < deadline_s:
+        runtime.step()
+        seen.add(runtime.gauges().step_count)
+    runtime.cancel(1)
+    while runtime.has_work:
+        runtime.step()
+    assert len(seen) == 40
+
+
+def test_bad_words_never_come_though_its_sampler_does_not_know_them(runtime: LlmRuntime) -> None:
+    (bad,) = ids(answers(runtime, GenerationRequest(PROMPTS[0], 1))[0])
+    (events,) = answers(runtime, GenerationRequest(PROMPTS[0], 8, bad_sequences=((bad,),)))
+    assert bad not in ids(events)
+
+
+def test_what_runs_is_aborted_at_the_end_and_its_thread_ends(llmapi: Any, checkpoint: Path) -> None:
+    llm = llmapi.LLM(str(checkpoint))
+    conversation = Conversation(llm, 0.1)
+    sampling = llmapi.SamplingParams(max_tokens=2000, end_id=0, ignore_eos=True)
+    asked = conversation.ask({"inputs": [1, 2], "sampling_params": sampling, "streaming": True})
+    while not conversation.hear(1.0):
+        pass
+    conversation.close()
+    assert asked.result.aborted()
+    assert conversation._thread not in threading.enumerate()
+    llm.shutdown()
 
 
 @pytest.mark.parametrize(

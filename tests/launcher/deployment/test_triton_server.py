@@ -54,6 +54,14 @@ def test_an_engine_needs_nvidias_library(tmp_path: Path, home: Path) -> None:
     TritonDoor("127.0.0.1", 1, 2, home=home, engine_dir=tmp_path).check()
 
 
+@pytest.mark.parametrize("ports", [(70_000, 2), (1, -1)])
+def test_a_port_that_cannot_be_is_refused(ports: tuple[int, int]) -> None:
+    with pytest.raises(
+        SettingsError, match=r"--(grpc|metrics)-port is .*; allowed: 1 to 65535, or 0 for any"
+    ):
+        TritonDoor("127.0.0.1", *ports).check()
+
+
 def test_the_command_says_what_is_wrong_in_a_sentence(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["triton", "--host", "0.0.0.0", "--data-dir", str(tmp_path)])
     assert told.exit_code == 2

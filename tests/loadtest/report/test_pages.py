@@ -96,6 +96,17 @@ def test_a_report_stands_alone_and_has_every_plot(report: Path) -> None:
         assert title in page.text
 
 
+def test_kinds_of_requests_are_told_apart_where_there_are_several(tmp_path: Path) -> None:
+    chat = answered()
+    chat.kind = "chat"
+    page = read(write_report(LoadRun("mixed", BEGAN_AT, 1.0, [chat, EMBEDDING]), tmp_path))
+    assert "Kinds of requests" in page.text
+    assert set(json.loads((tmp_path / "results.json").read_text())["summary"]["kinds"]) == {
+        "chat",
+        "embeddings",
+    }
+
+
 def test_the_numbers_on_the_page_are_those_of_the_file(report: Path) -> None:
     page = read(report)
     data = json.loads((report.parent / "results.json").read_text())

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadtest.report.figures import figures_of
+from loadtest.report.figures import figures_of, summary_of
 from loadtest.report.storing import RunError, load_run, stored, to_json
-from loadtest.results import LoadRun, RequestResult, ServerSample
+from loadtest.results import LoadRun, RequestResult, ServerSample, Slo
 from tests.loadtest.report.made_runs import BEGAN_AT, answered, busy_run
 
 
@@ -85,3 +86,12 @@ def test_a_run_with_rows_of_the_wrong_length_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(data))
     with pytest.raises(RunError, match="does not hold what a run holds"):
         load_run(path)
+
+
+def test_every_field_of_the_file_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "loadtest.md").read_text()
+    told = set(re.findall(r"`(\w+)`", page.split("## The report\n")[1]))
+    assert {*to_json(busy_run()), "summary"} <= told
+    assert {each.name for each in fields(ServerSample)} <= told
+    assert {each.name for each in fields(Slo)} <= told
+    assert set(summary_of(busy_run())) <= told

@@ -11,9 +11,9 @@ from tests.loadtest.report.made_runs import answered
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.floats(0.0, 1e6))
-def test_windows_are_round_few_and_cover_the_run(duration_s: float) -> None:
-    windows = Windows.of(duration_s)
+@given(st.floats(0.0, 1e6), st.integers(0, 1000))
+def test_windows_are_round_few_and_cover_the_run(duration_s: float, values: int) -> None:
+    windows = Windows.of(duration_s, values)
     assert 1 <= windows.count <= 48
     assert windows.count * windows.width_s >= duration_s * (1 - 1e-9)
     assert f"{windows.width_s:e}"[0] in "125"
@@ -26,7 +26,7 @@ MOMENTS = st.floats(0, 30)
 @given(st.lists(st.tuples(MOMENTS, st.floats(0.001, 5), st.floats(0, 0.5), st.integers(1, 40)), max_size=20))
 def test_no_token_is_lost_between_windows(made: list[tuple[float, float, float, int]]) -> None:
     results = [answered(at_s, first_s, gap_s, tokens) for at_s, first_s, gap_s, tokens in made]
-    windows = Windows.of(40.0)
+    windows = Windows.of(40.0, 400)
     seen = windows.tokens_per_s(results).sum() * windows.width_s
     assert seen == pytest.approx(sum(each.completion_tokens for each in results))
 
@@ -56,3 +56,6 @@ def test_stages_are_of_the_requests_that_ended_meanwhile() -> None:
     assert stage_means(seen[:1]) == {}
     gauge = Windows(1.0, 3).gauge(seen, lambda each: each.waiting)
     assert list(gauge) == [0.45, 1.9, 2.9]
+    sparse = Windows(1.0, 5).gauge([seen[1], seen[3]], lambda each: each.waiting)
+    assert list(sparse[:3]) == [0.9, pytest.approx(1.9), 2.9]
+    assert np.isnan(sparse[3:]).all()

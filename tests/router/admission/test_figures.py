@@ -61,7 +61,7 @@ def test_the_signals_of_a_release_are_metrics() -> None:
     assert scene.value("waiting_requests", release="1", tier="standard") == 1
     assert scene.value("waiting_requests", release="1", tier="batch") == 0
     assert scene.value("drain_seconds", release="1") == 2.5
-    assert scene.value("slo_risk", release="1", tier="interactive") == 0
+    assert scene.value("objective_risk_ratio", release="1", tier="interactive") == 0
     assert scene.value("kv_reserved_tokens", release="1") == 7
     assert scene.value("kv_budget_tokens", release="1") == 1600
     assert scene.value("wanted_replicas") == 3
@@ -78,22 +78,22 @@ def test_refusals_and_forecasts_are_counted() -> None:
         turn = scene.gate.offer(record, Need(1, 1), 60.0)
         turn._place.forecast_late_s = 2.0
         turn.heard(first_token_s)
-    assert scene.value("forecast_total", release="1") == 2
-    assert scene.value("forecast_covered_total", release="1") == 1
+    assert scene.value("forecasts_total", release="1") == 2
+    assert scene.value("forecasts_covered_total", release="1") == 1
 
 
 def test_engines_are_shown_by_replica() -> None:
     scene = Scene()
     of = {"release": "1", "replica": "s0"}
-    assert scene.value("step_cost_error", **of) == 0.02
-    assert scene.value("step_cost_frozen", **of) == 0
-    assert scene.value("batch_occupancy", **of) == 2 / 8
-    assert scene.value("engine_busy_ratio", **of) is None
+    assert scene.value("replica_step_cost_error_ratio", **of) == 0.02
+    assert scene.value("replica_step_cost_frozen", **of) == 0
+    assert scene.value("replica_batch_occupancy_ratio", **of) == 2 / 8
+    assert scene.value("replica_busy_ratio", **of) is None
     scene.replica.reported_s = 1.0
     scene.metrics.admission.look()
-    assert scene.value("engine_busy_ratio", **of) == 0
+    assert scene.value("replica_busy_ratio", **of) == 0
     scene.replica.report = None
-    assert scene.value("batch_occupancy", **of) is None
+    assert scene.value("replica_batch_occupancy_ratio", **of) is None
 
 
 def test_the_busy_ratio_follows_what_the_engine_says_and_outlives_a_new_life() -> None:
@@ -112,14 +112,14 @@ def test_a_noisy_tenant_is_named_when_it_begins_and_when_it_stops(caplog: pytest
     scene.policy.noisy = NoisyTenant("org-1", 0.8, 4.0, 0.0)
     scene.metrics.admission.look()
     scene.metrics.admission.look()
-    assert scene.value("noisy_tenant", tenant="org-1") == 4.0
+    assert scene.value("noisy_tenant_ratio", tenant="org-1") == 4.0
     scene.policy.noisy = None
     scene.metrics.admission.look()
     assert [record.getMessage() for record in caplog.records] == [
         "tiny: the tenant org-1 asks for 4.0 times its share, 80 % of all work, while others wait",
         "tiny: the tenant org-1 no longer asks for more than its share",
     ]
-    assert scene.value("noisy_tenant", tenant="org-1") is None
+    assert scene.value("noisy_tenant_ratio", tenant="org-1") is None
 
 
 def test_the_noise_of_a_release_that_is_gone_is_forgotten() -> None:

@@ -162,6 +162,30 @@ async def test_a_router_that_comes_later_knows_what_is_left(board: FakeBoard) ->
     assert [isinstance(new.reserve(limits), Reservation) for _ in range(2)] == [True, False]
 
 
+async def test_what_was_used_before_there_was_a_limit_is_nobodys_debt(routers: tuple[Router, Router]) -> None:
+    here, there = routers
+    limits = Limits(requests_per_min=10)
+    there.reserve(limits)
+    for _ in range(500):
+        here.reserve(NO_LIMITS)
+    await swap(here, there)
+    here.reserve(limits)
+    await swap(here, there)
+    assert [isinstance(there.reserve(limits), Reservation) for _ in range(9)] == [True] * 8 + [False]
+
+
+async def test_what_is_left_of_a_greater_limit_is_no_debt_of_a_smaller_one(
+    routers: tuple[Router, Router],
+) -> None:
+    here, there = routers
+    for _ in range(900):
+        here.reserve(Limits(requests_per_min=1000))
+    await swap(here, there)
+    # Nobody asks there again, so that one does not know of the limits that hold now.
+    granted = [there.reserve(Limits(requests_per_min=10)) for _ in range(11)]
+    assert [isinstance(each, Reservation) for each in granted] == [True] * 10 + [False]
+
+
 async def test_words_that_nobody_understands_are_passed_over(
     board: FakeBoard, caplog: pytest.LogCaptureFixture
 ) -> None:

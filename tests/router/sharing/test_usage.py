@@ -13,8 +13,10 @@ from router.tenancy.model import Limits
 from tests.router.tenancy.values import MONTH
 
 
-def used(requests: int = 0, tokens: int = 0, generation: int = 1, lacking: int = 0, running: int = 0) -> Used:
-    return Used(generation, requests, tokens, lacking, 0, running)
+def used(
+    requests: int = 0, tokens: int = 0, generation: int = 1, left: int | None = None, running: int = 0
+) -> Used:
+    return Used(generation, requests, tokens, left, None, running)
 
 
 def test_what_was_taken_since_it_was_last_heard_is_charged() -> None:
@@ -25,7 +27,7 @@ def test_what_was_taken_since_it_was_last_heard_is_charged() -> None:
 
 
 def test_who_is_heard_for_the_first_time_has_left_only_what_is_left_there() -> None:
-    assert Others().hear({"b": {"acme": used(500, lacking=7)}}) == [Charge("acme", requests_lacking=7)]
+    assert Others().hear({"b": {"acme": used(500, left=7)}}) == [Charge("acme", requests_left=7)]
 
 
 def test_a_subject_that_is_new_in_a_known_router_is_charged_with_all_of_it() -> None:
@@ -37,11 +39,11 @@ def test_a_subject_that_is_new_in_a_known_router_is_charged_with_all_of_it() -> 
 
 def test_a_router_that_left_is_forgotten() -> None:
     others = Others()
-    others.hear({"b": {"acme": used(4, running=3, lacking=2)}, "c": {"acme": used(1, running=1, lacking=5)}})
-    assert others.of("acme") == Elsewhere(5, 0, 4)
+    others.hear({"b": {"acme": used(4, running=3, left=5)}, "c": {"acme": used(1, running=1, left=2)}})
+    assert others.of("acme") == Elsewhere(2, None, 4)
     assert others.count == 2
     others.hear({"c": {"acme": used(1, running=1)}})
-    assert others.of("acme") == Elsewhere(0, 0, 1)
+    assert others.of("acme") == Elsewhere(None, None, 1)
     others.hear({})
     assert others.of("acme") == NOTHING
 

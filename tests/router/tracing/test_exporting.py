@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -8,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from router.tracing.context import TraceContext
-from router.tracing.exporting import OtlpOutlet
+from router.tracing.exporting import OtlpOutlet, Seldom
 from router.tracing.figures import TraceFigures
 from router.tracing.spans import Span
 from router.tracing.trace import Trace
@@ -81,9 +83,10 @@ def test_what_a_collector_refuses_is_counted() -> None:
     with collecting() as collector:
         collector.answers_with = 400
         outlet = OtlpOutlet(collector.url, {}, "1", delay_s=0.02)
-        put(outlet, 2)
-        wait_until(lambda: outlet.counts.failed == 2)
-        assert sent_and_dropped(outlet) == (0, 0, 2)
+        for failed in (2, 4):
+            put(outlet, 2)
+            wait_until(lambda failed=failed: outlet.counts.failed == failed)
+        assert sent_and_dropped(outlet) == (0, 0, 4)
         outlet.close(10.0)
 
 
@@ -97,6 +100,21 @@ def test_a_collector_that_never_answers_holds_up_nobody() -> None:
         outlet.close(0.01)
         assert outlet.counts.failed < 2, "it was waited for"
         wait_until(lambda: outlet.counts.failed == 2)
+
+
+def test_what_cannot_be_spans_takes_no_room_in_the_queue() -> None:
+    outlet = OtlpOutlet("http://127.0.0.1:1", {}, "1", delay_s=60.0)
+    trace = Trace("GET", {}, TraceContext(1, 2, True))
+    with pytest.raises(OverflowError):
+        outlet.put(trace, [Span("GET", 2, 0, 1.0, math.inf)], 0)
+    assert outlet.queued == 0
+    outlet.close(1.0)
+
+
+def test_the_log_is_not_full_of_a_collector_that_is_away() -> None:
+    record = logging.makeLogRecord({})
+    seldom = Seldom()
+    assert [seldom.filter(record) for _ in range(3)] == [True, False, False]
 
 
 def test_spans_for_nobody_are_counted() -> None:

@@ -53,6 +53,16 @@ def test_metadata_that_are_not_text_are_passed_over() -> None:
     assert trace.parent is None
 
 
+def test_metadata_that_come_several_times_are_read_as_headers_are() -> None:
+    twice = tracer().begin_rpc("ModelInfer", (("traceparent", TRACEPARENT), ("traceparent", TRACEPARENT)))
+    assert twice is not None
+    assert twice.parent is None
+    states = (("tracestate", "a=1"), ("tracestate", "b=2"))
+    going_on = tracer().begin_rpc("ModelInfer", (("traceparent", TRACEPARENT), *states))
+    assert going_on is not None
+    assert going_on.here.state == "a=1,b=2"
+
+
 def test_a_request_is_answered_whatever_becomes_of_its_trace(caplog: pytest.LogCaptureFixture) -> None:
     trace = tracer().begin_http("GET", "/v1/models", {})
     assert trace is not None

@@ -8,7 +8,9 @@ from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import torch
 
 
 class CapacitySchedulerPolicy(str, Enum):
@@ -21,6 +23,8 @@ def fits(value: object, kind: Any) -> bool:
     """As strict as what the real one passes its values on to: an integer will do for a float, a bool not."""
     if get_origin(kind) is UnionType:
         return any(fits(value, each) for each in get_args(kind))
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
     if get_origin(kind) is list:
         return isinstance(value, list) and all(fits(each, get_args(kind)[0]) for each in value)
     if kind is Any:
@@ -49,11 +53,19 @@ class KvCacheConfig(Checked):
     cross_kv_cache_fraction: float | None = None
     secondary_offload_min_priority: int | None = None
     event_buffer_max_size: int = 0
+    attention_dp_events_gather_period_ms: int = 5
     enable_partial_reuse: bool = True
     copy_on_partial_reuse: bool = True
+    use_uvm: bool = False
     max_gpu_total_bytes: int = 0
     dtype: str = "auto"
     tokens_per_block: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fraction = self.free_gpu_memory_fraction
+        if fraction is not None and not 0 <= fraction <= 1:
+            raise ValueError(f"free_gpu_memory_fraction is {fraction}; it must be from 0 to 1")
 
 
 @dataclass(kw_only=True)
@@ -65,11 +77,11 @@ class SchedulerConfig(Checked):
 
 @dataclass(kw_only=True)
 class LlmArguments(Checked):
-    """Of `LLM()`, the first nine also by position."""
+    """Of `LLM()` on PyTorch, the first nine also by position."""
 
     model: str | Path
     tokenizer: Any = None
-    tokenizer_mode: str = "auto"
+    tokenizer_mode: Literal["auto", "slow"] = "auto"
     skip_tokenizer_init: bool = False
     trust_remote_code: bool = False
     tensor_parallel_size: int = 1
@@ -77,7 +89,7 @@ class LlmArguments(Checked):
     revision: str | None = None
     tokenizer_revision: str | None = None
     pipeline_parallel_size: int = 1
-    load_format: str = "auto"
+    load_format: Literal["auto", "dummy"] = "auto"
     max_batch_size: int | None = 2048
     max_input_len: int | None = 1024
     max_seq_len: int | None = None
@@ -86,7 +98,7 @@ class LlmArguments(Checked):
     enable_chunked_prefill: bool = False
     kv_cache_config: KvCacheConfig
     scheduler_config: SchedulerConfig
-    guided_decoding_backend: str | None = None
+    guided_decoding_backend: Literal["xgrammar", "llguidance", None] = None
     gather_generation_logits: bool = False
     return_perf_metrics: bool = False
     enable_iter_perf_stats: bool = False
@@ -129,7 +141,7 @@ class SamplingParams(Checked):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool = False
-    embedding_bias: Any = None
+    embedding_bias: torch.Tensor | None = None
     logits_processor: Any = None
     apply_batched_logits_processor: bool = False
     n: int = 1

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -31,13 +30,17 @@ from .arguments import (
     LlmArguments,
     SamplingParams,
 )
-from .results import RequestError, RequestOutput
+from .results import IterationResult, RequestError, RequestOutput
 
 PRECISIONS = {"auto": "fp32", "float32": "fp32", "bfloat16": "fp32"}
 # A step takes so long at least, as it would on a GPU: who leaves is to be faster than an answer.
 STEP_S = 0.003
-# A prompt that ends the whole instance, as a fault on a GPU would; for tests of that alone.
+# Of a whole batch of steps it passes on what it noted.
+STATISTICS_S = 0.2
+# Prompts for tests of that alone: the first is a fault on a GPU, of which every request is told as if it were its
+# own; with the second what computes dies, and nobody is told anything.
 FATAL_PROMPT = [7, 7, 7]
+DEADLY_PROMPT = [8, 8, 8]
 
 
 class LLM:
@@ -71,6 +74,8 @@ class LLM:
         self._results: dict[int, RequestOutput] = {}
         self._commands: SimpleQueue[Callable[[Engine], None]] = SimpleQueue()
         self._statistics: list[dict[str, Any]] = []
+        self._passed_on_s = 0.0
+        self._iterations: IterationResult | None = None
         self._is_shut_down = False
         threading.Thread(target=self._compute, name="stand-in", daemon=True).start()
 
@@ -97,23 +102,28 @@ class LLM:
             raise ValueError("guided_decoding_backend is not set")
         request = _request(inputs, params, cache_salt, kv_cache_retention_config)
         vocabulary = self._engine.limits.vocabulary
+        if params.embedding_bias is not None and params.embedding_bias.shape != (vocabulary,):
+            raise RequestError(f"embedding_bias must have the shape [{vocabulary}]")
+        if self._iterations is None:
+            self._iterations = IterationResult()
+        self._iterations.mark_undone()
         result = RequestOutput(next(self._ids), inputs, params, streaming, vocabulary, self._abort)
         self._results[result.request_id] = result
         self._commands.put(lambda engine: self._add(engine, result, request))
         return result
 
-    def get_stats_async(self, timeout: float | None = 2) -> AsyncIterator[dict[str, Any]]:
-        return self._tell_statistics(timeout or 0)
+    def get_stats_async(self, timeout: float | None = 2) -> IterationResult:
+        """One for all who ask, from the first request on; before it there is nothing to hear."""
+        if self._iterations is None:
+            return IterationResult(is_done=True)
+        self._iterations.set_timeout(timeout or 0)
+        return self._iterations
 
     def shutdown(self) -> None:
         self._is_shut_down = True
 
-    async def _tell_statistics(self, timeout_s: float) -> AsyncIterator[dict[str, Any]]:
-        if not self._statistics:
-            await asyncio.sleep(timeout_s)
-        told, self._statistics = self._statistics, []
-        for each in told:
-            yield each
+    def _check_health(self) -> bool:
+        return not self._is_shut_down
 
     def _abort(self, request_id: int) -> None:
         self._commands.put(lambda engine: engine.cancel(request_id))
@@ -121,8 +131,12 @@ class LLM:
     # -- the thread that computes ---------------------------------------------------------------------
 
     def _add(self, engine: Engine, result: RequestOutput, request: GenerationRequest) -> None:
+        if request.prompt_ids == DEADLY_PROMPT:
+            raise SystemExit
         if request.prompt_ids == FATAL_PROMPT:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            for each in self._results.values():
+                each.tell(RequestError("CUDA error: an illegal memory access was encountered"))
+            return
         try:
             engine.add(result.request_id, request)
         except InflightError as error:
@@ -134,10 +148,9 @@ class LLM:
                 self._take_commands()
                 if self._engine.has_work:
                     self._step()
-        except Exception as error:
+                self._pass_on()
+        finally:
             self._is_shut_down = True
-            for result in self._results.values():
-                result.tell(RuntimeError(str(error)))
 
     def _take_commands(self) -> None:
         try:
@@ -159,9 +172,16 @@ class LLM:
         if self.args.enable_iter_perf_stats:
             self._note(time.monotonic() - began_s)
 
+    def _pass_on(self) -> None:
+        if self._iterations is None or time.monotonic() < self._passed_on_s + STATISTICS_S:
+            return
+        self._passed_on_s = time.monotonic()
+        told, self._statistics = self._statistics, []
+        self._iterations.tell(told)
+
     def _note(self, took_s: float) -> None:
         now = self._engine.stats
-        del self._statistics[:-1000]
+        del self._statistics[:-1000]  # as many as the real one keeps
         self._statistics.append(
             {
                 "iter": now.step_count,
@@ -207,14 +227,15 @@ def _config(arguments: LlmArguments) -> EngineConfig:
 def _request(
     prompt: list[int], params: SamplingParams, salt: str | None, retention: KvCacheRetentionConfig | None
 ) -> GenerationRequest:
-    bias = params.embedding_bias
+    bias: list[float] = [] if params.embedding_bias is None else params.embedding_bias.tolist()
     return GenerationRequest(
         prompt_ids=prompt,
         max_new_tokens=params.max_tokens,
         end_id=None if params.ignore_eos else params.end_id,
         stop_sequences=tuple((token_id,) for token_id in params.stop_token_ids or ()),
-        bad_sequences=tuple((token_id,) for token_id in params.bad_token_ids or ()),
-        token_bias={} if bias is None else {i: each for i, each in enumerate(bias) if each},
+        # The sampler does not look at `bad_token_ids`, as the real one did not until late in 1.3.
+        bad_sequences=tuple((i,) for i, each in enumerate(bias) if each == float("-inf")),
+        token_bias={i: each for i, each in enumerate(bias) if each and each != float("-inf")},
         sampling=OurSampling(
             temperature=1.0 if params.temperature is None else params.temperature,
             top_k=params.top_k or 0,

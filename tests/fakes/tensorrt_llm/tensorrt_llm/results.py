@@ -71,6 +71,39 @@ class RequestPerfMetrics:
         )
 
 
+class IterationResult:
+    """What was noted of iterations, for one reader: it ends when nothing comes for its timeout, and goes on
+    only after a further request."""
+
+    def __init__(self, is_done: bool = False) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._timeout_s = 2.0
+        self._is_done = is_done
+
+    def set_timeout(self, timeout: float) -> None:
+        self._timeout_s = timeout
+
+    def mark_undone(self) -> None:
+        self._is_done = False
+
+    def tell(self, told: list[dict[str, Any]]) -> None:
+        for each in told:
+            self._loop.call_soon_threadsafe(self._told.put_nowait, each)
+
+    def __aiter__(self) -> IterationResult:
+        return self
+
+    async def __anext__(self) -> dict[str, Any]:
+        if self._is_done:
+            raise StopAsyncIteration
+        try:
+            return await asyncio.wait_for(self._told.get(), self._timeout_s)
+        except asyncio.TimeoutError:
+            self._is_done = True
+            raise StopAsyncIteration from None
+
+
 class RequestOutput:
     """Made in a running event loop, for an `async for`."""
 
@@ -110,8 +143,7 @@ class RequestOutput:
         while True:
             told = await self._told.get()
             if isinstance(told, Exception):
-                self.finished = True
-                raise told
+                raise told  # and it does not count as finished
             self._take(told)
             if self._streaming or self.finished:
                 return self
@@ -123,7 +155,6 @@ class RequestOutput:
 
     def _take(self, event: SequenceEvent) -> None:
         if event.error is not None:
-            self.finished = True
             raise RequestError(InflightError.from_text(event.error).message)
         output = self.outputs[0]
         output.token_ids += event.token_ids
