@@ -7,13 +7,18 @@ told on its own, before its first channel, or one user's stream would stop all t
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import locust
 from grpc.experimental import gevent as grpc_under_gevent  # type: ignore[attr-defined]  # no types
 from locust.runners import MasterRunner
+
+# Locust looks first where it was started, and a package `loadtest` that is there is not this one.
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from loadtest.shapes.chosen import ChosenShape, chosen_curve
 from loadtest.tenants import TenantsError

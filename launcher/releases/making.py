@@ -113,7 +113,8 @@ class Maker:
         for found in run_engine_task(self.prepare_command, told, self.console):
             if device := found.get("inflight_device"):
                 precision = parse_engine_parameters(told).on(device).precision
-                decided = {key: found[key] for key in ("inflight_device", "inflight_runtime") if key in found}
+                keys = ("inflight_device", "inflight_runtime")
+                decided: dict[str, str] = {key: found[key] for key in keys if key in found}
                 chosen = {**chosen, **decided, "inflight_precision": precision}
         return chosen
 

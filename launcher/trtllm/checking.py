@@ -8,7 +8,7 @@ from tritonclient.grpc import model_config_pb2
 
 from launcher.trtllm.findings import Finding, Verdict
 from launcher.trtllm.parameters import check_parameters
-from launcher.trtllm.tensors import check_tensors
+from launcher.trtllm.tensors import check_tensors, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ def check_models(configs: Mapping[str, Any], edition: Edition) -> list[Finding]:
             found.append(Finding(name, Verdict.FAILS, "the model is missing", "all four are needed"))
             continue
         config = configs[name]
-        found += check_tensors(name, config, edition.contract(name))
+        found += check_tensors(name, config, edition)
         found += _check_kind(name, config)
         found += _check_batching(name, config, edition)
     if ENGINE in configs:
@@ -64,11 +64,9 @@ def _check_batching(name: str, config: Any, edition: Edition) -> Iterator[Findin
     instances = sum(group.count or 1 for group in config.instance_group) or 1
     batching = config.dynamic_batching if config.HasField("dynamic_batching") else None
     policy = batching.default_queue_policy if batching is not None else None
-    if (
-        policy is not None
-        and policy.default_timeout_microseconds
-        and "queue timeouts starve" in edition.traps
-    ):
+    policies = [] if batching is None else [policy, *batching.priority_queue_policy.values()]
+    has_timeout = any(each.default_timeout_microseconds for each in policies)
+    if has_timeout and "queue timeouts starve" in edition.traps:
         what = f"a queue timeout; Triton {edition.triton} slows down with it until the model is loaded again"
         yield Finding(name, Verdict.FAILS, what, "remove default_timeout_microseconds")
     if name == POSTPROCESSING and (batching is not None or instances > 1):
@@ -112,6 +110,26 @@ def _check_steps(configs: Mapping[str, Any], edition: Edition) -> Iterator[Findi
     for step in steps:
         if step.model_name in configs:
             yield from _check_step(step, configs[step.model_name], sent)
+    yield from _check_types(configs)
+
+
+def _check_types(configs: Mapping[str, Any]) -> Iterator[Finding]:
+    """A tensor of the pipeline has one type, whoever makes it and whoever takes it."""
+    pipeline = configs[PIPELINE]
+    types = {each.name: (PIPELINE, type_name(each)) for each in (*pipeline.input, *pipeline.output)}
+    for step in pipeline.ensemble_scheduling.step:
+        config = configs.get(step.model_name)
+        if config is None:
+            continue
+        for maps, tensors in ((step.input_map, config.input), (step.output_map, config.output)):
+            for each in tensors:
+                if each.name not in maps:
+                    continue
+                owner, wanted = types.setdefault(maps[each.name], (step.model_name, type_name(each)))
+                if wanted != type_name(each):
+                    what = f"{maps[each.name]} is TYPE_{wanted} in {owner} and TYPE_{type_name(each)} as "
+                    what += f"{each.name} of {step.model_name}"
+                    yield Finding(PIPELINE, Verdict.FAILS, what, "give both the same type")
 
 
 def _check_step(step: Any, config: Any, sent: set[str]) -> Iterator[Finding]:

@@ -95,7 +95,7 @@ def check(
     from launcher.trtllm.checking import ENGINE, check_models
     from launcher.trtllm.engines import check_engine_dir
     from launcher.trtllm.findings import by_weight, is_fit
-    from launcher.trtllm.writing import read_models
+    from launcher.trtllm.writing import look_for_strays, read_models
 
     chosen = _edition(edition)
     try:
@@ -104,7 +104,7 @@ def check(
         _refuse(str(error))
     if not models:
         _refuse(f"there is no model in {', '.join(map(str, repositories))}")
-    findings = check_models(models, chosen)
+    findings = [*look_for_strays(repositories), *check_models(models, chosen)]
     if ENGINE in models and (path := models[ENGINE].parameters["gpt_model_path"].string_value):
         findings += check_engine_dir(Path(path), chosen)
     findings = by_weight(findings)

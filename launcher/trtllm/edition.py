@@ -30,7 +30,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """`traps` are the faults of its Triton that a config can run into, by name."""
+    """`traps` are the faults of its Triton that a config can run into, by name.
+
+    `open_types` are tensors whose type is left to whoever builds the engine, with the types it may have.
+    """
 
     name: str
     image: str
@@ -38,6 +41,7 @@ class Edition:
     tensorrt_llm: str
     keys: dict[str, Key] = field(default_factory=dict)
     traps: frozenset[str] = frozenset()
+    open_types: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def contract(self, model: str) -> ModelContract:
         """What is shipped, without our own additions."""
@@ -117,6 +121,15 @@ _KEYS = {
     "FORCE_CPU_ONLY_INPUT_TENSORS": Key(),
 }
 
+_LOGITS, _ANY_FLOAT = ("FP32", "FP16"), ("FP32", "FP16", "BF16")
+_OPEN_TYPES = {
+    "draft_logits": _LOGITS,
+    "context_logits": _LOGITS,
+    "generation_logits": _LOGITS,
+    "encoder_input_features": _ANY_FLOAT,
+    "prompt_embedding_table": _ANY_FLOAT,
+}
+
 EDITIONS = {
     "26.07": Edition(
         "26.07",
@@ -125,6 +138,7 @@ EDITIONS = {
         "1.2.1",
         _KEYS,
         frozenset({"queue timeouts starve", "preserve_ordering is broken"}),
+        _OPEN_TYPES,
     )
 }
 NEWEST = EDITIONS["26.07"]

@@ -37,6 +37,10 @@ def check_engine_dir(folder: Path, edition: Edition) -> Iterator[Finding]:
         what = f"{folder} was built with TensorRT-LLM {version or '?'}"
         remedy = f"build it again with {edition.tensorrt_llm}: engines serve the version that built them"
         yield Finding(MODEL, Verdict.FAILS, what, remedy)
+    gpus = int(((config.get("pretrained_config") or {}).get("mapping") or {}).get("world_size", 1))
+    if gpus > 1:
+        what = f"{folder} was built for {gpus} GPUs"
+        yield Finding(MODEL, Verdict.DIFFERS, what, f"start tritonserver with mpirun, {gpus} processes")
     plugins = config["build_config"].get("plugin_config") or {}
     if not plugins.get("use_paged_context_fmha", True):
         what = "the engine was built without use_paged_context_fmha: no prefix cache, no chunked prompts"

@@ -9,26 +9,31 @@ from tritonclient.grpc import model_config_pb2
 from launcher.trtllm.findings import Finding, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Mapping
 
+    from launcher.trtllm.edition import Edition
     from python_backend.wire.tensors import ModelContract, Tensor
 
 # Without these the engine answers nothing, and the pipeline has no text.
 _NEEDED_OUTPUTS = frozenset({"output_ids", "sequence_length", "OUTPUT", "text_output", "INPUT_ID"})
 
 
-def check_tensors(model: str, config: Any, contract: ModelContract) -> Iterator[Finding]:
-    yield from _check_inputs(model, {each.name: each for each in config.input}, contract.inputs)
-    yield from _check_outputs(model, {each.name: each for each in config.output}, contract.outputs)
+def check_tensors(model: str, config: Any, edition: Edition) -> Iterator[Finding]:
+    contract, types = edition.contract(model), edition.open_types
+    yield from _check_inputs(model, config, contract, types)
+    yield from _check_outputs(model, config, contract, types)
     yield from _strangers(model, config, contract)
 
 
-def _check_inputs(model: str, found: dict[str, Any], wanted: Iterable[Tensor]) -> Iterator[Finding]:
-    for tensor in wanted:
+def _check_inputs(
+    model: str, config: Any, contract: ModelContract, types: Mapping[str, tuple[str, ...]]
+) -> Iterator[Finding]:
+    found = {each.name: each for each in config.input}
+    for tensor in contract.inputs:
         if (given := found.get(tensor.name)) is None:
             yield _missing_input(model, tensor)
             continue
-        yield from _check_shape(model, "input", given, tensor)
+        yield from _check_shape(model, "input", given, tensor, types)
         if given.HasField("reshape") != tensor.scalar:
             how = "takes [1] for []: reshape: { shape: [ ] }" if tensor.scalar else "has no reshape"
             yield Finding(
@@ -55,10 +60,13 @@ def _missing_input(model: str, tensor: Tensor) -> Finding:
     return Finding(model, Verdict.DIFFERS, what, "declare it, or requests that send it are refused")
 
 
-def _check_outputs(model: str, found: dict[str, Any], wanted: Iterable[Tensor]) -> Iterator[Finding]:
-    for tensor in wanted:
+def _check_outputs(
+    model: str, config: Any, contract: ModelContract, types: Mapping[str, tuple[str, ...]]
+) -> Iterator[Finding]:
+    found = {each.name: each for each in config.output}
+    for tensor in contract.outputs:
         if (given := found.get(tensor.name)) is not None:
-            yield from _check_shape(model, "output", given, tensor)
+            yield from _check_shape(model, "output", given, tensor, types)
         elif tensor.name in _NEEDED_OUTPUTS:
             yield Finding(
                 model, Verdict.FAILS, f"output {tensor.name} is missing", "declare it: nothing works without"
@@ -68,11 +76,17 @@ def _check_outputs(model: str, found: dict[str, Any], wanted: Iterable[Tensor]) 
             yield Finding(model, Verdict.DIFFERS, what, "declare it, or nobody can ask for it")
 
 
-def _check_shape(model: str, side: str, given: Any, tensor: Tensor) -> Iterator[Finding]:
+def _check_shape(
+    model: str, side: str, given: Any, tensor: Tensor, types: Mapping[str, tuple[str, ...]]
+) -> Iterator[Finding]:
     found, wanted = type_name(given), "STRING" if tensor.dtype == "BYTES" else tensor.dtype
-    if found != wanted:
-        remedy = f"set data_type: TYPE_{wanted}"
+    allowed = types.get(tensor.name, (wanted,))
+    if found not in allowed:
+        remedy = f"set data_type: {' or '.join(f'TYPE_{name}' for name in allowed)}"
         yield Finding(model, Verdict.FAILS, f"{side} {tensor.name} is TYPE_{found}", remedy)
+    elif found != wanted:
+        what = f"{side} {tensor.name} is TYPE_{found}, and TYPE_{wanted} for our engine"
+        yield Finding(model, Verdict.DIFFERS, what, "it must be the type that the engine was built with")
     if tuple(given.dims) != tensor.dims:
         remedy = f"set dims: {list(tensor.dims)}"
         yield Finding(model, Verdict.FAILS, f"{side} {tensor.name} has dims {list(given.dims)}", remedy)

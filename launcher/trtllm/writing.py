@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from launcher.repository import read_config, write_repository
 from launcher.trtllm.checking import ENGINE, MODELS
+from launcher.trtllm.findings import Finding, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from typing import Any
 
@@ -50,6 +52,18 @@ def write_for_nvidia(project_root: Path, into: Path, engine_dir: str, tokenizer_
         )
     shutil.copy(project_root / "python_backend" / "__init__.py", into / "python_backend")
     return models
+
+
+def look_for_strays(repositories: list[Path]) -> Iterator[Finding]:
+    """Triton takes each folder for a model and each model for a folder with versions, or does not start."""
+    for repository in repositories:
+        for folder in sorted(each for each in repository.iterdir() if each.is_dir()):
+            if not (folder / "config.pbtxt").is_file():
+                what = f"the folder {folder} has no config.pbtxt, and Triton does not start"
+                yield Finding(folder.name, Verdict.FAILS, what, "move it out of the repository")
+            elif not any(each.is_dir() and each.name.isdecimal() for each in folder.iterdir()):
+                what = f"the folder {folder} has no version"
+                yield Finding(folder.name, Verdict.FAILS, what, f"make {folder / '1'}, be it empty")
 
 
 def read_models(repositories: list[Path]) -> dict[str, Any]:

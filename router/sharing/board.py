@@ -45,15 +45,17 @@ class RedisBoard:
         self._away = (RedisError, OSError, asyncio.TimeoutError)
         self._prefix = f"inflight:{deployment}:"
         try:
-            self._redis: Any = redis.Redis.from_url(
+            made: Any = redis.Redis.from_url(
                 url,
                 socket_timeout=_TIMEOUT_S,
                 socket_connect_timeout=_TIMEOUT_S,
                 retry=Retry(NoBackoff(), 0),  # when to try again is for the caller to say
             )
-            self._redis.connection_pool.make_connection()  # which is what refuses options of no meaning
-        except (ValueError, TypeError, RedisError) as error:  # without the text of the URL: a password may be in it
+            made.connection_pool.make_connection()  # which is what refuses options that there are not
+        except (ValueError, TypeError, RedisError) as error:
+            # Without the text of the URL: a password may be in it.
             raise SettingsError(f"redis_url: expected {_ALLOWED}") from error
+        self._redis = made
 
     async def swap(self, router: str, told: bytes) -> Mapping[str, bytes]:
         try:

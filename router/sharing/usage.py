@@ -1,8 +1,8 @@
 """What other routers took of a limit, charged to the same limit here.
 
-Each router tells what it has taken since there is a limit, and charges its own buckets with what the others took since it last
-heard of them. So there is no part of a limit that an idle router keeps to itself, and all together grant at
-most burst + rate x time, plus what the others took since they were last heard.
+Each router tells what it has taken since there is a limit, and charges its own buckets with what the others
+took since it last heard of them. So there is no part of a limit that an idle router keeps to itself, and all
+together grant at most burst + rate x time, plus what the others took since they were last heard.
 
 Whoever is heard for the first time has taken an unknown part long ago: then a bucket here has at most what is
 left of it there. The same holds for one that is made here while others use the limit already.

@@ -81,5 +81,5 @@ class Tracer:
 
 
 def _joined(name: str, metadata: Sequence[tuple[str, Any]]) -> str:
-    """As HTTP joins headers that come several times: what may come once alone is then malformed."""
+    """What comes several times is one list; a traceparent is malformed then."""
     return ",".join(value for key, value in metadata if key == name and isinstance(value, str))

@@ -24,6 +24,7 @@ def test_the_backend_directory_holds_this_pythons_stub_and_the_drop_in(tmp_path:
     assert (built.backend_dir / "tensorrtllm" / "model.py").read_text() == (
         project / "python_backend" / "backends" / "tensorrtllm" / "model.py"
     ).read_text()
+    assert built.library_dir is not None
     assert [path.name for path in built.library_dir.iterdir()] == [f"libpython{PYTHON}.so.1.0"]
 
 

@@ -16,8 +16,8 @@ from python_backend.engine.llm.news import News, Reader
 
 _log = logging.getLogger("inflight.engine")
 
-# It passes on what it notes of its iterations five times a second, and a reader who waited in vain for so long
-# hears nothing more until it is asked something again.
+# It passes on what it notes of its iterations five times a second, and a reader who once waited so long in
+# vain hears nothing more until it is asked something again.
 _STATISTICS_PATIENCE_S = 2.0
 _CLOSING_S = 1.0
 
@@ -80,9 +80,12 @@ class Conversation:
 
     def close(self) -> None:
         """Aborts what runs, for TensorRT-LLM computes to their ends before it shuts down; nothing is told."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._end)
-            self._thread.join(_CLOSING_S)
+        if not self._thread.is_alive():
+            return
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        self._thread.join(_CLOSING_S)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     # -- in the loop's thread -------------------------------------------------------------------------
 
@@ -104,9 +107,13 @@ class Conversation:
         except Exception as error:  # there is nobody left to tell it to
             _log.warning("TensorRT-LLM could not be told of an abort: %s", error)
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         for asked in self._running.values():
             self._abort(asked)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._loop.stop()
 
     async def _follow(self, asked: Asked) -> None:

@@ -6,7 +6,7 @@ import re
 
 from python_backend.wire.errors import ErrorKind, InflightError
 
-# A step that fails is told to every request in it as an error of its own. After these no further one succeeds.
+# A step that fails is told to every request in it as an error of its own. After these none succeeds any more.
 _FATAL = re.compile(
     r"cuda ?error|illegal (memory access|address)|device-side assert|launch failure|unrecoverable",
     re.IGNORECASE,

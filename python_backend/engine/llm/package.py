@@ -40,7 +40,7 @@ def import_package(gpu: int) -> Any:
     """`tensorrt_llm.llmapi`, in a process that sees one GPU alone; CUDA looks when it is first used."""
     _look_in_the_folder()
     os.environ["CUDA_VISIBLE_DEVICES"] = visible_device(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu)
-    # It would compute in a process of its own, which MPI starts and which outlives this one when it is killed.
+    # Else it computes in a process of its own, which MPI starts, and which may outlive this one.
     os.environ.setdefault("TLLM_WORKER_USE_SINGLE_PROCESS", "1")
     return importlib.import_module(f"{NAME}.llmapi")
 

@@ -43,8 +43,8 @@ def resolved(found: re.Match[str], environment: Mapping[str, str]) -> str:
 
 
 def example_environment() -> dict[str, str]:
-    lines = (line for line in EXAMPLE.read_text().splitlines() if line and not line.startswith("#"))
-    return dict(line.split("=", 1) for line in lines)
+    """With those that are there as comments, `#NAME=value`, which is what they are without it."""
+    return dict(re.findall(r"^#?(\w+)=(.*)$", EXAMPLE.read_text(), re.MULTILINE))
 
 
 def replaced(command: list[str], *pairs: tuple[str, str]) -> list[str]:

@@ -65,6 +65,18 @@ def test_every_variable_has_a_default_and_is_explained_in_the_example_and_no_oth
         assert found["default"] == example_environment()[name], f"the example of {name} is not its default"
 
 
+def test_what_an_upgrade_changes_is_not_held_back_by_a_file_from_before() -> None:
+    set_by_example = {line.split("=")[0] for line in EXAMPLE.read_text().splitlines() if line[:1] != "#"}
+    assert not {"INFLIGHT_VERSION", "INFLIGHT_TRITON_BASE"} & set_by_example
+
+
+def test_nothing_asks_for_more_cores_than_a_small_host_has() -> None:
+    """Docker would not start it."""
+    cores = {name: float(SERVICES[name]["deploy"]["resources"]["limits"]["cpus"]) for name in LASTING}
+    assert max(cores.values()) <= 2
+    assert cores["triton"] == cores["triton-cpu"] == 0, "no limit"
+
+
 def test_a_variable_may_be_empty_where_that_means_something() -> None:
     without = compose({"INFLIGHT_EMBEDDINGS": "", "INFLIGHT_MODEL": ""})["services"]["triton"]["command"]
     assert "--embeddings=" in without

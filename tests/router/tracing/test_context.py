@@ -72,6 +72,8 @@ def test_only_the_last_flag_says_whether_it_is_recorded() -> None:
         ("rojo=00f067aa0ba902b7 , congo=t61rcWkgMzE,", "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"),
         ("fw529a3039@dt=FfAz&", "fw529a3039@dt=FfAz&"),
         ("Upper=1", ""),
+        ("1st=1", ""),
+        ("a@b@c=1", ""),
         ("twice=1,twice=2", ""),
         ("no-value", ""),
         ("a=ä", ""),

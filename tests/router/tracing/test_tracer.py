@@ -53,7 +53,7 @@ def test_metadata_that_are_not_text_are_passed_over() -> None:
     assert trace.parent is None
 
 
-def test_metadata_that_come_several_times_are_read_as_headers_are() -> None:
+def test_metadata_that_come_several_times_are_one_list() -> None:
     twice = tracer().begin_rpc("ModelInfer", (("traceparent", TRACEPARENT), ("traceparent", TRACEPARENT)))
     assert twice is not None
     assert twice.parent is None

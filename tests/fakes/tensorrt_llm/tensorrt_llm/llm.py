@@ -37,8 +37,8 @@ PRECISIONS = {"auto": "fp32", "float32": "fp32", "bfloat16": "fp32"}
 STEP_S = 0.003
 # Of a whole batch of steps it passes on what it noted.
 STATISTICS_S = 0.2
-# Prompts for tests of that alone: the first is a fault on a GPU, of which every request is told as if it were its
-# own; with the second what computes dies, and nobody is told anything.
+# Prompts for tests of that alone: the first is a fault on a GPU, of which every request is told as if it were
+# its own; with the second what computes dies, and nobody is told anything.
 FATAL_PROMPT = [7, 7, 7]
 DEADLY_PROMPT = [8, 8, 8]
 
@@ -132,7 +132,8 @@ class LLM:
 
     def _add(self, engine: Engine, result: RequestOutput, request: GenerationRequest) -> None:
         if request.prompt_ids == DEADLY_PROMPT:
-            raise SystemExit
+            self._is_shut_down = True
+            return
         if request.prompt_ids == FATAL_PROMPT:
             for each in self._results.values():
                 each.tell(RequestError("CUDA error: an illegal memory access was encountered"))
