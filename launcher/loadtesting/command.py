@@ -123,6 +123,7 @@ def run(
     from launcher.loadtesting import reading
     from launcher.loadtesting.locust_process import Web
     from launcher.loadtesting.running import Plan
+    from launcher.typed import Mistake, duration_s
     from loadtest.users.options import read_kinds
 
     errors = Console(stderr=True, highlight=False)
@@ -131,7 +132,7 @@ def run(
             url=url,
             shape=_shape(shape, trace),
             users=users,
-            duration_s=reading.duration_s("--duration", duration),
+            duration_s=duration_s("--duration", duration),
             out=out,
             kinds=None if kinds is None else read_kinds(kinds),
             tenants=str(tenants or ""),
@@ -150,7 +151,7 @@ def run(
                 "longest-tokens": str(longest_tokens),
                 "shared-prefix-tokens": str(shared_prefix_tokens),
                 "turns": str(turns),
-                "think-s": str(reading.duration_s("--think", think)),
+                "think-s": str(duration_s("--think", think)),
                 "seed": str(seed),
                 **({"trace": str(trace)} if trace else {}),
             },
@@ -163,7 +164,7 @@ def run(
             extra=tuple(extra or ()),
         )
         if check and not slo:
-            raise reading.Mistake("--check needs an --slo to check")
+            raise Mistake("--check needs an --slo to check")
     except ValueError as error:
         errors.print(f"inflight: {error}", markup=False)
         raise typer.Exit(2) from None

@@ -18,13 +18,11 @@ if TYPE_CHECKING:
     from loadtest.replay.running import Replay
     from loadtest.replay.sending import Told
     from loadtest.report.figures import Figures
-    from loadtest.results import RequestResult, Slo
+    from loadtest.results import RequestResult
     from loadtest.tenants import Tenant
     from loadtest.traces import Trace
 
 OUT = Path("loadtest-report")
-_METRICS = {"ttft": "first_token_s", "itl": "between_tokens_s", "e2e": "ended_s"}
-_LONG = {"first-token": "ttft", "inter-token": "itl", "end-to-end": "e2e"}
 _INTERRUPTED = 130
 
 
@@ -101,7 +99,7 @@ def replay(
 
     from launcher.loadtesting import reading
     from launcher.loadtesting.reporting import check_drawing
-    from launcher.simulation import reading as simulation_reading
+    from launcher.typed import Mistake, duration_s
     from loadtest.replay.running import Replay
     from loadtest.replay.sending import Target
     from loadtest.replay.served import ServerError, ask_models, choose
@@ -111,12 +109,12 @@ def replay(
     try:
         check_drawing()
         shaped = _shaped(trace, rate, duration, first)
-        objectives = _slo(slo or [])
-        patience_s = reading.duration_s("--patience", patience)
+        objectives = reading.objectives(slo or [])
+        patience_s = duration_s("--patience", patience)
         people = tenants_of(str(tenants or ""))
         requests = _assigned(shaped, tiers, people if tenants else [], seed or 0)
         asked, context = choose(ask_models(url, people[0].key), model, context_tokens)
-    except (reading.Mistake, simulation_reading.Mistake, ServerError, TenantsError, TraceError) as error:
+    except (Mistake, ServerError, TenantsError, TraceError) as error:
         print(f"inflight: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     wish = Replay(
@@ -138,34 +136,8 @@ def replay(
     raise typer.Exit(_run(wish, out, check, Console(highlight=False)))
 
 
-def _slo(texts: Sequence[str]) -> dict[str, Slo]:
-    """As for `inflight simulate`, and `e2e` for the whole answer."""
-    from launcher.loadtesting.reading import Mistake, duration_s
-    from loadtest.results import Slo
-    from python_backend.wire.tiers import tier_named
-
-    found = {}
-    for text in texts:
-        name, _, terms = text.partition("=")
-        values: dict[str, float] = {}
-        for term in filter(None, terms.split(",")):
-            metric, _, value = term.partition(":")
-            metric = _LONG.get(metric, metric)
-            if metric not in _METRICS:
-                allowed = "ttft (first token), itl (token to token), e2e (end to end)"
-                raise Mistake(f"--slo {text}: there is no {metric!r}; allowed: {allowed}")
-            values[_METRICS[metric]] = duration_s(f"--slo {text}", value)
-        if not values:
-            raise Mistake(f"--slo {text}: expected TIER=ttft:1s,itl:60ms,e2e:20s, or some of them")
-        try:
-            found[tier_named(name).label] = Slo(**values)
-        except ValueError as error:
-            raise Mistake(f"--slo {text}: {error}") from None
-    return found
-
-
 def _shaped(path: Path, rate: float, duration: str | None, first: int | None) -> Trace:
-    from launcher.loadtesting.reading import Mistake, duration_s
+    from launcher.typed import Mistake, duration_s
     from loadtest.traces import read_trace
 
     trace = read_trace(path)
@@ -180,8 +152,8 @@ def _shaped(path: Path, rate: float, duration: str | None, first: int | None) ->
 
 def _assigned(trace: Trace, shares: str | None, tenants: Sequence[Tenant], seed: int) -> Trace:
     """Tiers and tenants for requests that have none."""
-    from launcher.loadtesting.reading import Mistake
     from launcher.simulation.reading import tier_shares
+    from launcher.typed import Mistake
     from loadtest.replay.assigning import with_tenants
     from loadtest.traces import tiers_by_chance
     from python_backend.wire.tiers import tier_named

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.loadtesting.reading import Mistake
+from launcher.typed import Mistake
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

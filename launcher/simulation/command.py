@@ -144,6 +144,7 @@ def simulate(
     from launcher.simulation import reading
     from launcher.simulation.engine import EngineShape
     from launcher.simulation.scenario import Retries, Scenario
+    from launcher.typed import Mistake, duration_s
     from loadtest.traces import TraceError
 
     try:
@@ -159,11 +160,12 @@ def simulate(
             ),
             replicas=replicas,
             objectives=reading.objectives(slo or []),
-            overhead_s=reading.duration_s("--overhead", overhead),
+            overhead_s=duration_s("--overhead", overhead, may_be_zero=True),
             cap=cap,
             tells_tiers=not without_tiers,
             retries=Retries(
-                retries, None if retry_after is None else reading.duration_s("--retry-after", retry_after)
+                retries,
+                None if retry_after is None else duration_s("--retry-after", retry_after, may_be_zero=True),
             ),
             weights={
                 name: reading.numbers("--weight", value)[0]
@@ -175,9 +177,9 @@ def simulate(
         for option, named in (("--tenant-tier", of_tenants), ("--weight", scenario.weights)):
             reading.check_tenants(option, named, {each.tenant for each in requests.requests})
         requests = _with_tiers(requests, tiers, of_tenants, seed)
-        lasting_s = None if duration is None else reading.duration_s("--duration", duration)
+        lasting_s = None if duration is None else duration_s("--duration", duration)
         rates, admissions = reading.numbers("--rate", rate), reading.admissions(policy)
-    except (reading.Mistake, TraceError) as error:
+    except (Mistake, TraceError) as error:
         print(f"inflight: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     played = [
@@ -204,6 +206,7 @@ def _trace(source: str, seed: int, context_tokens: int, max_tokens: int | None) 
 
 def _with_tiers(trace: Trace, shares: str | None, of_tenants: dict[str, str], seed: int) -> Trace:
     from launcher.simulation import reading
+    from launcher.typed import Mistake
     from loadtest.traces import tiers_by_chance
     from python_backend.wire.tiers import Tier, tier_named
 
@@ -215,7 +218,7 @@ def _with_tiers(trace: Trace, shares: str | None, of_tenants: dict[str, str], se
         for name in {each.tier for each in trace.requests}:
             tier_named(name)
     except ValueError as error:
-        raise reading.Mistake(str(error)) from None
+        raise Mistake(str(error)) from None
     return trace
 
 

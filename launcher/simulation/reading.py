@@ -11,53 +11,24 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from launcher.simulation.scenario import MODEL, Admission
+from launcher.typed import ITL, TTFT, Mistake, objectives_by_tier
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier, tier_named
 from router.objectives.objective import Objective
 
-_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
-_METRICS = {"ttft": "first_token_s", "first-token": "first_token_s"} | {
-    "itl": "inter_token_s",
-    "inter-token": "inter_token_s",
-}
 _COEFFICIENTS = ("base", "prefill", "decode", "kv")
 _SERIES = re.compile(r"^inflight_engine_step_cost_seconds\{([^}]*)\} (\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
-class Mistake(ValueError):
-    """What was typed cannot be used."""
-
-
-def duration_s(option: str, text: str) -> float:
-    found = re.fullmatch(r"([\d.]+)\s*(us|ms|s|m)", text.strip())
-    try:
-        if found is not None:
-            return float(found[1]) * _UNITS_S[found[2]]
-    except ValueError:
-        pass
-    raise Mistake(f"{option}: {text!r} is no duration; allowed: a number with us, ms, s or m, such as 1.5s")
-
-
 def objectives(texts: Sequence[str]) -> dict[Tier, Objective]:
-    """`interactive=ttft:1s,itl:50ms`, one text for each tier."""
+    """`interactive=ttft:1s,itl:50ms`, or without a tier for all of them."""
     found = {}
-    for text in texts:
-        name, _, terms = text.partition("=")
-        values: dict[str, float] = {}
-        for term in filter(None, terms.split(",")):
-            metric, _, value = term.partition(":")
-            if metric not in _METRICS:
-                allowed = "ttft (first token), itl (token to token)"
-                raise Mistake(f"--slo {text}: there is no {metric!r}; allowed: {allowed}")
-            values[_METRICS[metric]] = duration_s(f"--slo {text}", value)
-        if not values:
-            raise Mistake(f"--slo {text}: expected TIER=ttft:1s,itl:50ms, or one of the two")
+    for tier, terms in objectives_by_tier(texts, (TTFT, ITL)).items():
         try:
-            tier = tier_named(name)
-            found[tier] = Objective(MODEL, tier, **values)
+            found[tier] = Objective(MODEL, tier, terms.get(TTFT), terms.get(ITL))
         except ValueError as error:
-            raise Mistake(f"--slo {text}: {error}") from None
+            raise Mistake(f"--slo: {error}") from None
     return found
 
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.loadtesting.reading import Mistake, duration_s, objectives
+from launcher.loadtesting.reading import objectives
+from launcher.typed import Mistake, duration_s
 from loadtest.results import Slo
 from loadtest.tenants import TIERS
 
@@ -41,8 +42,8 @@ def test_measures_have_long_names_too_and_later_ones_count() -> None:
         ("gold=ttft:1s", "no tier 'gold'; allowed: interactive"),
         ("first-token", "no duration"),
         ("ttft:fast", "no duration"),
-        ("interactive=", "expected ttft"),
-        ("", "expected ttft"),
+        ("interactive=", "expected TIER=ttft"),
+        ("", "expected TIER=ttft"),
     ],
 )
 def test_an_objective_that_cannot_be_read_says_what_can(text: str, problem: str) -> None:
