@@ -11,7 +11,17 @@ from typing import Annotated
 import typer
 
 from client.cli import ask, chat
-from launcher import administration, deployment, doctor, loadtesting, objectives, releases, top, trtllm, tuning
+from launcher import (
+    administration,
+    deployment,
+    doctor,
+    loadtesting,
+    objectives,
+    releases,
+    top,
+    trtllm,
+    tuning,
+)
 from launcher.settings import StackSettings
 from launcher.simulation.command import simulate
 

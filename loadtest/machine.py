@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -38,19 +39,31 @@ def about_server(url: str, key: str = "") -> dict[str, str]:
     """What the router says of itself and of the models behind it; nothing where it does not."""
     about = {"target": url}
     with suppress(*_UNTOLD):
-        server = _get(f"{url.rstrip('/')}/v2", key)
-        about["server"] = f"{server['name']} {server['version']}"
+        metrics = _text(f"{url.rstrip('/')}/metrics", key)
+        about["server"] = f"inflight {_version(metrics)}"
     with suppress(*_UNTOLD):
         models = _get(f"{url.rstrip('/')}/v1/models", key)
         about["models"] = ", ".join(model["id"] for model in models["data"])
     return about
 
 
+def _version(metrics: str) -> str:
+    """Of a page of the router's metrics. Raises ValueError where it does not say."""
+    found = re.search(r'^inflight_build_info\{version="([^"]+)"', metrics, re.MULTILINE)
+    if found is None:
+        raise ValueError("no inflight_build_info")
+    return found[1]
+
+
 def _get(url: str, key: str) -> Any:
+    return json.loads(_text(url, key))
+
+
+def _text(url: str, key: str) -> str:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S) as answer:
-        return json.load(answer)
+        return str(answer.read(), "utf-8")
 
 
 def about_triton(address: str) -> dict[str, str]:

@@ -61,6 +61,7 @@ def examine(
 ) -> dict[str, list[Finding]]:
     """By section; a section that cannot be looked at says why."""
     # Imported here: the other commands need not wait for it.
+    from launcher.doctor.apart import is_router_alone, without_tritons
     from launcher.doctor.asking import ask_deployment
     from launcher.doctor.deployment import judge_deployment
     from launcher.doctor.finding import failure, skipped
@@ -79,6 +80,8 @@ def examine(
         "installation": [*broken, *_installation(settings, port if url is None else frozenset())],
         "deployment": judge_deployment(deployment, importlib.metadata.version("inflight")),
     }
+    if is_router_alone(settings):
+        sections |= {name: without_tritons(sections[name]) for name in ("machine", "installation")}
     if url is None and not deployment.is_live:
         sections["deployment"] = [skipped("live", f"nothing runs at {deployment.url}")]
     return sections

@@ -126,7 +126,7 @@ def run(
     from launcher.typed import Mistake, duration_s
     from loadtest.users.options import read_kinds
 
-    errors = Console(stderr=True, highlight=False)
+    errors = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
     try:
         plan = Plan(
             url=url,
@@ -163,6 +163,7 @@ def run(
             web=Web(port=web_port) if web else None,
             extra=tuple(extra or ()),
         )
+        reading.usable_folder(out)
         if check and not slo:
             raise Mistake("--check needs an --slo to check")
     except ValueError as error:
@@ -180,6 +181,10 @@ def _shape(name: str, trace: Path | None) -> str:
         raise ValueError("--shape trace needs a --trace")
     if trace is not None and not trace.is_file():
         raise ValueError(f"--trace: there is no file {trace}")
+    if trace is not None:
+        from loadtest.traces import read_trace
+
+        read_trace(trace)  # Locust would say what is wrong with it into its log
     return name
 
 
@@ -188,7 +193,7 @@ def _perform(plan: Plan, name: str, check: bool, fail_ratio: float, errors: Cons
 
     from launcher.loadtesting.fresh_stack import StackFailed
     from launcher.loadtesting.locust_process import LocustMissing, check_installed
-    from launcher.loadtesting.running import RunFailed, renamed, run_load
+    from launcher.loadtesting.running import NothingRun, RunFailed, renamed, run_load
     from loadtest.tenants import TenantsError
     from loadtest.users.models import TargetError
 
@@ -204,6 +209,9 @@ def _perform(plan: Plan, name: str, check: bool, fail_ratio: float, errors: Cons
     except (RunFailed, StackFailed) as error:
         errors.print(f"inflight: {error}", markup=False)
         return 1
+    except NothingRun as nothing:
+        console.print(str(nothing))
+        return 0
     except KeyboardInterrupt:  # before there was anything to report on
         return 130
     from launcher.loadtesting.showing import complaints, show

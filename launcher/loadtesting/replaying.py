@@ -114,6 +114,7 @@ def replay(
         people = tenants_of(str(tenants or ""))
         requests = _assigned(shaped, tiers, people if tenants else [], seed or 0)
         asked, context = choose(ask_models(url, people[0].key), model, context_tokens)
+        reading.usable_folder(out)
     except (Mistake, ServerError, TenantsError, TraceError) as error:
         print(f"inflight: {error}", file=sys.stderr)
         raise typer.Exit(2) from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.loadtesting.reading import usable_folder
 from launcher.typed import Mistake
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def report(
     """
     from loadtest.report import write_report
 
-    (read,) = _read([run])
     directory = out or (run if run.is_dir() else run.parent)
+    (read,) = _read([run], directory)
     print(f"Report: {write_report(read, directory)}")
 
 
@@ -58,7 +59,7 @@ def compare(
     from loadtest.report.comparing import WORSE, comparison_of
     from loadtest.report.writing import write_comparison
 
-    before, after = _read([first, second])
+    before, after = _read([first, second], out)
     comparison = comparison_of(before, after)
     path = write_comparison(before, after, comparison, out)
     for line in (*comparison.warnings, comparison.verdict, f"Comparison: {path}"):
@@ -67,12 +68,14 @@ def compare(
         raise typer.Exit(1)
 
 
-def _read(paths: Sequence[Path]) -> list[LoadRun]:
+def _read(paths: Sequence[Path], out: Path) -> list[LoadRun]:
     from loadtest.report import RunError, load_run
 
     try:
         check_drawing()
-        return [load_run(path) for path in paths]
+        runs = [load_run(path) for path in paths]
+        usable_folder(out)
+        return runs
     except (Mistake, RunError) as error:
         print(f"inflight: {error}", file=sys.stderr)
         raise typer.Exit(2) from None

@@ -63,6 +63,10 @@ class RunFailed(Exception):
     """There is nothing to report on; the message says why."""
 
 
+class NothingRun(Exception):
+    """Locust's page was open, and nobody pressed Start."""
+
+
 def run_load(plan: Plan, console: Console) -> LoadRun:
     """Runs it and returns what it saw, be it cut short. Raises RunFailed and what its parts raise."""
     plan.out.mkdir(parents=True, exist_ok=True)
@@ -106,6 +110,8 @@ def _run(plan: Plan, stack: FreshStack, folder: Path, console: Console) -> LoadR
         _watch(locust, reader, plan, console)
     reader.read()
     recorded = reader.recorded
+    if recorded.began_s is None and plan.web is not None and locust.status == 0:
+        raise NothingRun("No run was started on Locust's page, so there is no report.")
     if recorded.began_s is None:
         said = "\n".join(line for line in locust.last_words() if line.strip())
         raise RunFailed(f"Locust did not begin (status {locust.status}):\n{said}")

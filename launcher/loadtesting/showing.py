@@ -13,21 +13,39 @@ if TYPE_CHECKING:
 
     from loadtest.results import LoadRun
 
-_COUNTS = ("answered", "refused", "failed")
-_TIMES = ("first token p50", "p95", "between tokens p50", "p95", "end p95")
-_COLUMNS = ("", *_COUNTS, *_TIMES, "tokens/s")
+_MEDIANS = ("first\ntoken p50", "between\ntokens p50")
+_COLUMNS = (
+    "",
+    "answered",
+    "refused",
+    "failed",
+    _MEDIANS[0],
+    "first\ntoken p95",
+    _MEDIANS[1],
+    "between\ntokens p95",
+    "end to\nend p95",
+    "tokens/s",
+)
+_NARROW = 105  # columns of a terminal: below, the medians are in the report alone
 
 
 def show(run: LoadRun, report: Path, console: Console) -> None:
     from rich.table import Table
 
+    left_out = _MEDIANS if console.width < _NARROW else ()
     table = Table(box=None, pad_edge=False)
     for column in _COLUMNS:
-        table.add_column(column, justify="right" if column else "left")
+        if column not in left_out:
+            table.add_column(column, justify="right" if column else "left", vertical="bottom", no_wrap=True)
+
+    def add(name: str, figures: Figures, style: str | None = None) -> None:
+        cells = zip(_COLUMNS, (name, *_cells(figures)), strict=True)
+        table.add_row(*(cell for column, cell in cells if column not in left_out), style=style)
+
     for kind, figures in sorted(grouped(run, lambda each: each.kind).items()):
-        table.add_row(kind, *_cells(figures))
+        add(kind, figures)
     whole = figures_of(run.results, run.slo, run.duration_s)
-    table.add_row("all", *_cells(whole), style="bold")
+    add("all", whole, "bold")
     console.print(table)
     if run.slo:
         console.print(verdict_of(run, whole)[1])

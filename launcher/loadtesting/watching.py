@@ -47,10 +47,10 @@ class Pulse:
             f"{at_s:5.0f} s",
             f"{users} users",
             f"{len(seen) / window_s:.1f} requests/s",
-            f"first token {first} (p95)",
+            f"first token p95 {first}",
             f"{tokens / window_s:.0f} tokens/s",
-            f"{self.refused} refused",
-            f"{self.failed} failed",
+            *([f"{self.refused} refused"] if self.refused else []),
+            *([f"{self.failed} failed"] if self.failed else []),
         ]
         return " · ".join(parts)
 

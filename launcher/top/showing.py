@@ -171,9 +171,9 @@ RELEASES: list[Column[Release]] = [
     Column("running", 7, 1, lambda row: Text(str(row.in_flight))),
     Column("waiting i/s/b", 13, 3, _waiting),
     Column("req/s", 6, 2, lambda row: _rate(row.requests_per_s)),
-    Column("tok/s", 6, 1, lambda row: _rate(row.tokens_per_s)),
+    Column("out tok/s", 9, 1, lambda row: _rate(row.tokens_per_s)),
     Column("TTFT p50", 8, 5, lambda row: _seconds(row.first_token_p50_s)),
-    Column("p95", 7, 2, lambda row: _seconds(row.first_token_p95_s)),
+    Column("TTFT p95", 8, 2, lambda row: _seconds(row.first_token_p95_s)),
     Column("token p95", 9, 4, lambda row: _seconds(row.inter_token_p95_s)),
     Column("SLO", 5, 5, lambda row: _part(row.attained, lambda part: part < _KEPT)),
     Column("batch", 5, 6, lambda row: _part(row.occupancy)),
@@ -184,7 +184,7 @@ RELEASES: list[Column[Release]] = [
 ]
 TENANTS: list[Column[Tenant]] = [
     Column("tenant", 26, 0, lambda row: Text(row.tenant), is_left=True),
-    Column("tok/s", 6, 1, lambda row: _rate(row.tokens_per_s)),
+    Column("in+out tok/s", 12, 1, lambda row: _rate(row.tokens_per_s)),
     Column("req/s", 6, 3, lambda row: _rate(row.requests_per_s)),
     Column("running", 7, 2, lambda row: Text(str(row.in_flight))),
     Column(

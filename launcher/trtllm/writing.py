@@ -57,6 +57,10 @@ def write_for_nvidia(project_root: Path, into: Path, engine_dir: str, tokenizer_
 def look_for_strays(repositories: list[Path]) -> Iterator[Finding]:
     """Triton takes each folder for a model and each model for a folder with versions, or does not start."""
     for repository in repositories:
+        if not repository.is_dir():
+            what = f"there is no folder {repository}"
+            yield Finding(repository.name, Verdict.FAILS, what, "Triton does not start without it")
+            continue
         for folder in sorted(each for each in repository.iterdir() if each.is_dir()):
             if not (folder / "config.pbtxt").is_file():
                 what = f"the folder {folder} has no config.pbtxt, and Triton does not start"

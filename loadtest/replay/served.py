@@ -25,10 +25,13 @@ def ask_models(url: str, key: str = "") -> dict[str, int | None]:
         return {str(each["id"]): each.get("max_model_len") for each in told["data"]}
     except HTTPError as error:
         with error:
-            raise ServerError(f"{url} answers {error.code} to GET /v1/models: {error.reason}") from None
+            needs_key = " (it needs a key: --tenants, or INFLIGHT_API_KEY)" if error.code == 401 else ""
+            said = f"{url} answers {error.code} to GET /v1/models: {error.reason}"
+            raise ServerError(said + needs_key) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = getattr(error, "reason", error)
-        raise ServerError(f"{url} does not tell its models: {why}; is it a router's address?") from None
+        asked = "is it a router's address, and does it run?"
+        raise ServerError(f"{url} does not tell its models: {why}; {asked}") from None
 
 
 def choose(

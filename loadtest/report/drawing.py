@@ -83,7 +83,9 @@ def over_time(name: str, label: str, moments_s: Values, panels: Sequence[Panel])
         for axes, panel in zip(rows, panels, strict=True):
             for line in panel.lines:
                 style = "--" if line.is_dashed else "-"
-                marker = "o" if np.isfinite(line.values).sum() < 60 and not line.is_dashed else ""
+                points = np.isfinite(line.values).sum()
+                # A single point has no line, dashed or not.
+                marker = "o" if points < (2 if line.is_dashed else 60) else ""
                 axes.plot(
                     moments_s / times.divisor,
                     line.values,

@@ -240,12 +240,13 @@ def verdict_of(run: LoadRun, whole: Figures) -> tuple[bool | None, str]:
         return None, f"No objectives were given; {share:.1%} of the requests were answered."
     tiers = grouped(run, lambda each: each.tier, TIERS)
     missed = [
-        f"{tier} {figures.good_share or 0:.1%}"
+        f"{figures.good_share or 0:.1%} of {tier}"
         for tier, figures in tiers.items()
         if tier in run.slo and (figures.good_share or 0) < GOOD_SHARE
     ]
     if missed:
-        return False, f"Objectives missed: good were {', '.join(missed)} ({GOOD_SHARE:.0%} are to be)."
+        found = f"{' and '.join(missed)} requests were good"
+        return False, f"Objectives missed: {found}; {GOOD_SHARE:.0%} are to be."
     return True, f"Objectives kept: {whole.good_share or 0:.1%} of the requests were good."
 
 

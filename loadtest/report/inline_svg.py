@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GRID, GOAL = "#010101", "#010102", "#010103"
-SERIES = tuple(f"#0102{number:02x}" for number in range(1, 9))
+SERIES = tuple(f"#0102{number:02x}" for number in range(1, 10))
 OTHERS = SERIES[6]  # grey
 LOW, MIDDLE, HIGH = "#010301", "#010302", "#010303"  # of one thing, from the usual to the rare
 _NAMES = {

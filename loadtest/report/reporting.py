@@ -86,7 +86,8 @@ def _latencies(whole: Figures) -> str:
 
 
 def _objectives(run: LoadRun) -> str:
-    found = standings(run)
+    used = {each.tier for each in run.results}
+    found = [each for each in standings(run) if each.tier in used]
     if not found:
         return ""
     rows: list[list[Cell]] = [

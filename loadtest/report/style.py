@@ -6,7 +6,7 @@ STYLE = """
   --page: #ffffff; --ink: #20262e; --muted: #5c6773; --grid: #dfe3e8; --card: #f5f7f9; --goal: #b3261e;
   --good: #1a7f4b; --bad: #b3261e; --unsure: #8a6100;
   --c1: #2166ac; --c2: #d1751f; --c3: #2a9080; --c4: #8553a4; --c5: #a8a22c; --c6: #c2527a; --c7: #6b7c8f;
-  --c8: #8c6239;
+  --c8: #8c6239; --c9: #1fa3c4;
   --low: #9cc3e6; --middle: #3f83c4; --high: #123f73;
 }
 @media screen and (prefers-color-scheme: dark) {
@@ -14,7 +14,7 @@ STYLE = """
     --page: #14181d; --ink: #e4e8ec; --muted: #9aa6b2; --grid: #323a43; --card: #1d232a; --goal: #ff8a80;
     --good: #5fd097; --bad: #ff8a80; --unsure: #e3b341;
     --c1: #6aaae8; --c2: #f0a35c; --c3: #5cc4b2; --c4: #bd93d8; --c5: #d0ca5a; --c6: #ec8bad;
-    --c7: #a3b3c4; --c8: #c79c6d;
+    --c7: #a3b3c4; --c8: #c79c6d; --c9: #7fd6ec;
     --low: #355f88; --middle: #6aaae8; --high: #d3e8fb;
   }
 }

@@ -17,6 +17,17 @@ from loadtest.results import LoadRun, RequestResult, ServerSample
 Values = npt.NDArray[np.float64]
 _MOST_WINDOWS, _LEAST_WINDOWS, _VALUES_IN_EACH = 48, 8, 8
 _SHARES = (0.5, 0.95, 0.99)
+STAGES = (
+    "admission",
+    "queue",
+    "preprocessing",
+    "engine_queue",
+    "prefill",
+    "decode",
+    "postprocessing",
+    "triton",
+    "send",
+)
 
 
 @dataclass(frozen=True)
@@ -63,12 +74,14 @@ class Windows:
         return counts / self.width_s
 
     def tokens_per_s(self, results: Sequence[RequestResult]) -> Values:
-        """An answer's tokens are spread evenly from its first to its last."""
+        """An answer's tokens are spread evenly from its first to its last; who gave up did so at the end."""
         tokens = np.zeros(self.count)
         for each in results:
             if each.completion_tokens and each.first_token_s is not None:
                 begin_s = each.at_s + each.first_token_s
-                end_s = max(begin_s, each.at_s + (each.ended_s or each.first_token_s))
+                gave_up_s = self.count * self.width_s
+                end_s = gave_up_s if each.ended_s is None else each.at_s + each.ended_s
+                end_s = max(begin_s, end_s)
                 self._spread(tokens, begin_s, end_s, each.completion_tokens)
         return tokens / self.width_s
 
@@ -114,8 +127,9 @@ class Windows:
 
 
 def stage_names(samples: Sequence[ServerSample]) -> list[str]:
-    """In the order in which the server told of them, which is that of a request's life."""
-    return list(dict.fromkeys(name for each in samples for name in each.stage_seconds))
+    """In the order of a request's life; the server tells of each when it has first seen it."""
+    found = dict.fromkeys(name for each in samples for name in each.stage_seconds)
+    return sorted(found, key=lambda name: STAGES.index(name) if name in STAGES else len(STAGES))
 
 
 def stage_means(samples: Sequence[ServerSample]) -> dict[str, float]:

@@ -54,14 +54,16 @@ def _inputs(url: str, name: str, key: str) -> set[str]:
 
 def _get(url: str, path: str, key: str) -> Any:
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    request = urllib.request.Request(url.rstrip("/") + path, headers=headers)
     # A proxy meant for the world outside is not asked: load goes where it is sent.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
+        request = urllib.request.Request(url.rstrip("/") + path, headers=headers)
         with opener.open(request, timeout=_TIMEOUT_S) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
         needs_key = " (it needs a key: --tenants, or INFLIGHT_API_KEY)" if error.code == 401 else ""
         raise TargetError(f"{url}{path} answers with status {error.code}{needs_key}") from None
     except (OSError, ValueError) as error:
-        raise TargetError(f"{url} cannot be asked: {error}") from None
+        why = getattr(error, "reason", error)
+        asked = "is it a router's address, and does it run?"
+        raise TargetError(f"{url} cannot be asked: {why}; {asked}") from None

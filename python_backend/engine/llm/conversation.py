@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 from contextlib import suppress
@@ -144,8 +145,7 @@ class Conversation:
             try:
                 patience_s = max(self._stats_period_s, _STATISTICS_PATIENCE_S)
                 async for told in self._llm.get_stats_async(timeout=patience_s):
-                    if isinstance(told, dict):
-                        self.iterations.take(told)
+                    self.iterations.take(json.loads(told) if isinstance(told, str) else told)
             except Exception as error:  # gauges alone depend on it
                 _log.debug("TensorRT-LLM told nothing of its iterations: %s", error)
             await asyncio.sleep(self._stats_period_s)

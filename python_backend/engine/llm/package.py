@@ -16,6 +16,16 @@ NAME = "tensorrt_llm"
 # A folder to look for the package in first. Triton's environment has no PYTHONPATH; this is passed on.
 PATH_VARIABLE = "INFLIGHT_TENSORRT_LLM_PATH"
 
+# What tells a process that it is a rank of an MPI job. Where mpirun started Triton, that is Triton's to be.
+_RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_",
+    "PMIX_RANK",
+    "PMIX_NAMESPACE",
+    "PMIX_SERVER_URI",
+    "PMI_RANK",
+    "PMI_SIZE",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class LlmPackage:
@@ -42,6 +52,8 @@ def import_package(gpu: int) -> Any:
     os.environ["CUDA_VISIBLE_DEVICES"] = visible_device(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu)
     # Else it computes in a process of its own, which MPI starts, and which may outlive this one.
     os.environ.setdefault("TLLM_WORKER_USE_SINGLE_PROCESS", "1")
+    for name in [name for name in os.environ if name.startswith(_RANK_VARIABLES)]:
+        del os.environ[name]
     return importlib.import_module(f"{NAME}.llmapi")
 
 

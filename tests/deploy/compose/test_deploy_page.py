@@ -22,8 +22,8 @@ PAGE = (ROOT / "docs" / "deploy.md").read_text()
 SERVICES: dict[str, Any] = compose()["services"]
 COMMANDS: Any = typer.main.get_command(app)
 PROFILES = {profile for service in SERVICES.values() for profile in service.get("profiles", ())}
-OF_A_SERVICE = {"exec", "run", "logs", "stop", "start"}
-OF_ALL = {"up", "build", "ps"}
+OF_A_SERVICE = {"exec", "run", "logs", "stop", "start", "restart"}
+OF_ALL = {"up", "down", "build", "ps"}
 
 
 def commands_in(page: str, program: str) -> list[list[str]]:

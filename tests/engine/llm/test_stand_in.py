@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from python_backend.engine.engine import EngineConfig
 from python_backend.engine.faults import EngineBroken
 from python_backend.engine.llm.conversation import Conversation
 from python_backend.engine.llm.loading import load_llm
-from python_backend.engine.llm.package import PATH_VARIABLE
+from python_backend.engine.llm.package import PATH_VARIABLE, import_package
 from python_backend.engine.llm.runtime import LlmRuntime
 from python_backend.engine.messages import SequenceEvent
 from python_backend.engine.request import GenerationRequest, SamplingParams
@@ -212,6 +213,18 @@ def test_a_folder_without_a_model_is_refused(llmapi: Any, tmp_path: Path) -> Non
         load_llm(parameters(tmp_path))
 
 
+def test_it_computes_in_this_process_which_is_no_rank_of_an_mpi_job(
+    llmapi: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TLLM_WORKER_USE_SINGLE_PROCESS", raising=False)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_MCA_btl", "self")
+    assert import_package(0) is llmapi
+    assert os.environ["TLLM_WORKER_USE_SINGLE_PROCESS"] == "1"
+    assert "OMPI_COMM_WORLD_RANK" not in os.environ
+    assert "OMPI_MCA_btl" in os.environ
+
+
 def test_the_stand_in_refuses_what_is_not_published(llmapi: Any, checkpoint: Path) -> None:
     with pytest.raises(TypeError, match="max_new_tokens"):
         llmapi.SamplingParams(max_new_tokens=3)
@@ -221,3 +234,7 @@ def test_the_stand_in_refuses_what_is_not_published(llmapi: Any, checkpoint: Pat
         llmapi.LLM(str(checkpoint), beams=1)
     with pytest.raises(TypeError, match="fraction"):
         llmapi.KvCacheConfig(fraction=0.5)
+    with pytest.raises(TypeError, match="embedding_bias"):
+        llmapi.SamplingParams(embedding_bias=[0.0] * VOCABULARY)
+    with pytest.raises(TypeError, match="guided_decoding_backend"):
+        llmapi.LLM(str(checkpoint), guided_decoding_backend="outlines")

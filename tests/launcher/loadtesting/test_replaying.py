@@ -67,7 +67,7 @@ def test_objectives_that_are_missed_are_told_by_the_status(
     options = ["--url", server.url, "--slo", "standard=ttft:1us", "--first", 3, "--out", tmp_path]
     code, stdout, _ = run("replay", "--trace", trace, *options, "--check")
     assert code == 1
-    assert "Objectives missed: good were standard 0.0%" in stdout
+    assert "Objectives missed: 0.0% of standard requests were good" in stdout
 
 
 def test_tenants_and_tiers_are_those_of_the_file_and_a_trace_is_repeated_as_long_as_asked_for(

@@ -20,7 +20,7 @@ def test_a_line_tells_of_the_last_seconds() -> None:
     line = pulse.line(25, 8)
     assert "8 users" in line
     assert "0.2 requests/s" in line
-    assert "first token 200 ms (p95)" in line
+    assert "first token p95 200 ms" in line
     assert "10 tokens/s" in line
 
 

@@ -69,6 +69,10 @@ def test_a_folder_that_is_no_engine_of_the_edition_is_told_apart(tmp_path: Path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "rank0.engine").touch()
     assert verdicts() == []
+    (tmp_path / "config.json").write_text(
+        json.dumps({**config, "pretrained_config": {"mapping": {"world_size": 2}}})
+    )
+    assert verdicts() == [Verdict.DIFFERS]  # it needs mpirun
     config["build_config"] = {"plugin_config": {"use_paged_context_fmha": False}}
     (tmp_path / "config.json").write_text(json.dumps({**config, "version": "1.1.0"}))
     assert verdicts() == [Verdict.FAILS, Verdict.DIFFERS]

@@ -65,6 +65,17 @@ def test_our_repository_would_be_served() -> None:
     assert {finding.verdict for finding in found} == {Verdict.DIFFERS, Verdict.IGNORED}
 
 
+def test_types_that_are_left_to_the_engine_may_be_any_that_it_can_have() -> None:
+    def spoil(models: dict[str, Any]) -> None:
+        tensor(models, "tensorrt_llm", "encoder_input_features").data_type = 14  # BF16
+        for model in ("tensorrt_llm", "ensemble"):
+            tensor(models, model, "context_logits").data_type = 10  # FP16
+
+    found = findings_of(spoil)
+    assert is_fit(found)
+    assert any("encoder_input_features is TYPE_BF16" in each.what for each in found)
+
+
 def test_what_we_added_is_named_and_may_stay() -> None:
     ignored = [each for each in check_models(ours(), NEWEST) if each.verdict is Verdict.IGNORED]
     words = " ".join(each.what for each in ignored)
@@ -108,6 +119,16 @@ def test_the_edition_knows_every_key_of_the_contract() -> None:
         ),
         (
             "tensorrt_llm",
+            lambda models: setattr(tensor(models, "tensorrt_llm", "context_logits"), "data_type", 8),
+            "context_logits is TYPE_INT32",
+        ),
+        (
+            "ensemble",
+            lambda models: setattr(tensor(models, "tensorrt_llm", "context_logits"), "data_type", 10),
+            "context_logits is TYPE_FP32 in ensemble and TYPE_FP16 as context_logits of tensorrt_llm",
+        ),
+        (
+            "tensorrt_llm",
             lambda models: tensor(models, "tensorrt_llm", "output_ids").dims.append(-1),
             "output_ids has dims [-1, -1, -1]",
         ),
@@ -136,6 +157,15 @@ def test_the_edition_knows_every_key_of_the_contract() -> None:
         (
             "preprocessing",
             setting("preprocessing.dynamic_batching.default_queue_policy.default_timeout_microseconds", 9),
+            "a queue timeout",
+        ),
+        (
+            "preprocessing",
+            lambda models: setattr(
+                models["preprocessing"].dynamic_batching.priority_queue_policy[1],
+                "default_timeout_microseconds",
+                9,
+            ),
             "a queue timeout",
         ),
         (

@@ -48,6 +48,15 @@ def test_one_that_is_not_is_told_with_the_exit_status(tmp_path: Path) -> None:
     ).items()
 
 
+def test_a_folder_that_is_no_model_keeps_triton_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "ensemble").mkdir()
+    (tmp_path / "ensemble" / "config.pbtxt").write_text('name: "ensemble" platform: "ensemble"')
+    said = call("check", str(tmp_path), str(tmp_path / "missing")).output
+    for words in ("__pycache__ has no config.pbtxt", "ensemble has no version", "there is no folder"):
+        assert words in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -110,7 +110,7 @@ def test_the_verdict_is_by_95_of_100_of_each_tier() -> None:
     assert verdict(*[answered()] * 19, refused())[0] is True
     assert verdict(*[answered()] * 18, refused(), refused()) == (
         False,
-        "Objectives missed: good were interactive 90.0% (95% are to be).",
+        "Objectives missed: 90.0% of interactive requests were good; 95% are to be.",
     )
     assert verdict(answered(), slo={})[0] is None
     assert verdict() == (None, "Nothing was asked.")

@@ -43,6 +43,8 @@ capacities = st.builds(
     step_tokens=st.integers(1, 512),
     step=st.none() | st.just(StepCost(5.0, 0.1, 0.2, 0.1)),
     batch=st.none() | st.just(BatchCost(5.0, 0.5)),
+    own_places=st.none() | st.integers(0, 9),
+    own_kv_tokens=st.none() | st.integers(0, 4000),
 )
 
 

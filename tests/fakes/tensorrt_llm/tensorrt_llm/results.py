@@ -88,7 +88,7 @@ class IterationResult:
         self._is_done = False
 
     def tell(self, told: list[dict[str, Any]]) -> None:
-        for each in told:
+        for each in told if self._loop.is_running() else ():
             self._loop.call_soon_threadsafe(self._told.put_nowait, each)
 
     def __aiter__(self) -> IterationResult:
@@ -151,7 +151,8 @@ class RequestOutput:
     # -- what computes tells, from its own thread -----------------------------------------------------
 
     def tell(self, told: SequenceEvent | Exception) -> None:
-        self._loop.call_soon_threadsafe(self._told.put_nowait, told)
+        if self._loop.is_running():  # else nobody is left to hear it
+            self._loop.call_soon_threadsafe(self._told.put_nowait, told)
 
     def _take(self, event: SequenceEvent) -> None:
         if event.error is not None:
