@@ -20,9 +20,7 @@ _HELP = (
 # A model must not be able to drive the terminal: everything but line feed and tab is taken out.
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
 
-UrlOption = Annotated[
-    str, typer.Option(help="The router's address.", envvar=URL_VARIABLE, show_default=DEFAULT_URL)
-]
+UrlOption = Annotated[str, typer.Option(metavar="URL", help="The router's address.", envvar=URL_VARIABLE)]
 ModelOption = Annotated[str | None, typer.Option(help="The model. [default: the first one served]")]
 MaxTokensOption = Annotated[int | None, typer.Option(help="The most tokens an answer may have.", min=1)]
 TemperatureOption = Annotated[

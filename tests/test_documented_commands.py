@@ -24,9 +24,36 @@ APP: Any = get_command(app)
 MAKEFILE = (ROOT / "Makefile").read_text()
 SERVICES: dict[str, Any] = compose()["services"]
 PROFILES = {profile for service in SERVICES.values() for profile in service.get("profiles", ())}
-# Of the compose command line: subcommands, and how many words follow an option.
-OF_SERVICES = {"exec", "run", "logs", "stop", "start", "restart", "up", "build", "ps", "pull", "down"}
-COMPOSE_OPTIONS = {"-d": 0, "-T": 0, "-f": 0, "--rm": 0, "--scale": 1, "--no-deps": 0, "--wait": 0, "-v": 0}
+# Of compose's command line: subcommands, options, and options that a word follows.
+SUBCOMMANDS = {
+    "build",
+    "config",
+    "down",
+    "exec",
+    "logs",
+    "ps",
+    "pull",
+    "restart",
+    "run",
+    "start",
+    "stop",
+    "up",
+}
+ALONE = {
+    "-d",
+    "-T",
+    "-f",
+    "-q",
+    "-v",
+    "--build",
+    "--follow",
+    "--no-deps",
+    "--remove-orphans",
+    "--rm",
+    "--volumes",
+    "--wait",
+}
+WITH_A_WORD = {"-e", "-u", "--env", "--since", "--scale", "--tail", "--user"}
 _OPTION = re.compile(r"--?[a-zA-Z][\w-]*")
 _VARIABLE = re.compile(r"[A-Z_]+=.*", re.DOTALL)
 
@@ -99,8 +126,8 @@ def check_module(words: list[str], is_whole: bool) -> None:
     found = next((file for file in files if file.is_file()), None)
     if found is None:
         package = module.partition(".")[0]
-        is_ours = (ROOT / package).is_dir()
-        assert not is_ours and find_spec(package) is not None, f"there is no module {module}"
+        assert not (ROOT / package).is_dir(), f"there is no module {module}"
+        assert find_spec(package) is not None, f"there is no module {module}"
         return
     folder = found.parent if found.name == "__main__.py" else found
     sources = folder.rglob("*.py") if folder.is_dir() else [folder, *(folder.parent.glob("*.py"))]
@@ -134,15 +161,15 @@ def check_compose(words: list[str], is_whole: bool) -> None:
     if not words:
         return
     subcommand, *rest = words
-    assert subcommand in OF_SERVICES, f"docker compose {subcommand} is not known here"
+    assert subcommand in SUBCOMMANDS, f"docker compose {subcommand} is not known here"
     services: list[str] = []
     while rest:
         word, *rest = rest
         if word.startswith("-"):
-            assert word in COMPOSE_OPTIONS, f"{word} of docker compose is not known here"
-            if COMPOSE_OPTIONS[word]:
+            assert word in ALONE | WITH_A_WORD, f"{word} of docker compose is not known here"
+            if word == "--scale":
                 assert rest[0].partition("=")[0] in SERVICES
-                rest = rest[1:]
+            rest = rest[1:] if word in WITH_A_WORD else rest
             continue
         assert word in SERVICES, f"docker-compose.yml has no {word}"
         services.append(word)
@@ -183,6 +210,22 @@ def test_a_command_on_a_page_is_one_that_there_is(each: Written, check: Check) -
         raise
     except Exception as error:  # click's, of which Typer has a copy of its own
         pytest.fail(f"{each}: {getattr(error, 'message', error)}")
+
+
+def help_texts(command: Any = APP, path: str = "inflight") -> Iterator[tuple[str, str]]:
+    yield path, command.help or ""
+    for name, below in getattr(command, "commands", {}).items():
+        yield from help_texts(below, f"{path} {name}")
+
+
+HELP_TEXTS = list(help_texts())
+
+
+@pytest.mark.parametrize(("path", "text"), HELP_TEXTS, ids=[path for path, _ in HELP_TEXTS])
+def test_a_help_text_begins_with_a_sentence_and_its_examples_are_commands(path: str, text: str) -> None:
+    assert text.split("\n\n")[0].rstrip().endswith("."), f"{path} --help has no first sentence"
+    for example in re.findall(r"^`inflight ([^`]+)`", text, re.MULTILINE):
+        check_inflight(shlex.split(example), is_whole=True)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ class RouterDeployment:
         self._tending = Tending(console, self._signals)
         self._served: Served | None = None
         self._look_again_at_s = 0.0
+        self._told = ""
 
     def run(self) -> int:
         # Where nobody else looks: the router's settings hold secrets.
@@ -147,7 +148,9 @@ class RouterDeployment:
         try:
             served = read_facts(self._state_dir)
         except SettingsError as error:
-            self._console.problem(str(error))
+            if str(error) != self._told:  # once, and not every two seconds
+                self._told = str(error)
+                self._console.problem(self._told)
             return
         if served is None or served == self._served:
             return

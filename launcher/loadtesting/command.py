@@ -18,13 +18,13 @@ OUT = Path("loadtest-report")
 def run(
     extra: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[LOCUST]", help="After --: passed on to Locust as it is.", show_default=False
-        ),
+        typer.Argument(metavar="LOCUST", help="After --: passed on to Locust as it is.", show_default=False),
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(help="A router that runs. [default: a stack is started, and stopped afterwards]"),
+        typer.Option(
+            metavar="URL", help="A router that runs. [default: a stack is started, and stopped afterwards]"
+        ),
     ] = None,
     shape: Annotated[
         str, typer.Option(help="How users come and go: steady, ramp, spike, diurnal, trace.")
@@ -36,7 +36,7 @@ def run(
         typer.Option(
             metavar="KIND=N,...",
             help="Users of each kind by weight: chat, completions, embeddings, triton, conversation. "
-            "[default: chat=6,completions=2,embeddings=2,triton=1,conversation=1]",
+            "[default: chat=6, completions=2, embeddings=2, triton=1, conversation=1, of what it can answer]",
         ),
     ] = None,
     model: Annotated[
@@ -52,27 +52,27 @@ def run(
         ),
     ] = None,
     fresh_tenants: Annotated[
-        int, typer.Option(min=0, max=3, help="How many on a stack of its own; 0: no keys.")
+        int, typer.Option(min=0, max=3, help="How many tenants on a stack of its own; 0: no keys.")
     ] = 3,
     trace: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Lengths are drawn from it, and --shape trace follows it."),
     ] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Median, without a trace.")] = 64,
-    answer_tokens: Annotated[int, typer.Option(min=1, help="Median, without a trace.")] = 48,
-    longest_tokens: Annotated[int, typer.Option(min=1, help="Of a prompt, and of an answer.")] = 256,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Of a prompt: the median, without a trace.")] = 64,
+    answer_tokens: Annotated[int, typer.Option(min=1, help="Of an answer: the median, likewise.")] = 48,
+    longest_tokens: Annotated[int, typer.Option(min=1, help="The most of a prompt, and of an answer.")] = 256,
     shared_prefix_tokens: Annotated[
-        int, typer.Option(min=0, help="With which all prompts of a tenant begin.")
+        int, typer.Option(min=0, help="How many all prompts of a tenant begin with.")
     ] = 0,
-    turns: Annotated[int, typer.Option(min=1, help="Of a conversation, on average.")] = 4,
+    turns: Annotated[int, typer.Option(min=1, help="Questions of a conversation, on average.")] = 4,
     think: Annotated[
         str, typer.Option(metavar="TIME", help="Between an answer and the next question, on average.")
     ] = "1s",
     low: Annotated[
         float, typer.Option(min=0, max=1, help="The part of the users between spikes, at night, at first.")
     ] = 0.2,
-    spikes: Annotated[int, typer.Option(min=1, help="Of --shape spike.")] = 1,
-    days: Annotated[int, typer.Option(min=1, help="Of --shape diurnal.")] = 1,
+    spikes: Annotated[int, typer.Option(min=1, help="How many, with --shape spike.")] = 1,
+    days: Annotated[int, typer.Option(min=1, help="How many, with --shape diurnal.")] = 1,
     ignore_retry_after: Annotated[
         bool, typer.Option("--ignore-retry-after", help="Users who are refused do not wait as they are told.")
     ] = False,
@@ -96,15 +96,15 @@ def run(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 when the --slo is missed.")] = False,
     fail_ratio: Annotated[
-        float, typer.Option(min=0, max=1, help="Exit with 1 when more of the requests fail.")
+        float, typer.Option(min=0, max=1, help="Exit with 1 when more than this part of the requests fail.")
     ] = 0.01,
     web: Annotated[
         bool, typer.Option("--web", help="With Locust's page; users start when you say so.")
     ] = False,
-    web_port: Annotated[int, typer.Option(min=1, max=65535, help="Of that page, on this machine.")] = 8089,
+    web_port: Annotated[int, typer.Option(min=1, max=65535, help="Its port, on this machine.")] = 8089,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the report goes.")] = OUT,
-    name: Annotated[str, typer.Option(help="Of the run, in its report.")] = "",
-    seed: Annotated[int, typer.Option(help="Of prompts and pauses.")] = 0,
+    name: Annotated[str, typer.Option(help="What the report calls the run. [default: shape and users]")] = "",
+    seed: Annotated[int, typer.Option(help="The same one asks the same, and pauses alike.")] = 0,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where models are kept. [default: ~/.local/share/inflight]")
     ] = None,
@@ -112,11 +112,17 @@ def run(
     """Send load as users do, and write a report.
 
     Users wait for their answers, think, and ask again; `inflight loadtest replay` asks whether or not there
-    are answers. docs/loadtest.md tells what is measured and how. Ctrl-C ends a run; the report is about what
-    there was.
+    are answers. docs/loadtest.md tells what is measured and how. Ctrl-C ends a run; the report, and the exit
+    status, are about what there was.
 
-    Exit status: 0 done, 1 too much failed or the objective was missed, 2 something that was given cannot be
-    used.
+    `inflight loadtest run --users 16 --duration 2m`  on a stack of its own
+
+    `inflight loadtest run --url http://127.0.0.1:8080 --slo ttft:1s,itl:60ms --check`  on one that runs
+
+    `inflight loadtest run --url http://127.0.0.1:8080 --users 200 -- --processes 4`  with more of Locust
+
+    Exit status: 0 done, 1 too much failed or (with --check) the objective was missed, 2 something that was
+    given cannot be used, 130 Ctrl-C before the first request.
     """
     from rich.console import Console
 

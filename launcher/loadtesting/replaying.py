@@ -28,7 +28,7 @@ _INTERRUPTED = 130
 
 def replay(
     trace: Annotated[Path, typer.Option(metavar="FILE", help="Requests as CSV or JSON lines.")],
-    url: Annotated[str, typer.Option(help="The router.")] = "http://127.0.0.1:8080",
+    url: Annotated[str, typer.Option(metavar="URL", help="The router's address.")] = "http://127.0.0.1:8080",
     rate: Annotated[float, typer.Option(metavar="N", help="How many times as fast as in the trace.")] = 1.0,
     duration: Annotated[
         str | None, typer.Option(metavar="TIME", help="Repeat or cut the trace to 60s, 10m or so.")
@@ -42,9 +42,9 @@ def replay(
     slo: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TIER=TIMES",
-            help="What a good request keeps, such as interactive=ttft:1s,itl:60ms,e2e:20s (first token, "
-            "token to token, end to end); once for each tier.",
+            metavar="[TIER=]TIMES",
+            help="What a good request keeps, such as ttft:1s,itl:60ms,e2e:20s (first token, token to token, "
+            "end to end) for all, or interactive=ttft:1s for one tier; may be repeated.",
         ),
     ] = None,
     tiers: Annotated[
@@ -91,6 +91,10 @@ def replay(
     cannot keep up looks as slow as it is. Prompts are made of token ids, as long as in the trace; those that
     shared blocks in the trace do so here. Goodput is what kept its objectives. Ctrl-C ends a run; the report
     is about what there was. docs/loadtest.md tells more.
+
+    `inflight loadtest replay --trace requests.csv --duration 5m --slo ttft:1s,itl:60ms`
+
+    `inflight loadtest replay --trace requests.jsonl --rate 2 --tiers interactive:60,batch:40 --check`
 
     Exit status: 0 done, 1 nothing was answered or the objectives were missed, 2 something that was given
     cannot be used, 130 after Ctrl-C.

@@ -35,6 +35,8 @@ def report(
 ) -> None:
     """Write the report of a stored run again.
 
+    `inflight loadtest report loadtest-report`
+
     Exit status: 0 written, 2 the run cannot be read.
     """
     from loadtest.report import write_report
@@ -53,6 +55,10 @@ def compare(
     ] = False,
 ) -> None:
     """Hold two runs against each other, and tell differences from noise.
+
+    It takes 40 requests in each run to tell anything; the same trace or seed in both tells most.
+
+    `inflight loadtest compare before after --out compared --check`
 
     Exit status: 0 compared, 1 worse (with --check), 2 a run cannot be read.
     """

@@ -33,7 +33,7 @@ def show(run: LoadRun, report: Path, console: Console) -> None:
     from rich.table import Table
 
     left_out = _MEDIANS if console.width < _NARROW else ()
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, collapse_padding=bool(left_out))
     for column in _COLUMNS:
         if column not in left_out:
             table.add_column(column, justify="right" if column else "left", vertical="bottom", no_wrap=True)

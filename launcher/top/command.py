@@ -46,6 +46,17 @@ def top(
 
     It reads /metrics once a second; rates and percentiles are over the last ten seconds. q or Ctrl-C leaves.
     A router that others can reach shows its metrics to keys with the scope admin:read alone.
+
+    `inflight top`  on this machine, on port 8080
+
+    `inflight top --url https://llm.example.org --key KEY --once`  elsewhere, for a file or a mail
+
+    Columns: waiting i/s/b is interactive/standard/batch; tok/s of a model what it writes, of a tenant what it
+    reads too; TTFT the time to the first token; token p95 from
+    token to token; SLO the part that kept the objective that is kept worst; batch, busy and KV how full the
+    engine is, as the router counts; drain how long what is there will take; up the replicas.
+
+    Exit status: 0 shown, 1 the router does not answer.
     """
     from launcher.top.looking import NotSeen, RouterLook, is_local, local_tritons
 

@@ -171,7 +171,7 @@ RELEASES: list[Column[Release]] = [
     Column("running", 7, 1, lambda row: Text(str(row.in_flight))),
     Column("waiting i/s/b", 13, 3, _waiting),
     Column("req/s", 6, 2, lambda row: _rate(row.requests_per_s)),
-    Column("out tok/s", 9, 1, lambda row: _rate(row.tokens_per_s)),
+    Column("tok/s", 6, 1, lambda row: _rate(row.tokens_per_s)),
     Column("TTFT p50", 8, 5, lambda row: _seconds(row.first_token_p50_s)),
     Column("TTFT p95", 8, 2, lambda row: _seconds(row.first_token_p95_s)),
     Column("token p95", 9, 4, lambda row: _seconds(row.inter_token_p95_s)),

@@ -79,8 +79,9 @@ class Windows:
         for each in results:
             if each.completion_tokens and each.first_token_s is not None:
                 begin_s = each.at_s + each.first_token_s
-                gave_up_s = self.count * self.width_s
-                end_s = gave_up_s if each.ended_s is None else each.at_s + each.ended_s
+                end_s = each.at_s + (each.ended_s or each.first_token_s)
+                if each.has_left:
+                    end_s = self.count * self.width_s
                 end_s = max(begin_s, end_s)
                 self._spread(tokens, begin_s, end_s, each.completion_tokens)
         return tokens / self.width_s

@@ -43,7 +43,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == f"/v2/models/{EMBEDDING_MODEL}":
             self._answer(200, {"inputs": [{"name": "TEXT"}]})
         elif self.path == "/metrics":
-            self._send(200, b'inflight_waiting_requests{model="timed-text"} 3\n')
+            self._send(
+                200,
+                b'inflight_build_info{version="1.2.3"} 1\ninflight_waiting_requests{model="timed-text"} 3\n',
+            )
         else:
             self._answer(404, {"error": {"message": "not here"}})
 

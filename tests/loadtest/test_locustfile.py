@@ -23,10 +23,15 @@ LOCUSTFILE = Path(__file__).parents[2] / "loadtest" / "locustfile.py"
 FIRST_TOKEN_S, BETWEEN_TOKENS_S = 0.12, 0.02
 
 
-def locust(*arguments: str) -> subprocess.CompletedProcess[str]:
+def locust(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary"]
     return subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+        cwd=folder,
     )
 
 
@@ -125,7 +130,10 @@ def test_a_target_that_is_not_there_ends_it_with_a_reason() -> None:
     assert "http://127.0.0.1:9 cannot be asked" in ended.stderr + ended.stdout
 
 
-def test_what_it_cannot_be_told_is_refused_before_anything_is_sent() -> None:
-    ended = locust("--host", "http://127.0.0.1:9", "--kinds", "chats")
+def test_what_it_cannot_be_told_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    # From a folder whose own package `loadtest` is not this one.
+    (tmp_path / "loadtest").mkdir()
+    (tmp_path / "loadtest" / "__init__.py").touch()
+    ended = locust("--host", "http://127.0.0.1:9", "--kinds", "chats", folder=tmp_path)
     assert ended.returncode != 0
     assert "allowed: chat, completions" in ended.stderr + ended.stdout

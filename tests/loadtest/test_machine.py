@@ -20,6 +20,8 @@ def test_a_server_that_tells_nothing_is_at_least_named() -> None:
     assert about_server("http://127.0.0.1:9") == {"target": "http://127.0.0.1:9"}
 
 
-def test_a_server_is_told_by_its_models() -> None:
+def test_a_server_is_told_by_its_version_and_its_models() -> None:
     with timed_api(TimedApi()) as api:
-        assert TEXT_MODEL in about_server(api.url)["models"]
+        about = about_server(api.url)
+    assert about["server"] == "inflight 1.2.3"
+    assert TEXT_MODEL in about["models"]

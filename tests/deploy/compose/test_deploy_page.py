@@ -55,13 +55,19 @@ def test_a_command_of_compose_names_services_and_profiles_that_are_there(words: 
         assert scaled[0].split("=")[0] in SERVICES
     if subcommand not in OF_A_SERVICE:
         return
-    service, *inside = [word for word in rest if word not in ("-T", "-f", "--rm")]
+    service, *inside = [word for word in rest if word not in ("-T", "-f", "--rm", "--since", "1h")] or [
+        "router"
+    ]
     assert service in SERVICES
     if subcommand == "run":
         check_inflight([*SERVICES[service]["entrypoint"][1:], *(word for word in inside if word != "...")])
     elif inside and inside[0] == "inflight":
         check_inflight(inside[1:])
-    elif subcommand == "logs":
+    elif inside[:2] == ["sh", "-c"]:
+        check_inflight(shlex.split(inside[2].partition(" inflight ")[2]))
+        named = re.findall(r"/run/secrets/(\w+)", inside[2])
+        assert set(named) <= set(SERVICES[service]["secrets"])
+    elif subcommand in ("logs", "restart"):
         assert set(inside) <= SERVICES.keys()
 
 
@@ -72,7 +78,7 @@ def test_a_command_of_inflight_has_options_that_are_there(words: list[str]) -> N
 
 def test_variables_and_secrets_that_it_names_are_there() -> None:
     variables = set(re.findall(r"\b(?:INFLIGHT|TRITON|ROUTER|COMPOSE)_[A-Z_]+\b", PAGE))
-    assert variables <= example_environment().keys()
+    assert variables <= example_environment().keys() | {"INFLIGHT_API_KEY"}
     table = PAGE.split("## Secrets", 1)[1].split("## ", 1)[0]
     named = {
         name for row in re.findall(r"^\| (`[^|]+)\|", table, re.M) for name in re.findall(r"`(\w+)`", row)
@@ -110,10 +116,12 @@ def test_the_store_is_healthy_and_its_backup_can_be_restored_as_the_page_says() 
             backup = run_inside(postgres, dump)
             with store.begin() as connection_to_store:
                 connection_to_store.execute(sql.delete(facts))
+                connection_to_store.execute(sql.text("CREATE TABLE of_a_newer_version (id int)"))
+            store.engine.dispose()  # the routers have been stopped
             run_inside(postgres, restore, backup)
-            store.engine.dispose()
             with pytest.raises(PepperError):
                 store.prepare("another pepper, since the first one is known again")
+            assert "of_a_newer_version" not in sql.inspect(store.engine).get_table_names()
         finally:
             store.close()
 

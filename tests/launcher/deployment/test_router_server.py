@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -13,11 +14,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from benchmarks.stack import free_port
 from launcher.commands import app
-from launcher.deployment.facts import write_facts
+from launcher.console import StackConsole
+from launcher.deployment.facts import facts_path, write_facts
+from launcher.deployment.places import deployment_settings
+from launcher.deployment.router_server import Behind, RouterDeployment
 from launcher.models.checkpoint import Checkpoint
 from launcher.models.fingerprint import Fingerprint
 from launcher.router_process import BuiltIn, served
@@ -122,3 +127,18 @@ def test_what_cannot_be_used_is_refused_before_it_waits(
     told = CliRunner().invoke(app, ["router", "--state-dir", str(tmp_path), "--grpc-port", "-1", *words])
     assert told.exit_code == 2, told.output
     assert message in told.stderr.replace("\n", " ")
+
+
+def test_a_file_that_cannot_be_understood_while_it_serves_is_told_once(tmp_path: Path) -> None:
+    said = io.StringIO()
+    settings = deployment_settings(None, {"port": 0, "grpc_port": -1}, tmp_path)
+    console = StackConsole(errors=Console(file=said, width=200))
+    deployment = RouterDeployment(settings, Behind(("triton:8001",)), console)
+    router = deployment._router(tmp_path / "router.toml")
+    service = deployment._service(router, tmp_path)
+    for text in ("{", "{", '{"format": 0}'):
+        facts_path(tmp_path).write_text(text)
+        deployment._look_again_at_s = 0.0
+        deployment._follow(router, service)
+    assert said.getvalue().count("is not what `inflight triton` writes") == 1
+    assert said.getvalue().count("is of another version of inflight") == 1

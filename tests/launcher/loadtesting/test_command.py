@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -9,10 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from launcher.commands import app
-from launcher.loadtesting.showing import complaints
+from launcher.loadtesting.showing import complaints, show
 from loadtest.results import LoadRun, RequestResult, Slo
 from tests.fakes.openai_server import TimedApi, timed_api
 
@@ -27,7 +29,10 @@ from tests.fakes.openai_server import TimedApi, timed_api
         (["--kinds", "chats"], "--kinds has 'chats'"),
         (["--slo", "tft:1s"], "there is no 'tft'"),
         (["--check"], "--check needs an --slo"),
-        (["--url", "http://127.0.0.1:9"], "cannot be asked"),
+        (["--trace", __file__], "no column for 'at'"),
+        (["--out", "/proc/nowhere"], "--out: nothing can be written to /proc/nowhere"),
+        (["--url", "http://127.0.0.1:9"], "cannot be asked: [Errno 111] Connection refused; is it a router"),
+        (["--url", "somewhere"], "somewhere cannot be asked: unknown url type"),
         (["--url", "http://127.0.0.1:9", "--tenants", "nowhere.json"], "nowhere.json cannot be read"),
     ],
 )
@@ -35,6 +40,18 @@ def test_what_cannot_be_used_ends_it_with_2(tmp_path: Path, arguments: list[str]
     ended = CliRunner().invoke(app, ["loadtest", "run", "--out", str(tmp_path), *arguments])
     assert ended.exit_code == 2
     assert problem in ended.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_table_at_the_end_fits_the_terminal(width: int, tmp_path: Path) -> None:
+    output = io.StringIO()
+    slow = RequestResult("conversation", 0.0, status=200, first_token_s=12.3, ended_s=45.6)
+    show(a_run(slow), tmp_path, Console(file=output, width=width))
+    lines = output.getvalue().splitlines()
+    assert "12,300 ms" in lines[2]
+    assert "tokens/s" in lines[1]
+    assert all(len(line) <= width for line in lines[:4])
+    assert ("token p50" in lines[1]) == (width == 160)
 
 
 def a_run(*results: RequestResult, slo: Slo | None = None) -> LoadRun:

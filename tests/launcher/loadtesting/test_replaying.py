@@ -108,6 +108,7 @@ def test_tenants_and_tiers_are_those_of_the_file_and_a_trace_is_repeated_as_long
         (["--tenants", "no-such-file"], "no-such-file cannot be read"),
         (["--model", "other"], "there is no model 'other'; there are: tiny"),
         (["--url", "http://127.0.0.1:9"], "does not tell its models"),
+        (["--out", "/proc/nowhere"], "--out: nothing can be written to /proc/nowhere"),
     ],
 )
 def test_what_cannot_be_used_is_named_before_anything_is_sent(

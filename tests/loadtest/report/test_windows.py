@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadtest.report.windows import Windows, stage_means
+from loadtest.report.windows import Windows, stage_means, stage_names
 from loadtest.results import RequestResult, ServerSample
 from tests.loadtest.report.made_runs import answered
 
@@ -43,6 +43,17 @@ def test_percentiles_are_those_of_the_planned_moments() -> None:
 def test_a_broken_answer_has_its_tokens_where_they_came() -> None:
     broken = RequestResult("trace", 1.5, first_token_s=0.0, completion_tokens=4, error="x")
     assert list(Windows(1.0, 3).tokens_per_s([broken])) == [0, 4, 0]
+
+
+def test_who_gave_up_had_tokens_until_the_end() -> None:
+    left = RequestResult("trace", 1.0, first_token_s=0.0, completion_tokens=4)
+    assert list(Windows(1.0, 3).tokens_per_s([left])) == [0, 2, 2]
+
+
+def test_stages_are_in_the_order_of_a_requests_life() -> None:
+    told = {"send": 1.0, "triton": 1.0, "decode": 1.0, "admission": 1.0, "of another version": 1.0}
+    samples = [ServerSample(0.0, 0.0, stage_seconds=told)]
+    assert stage_names(samples) == ["admission", "decode", "triton", "send", "of another version"]
 
 
 def sample(at_s: float, waiting_s: float, requests: float) -> ServerSample:
