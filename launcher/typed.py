@@ -47,7 +47,7 @@ def objectives_by_tier(
     found: dict[Tier, Mapping[str, float]] = {}
     for text in texts:
         name, has_tier, terms = text.partition("=")
-        is_for_all = ":" in name or name in _LONG or name in MEASURES or not has_tier and name not in _TIERS
+        is_for_all = ":" in name or name in _LONG or name in MEASURES or (not has_tier and name not in _TIERS)
         try:
             tiers = tuple(Tier) if is_for_all else (tier_named(name),)
         except ValueError as error:

@@ -73,6 +73,21 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_the_index_leads_to_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {index.name}
+    assert pages == set(re.findall(r"\]\((\w[\w-]*\.md)\)", index.read_text()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_a_section_name_one_that_is_there(page: Path) -> None:
+    for target, section in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+        there = (page.parent / target if target else page).read_text()
+        titles = re.findall(r"^#+ (.+)$", there, re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+        assert section in anchors, f"{page.name} links to {target}#{section}"
+
+
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"make ([a-z]+)", README))))
 def test_make_targets_in_the_readme_exist(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -44,6 +44,10 @@ def doctor(
     Nothing is started or changed, but each model that runs is asked for one token, or one embedding; with
     keys that needs one with the scope inference, and the router's metrics one with admin:read.
 
+    `inflight doctor`  before the first start, and before and after an upgrade
+
+    `inflight doctor --url https://llm.example.org --key KEY --json`  of a router elsewhere, for programs
+
     Exit status: 1 when something fails, else 0, warnings or not.
     """
     sections = examine(url, key, data_dir, config)

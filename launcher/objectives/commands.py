@@ -45,6 +45,12 @@ def set_objective(
 
     Everything follows from it: how long requests wait for others to share a batch with, how much of a prompt
     is computed in one step, and which requests are refused because their answer would come too late.
+
+    `inflight slo set smollm2-135m-instruct --first-token 2s --inter-token 100ms`
+
+    `inflight slo set all-minilm-l6-v2 --end-to-end 200ms --tier all`
+
+    Exit status: 0 set, 2 something that was given cannot be used.
     """
     with opened_store(data_dir, config) as store:
         from launcher.objectives.reading import duration_s, tiers

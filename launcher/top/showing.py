@@ -48,13 +48,17 @@ def drawn(view: View, url: str, width: int, problem: str = "") -> RenderableType
         parts += [Text(), _table(ENGINES, view.engines, width)]
     left = _table(TENANTS, view.tenants, width // 2 if width >= _WIDE else width)
     right = _where(view.stages)
+    troubles = _troubles(view.troubles, view.seconds)
     if width >= _WIDE:
         beside = Table.grid(padding=(0, 4))
         beside.add_row(left, right)
         parts += [Text(), beside]
+        parts += [Text(), troubles]
     else:
-        parts += [Text(), left, Text(), right]
-    parts += [Text(), _troubles(view.troubles, view.seconds)]
+        # A narrow terminal is often a low one too: what went wrong must not be what is cut off.
+        below: list[RenderableType] = [left, Text(), right]
+        below = [troubles, Text(), *below] if view.troubles else [*below, Text(), troubles]
+        parts += [Text(), *below]
     return Group(*parts)
 
 

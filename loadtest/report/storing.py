@@ -73,7 +73,8 @@ def _thinned(samples: Sequence[ServerSample]) -> Sequence[ServerSample]:
 
 
 def _row(result: RequestResult, places: Mapping[str, int], bins_per_e: int) -> list[Any]:
-    mean_s = result.between_tokens_s
+    # Of answers that were broken off too, which have no mean of their own: their tokens came as well.
+    mean_s = sum(result.gaps_s) / len(result.gaps_s) if result.gaps_s else None
     return [
         *(places[getattr(result, name)] for name in _WORDS),
         *(_short(getattr(result, name)) for name in (*_NUMBERS, *_MORE_NUMBERS)),

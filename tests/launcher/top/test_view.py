@@ -146,6 +146,7 @@ def test_a_wide_terminal_has_everything_and_a_narrow_one_what_matters_most() -> 
         assert word in wide
     assert "TTFT p50" not in narrow
     assert "TTFT p95" in narrow
+    assert narrow.index("503 at") < narrow.index("where the time goes")
     for word in ("m@1", "tok/s", "running"):
         assert word in narrow
     assert all(len(line) <= 60 for line in narrow.splitlines())

@@ -35,6 +35,14 @@ def test_a_run_read_back_says_the_same() -> None:
     assert back.samples == run.samples
 
 
+def test_tokens_of_an_answer_that_somebody_gave_up_on_are_kept() -> None:
+    left = RequestResult("trace", 0.0, status=200, first_token_s=1.0, completion_tokens=3, gaps_s=[0.1, 0.3])
+    (back,) = stored(LoadRun("r", BEGAN_AT, 2.0, [left])).results
+    assert back.has_left
+    assert back.between_tokens_s is None
+    assert back.gaps_s == pytest.approx(left.gaps_s, rel=0.05)
+
+
 def _without_times(result: RequestResult) -> RequestResult:
     return replace(result, gaps_s=[], at_s=0.0, first_token_s=None, ended_s=None, longest_gap_s=0.0)
 
