@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from launcher.commands import app
 from launcher.simulation import reading
 from launcher.simulation.scenario import Admission
+from launcher.typed import Mistake
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
 
@@ -135,9 +136,9 @@ def test_a_cost_is_read_from_numbers_files_and_a_running_engine(tmp_path: Path, 
     assert reading.cost(str(path)) == StepCost(1, 2, 3)
     assert reading.cost(metrics) == StepCost(11.5, 0.1, 0.2, 0.04)
     assert reading.cost(metrics, "tensorrt_llm") == StepCost(11.5, 0.1, 0.2, 0.04)
-    with pytest.raises(reading.Mistake, match="there are: tensorrt_llm"):
+    with pytest.raises(Mistake, match="there are: tensorrt_llm"):
         reading.cost(metrics, "other")
-    with pytest.raises(reading.Mistake, match=r"127\.0\.0\.1:9"):
+    with pytest.raises(Mistake, match=r"127\.0\.0\.1:9"):
         reading.cost("http://127.0.0.1:9/metrics")
 
 
