@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -85,9 +86,9 @@ def start_pip(requirements: Path, into: Path, options: list[str]) -> subprocess.
 
 def largest_wheel_bytes(directory: Path) -> int:
     sizes = [0]
-    for path in directory.rglob("*.whl"):
-        try:
-            sizes.append(path.stat().st_size)
-        except FileNotFoundError:
-            continue
+    # pip's own folders come and go while they are looked through.
+    with suppress(FileNotFoundError):
+        for path in directory.rglob("*.whl"):
+            with suppress(FileNotFoundError):
+                sizes.append(path.stat().st_size)
     return max(sizes)

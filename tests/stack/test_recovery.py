@@ -95,29 +95,23 @@ async def test_a_killed_engine_fails_its_requests_and_is_started_again(
     assert shared_memory(run_of(stack)) == memory_before
 
 
-async def test_a_stop_leaves_nothing_behind_however_busy_it_was(data_dir: Path) -> None:
+async def test_a_stop_takes_seconds_and_leaves_nothing_behind_however_busy_it_was(data_dir: Path) -> None:
     """Callers are watched while their requests end by the hundred. Asking Triton about them can keep it from
     unloading the model (docs/decisions/006); then the launcher ends it after 20 s."""
     engine = {**SYNTHETIC, "cancellation_check_period_ms": "1"}
     with running_stack(engine, data_dir=data_dir, embeddings=False) as stack:
+        load = await send(Target(stack.url, stack.model), all_at_once(2, 19, 300, 300))
+        assert not load.errors
         async with TritonCalls(stack.triton_grpc_url) as triton:
             for _ in range(20):
                 await triton.generate_all([[1000, 1001]] * 32, 3)
         members, run = family(stack), run_of(stack)
         assert len(members) >= 5
-        assert stack.stop() == 0
-        assert not [member for member in members if member.is_running()]
-        assert not shared_memory(run)
-
-
-async def test_a_stop_after_streamed_answers_takes_seconds(data_dir: Path) -> None:
-    with running_stack(SYNTHETIC, data_dir=data_dir, embeddings=False) as stack:
-        load = await send(Target(stack.url, stack.model), all_at_once(2, 19, 300, 300))
-        assert not load.errors
         began_s = time.monotonic()
         assert stack.stop() == 0
-        # The launcher ends a Triton that does not stop by itself after 20 s.
         assert time.monotonic() - began_s < 15
+        assert not [member for member in members if member.is_running()]
+        assert not shared_memory(run)
 
 
 def test_killed_parts_leave_nothing_behind_either(data_dir: Path) -> None:
