@@ -63,10 +63,9 @@ $(INSTALLED_LOADTEST): $(INSTALLED)
 loadtest: install $(INSTALLED_LOADTEST) ## A short load test of a fresh stack, with a report: inflight loadtest run $(ARGS)
 	@exec $(VENV)/bin/inflight loadtest run $(ARGS)
 
-# Three workers: two have stacks first (tests/conftest.py) and wait for them, while the third computes.
-# ARGS="-n 0" has only one process, for debuggers.
+# Two workers, each with stacks of its own first (tests/conftest.py); ARGS="-n 0" has only one process, for debuggers.
 test: install-dev ## Run all tests: pytest $(ARGS)
-	@$(RUN) pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: install-dev ## Lint, formatting and types
 	$(RUN) ruff check .

@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """For pytest -n 3: one stack of a kind, and what a file prepares is prepared once."""
+    """For pytest -n 2: one stack of a kind, and what a file prepares is prepared once."""
     from xdist.scheduler import LoadScopeScheduling
 
     scheduling = LoadScopeScheduling(config, log)

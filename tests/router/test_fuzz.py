@@ -189,7 +189,7 @@ def test_whatever_is_asked_of_an_operation_it_answers_as_described(target: Targe
     well = set()
     for operation in operations:
 
-        @settings(100 if full else 10)
+        @settings(100 if full else 6)
         @hypothesis.given(case=cases(operation, target.real))
         def ask(case: Any) -> None:
             response = case.call(base_url=target.url, session=target.session, timeout=10)
@@ -297,7 +297,7 @@ def test_a_good_request_with_one_thing_changed_is_served_or_refused(
     body = GOOD[path]
     ways = st.sampled_from(list(places(body)))
 
-    @settings(1500 if full else 150)
+    @settings(1500 if full else 100)
     @hypothesis.given(way=ways, change=st.just(GONE) | VALUES)
     def ask(way: tuple[Any, ...], change: Any) -> None:
         response = target.session.post(target.url + path, json=changed(body, way, change), timeout=10)

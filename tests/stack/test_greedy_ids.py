@@ -19,7 +19,7 @@ from tests.stack.triton_calls import TritonCalls
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
-NEW_TOKENS = 24
+NEW_TOKENS = 16
 # Prompt lengths from 5 to 400 tokens.
 LENGTHS = [5, 8, 12, 19, 30, 46, 71, 110, 171, 400]
 TEXT = (
