@@ -22,10 +22,8 @@ from launcher import (
     trtllm,
     tuning,
 )
-from launcher.settings import StackSettings
 from launcher.simulation.command import simulate
-
-DEFAULTS = StackSettings()
+from launcher.stack_options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
 
 app = typer.Typer(
     help="Serve large language models on NVIDIA Triton behind one OpenAI-compatible address.",
@@ -38,13 +36,8 @@ app = typer.Typer(
 
 @app.command()
 def up(
-    port: Annotated[
-        int | None, typer.Option(help=f"Where clients connect. [default: {DEFAULTS.port}]")
-    ] = None,
-    host: Annotated[
-        str | None,
-        typer.Option(help=f"Any but a loopback address needs API keys. [default: {DEFAULTS.host}]"),
-    ] = None,
+    port: Port = None,
+    host: Host = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -63,13 +56,7 @@ def up(
         Path | None,
         typer.Option(help="Where models and logs are kept. [default: ~/.local/share/inflight]"),
     ] = None,
-    grpc_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Where Triton's gRPC clients connect; 0 is any free port, -1 none. "
-            f"[default: {DEFAULTS.grpc_port}]"
-        ),
-    ] = None,
+    grpc_port: GrpcPort = None,
     triton_servers: Annotated[
         int | None,
         typer.Option(
@@ -82,15 +69,8 @@ def up(
     triton_metrics_port: Annotated[
         int | None, typer.Option(help="The first Triton's metrics port. [default: a free one]")
     ] = None,
-    drain_timeout_s: Annotated[
-        float | None,
-        typer.Option(
-            help=f"Seconds that requests in flight have to finish. [default: {DEFAULTS.drain_timeout_s:g}]"
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Settings file. [default: ./inflight.toml when it is there]")
-    ] = None,
+    drain_timeout_s: DrainTimeout = None,
+    config: Config = None,
 ) -> None:
     """Start Triton, the engine and the router on this machine, and keep them running.
 
@@ -142,9 +122,7 @@ def perplexity(
         Path | None,
         typer.Option(help="Where models and packed weights are kept. [default: ~/.local/share/inflight]"),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Settings file. [default: ./inflight.toml when it is there]")
-    ] = None,
+    config: Config = None,
 ) -> None:
     """Measure what each precision costs a model: its perplexity on a fixed text, against fp32.
 

@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+# Of a request on the server, in the order of its life; one that is told as a whole has `triton` for most.
+STAGES = (
+    "admission",
+    "queue",
+    "preprocessing",
+    "engine_queue",
+    "prefill",
+    "decode",
+    "postprocessing",
+    "triton",
+    "send",
+)
+
 
 @dataclass(slots=True)
 class RequestResult:

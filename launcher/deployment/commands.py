@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from launcher.runtime import HOME_VARIABLE
-from launcher.settings import StackSettings
+from launcher.stack_options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
 
-DEFAULTS = StackSettings()
 GRPC_PORT, METRICS_PORT = 8001, 8002  # Triton's own
 
 StateDir = Annotated[
@@ -26,9 +25,6 @@ SecretFile = Annotated[
         help="Holds the secret without which Triton loads and unloads nothing. "
         "[default: made in the state directory]"
     ),
-]
-Config = Annotated[
-    Path | None, typer.Option(help="Settings file. [default: ./inflight.toml when it is there]")
 ]
 
 
@@ -88,20 +84,9 @@ def router(
     triton: Annotated[
         list[str], typer.Option(metavar="HOST:PORT", help="A Triton of `inflight triton`; may be repeated.")
     ],
-    host: Annotated[
-        str | None,
-        typer.Option(help=f"Any but a loopback address needs API keys. [default: {DEFAULTS.host}]"),
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(help=f"Where clients connect. [default: {DEFAULTS.port}]")
-    ] = None,
-    grpc_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Where Triton's gRPC clients connect; 0 is any free port, -1 none. "
-            f"[default: {DEFAULTS.grpc_port}]"
-        ),
-    ] = None,
+    host: Host = None,
+    port: Port = None,
+    grpc_port: GrpcPort = None,
     state_dir: StateDir = None,
     secret_file: SecretFile = None,
     admin_key_file: Annotated[
@@ -110,12 +95,7 @@ def router(
     metrics_key_file: Annotated[
         Path | None, typer.Option(help="Holds an API key for Prometheus; known from this start on.")
     ] = None,
-    drain_timeout_s: Annotated[
-        float | None,
-        typer.Option(
-            help=f"Seconds that requests in flight have to finish. [default: {DEFAULTS.drain_timeout_s:g}]"
-        ),
-    ] = None,
+    drain_timeout_s: DrainTimeout = None,
     config: Config = None,
 ) -> None:
     """Start a router in front of Triton servers that run elsewhere.

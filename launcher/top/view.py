@@ -5,23 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from loadtest.results import STAGES
+from python_backend.wire.tiers import Tier
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.top.scrape import Between
 
-TIERS = ("interactive", "standard", "batch")
-STAGES = (
-    "admission",
-    "queue",
-    "preprocessing",
-    "engine_queue",
-    "prefill",
-    "decode",
-    "postprocessing",
-    "triton",
-    "send",
-)
+TIERS = tuple(tier.label for tier in Tier)
 _MOST_TENANTS = 10
 _FIRST_REFUSED_STATUS = 400
 

@@ -12,22 +12,11 @@ import numpy.typing as npt
 
 from loadtest.percentiles import percentile
 from loadtest.report.figures import is_good
-from loadtest.results import LoadRun, RequestResult, ServerSample
+from loadtest.results import STAGES, LoadRun, RequestResult, ServerSample
 
 Values = npt.NDArray[np.float64]
 _MOST_WINDOWS, _LEAST_WINDOWS, _VALUES_IN_EACH = 48, 8, 8
 _SHARES = (0.5, 0.95, 0.99)
-STAGES = (
-    "admission",
-    "queue",
-    "preprocessing",
-    "engine_queue",
-    "prefill",
-    "decode",
-    "postprocessing",
-    "triton",
-    "send",
-)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadtest import results
 from router.stages import STAGES, EngineTimes, Moments, stage_marks
 
 seconds = st.floats(0, 1e6, allow_nan=False)
@@ -43,3 +44,7 @@ def test_each_stage_is_what_its_name_says() -> None:
         "postprocessing": 7.0,
         "send": 7.0,
     }
+
+
+def test_load_tests_and_top_know_every_stage() -> None:
+    assert sorted(results.STAGES) == sorted(STAGES)

@@ -1,0 +1,33 @@
+"""Options that `inflight up` and `inflight router` have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.settings import StackSettings
+
+DEFAULTS = StackSettings()
+
+Port = Annotated[int | None, typer.Option(help=f"Where clients connect. [default: {DEFAULTS.port}]")]
+Host = Annotated[
+    str | None, typer.Option(help=f"Any but a loopback address needs API keys. [default: {DEFAULTS.host}]")
+]
+GrpcPort = Annotated[
+    int | None,
+    typer.Option(
+        help="Where Triton's gRPC clients connect; 0 is any free port, -1 none. "
+        f"[default: {DEFAULTS.grpc_port}]"
+    ),
+]
+DrainTimeout = Annotated[
+    float | None,
+    typer.Option(
+        help=f"Seconds that requests in flight have to finish. [default: {DEFAULTS.drain_timeout_s:g}]"
+    ),
+]
+Config = Annotated[
+    Path | None, typer.Option(help="Settings file. [default: ./inflight.toml when it is there]")
+]
