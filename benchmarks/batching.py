@@ -12,7 +12,7 @@ from benchmarks.plots import Plots
 from benchmarks.stack import running_stack
 from loadtest.mixed_lengths import SHORT, all_at_once, steady
 from loadtest.percentiles import percentile
-from loadtest.replay.sending import Sent, Target, send
+from loadtest.replay.sender import Sent, Target, send
 
 SHORT_TOKENS, LONG_TOKENS, SHORT_PER_LONG = 8, 400, 31
 GROUPS = 8

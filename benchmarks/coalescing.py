@@ -10,8 +10,8 @@ from rich.table import Table
 from benchmarks.plots import Plots
 from benchmarks.stack import running_stack
 from loadtest.percentiles import percentile
-from loadtest.replay.planning import PlannedRequest
-from loadtest.replay.sending import Sent, Target, send
+from loadtest.replay.plan import PlannedRequest
+from loadtest.replay.sender import Sent, Target, send
 
 STREAMS = 64
 SECONDS = 10

@@ -14,13 +14,13 @@ from rich.table import Table
 
 from benchmarks.default_model import default_model_path
 from benchmarks.plots import Plots
-from python_backend.engine.blocks import BlockPool
 from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
-from python_backend.engine.execution import ChunkResult, Finished
-from python_backend.engine.memory import resident_bytes
+from python_backend.engine.host.memory import resident_bytes
+from python_backend.engine.kv.blocks import BlockCopy, BlockPool
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.scheduling.plan import BlockCopy, Chunk
+from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
+from python_backend.engine.steps.ports import ChunkResult, Finished
 
 RUNNING, STEPS, PROMPT_TOKENS = 256, 400, 100
 STEP_GOAL_MS, MEMORY_GOAL_MB = 1.0, 300
@@ -80,7 +80,7 @@ def step_times_ms(engine: Engine) -> list[float]:
 def memory_worker(model: str, precision: str) -> None:
     """Fills the whole KV cache and says what the process holds, apart from weights and cache."""
     from python_backend.engine.build import build_engine
-    from python_backend.engine.cache_dir import cache_dir
+    from python_backend.engine.host.cache_dir import cache_dir
     from python_backend.engine.native.packed_model import packed_dir
     from python_backend.engine.native.weights import packed_bytes
 

@@ -21,14 +21,14 @@ from rich.table import Table
 from benchmarks.plots import Plots
 from benchmarks.random_weights import SMOLLM2_135M, RandomWeights
 from benchmarks.torch_model.model import TorchModel
-from python_backend.engine.blocks import BlockTable
-from python_backend.engine.executor import StepModel
+from python_backend.engine.kv.blocks import BlockTable
 from python_backend.engine.native.microkernel import Format
 from python_backend.engine.native.model import NativeModel
 from python_backend.engine.native.weights import map_packed, write_packed
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
+from python_backend.engine.steps.executor import StepModel
 
 BLOCKS, TOKENS_PER_BLOCK = 1200, 16
 PROMPT_TOKENS, STEPS = 64, 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from launcher.console import StackConsole
-from launcher.models.checkpoint import resolve_checkpoint
+from launcher.packaging.models.checkpoint import resolve_checkpoint
 from launcher.settings import StackSettings
 
 

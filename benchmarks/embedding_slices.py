@@ -9,7 +9,7 @@ from statistics import median
 
 from benchmarks.objectives.fixed_cost import write_random_minilm
 from python_backend.embeddings import model as embedding
-from python_backend.engine.cores import available_cores
+from python_backend.engine.host.cores import available_cores
 
 TOKENS = 7
 BATCHES = (1, 4, 16, 64)

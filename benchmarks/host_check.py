@@ -19,8 +19,8 @@ from pathlib import Path
 import numba
 
 from benchmarks.stack import RunningStack, running_stack
-from loadtest.replay.planning import PlannedRequest
-from loadtest.replay.sending import Target, send
+from loadtest.replay.plan import PlannedRequest
+from loadtest.replay.sender import Target, send
 
 
 def complete(stack: RunningStack, prompt: str) -> str:

@@ -13,6 +13,7 @@ COPY client client
 COPY loadtest loadtest
 COPY python_backend python_backend
 COPY router router
+COPY simulator simulator
 COPY launcher launcher
 RUN PIP_CONSTRAINT=/tmp/wanted/constraints.txt pip --python /opt/inflight/venv install --no-cache-dir \
         --no-deps -e .

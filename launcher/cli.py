@@ -5,6 +5,6 @@ from launcher.python_version import refuse_unsupported_python
 
 def main() -> None:
     refuse_unsupported_python()
-    from launcher.commands import app
+    from launcher.commands.main import app
 
     app(prog_name="inflight")

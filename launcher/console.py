@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from launcher.triton import TritonServer
+    from launcher.stack.triton_server import TritonServer
 
 EXAMPLE_QUESTION = "Name the capital of France."
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from loadtest.replay.planning import PlannedRequest
+from loadtest.replay.plan import PlannedRequest
 
 SHORT, LONG = "short", "long"
 _PROMPTS = (

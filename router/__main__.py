@@ -10,11 +10,11 @@ from pathlib import Path
 import uvloop
 
 from router import server
-from router.privacy.logs import set_up_logging
-from router.privacy.redaction import redact
-from router.prompting import TemplateBroken
+from router.routing.checkpoint import TemplateBroken
 from router.settings import SettingsError, load, load_tuning
-from router.tenancy.office import StoreUnusable
+from router.telemetry.logs import set_up_logging
+from router.telemetry.redaction import redact
+from router.tenants.installation import StoreUnusable
 
 
 def main() -> int:

@@ -8,40 +8,26 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
-from router.admission.deadline import HEADER as DEADLINE
-from router.admission.deadline import read_deadline
-from router.api import (
-    admin,
-    batches,
-    chat,
-    completions,
-    conversations,
-    description,
-    embeddings,
-    files,
-    health,
-    models,
-    objectives,
-    releases,
-    responses,
-    tuning,
-)
-from router.api.decoding import invalid
-from router.api.errors import HttpError, error_body, shaped_for, write_error
-from router.api.routes import RouteTable
-from router.privacy.logs import OWN_WORDS, speaker
-from router.record import Record, RequestLine, new_request_id
-from router.tenancy.model import Scope
+from router.admin import health, objectives, openapi, releases, tenants, tuning
+from router.core.record import Record, RequestLine, new_request_id
+from router.core.stages import HEADER as DEADLINE
+from router.core.stages import read_deadline
+from router.core.tenant import Scope
+from router.openai import batches, chat, completions, conversations, embeddings, files, models, responses
+from router.request.decoding import invalid
+from router.request.errors import HttpError, error_body, shaped_for, write_error
+from router.request.routes import RouteTable
+from router.telemetry.logs import OWN_WORDS, speaker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from python_backend.wire.tiers import Tier
-    from router.api.routes import Route
+    from router.core.tenant import Caller
     from router.http.exchange import Exchange, Refusal
-    from router.identity import Doorkeeper
-    from router.service import Service
-    from router.tenancy.keyring import Caller
+    from router.request.identity import Doorkeeper
+    from router.request.routes import Route
+    from router.request.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +48,7 @@ def all_routes(service: Service) -> list[Route]:
         *files.routes(service),
         *batches.routes(service),
         *health.routes(service),
-        *admin.routes(service),
+        *tenants.routes(service),
         *releases.routes(service),
         *objectives.routes(service),
         *tuning.routes(service),
@@ -79,7 +65,7 @@ class App:
         self._doorkeeper = doorkeeper
         self._max_upload_bytes = service.file_limits.max_upload_bytes
         own = [*all_routes(service), *routes]
-        self._table = RouteTable(chain(own, description.routes(own)))
+        self._table = RouteTable(chain(own, openapi.routes(own)))
 
     async def __call__(self, exchange: Exchange) -> None:
         await self.serve(exchange)

@@ -12,19 +12,19 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sql
 
-from router.privacy.redaction import redact
-from router.safety.loading import load_safety
+from router.control.peers.board import BoardAway
+from router.control.peers.peer_sync import open_board
+from router.http.tls import Certificates, tls_files
+from router.safety.load import load_safety
 from router.settings import SettingsError, check_reachable, load_tuning
-from router.sharing.board import BoardAway
-from router.sharing.exchange import open_board
 from router.store.database import Store, sqlite_url
 from router.store.migrate import SchemaError, pending
 from router.store.schema import facts
-from router.tenancy.keys import fingerprint
-from router.tenancy.lookup import has_keys
-from router.tenancy.office import StoreUnusable, opening_store
-from router.tls import Certificates, tls_files
-from router.tracing.building import check_tracing
+from router.telemetry.redaction import redact
+from router.telemetry.tracing.setup import check_tracing
+from router.tenants.installation import StoreUnusable, opening_store
+from router.tenants.keys import fingerprint
+from router.tenants.lookup import has_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable

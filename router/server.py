@@ -12,39 +12,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.admission.building import AdmissionSettings, TenantShares, build_gates
+from router.admission.gates import AdmissionSettings, TenantShares, build_gates
 from router.app import App
-from router.batches.runner import BatchRunner, BatchSettings
-from router.files.model import FileLimits
-from router.fleet.replicas import Fleet
-from router.fleet.servers import TritonServer
-from router.health_door import HealthDoor
+from router.assembly import go_on, keep_gates, keep_releases, keep_sharing
+from router.content.batches.runner import BatchRunner, BatchSettings
+from router.content.files.model import FileLimits
+from router.control.objectives.snapshot import ObjectiveBook
+from router.control.peers.peer_sync import open_board
+from router.control.releases.arms import ArmRecorder
+from router.control.releases.shadow import Shadows
+from router.control.releases.shadow_figures import ShadowRecorder
+from router.core.address import is_loopback
+from router.health_port import HealthDoor
 from router.http.connection import Limits
 from router.http.listener import Listener
-from router.identity import Doorkeeper
-from router.kserve import http as kserve
-from router.kserve.building import build_door
+from router.http.tls import Certificates, tls_files
+from router.kserve import http
+from router.kserve.door import build_door
 from router.kserve.server import KserveServer
-from router.metrics import Metrics
-from router.objectives.book import ObjectiveBook
-from router.privacy.prompt_log import PromptLog
-from router.privacy.retention import Retention
-from router.registry import Registry
-from router.rollouts.arms import ArmRecorder
-from router.rollouts.shadow_figures import ShadowRecorder
-from router.rollouts.shadowing import Shadows
-from router.safety.loading import load_safety
-from router.service import Service
-from router.settings import check_reachable, is_loopback
-from router.sharing.exchange import open_board
+from router.request.identity import Doorkeeper
+from router.request.service import Service
+from router.request.ticket import TicketDesk
+from router.routing.models import Registry
+from router.routing.replicas import Fleet
+from router.safety.load import load_safety
+from router.settings import check_reachable
 from router.store.access import StoreAccess
-from router.tenancy.lookup import has_keys
-from router.tenancy.office import open_store, opening_store, places
-from router.tenancy.service import Tenancy, TenancySettings
-from router.ticket import TicketDesk
-from router.tls import Certificates, tls_files
-from router.tracing.building import check_tracing, open_tracer
-from router.upkeep import go_on, keep_gates, keep_releases, keep_sharing
+from router.store.retention import Retention
+from router.telemetry.metrics import Metrics
+from router.telemetry.prompt_log import PromptLog
+from router.telemetry.tracing.setup import check_tracing, open_tracer
+from router.tenants.installation import open_store, opening_store, places
+from router.tenants.lookup import has_keys
+from router.tenants.tenancy import Tenancy, TenancySettings
+from router.triton.server import TritonServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -137,7 +138,7 @@ async def _open_doors(settings: Settings, service: Service, closing: AsyncExitSt
         go_on(closing, certificates.watch())
     doorkeeper = Doorkeeper(service.tenancy, is_loopback(settings.host))
     door = build_door(service, service.safety)
-    app = App(service, doorkeeper, kserve.routes(door))
+    app = App(service, doorkeeper, http.routes(door))
     if settings.health_port:
         health = Listener(HealthDoor(app), app.refuse)
         closing.push_async_callback(health.close)

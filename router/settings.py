@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
+
+from router.core.address import is_loopback
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -194,12 +195,3 @@ def check_reachable(host: str, has_keys: bool) -> None:
             f"host = {host!r}: others could reach this address, and there are no API keys: make one with "
             "`inflight keys create`, or serve on a loopback address (127.0.0.1, ::1, localhost)"
         )
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -23,7 +23,7 @@ OF_STACKS = (
     "tests/stack/",
     "tests/survival/",
     "tests/embeddings/test_in_triton.py",
-    "tests/launcher/test_stack.py",
+    "tests/launcher/stack/test_stack.py",
 )
 
 # Those among them with stacks of their own, or with the one that has the many releases.
@@ -172,7 +172,7 @@ class Unwatched:
 @pytest.fixture(scope="session")
 def default_checkpoint(data_dir: Path) -> Path:
     """The default model's checkpoint, fetched if it is not there."""
-    from launcher.models.checkpoint import resolve_checkpoint
+    from launcher.packaging.models.checkpoint import resolve_checkpoint
     from launcher.settings import StackSettings
 
     return resolve_checkpoint(StackSettings().model, data_dir, Unwatched()).directory

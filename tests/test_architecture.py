@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OURS = {"python_backend", "router", "client", "loadtest", "launcher", "benchmarks", "tests"}
+OURS = {"python_backend", "router", "client", "loadtest", "launcher", "simulator", "benchmarks", "tests"}
 
 # Folder -> the packages of this project that it may import.
 ALLOWED = {
@@ -38,25 +38,91 @@ ALLOWED = {
     "loadtest": {"loadtest", "client"},
     # Tenants, keys and releases are managed on the store itself, whether a router runs or not. The simulation
     # plays traces through the very decisions that serve: admission, the choice of a replica, a step's budget.
+    # The simulator plays traces through the very decisions that serve.
+    "simulator": {
+        "simulator",
+        "loadtest",
+        "python_backend.costs",
+        "python_backend.engine.scheduling",
+        "python_backend.wire",
+        "router.admission",
+        "router.core",
+        "router.routing.replica_choice",
+    },
+    # Tenants, keys and releases are managed on the store itself, whether a router runs or not.
     "launcher": {
         "launcher",
         "client",
         "loadtest",
-        "python_backend.costs",
-        "python_backend.engine.scheduling",
         "python_backend.gguf",
         "python_backend.wire",
-        "router.tenancy",
-        "router.admission",
-        "router.fleet.choosing",
-        "router.objectives",
-        "router.privacy.prompt_log",
-        "router.releases",
-        "router.rollouts",
+        "router.control",
+        "router.core",
+        "router.routing.split",
         "router.store",
-        "router.tuning",
+        "router.telemetry.prompt_log",
+        "router.tenants",
+        "simulator",
     },
-    "benchmarks": {"benchmarks", "client", "loadtest", "launcher", "python_backend", "router"},
+    "benchmarks": {
+        "benchmarks",
+        "client",
+        "launcher",
+        "loadtest",
+        "python_backend",
+        "router",
+        "simulator",
+        "tests",
+    },
+}
+# The layers inside a package: room -> the rooms that it may import. A room is a folder or a file of the
+# package; what is not named here puts the others together, and may import all of them.
+_NOUNS = {"core", "settings"}
+_PATH = {*_NOUNS, "admission", "http", "request", "routing", "safety", "tenants"}
+LAYERS: dict[str, dict[str, set[str]]] = {
+    "router": {
+        "core": set(),
+        "settings": {"core"},
+        "grpc": set(),
+        "store": {"core"},
+        "http": _NOUNS,
+        "triton": {"core", "grpc"},
+        "routing": {*_NOUNS, "grpc", "triton"},
+        "tenants": {"core", "store"},
+        "safety": _NOUNS,
+        "admission": {"core", "routing", "triton"},
+        # The path of a request: it knows nothing of what decides slowly, of stored content or of metrics.
+        "request": {*_NOUNS, "admission", "http", "routing", "safety", "tenants"},
+        "content": {*_NOUNS, "http", "request", "routing", "store", "tenants"},
+        "control": {*_NOUNS, "admission", "grpc", "request", "routing", "store", "tenants", "triton"},
+        "telemetry": {*_NOUNS, "admission", "control", "request", "routing", "store", "tenants"},
+        "openai": {*_PATH, "content"},
+        "kserve": {*_PATH, "triton"},
+        "admin": {*_PATH, "control", "store", "telemetry"},
+    },
+    "launcher": {
+        "paths": set(),
+        "progress": set(),
+        "python_version": set(),
+        "settings": {"paths", "progress"},
+        "console": {"progress", "settings"},
+        "bundled": {"paths"},
+        "packaging": {"bundled", "console", "paths", "progress", "settings"},
+        "stack": {"bundled", "console", "packaging", "paths", "progress", "settings", "toml"},
+    },
+    "python_backend.engine": {
+        "request": set(),
+        "host": set(),
+        "checkpoint": set(),
+        "models": {"checkpoint"},
+        "kv": {"models", "request"},
+        "guides": {"request"},
+        "sampling": {"request"},
+        "sequence": {"guides", "kv", "request", "sampling"},
+        "scheduling": {"kv", "sequence"},
+        "steps": {"guides", "sampling", "scheduling", "sequence"},
+        "refusals": {"request"},
+    },
 }
 # What decides: values in, value out. Beside our own values it may import the standard library alone.
 DECISIONS = (
@@ -64,44 +130,47 @@ DECISIONS = (
     "python_backend/costs",
     "python_backend/engine/scheduling",
     "router/admission/capacity.py",
-    "router/admission/deadline.py",
     "router/admission/demand.py",
     "router/admission/dispatcher.py",
-    "router/admission/fairness.py",
-    "router/admission/first_come.py",
     "router/admission/forecast.py",
-    "router/admission/lanes.py",
-    "router/admission/lengths.py",
-    "router/admission/neighbours.py",
-    "router/admission/place.py",
+    "router/admission/headroom.py",
+    "router/admission/lane.py",
     "router/admission/policy.py",
     "router/admission/pricing.py",
-    "router/admission/restraint.py",
+    "router/admission/queue.py",
     "router/admission/room.py",
+    "router/admission/running.py",
     "router/admission/signals.py",
-    "router/admission/under_way.py",
-    "router/batches/status.py",
-    "router/conversations/window.py",
-    "router/fleet/choosing.py",
-    "router/fleet/health.py",
-    "router/fleet/retrying.py",
-    "router/fleet/vital_signs.py",
-    "router/objectives/distribution.py",
-    "router/objectives/metric.py",
-    "router/objectives/objective.py",
-    "router/objectives/standing.py",
-    "router/releases",
-    "router/sharing/places.py",
-    "router/sharing/usage.py",
-    "router/tenancy/budget.py",
-    "router/tenancy/ledger.py",
-    "router/tenancy/limits.py",
-    "router/tenancy/rbac.py",
-    "router/tracing/context.py",
-    "router/tuning/ladder.py",
-    "router/tuning/linger.py",
-    "router/tuning/statistics.py",
-    "router/tuning/steps.py",
+    "router/content/batches/decisions.py",
+    "router/content/batches/status.py",
+    "router/content/conversations/window.py",
+    "router/control/health/vital_signs.py",
+    "router/control/objectives/distribution.py",
+    "router/control/objectives/standing.py",
+    "router/control/peers/slots.py",
+    "router/control/releases/canary.py",
+    "router/control/releases/canary_checks.py",
+    "router/control/releases/evidence.py",
+    "router/control/releases/states.py",
+    "router/control/releases/sums.py",
+    "router/control/tuning/ladder.py",
+    "router/control/tuning/queue_delay.py",
+    "router/control/tuning/statistics.py",
+    "router/control/tuning/step_limits.py",
+    "router/core/manifest.py",
+    "router/core/objective.py",
+    "router/core/refusals.py",
+    "router/core/stages.py",
+    "router/core/trace.py",
+    "router/routing/breaker.py",
+    "router/routing/replay.py",
+    "router/routing/replica_choice.py",
+    "router/routing/split.py",
+    "router/tenants/budget.py",
+    "router/tenants/ledger.py",
+    "router/tenants/limits.py",
+    "router/tenants/rbac.py",
+    "router/tenants/shared_usage.py",
 )
 PURE = ("python_backend/wire", *DECISIONS)
 # NVIDIA's server and what talks to it; the compiler for GPUs that is called Triton too is something else.
@@ -114,13 +183,22 @@ TRITON_SERVER = {
 }
 # What is heavy, or is not on every machine -> the only folders of the product that may import it.
 HEAVY = {
-    "torch": ("python_backend/engine/cuda", "python_backend/engine/llm"),
+    "torch": ("python_backend/engine/cuda", "python_backend/engine/runtimes/trtllm"),
     "triton": ("python_backend/engine/cuda",),
     "numba": ("python_backend/engine/native",),
-    "opentelemetry": ("router/tracing",),
-    "redis": ("router/sharing",),
+    "opentelemetry": ("router/telemetry/tracing",),
+    "redis": ("router/control/peers",),
 }
-PRODUCT = ("client", "ensembles", "launcher", "loadtest", "model_repository", "python_backend", "router")
+PRODUCT = (
+    "client",
+    "ensembles",
+    "launcher",
+    "loadtest",
+    "model_repository",
+    "python_backend",
+    "router",
+    "simulator",
+)
 NO_EFFECTS = {"time", "threading", "socket", "asyncio", "subprocess", "multiprocessing", "os", "random"}
 
 
@@ -214,8 +292,60 @@ def test_the_gpus_part_of_the_engine_is_imported_only_when_it_is_chosen() -> Non
 
 
 def test_a_router_that_neither_traces_nor_shares_imports_nothing_for_it() -> None:
-    exporting = ROOT / "router/tracing/exporting.py"
-    optional = {"opentelemetry", "redis", "router.tracing.exporting"}
+    exporting = ROOT / "router/telemetry/tracing/otlp.py"
+    optional = {"opentelemetry", "redis", "router.telemetry.tracing.otlp"}
     for path in python_files("router"):
         at_once = {name for name in imports(path, at_once=True) if is_within(name, optional)}
         assert path == exporting or not at_once, f"{path.relative_to(ROOT)} imports {sorted(at_once)}"
+
+
+def modules(package: str) -> dict[str, Path]:
+    """Every module of a package by its dotted name."""
+    files = python_files(package.replace(".", "/"))
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in files
+    }
+
+
+def module_imports(path: Path, known: dict[str, Path]) -> set[str]:
+    """Which of the known modules a file imports, for types alone or not, at once or later."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (submodules & known.keys()) or {node.module}
+    return found & known.keys()
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_a_room_imports_only_the_layers_below_it(package: str) -> None:
+    known, allowed = modules(package), LAYERS[package]
+    depth = package.count(".") + 1
+    strangers = [
+        f"{name} imports {imported}"
+        for name, path in known.items()
+        for imported in sorted(module_imports(path, known))
+        if (room := name.split(".")[depth : depth + 1]) and room[0] in allowed
+        if imported.split(".")[depth : depth + 1] != room
+        if not {*imported.split(".")[depth : depth + 1]} <= allowed[room[0]]
+    ]
+    assert not strangers, "\n".join(["above its layer:", *strangers])
+
+
+@pytest.mark.parametrize(
+    "package", ["client", "launcher", "loadtest", "python_backend", "router", "simulator"]
+)
+def test_no_files_import_each_other_in_a_circle(package: str) -> None:
+    """Types count too: two files that need each other's nouns are one file, or lack a third."""
+    known = modules(package)
+    graph = {name: module_imports(path, known) - {name} for name, path in known.items()}
+    while leaves := [name for name, imported in graph.items() if not imported & graph.keys()]:
+        for name in leaves:
+            del graph[name]
+    while tops := graph.keys() - {each for imported in graph.values() for each in imported}:
+        for name in tops:
+            del graph[name]
+    assert not graph, f"circles among {sorted(graph)}"

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from launcher.settings import StackSettings
-from python_backend.engine import device
+from python_backend.engine.host import device
 from python_backend.triton_adapter import requests
 from python_backend.wire.errors import ErrorKind
 from python_backend.wire.parameters import EngineParameters

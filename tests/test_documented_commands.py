@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from launcher.commands import app
+from launcher.commands.main import app
 from loadtest.users.options import add_options
 from tests.deploy.compose.reading import compose
 

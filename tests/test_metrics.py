@@ -8,12 +8,12 @@ import promql_parser
 import pytest
 
 from python_backend.triton_adapter.metrics import FAMILIES
-from router.metrics import Metrics
-from router.registry import Registry
-from router.rollouts.shadowing import Shadows
-from router.stages import STAGES
-from router.ticket import TicketDesk
-from router.tracing.figures import TraceFigures
+from router.control.releases.shadow import Shadows
+from router.core.stages import STAGES
+from router.request.ticket import TicketDesk
+from router.routing.models import Registry
+from router.telemetry.metrics import Metrics
+from router.telemetry.tracing.metrics import TraceFigures
 from tests.documented_metrics import PAGE, Documented, documented, exposed
 
 POSTPROCESSING = "inflight_engine_postprocessing_streams"

@@ -18,8 +18,8 @@ from benchmarks.gpu.throughput import DEFAULTS
 from benchmarks.stack import RunningStack, start_stack, wait_until_ready
 from loadtest.percentiles import percentile
 from loadtest.replay.clients import send_from
-from loadtest.replay.planning import PlannedRequest
-from loadtest.replay.sending import Sent, Target, send
+from loadtest.replay.plan import PlannedRequest
+from loadtest.replay.sender import Sent, Target, send
 
 PROMPT_TOKENS, NEW_TOKENS = 512, 256
 SINGLE_RUNS = 9

@@ -37,12 +37,12 @@ from benchmarks.objectives.serving import Served, Setup, serving
 from benchmarks.plots import Plots
 from loadtest.percentiles import percentile
 from loadtest.replay.clients import send_from
-from loadtest.replay.planning import plan_of
-from loadtest.replay.sending import Target
+from loadtest.replay.plan import plan_of
+from loadtest.replay.sender import Target
 from loadtest.traces import Trace, TracedRequest, read_trace, synthetic_trace
 from python_backend.costs.step_cost import StepCost, StepShape
 from python_backend.wire.tiers import Tier
-from router.objectives.objective import Objective
+from router.core.objective import Objective
 
 COST = StepCost(12.0, 0.12, 0.25, 0.05)
 ENGINE = Engine(places=64, kv_tokens=40_960, step_tokens=512)

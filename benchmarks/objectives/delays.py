@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.objectives.posting import Door
-from router.releases.manifest import entry_name
+from router.core.manifest import entry_name
 
 LADDER_MS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 _SETTLE_WINDOWS = 12

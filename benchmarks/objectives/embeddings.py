@@ -27,7 +27,7 @@ from benchmarks.plots import Plots
 from loadtest.percentiles import percentile
 from python_backend.costs.batch_cost import BatchCost
 from python_backend.wire.tiers import Tier
-from router.objectives.objective import Objective
+from router.core.objective import Objective
 
 COST = BatchCost(base_ms=3.5, row_ms=0.3)
 # A text engine that nobody asks, and that costs nothing to start.

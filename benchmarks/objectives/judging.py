@@ -10,7 +10,7 @@ from typing import Any
 from loadtest.percentiles import percentile
 from loadtest.results import RequestResult, Slo
 from python_backend.wire.tiers import Tier
-from router.objectives.objective import Objective
+from router.core.objective import Objective
 
 Objectives = Mapping[str, Objective]
 # Engine time of a request with a prompt and an answer of so many tokens.

@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 from benchmarks.objectives.judging import Objectives
 from benchmarks.stack import RunningStack, running_stack
-from launcher.commands import app
+from launcher.commands.main import app
 from python_backend.costs.step_cost import StepCost
-from router.fleet.control import TritonControl
+from router.core.tenant import Role, Scope
 from router.settings import load as load_router_settings
-from router.tenancy.model import Role, Scope
-from router.tenancy.office import open_office
-from router.tenancy.rbac import SYSTEM
+from router.tenants.installation import open_office
+from router.tenants.rbac import SYSTEM
+from router.triton.control import TritonControl
 
 # What the store says is read by the router within that time, with a margin.
 READ_WITHIN_S = 2.0

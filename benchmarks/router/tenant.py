@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router.tenancy.model import Limits, Price, Role
-from router.tenancy.office import open_office
-from router.tenancy.rbac import SYSTEM
+from router.core.tenant import Limits, Price, Role
+from router.tenants.installation import open_office
+from router.tenants.rbac import SYSTEM
 
 if TYPE_CHECKING:
     from pathlib import Path

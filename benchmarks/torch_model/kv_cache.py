@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from python_backend.engine.kv.blocks import BlockCopy
     from python_backend.engine.models.decoder import DecoderShape
-    from python_backend.engine.scheduling.plan import BlockCopy
 
 
 class KvCache:

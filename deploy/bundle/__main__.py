@@ -16,8 +16,8 @@ from deploy.bundle.archive import write_archive
 from deploy.bundle.contents import contents
 from deploy.bundle.wheels import BundleError, Target, Wheelhouse
 from launcher.console import StackConsole
-from launcher.models.checkpoint import CheckpointError, resolve_checkpoint
-from launcher.models.embeddings import resolve_embeddings
+from launcher.packaging.models.checkpoint import CheckpointError, resolve_checkpoint
+from launcher.packaging.models.embeddings import resolve_embeddings
 from launcher.python_version import SUPPORTED
 from launcher.settings import StackSettings
 

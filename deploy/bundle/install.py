@@ -19,7 +19,7 @@ ENVIRONMENT = ROOT / ".venv"
 # Written last: what an environment was made from. One that is the same need not be made again.
 RECEIPT = "inflight-made-from"
 # Model repositories must stay as they are: Triton takes any other folder in one for a model.
-COMPILED = ("lib", "client", "launcher", "loadtest", "python_backend", "router")
+COMPILED = ("lib", "client", "launcher", "loadtest", "python_backend", "router", "simulator")
 COMMAND = """#!/bin/sh
 # No folder that happens to be the working directory may stand in for one of ours.
 exec "$(dirname -- "$(readlink -f -- "$0")")/python" -c \\
@@ -39,7 +39,7 @@ def refuse_this_python() -> None:
 def refuse_this_torch() -> None:
     """A host without a GPU may be one that makes an image for hosts with one: `inflight up` will say so."""
     sys.path.insert(0, str(ROOT))
-    from python_backend.engine.device import look, missing_packages
+    from python_backend.engine.host.device import look, missing_packages
 
     missing = missing_packages(look())
     if missing:

@@ -17,6 +17,7 @@ PROJECT_FOLDERS = (
     "model_repository",
     "python_backend",
     "router",
+    "simulator",
 )
 PROJECT_FILES = ("LICENSE", "README.md")
 

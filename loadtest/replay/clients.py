@@ -15,13 +15,13 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING
 
-from loadtest.replay.sending import Sent, Target, Told, play
+from loadtest.replay.sender import Sent, Target, Told, play
 from loadtest.results import RequestResult
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
-    from loadtest.replay.planning import PlannedRequest
+    from loadtest.replay.plan import PlannedRequest
 
 _LEAD_S = 0.3
 _END = None

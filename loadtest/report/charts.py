@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadtest.report.distributions import Sampled, distribution
-from loadtest.report.drawing import Line, Panel, bars, over_time, stacked
 from loadtest.report.figures import TIERS
 from loadtest.report.inline_svg import HIGH, INK, LOW, MIDDLE, SERIES
+from loadtest.report.plots import Line, Panel, bars, over_time, stacked
 from loadtest.report.windows import Values, Windows, ends_s
 from loadtest.results import LoadRun, RequestResult, ServerSample
 

@@ -18,8 +18,8 @@ from loadtest.report.charts import (
     tokens_by_tenant,
 )
 from loadtest.report.distributions import Sampled, distribution
-from loadtest.report.drawing import Line, Panel, bars, over_time, stacked_bars
 from loadtest.report.inline_svg import SERIES
+from loadtest.report.plots import Line, Panel, bars, over_time, stacked_bars
 from loadtest.report.windows import Values, Windows, ends_s, stage_means
 from loadtest.results import LoadRun, RequestResult, ServerSample
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from html import escape
 
 from loadtest.report.compared_charts import compared_charts
-from loadtest.report.comparing import BETTER, CONFIDENCE, WORSE, Comparison, Difference
+from loadtest.report.comparison import BETTER, CONFIDENCE, WORSE, Comparison, Difference
 from loadtest.report.page import Cell, Html, page, percent, plots, rate, table, time
-from loadtest.report.reporting import COMMAND, again
+from loadtest.report.report import COMMAND, again
 from loadtest.results import LoadRun
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadtest.report.drawing import HEIGHT_IN, blank_figure, fit, legend, styled
 from loadtest.report.inline_svg import GOAL, inline_svg
+from loadtest.report.plots import HEIGHT_IN, blank_figure, fit, legend, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

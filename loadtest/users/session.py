@@ -14,7 +14,7 @@ from loadtest.traces import Trace, read_trace
 from loadtest.users.models import Target, find_target
 from loadtest.users.options import grpc_address
 from loadtest.users.prompts import PromptWriter
-from loadtest.users.recording import Recorder
+from loadtest.users.recorder import Recorder
 
 logger = logging.getLogger(__name__)
 

@@ -7,20 +7,20 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from python_backend.engine.blocks import BlockPool
-from python_backend.engine.cache_dir import cache_dir
 from python_backend.engine.checkpoint import Checkpoint
-from python_backend.engine.cores import available_cores
 from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
-from python_backend.engine.executor import ModelExecutor, StepModel
 from python_backend.engine.guides import GuideCompiler, GuideLimits
-from python_backend.engine.kv_size import default_kv_tokens, kv_bytes_per_token
-from python_backend.engine.messages import LoadingProgress, ignore_progress
+from python_backend.engine.host.cache_dir import cache_dir
+from python_backend.engine.host.cores import available_cores
+from python_backend.engine.kv.blocks import BlockPool
+from python_backend.engine.kv.size import default_kv_tokens, kv_bytes_per_token
 from python_backend.engine.models import load_weights, longest_sequence
+from python_backend.engine.process.messages import LoadingProgress, ignore_progress
+from python_backend.engine.steps.executor import ModelExecutor, StepModel
 
 if TYPE_CHECKING:
-    from python_backend.engine.execution import Executor
     from python_backend.engine.models.decoder import DecoderShape, DecoderWeights
+    from python_backend.engine.steps.ports import Executor
 
 _log = logging.getLogger(__name__)
 

@@ -9,13 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from python_backend.costs.step_cost import LearnedStepCost
-from python_backend.engine.blocks import BlockPool
-from python_backend.engine.events import end_event, gather_of_prompt, token_event
-from python_backend.engine.execution import ChunkResult, Executor
-from python_backend.engine.guiding import GuideCompiler, PreparedGuide, await_guides, is_held_up
-from python_backend.engine.messages import SequenceEvent
-from python_backend.engine.metering import StepMeter
-from python_backend.engine.pipeline import Pipeline
+from python_backend.engine.guides.ports import GuideCompiler, PreparedGuide, await_guides, is_held_up
+from python_backend.engine.kv.blocks import BlockPool
+from python_backend.engine.process.messages import SequenceEvent
 from python_backend.engine.refusals import refuse_impossible
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.admission import admission_rule
@@ -24,7 +20,11 @@ from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.scheduling.scheduler import Scheduler
 from python_backend.engine.sequence import FinishReason, Sequence
 from python_backend.engine.stats import EngineStats
-from python_backend.engine.step_control import StepControl
+from python_backend.engine.steps.control import StepControl
+from python_backend.engine.steps.events import end_event, gather_of_prompt, token_event
+from python_backend.engine.steps.in_flight import Pipeline
+from python_backend.engine.steps.meter import StepMeter
+from python_backend.engine.steps.ports import ChunkResult, Executor
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 

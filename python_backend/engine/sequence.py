@@ -5,15 +5,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from python_backend.engine.blocks import BlockTable
-from python_backend.engine.prefix_cache import root_hash
+from python_backend.engine.kv.blocks import BlockTable
+from python_backend.engine.kv.prefix_cache import root_hash
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.step_notes import StepNotes
-from python_backend.engine.token_rules import WordIndex
+from python_backend.engine.sampling.token_rules import WordIndex
+from python_backend.engine.steps.notes import StepNotes
 
 if TYPE_CHECKING:
-    from python_backend.engine.guiding import AnswerGuide
-    from python_backend.engine.token_rules import Scoring
+    from python_backend.engine.guides.ports import AnswerGuide
+    from python_backend.engine.sampling.token_rules import Scoring
 
 
 class FinishReason(str, Enum):

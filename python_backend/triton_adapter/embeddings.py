@@ -11,7 +11,7 @@ import numpy as np
 
 from python_backend.embeddings.arithmetic import Floats
 from python_backend.embeddings.model import EmbeddingModel, shortened
-from python_backend.engine.cores import available_cores
+from python_backend.engine.host.cores import available_cores
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.inputs import RowInputs, invalid
 from python_backend.wire.errors import ErrorKind, InflightError

@@ -16,14 +16,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from python_backend.engine.handle import EngineProcess
-from python_backend.engine.messages import Progress, Ready
+from python_backend.engine.process.handle import EngineProcess
+from python_backend.engine.process.messages import Progress, Ready
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.caller_watch import CallerWatch
 from python_backend.triton_adapter.coalescing import Coalescer, Pending
+from python_backend.triton_adapter.engine_report import idle_gauges, report_of, report_response
 from python_backend.triton_adapter.metrics import EngineMetrics
 from python_backend.triton_adapter.pacing import Pacer
-from python_backend.triton_adapter.reporting import idle_gauges, report_of, report_response
 from python_backend.triton_adapter.request_parameters import (
     Configuration,
     Limits,

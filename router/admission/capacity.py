@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from python_backend.costs.step_cost import StepCost
-from router.admission.demand import Capacity
-from router.admission.need import Need
+from router.admission.demand import Capacity, Need
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,23 +16,21 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Reason, Refused
-from router.admission.fairness import TIER_WEIGHTS, Turns
+from router.admission.demand import Place, PlaceState, Reason, Refused, Wait
 from router.admission.forecast import Engine, Forecaster
-from router.admission.neighbours import Neighbours
-from router.admission.place import Place, PlaceState, Wait
+from router.admission.headroom import Restraint
 from router.admission.pricing import kv_need, least_kv, per_sequence
-from router.admission.restraint import Restraint
+from router.admission.queue import TIER_WEIGHTS, Turns
 from router.admission.room import Room
-from router.admission.signals import Faded, Load, Risk, Scaling, Signals
-from router.admission.under_way import UnderWay
+from router.admission.running import UnderWay
+from router.admission.signals import Faded, Load, Neighbours, Risk, Scaling, Signals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from router.admission.demand import Capacity, Demand, Progress
-    from router.admission.fairness import Shares
-    from router.admission.lengths import OutputLengths
+    from router.admission.pricing import OutputLengths
+    from router.admission.queue import Shares
 
 _SOON_S = 1.0
 

@@ -13,11 +13,10 @@ from math import ceil, exp, log
 from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
-from router.admission.place import Wait
+from router.admission.demand import Wait
 
 if TYPE_CHECKING:
-    from router.admission.demand import Capacity, Demand
-    from router.admission.place import Place
+    from router.admission.demand import Capacity, Demand, Place
 
 # One batch is computed while the next one gathers: what is under way is two of them.
 _BATCHES_UNDER_WAY = 2

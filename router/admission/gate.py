@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission.capacity import UNKNOWN, fitted
-from router.admission.demand import Demand, Reason, Refused
-from router.admission.need import Need
+from router.admission.demand import Demand, Need, Reason, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from python_backend.wire.tiers import Tier
-    from router.admission.demand import Capacity
-    from router.admission.place import Place
+    from router.admission.demand import Capacity, Place
     from router.admission.policy import Policy
     from router.admission.signals import Signals
-    from router.record import Record
-    from router.ticket import Ticket
+    from router.core.record import Record
+    from router.request.ticket import Ticket
 
 # Turns may also come because time passes: deadlines, and what was expected to last longer.
 LOOK_EVERY_S = 0.02

@@ -5,27 +5,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission.capacity import UNKNOWN, UNLIMITED, BatchShape, of_batches, of_engines, with_places
+from router.admission.dispatcher import Dispatcher
 from router.admission.gate import Gate
-from router.fleet.control import ControlError
-from router.releases.manifest import Kind
+from router.admission.policy import FirstCome
+from router.admission.pricing import OutputLengths
+from router.core.manifest import Kind
+from router.triton.control import ControlError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from python_backend.costs.batch_cost import BatchCost
     from python_backend.wire.tiers import Tier
-    from router.admission.demand import Capacity
+    from router.admission.demand import Capacity, Need
     from router.admission.gate import Turn, Watcher
-    from router.admission.need import Need
     from router.admission.policy import Policy
-    from router.fleet.replicas import Fleet, Replica, ReplicaSet
-    from router.objectives.objective import Objective
-    from router.record import Record
+    from router.admission.queue import Shares
+    from router.core.objective import Objective
+    from router.core.record import Record
+    from router.routing.replicas import Fleet, Replica, ReplicaSet
 
 log = logging.getLogger(__name__)
 
@@ -196,3 +200,39 @@ def batch_shape(config: Any) -> BatchShape:
     instances = sum(max(group.count, 1) * max(len(group.gpus), 1) for group in config.instance_group)
     decoupled = bool(config.model_transaction_policy.decoupled)
     return BatchShape(int(config.max_batch_size), 0 if is_ensemble else max(instances, 1), decoupled)
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionSettings:
+    """`places` of each release: 0 is as many as its engines have, -1 no limit."""
+
+    policy: Literal["objectives", "first_come"] = "objectives"
+    places: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TenantShares:
+    """What tenants are entitled to, by their limits."""
+
+    share_of: Callable[[str], tuple[float, float]]
+
+    def weight(self, tenant: str) -> float:
+        return self.share_of(tenant)[0]
+
+    def slot_share(self, tenant: str) -> float:
+        return self.share_of(tenant)[1]
+
+
+def build_gates(
+    settings: AdmissionSettings,
+    fleet: Fleet,
+    shares: Shares,
+    objective_of: Callable[[str, Tier], Objective],
+    watcher: Watcher | None = None,
+) -> Gates:
+    def new_policy() -> Policy:
+        if settings.policy == "first_come":
+            return FirstCome(settings.places)
+        return Dispatcher(shares, OutputLengths())
+
+    return Gates(fleet, new_policy, objective_of, settings.places, watcher=watcher)

@@ -21,7 +21,7 @@ from router.admission.demand import Capacity
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from router.admission.place import Place
+    from router.admission.demand import Place
 
 # A reserve for a tier that nobody has asked for in so long is a waste.
 _REMEMBERED_S = 60.0

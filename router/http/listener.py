@@ -11,7 +11,7 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 from router.http.connection import Connection, Limits
-from router.tls import HANDSHAKE_TIMEOUT_S
+from router.http.tls import HANDSHAKE_TIMEOUT_S
 
 if TYPE_CHECKING:
     import ssl

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from router.api.decoding import decode
 from router.kserve.answers import Output
 from router.kserve.tensors import MAX_ELEMENTS, Sent, refuse, shown
+from router.request.decoding import decode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

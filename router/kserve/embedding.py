@@ -7,25 +7,24 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire import codec
 from python_backend.wire.tensors import EMBEDDINGS
-from router.admission.need import Need
-from router.api.embeddings import SPECIAL_TOKENS
-from router.embedder import EmbeddingCall, EmbeddingRun
+from router.admission.demand import Need
+from router.core.embedding import SPECIAL_TOKENS, EmbeddingCall, EmbeddingRun
+from router.core.tenant import Scope
 from router.kserve.answers import Answer, Output, pick
 from router.kserve.tensors import MAX_ROWS, by_name, read_inputs, refuse
-from router.tenancy.model import Scope
-from router.ticket import Outcome
+from router.request.ticket import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from router.embedder import EmbeddingAnswer, EmbeddingLimits, ServedEmbedder, TokenIds
+    from router.core.embedding import EmbeddingAnswer, EmbeddingLimits, ServedEmbedder, TokenIds
+    from router.core.record import Record
     from router.kserve.offers import Asked
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Value, Values
-    from router.metrics import Metrics
-    from router.record import Record
+    from router.request.ticket import Ticket
     from router.safety.guard import Safety
-    from router.ticket import Ticket
+    from router.telemetry.metrics import Metrics
 
 _PADDING = -1
 _ALL = frozenset(tensor.name for tensor in EMBEDDINGS.outputs)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from router.api import sse
-from router.api.decoding import decode
+from router.http import sse
 from router.kserve.bodies import as_json, head_fields
 from router.kserve.tensors import Sent, refuse, shown
+from router.request.decoding import decode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,28 +11,28 @@ from tritonclient.grpc import service_pb2
 from python_backend.wire import codec
 from python_backend.wire.tensors import ENSEMBLE
 from python_backend.wire.tiers import Tier
-from router.answering import need_of
+from router.core.generation import FINISH_REASONS, MAX_NEW_TOKENS, GenerationCall, read_to_the_end
+from router.core.tenant import Scope
 from router.kserve.answers import Answer, number, pick, read_outputs
-from router.kserve.guarding import FILTERED, GuardedText, check_prompts
+from router.kserve.guard import FILTERED, GuardedText, check_prompts
 from router.kserve.parameters import EMPTY_FINAL, TIER
 from router.kserve.tensors import MAX_ROWS, Value, by_name, read_inputs, refuse
-from router.pipeline import FINISH_REASONS, MAX_NEW_TOKENS, GenerationCall, read_to_the_end
-from router.tenancy.model import Scope
-from router.ticket import Outcome
-from router.triton_messages import STOP_WORDS, is_final, read_delta
+from router.request.answer import need_of
+from router.request.ticket import Outcome
+from router.triton.messages import STOP_WORDS, is_final, read_delta
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from router.admission.need import Need
+    from router.admission.demand import Need
+    from router.core.record import Record
     from router.kserve.offers import Asked
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Values
-    from router.metrics import Metrics
-    from router.record import Record
-    from router.registry import ServedModel
+    from router.request.ticket import Ticket
+    from router.routing.models import ServedModel
     from router.safety.guard import Safety
-    from router.ticket import Ticket
+    from router.telemetry.metrics import Metrics
 
 MAX_SEQUENCES = 64
 # What other servers of the contract have too, and why an answer ended; the rest is between router and engine.

@@ -5,26 +5,26 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from router.answering import patience_with
-from router.api import sse
-from router.api.errors import HttpError, respond_json, write_error
-from router.api.routes import Route
-from router.kserve import bodies, describing, generate
+from router.http import sse
+from router.kserve import bodies, descriptions, generate
 from router.kserve.answers import join
 from router.kserve.offers import understand
 from router.kserve.refusals import NOT_OFFERED
+from router.request.answer import patience_with
+from router.request.errors import HttpError, respond_json, write_error
+from router.request.routes import Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     import msgspec
 
-    from router.api.routes import Endpoint
+    from router.core.record import Record
     from router.http.exchange import Exchange
     from router.kserve.answers import Answer, Output
     from router.kserve.inference import Door
     from router.kserve.offers import Asked, Offer
-    from router.record import Record
+    from router.request.routes import Endpoint
 
 _MODEL = "/v2/models/{name}"
 _VERSION = "/v2/models/{name}/versions/{version}"
@@ -93,7 +93,7 @@ class HttpDoor:
         return self._door.offers.choose(record.values["name"], record.values.get("version", ""), record)
 
     async def server(self, exchange: Exchange, record: Record) -> None:
-        respond_json(exchange, record, describing.server())
+        respond_json(exchange, record, descriptions.server())
 
     async def live(self, exchange: Exchange, record: Record) -> None:
         _respond_empty(exchange, record, True)
@@ -109,10 +109,10 @@ class HttpDoor:
     async def metadata(self, exchange: Exchange, record: Record) -> None:
         offer = self._offer(record)
         versions = self._door.offers.versions(offer)
-        respond_json(exchange, record, describing.metadata(offer, record.values["name"], versions))
+        respond_json(exchange, record, descriptions.metadata(offer, record.values["name"], versions))
 
     async def config(self, exchange: Exchange, record: Record) -> None:
-        respond_json(exchange, record, describing.config(self._offer(record), record.values["name"]))
+        respond_json(exchange, record, descriptions.config(self._offer(record), record.values["name"]))
 
     async def statistics(self, exchange: Exchange, record: Record) -> None:
         name, version = record.values.get("name", ""), record.values.get("version", "")

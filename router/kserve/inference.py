@@ -7,20 +7,20 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from python_backend.wire.errors import InflightError
-from router.admission.admitting import admitted
-from router.kserve import describing
+from router.kserve import descriptions
 from router.kserve.statistics import Statistics
 from router.kserve.transcript import Transcript
+from router.request.permit import admitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router.core.record import Record
+    from router.core.tenant import Caller
     from router.kserve.answers import Answer
     from router.kserve.offers import Asked, Offers
-    from router.record import Record
-    from router.registry import Served
-    from router.service import Service
-    from router.tenancy.keyring import Caller
+    from router.request.service import Service
+    from router.routing.models import Served
 
 _READY_CACHE_S = 0.5
 
@@ -109,7 +109,7 @@ class Door:
         served = [offer.served for offer in self.offers.for_caller(caller)]
         ready = [await self.is_ready(each) for each in served]
         found = zip(served, ready, strict=True)
-        return describing.index((each.name, str(each.version), yes) for each, yes in found)
+        return descriptions.index((each.name, str(each.version), yes) for each, yes in found)
 
     def tell_statistics(self, name: str, version: str, caller: Caller) -> dict[str, Any]:
         """Of one release, of all those of one model, or of all that the caller may ask."""
@@ -118,7 +118,7 @@ class Door:
         else:
             found = [(offer.served.name, offer.served) for offer in self.offers.for_caller(caller)]
         tenant = caller.organisation.id
-        return describing.statistics(
+        return descriptions.statistics(
             (called, str(served.version), self.statistics.of(tenant, served.name, str(served.version)))
             for called, served in found
         )

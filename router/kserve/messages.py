@@ -12,9 +12,9 @@ from router.kserve.tensors import Sent, refuse, shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from router.core.record import Record
     from router.kserve.answers import Output
     from router.kserve.offers import Asked, Offers
-    from router.record import Record
 
 FINAL = "triton_final_response"
 _CONTENTS = {

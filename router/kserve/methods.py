@@ -11,9 +11,11 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.admission.deadline import HEADER as DEADLINE
-from router.admission.deadline import read_deadline
-from router.kserve import describing
+from router.core.record import Record, RequestLine, new_request_id
+from router.core.stages import HEADER as DEADLINE
+from router.core.stages import read_deadline
+from router.core.tenant import Scope
+from router.kserve import descriptions
 from router.kserve.calls import (
     Departure,
     SingleAnswer,
@@ -26,17 +28,15 @@ from router.kserve.calls import (
 from router.kserve.messages import read_request
 from router.kserve.refusals import NOT_OFFERED_METHODS
 from router.kserve.streams import Stream
-from router.privacy.logs import OWN_WORDS, speaker
-from router.record import Record, RequestLine, new_request_id
-from router.tenancy.model import Scope
+from router.telemetry.logs import OWN_WORDS, speaker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
-    from router.identity import Doorkeeper
     from router.kserve.calls import Outbox
     from router.kserve.inference import Delivery, Door
     from router.kserve.offers import Asked, Offer
+    from router.request.identity import Doorkeeper
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
 
     async def ServerMetadata(self, request: Any, context: Any) -> Any:
         async def metadata(record: Record) -> Any:
-            return service_pb2.ServerMetadataResponse(**describing.server())
+            return service_pb2.ServerMetadataResponse(**descriptions.server())
 
         return await self._describe("ServerMetadata", context, metadata)
 
@@ -82,14 +82,14 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
         async def metadata(record: Record) -> Any:
             offer = self._offer(request, record)
-            found = describing.metadata(offer, request.name, self._door.offers.versions(offer))
+            found = descriptions.metadata(offer, request.name, self._door.offers.versions(offer))
             return json_format.ParseDict(found, service_pb2.ModelMetadataResponse())
 
         return await self._describe("ModelMetadata", context, metadata)
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:
         async def config(record: Record) -> Any:
-            found = describing.config(self._offer(request, record), request.name)
+            found = descriptions.config(self._offer(request, record), request.name)
             return json_format.ParseDict({"config": found}, service_pb2.ModelConfigResponse())
 
         return await self._describe("ModelConfig", context, config)

@@ -7,24 +7,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tensors import CONTRACTS
-from router.identity import check_model_allowed
+from router.core.manifest import entry_name
 from router.kserve.parameters import Parameters, read_parameters
 from router.kserve.tensors import refuse, shown
-from router.releases.manifest import entry_name
+from router.request.identity import check_model_allowed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from router.admission.need import Need
+    from router.admission.demand import Need
+    from router.core.record import Record
+    from router.core.tenant import Caller, Scope
     from router.kserve.answers import Answer
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Tensors, Values
-    from router.metrics import Metrics
-    from router.record import Record
-    from router.registry import Lineup, Registry, Served
-    from router.tenancy.keyring import Caller
-    from router.tenancy.model import Scope
-    from router.ticket import Ticket
+    from router.request.ticket import Ticket
+    from router.routing.models import Lineup, Registry, Served
+    from router.telemetry.metrics import Metrics
 
 _MAX_ID_CHARS = 256
 

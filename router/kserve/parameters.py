@@ -10,9 +10,9 @@ from msgspec import Meta
 
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
-from router.api.bodies import MAX_BIASES
-from router.api.decoding import decode
+from router.core.generation import MAX_BIASES
 from router.kserve.tensors import refuse, shown
+from router.request.decoding import decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from tritonclient.grpc import service_pb2_grpc
 
+from router.http.tls import HANDSHAKE_TIMEOUT_S
 from router.kserve.methods import Methods
-from router.tls import HANDSHAKE_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from router.identity import Doorkeeper
     from router.kserve.inference import Door
+    from router.request.identity import Doorkeeper
 
 _MAX_ANSWER_BYTES = 64 << 20
 _MAX_STREAMS_PER_CONNECTION = 1024

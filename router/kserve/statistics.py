@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router.record import Record
+    from router.core.record import Record
 
 _NS_PER_S = 1_000_000_000
 

@@ -11,28 +11,28 @@ from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.admission.need import Need
+from router.admission.demand import Need
+from router.core.generation import read_to_the_end
+from router.core.tenant import Scope
 from router.kserve.answers import Answer, pick, read_outputs
 from router.kserve.parameters import EMPTY_FINAL
 from router.kserve.raw_tensors import read_tensors
 from router.kserve.tensors import refuse
-from router.pipeline import read_to_the_end
-from router.tenancy.model import Scope
-from router.ticket import Outcome
-from router.triton_messages import is_final
+from router.request.ticket import Outcome
+from router.triton.messages import is_final
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+    from router.core.generation import RawGeneration
+    from router.core.record import Record
     from router.kserve.offers import Asked
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Tensors, Values
-    from router.metrics import Metrics
-    from router.pipeline import RawGeneration
-    from router.record import Record
+    from router.request.ticket import Ticket
+    from router.routing.tensors import ServedTensors
     from router.safety.guard import Safety
-    from router.served_tensors import ServedTensors
-    from router.ticket import Ticket
+    from router.telemetry.metrics import Metrics
 
 # Of a whole answer, its time in Triton's queue included; of a stream, from one response to the next.
 TIMEOUT_S = 60.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from router.core.record import Record
     from router.kserve.answers import Answer
     from router.kserve.offers import Asked
-    from router.privacy.prompt_log import PromptLog
-    from router.record import Record
+    from router.telemetry.prompt_log import PromptLog
 
 
 class Transcript:

@@ -11,7 +11,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from router.pipeline import GenerationCall
+    from router.core.generation import GenerationCall
     from router.safety.check import Check, Reader
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from client import cli
 from client.cli import Conversation, ask, chat, talk
 from client.http import InflightClient, TextStream
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.pipeline import Delta
+from router.core.generation import Delta
 from tests.fakes.pipeline import words
 from tests.router.running import MODEL, RunningRouter
 

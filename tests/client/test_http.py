@@ -7,7 +7,7 @@ import pytest
 
 from client.http import InflightClient, NotListening, RequestFailed, Usage
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.pipeline import Delta
+from router.core.generation import Delta
 from tests.fakes.pipeline import words
 from tests.router.running import EMBEDDER, MODEL, RunningRouter
 
@@ -77,7 +77,10 @@ def test_a_refusal_carries_status_code_and_message(client: InflightClient) -> No
 def test_an_error_in_mid_stream_is_raised_after_the_text_before_it(
     router: RunningRouter, client: InflightClient
 ) -> None:
-    router.pipeline.script = lambda call: [Delta("a", 1, 1), InflightError(ErrorKind.ENGINE_FAILED, "gone")]
+    router.pipeline.script = lambda call: [
+        Delta("a", 1, 1),
+        InflightError(ErrorKind.ENGINE_FAILED, "gone"),
+    ]
     stream = iter(client.stream_chat("x"))
     assert next(stream) == "a"
     with pytest.raises(RequestFailed, match="gone") as caught:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from deploy.image_packages import name_of, pinned, usable, wanted
-from python_backend.engine.device import OLDEST_TRITON
+from python_backend.engine.host.device import OLDEST_TRITON
 from tests.deploy.compose.reading import ROOT
 
 FILES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
 OF_TRITON = [file for file in FILES if file.name.startswith("triton")]
 # What each of our programs imports, or finds beside its packages.
-SHARED = {"client", "launcher", "loadtest", "python_backend", "router"}
+SHARED = {"client", "launcher", "loadtest", "python_backend", "router", "simulator"}
 REPOSITORIES = {"model_repository", "ensembles"}
 WITHOUT_IN_ROUTER = {"nvidia-pytriton": "pytriton", "numba": "numba"}
 
@@ -102,8 +102,9 @@ class Nobody:
         if name.split(".")[0] in {blocked}:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Nobody())
-import launcher.commands, launcher.deployment.router_server, launcher.deployment.first_keys
-import router.__main__, router.tenancy.office
+import launcher.commands.main
+import launcher.commands.deployment.router_server, launcher.commands.deployment.first_keys
+import router.__main__, router.tenants.installation
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from router.settings import Tuning
-from router.tracing.building import check_tracing
+from router.telemetry.tracing.setup import check_tracing
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tracing.md").read_text()

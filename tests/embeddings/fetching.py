@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launcher.models.embeddings import ALL_MINILM, resolve_embeddings
+from launcher.packaging.models.embeddings import ALL_MINILM, resolve_embeddings
 from python_backend.embeddings.model import EmbeddingModel
 from tests.conftest import Unwatched
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from python_backend.engine.engine import Engine
-from python_backend.engine.messages import SequenceEvent
+from python_backend.engine.process.messages import SequenceEvent
 from python_backend.engine.sequence import FinishReason
 
 

@@ -8,7 +8,7 @@ import torch
 
 from python_backend.engine.build import build_engine
 from python_backend.engine.engine import Engine, EngineConfig
-from python_backend.engine.kv_size import GIB, default_kv_tokens
+from python_backend.engine.kv.size import GIB, default_kv_tokens
 from python_backend.engine.request import GenerationRequest, SamplingParams
 from python_backend.engine.sequence import FinishReason
 from python_backend.wire.errors import ErrorKind, InflightError

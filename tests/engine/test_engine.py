@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from python_backend.engine import engine as engine_module
-from python_backend.engine.blocks import BlockPool
 from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
-from python_backend.engine.events import token_event
-from python_backend.engine.messages import SequenceEvent
+from python_backend.engine.kv.blocks import BlockPool
+from python_backend.engine.process.messages import SequenceEvent
 from python_backend.engine.refusals import refuse_impossible
 from python_backend.engine.request import (
     GenerationRequest,
@@ -20,6 +19,7 @@ from python_backend.engine.request import (
     SamplingParams,
 )
 from python_backend.engine.sequence import FinishReason, Sequence
+from python_backend.engine.steps.events import token_event
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.draining import drain, events_of
 from tests.fakes.executor import VOCABULARY, FakeExecutor, continuation, fake_engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from router.sharing.board import BoardAway
+from router.control.peers.board import BoardAway
 
 
 class FakeBoard:

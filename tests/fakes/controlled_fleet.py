@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from router.fleet.control import ControlError, ModelState
-from router.releases.manifest import Manifest
-from router.triton_client import TritonConnection
+from router.core.manifest import Manifest
+from router.triton.client import TritonConnection
+from router.triton.control import ControlError, ModelState
 
 
 class FakeControl:

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from router.fleet.control import SECRET_HEADER
+from router.triton.control import SECRET_HEADER
 
 SECRET = "s3cret"
 UNHEALTHY = (

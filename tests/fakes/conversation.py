@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from python_backend.engine.llm.conversation import Asked, Conversation, Told
-from python_backend.engine.llm.iterations import Iterations
-from python_backend.engine.llm.news import News
+from python_backend.engine.runtimes.trtllm.conversation import Asked, Conversation, Told
+from python_backend.engine.runtimes.trtllm.iterations import Iterations
+from python_backend.engine.runtimes.trtllm.news import News
 
 
 class RequestError(RuntimeError):

@@ -6,7 +6,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 
-from router.embedder import EmbeddingAnswer, EmbeddingCall, EmbeddingLimits
+from router.core.embedding import EmbeddingAnswer, EmbeddingCall, EmbeddingLimits
 
 LIMITS = EmbeddingLimits(dimensions=8, vocabulary=1000, max_tokens=16)
 

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Row
 
-from python_backend.engine.blocks import BlockPool
 from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
-from python_backend.engine.execution import ChunkResult
-from python_backend.engine.guiding import GuideCompiler
-from python_backend.engine.scheduling.plan import BlockCopy, Chunk
+from python_backend.engine.guides.ports import GuideCompiler
+from python_backend.engine.kv.blocks import BlockCopy, BlockPool
+from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
+from python_backend.engine.steps.ports import ChunkResult
 from python_backend.wire.errors import InflightError
 from tests.fakes.guides import FakeGuide
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.tenancy.keyring import Caller
+from router.core.tenant import Caller
 
 
 class FakeFiles:

@@ -9,11 +9,11 @@ from typing import Any, cast
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
-from router.fleet.replicas import Fleet, ReplicaSet
-from router.fleet.servers import TritonServer
+from router.core.generation import Delta
+from router.core.manifest import Kind, Manifest
 from router.grpc.status import GrpcError, StatusCode
-from router.pipeline import Delta
-from router.releases.manifest import Kind, Manifest
+from router.routing.replicas import Fleet, ReplicaSet
+from router.triton.server import TritonServer
 
 # None is silence: nothing more comes until the call is given up or its engine is told to stop.
 Step = Delta | GrpcError | str | None

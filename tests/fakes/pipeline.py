@@ -9,8 +9,8 @@ from typing import Any
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
-from router.pipeline import Delta, GenerationCall
-from router.tracing.trace import Trace
+from router.core.generation import Delta, GenerationCall
+from router.core.trace import Trace
 
 # A number is a pause in seconds, None waits until somebody stops the generation.
 Step = Delta | float | Exception | None

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from python_backend.costs.step_cost import StepCost, StepShape
-from router.admission.demand import Capacity, Demand, Refused
-from router.admission.place import Place
+from router.admission.demand import Capacity, Demand, Place, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,11 +6,10 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import cast
 
-from router.tenancy.keyring import Caller
-from router.tenancy.ledger import Ledger, Reservation
-from router.tenancy.limits import Refusal
-from router.tenancy.model import Price, UsageRecord
-from router.tenancy.service import Tenancy
+from router.core.tenant import Caller, Price, UsageRecord
+from router.tenants.ledger import Ledger, Reservation
+from router.tenants.limits import Refusal
+from router.tenants.tenancy import Tenancy
 
 
 @dataclass

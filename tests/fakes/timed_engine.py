@@ -6,12 +6,12 @@ from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
 
 from python_backend.costs.step_cost import StepCost
-from python_backend.engine.blocks import BlockPool
 from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
-from python_backend.engine.execution import ChunkResult
+from python_backend.engine.kv.blocks import BlockCopy, BlockPool
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.scheduling.plan import BlockCopy, Chunk, StepPlan
+from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.sequence import Sequence
+from python_backend.engine.steps.ports import ChunkResult
 from python_backend.wire.tiers import Tier
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from google.protobuf.json_format import Parse
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from router.fleet.control import ControlError, TritonControl
-from router.fleet.servers import TritonServer
+from router.triton.control import ControlError, TritonControl
+from router.triton.server import TritonServer
 
 _NS_PER_MS = 1_000_000
 

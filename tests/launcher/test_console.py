@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from launcher.console import LastingConsole, StackConsole, own_command
-from launcher.runtime import TritonRuntime
-from launcher.triton import TritonServer
+from launcher.stack.triton_runtime import TritonRuntime
+from launcher.stack.triton_server import TritonServer
 
 
 def consoles(terminal: bool) -> tuple[StackConsole, StringIO]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.up import PROJECT_ROOT
+from launcher.paths import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

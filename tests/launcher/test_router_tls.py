@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.models.checkpoint import Checkpoint
-from launcher.models.fingerprint import Fingerprint
-from launcher.router_process import BuiltIn, RouterProcess
+from launcher.packaging.models.checkpoint import Checkpoint
+from launcher.packaging.models.fingerprint import Fingerprint
 from launcher.settings import load_settings
+from launcher.stack.router_process import BuiltIn, RouterProcess
 from tests.launcher.stand_ins.router import Handler
 
 

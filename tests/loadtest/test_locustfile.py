@@ -14,7 +14,7 @@ import pytest
 
 from loadtest.results import RequestResult
 from loadtest.tenants import Tenant, write_tenants
-from loadtest.users.recording import RecordReader
+from loadtest.users.recorder import RecordReader
 from tests.fakes.openai_server import TimedApi, timed_api
 
 # Not by importing it: it would make sockets and threads of all tests gevent's.

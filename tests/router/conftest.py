@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from router.store.access import StoreAccess
 from router.store.database import Store, sqlite_url
-from router.tenancy.keys import fingerprint
+from router.tenants.keys import fingerprint
 from tests.router.running import RunningRouter, running_router
-from tests.router.tenancy.postgres import Postgres, running_postgres
-from tests.router.tenancy.values import PEPPER
+from tests.router.tenants.postgres import Postgres, running_postgres
+from tests.router.tenants.values import PEPPER
 
 _numbers = itertools.count()
 
@@ -68,5 +69,12 @@ def lite(empty_store: Path, tmp_path: Path) -> Iterator[Store]:
     path = tmp_path / "lite.db"
     path.write_bytes(empty_store.read_bytes())
     opened = Store(sqlite_url(path))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def access(lite: Store) -> Iterator[StoreAccess]:
+    opened = StoreAccess(lite)
     yield opened
     opened.close()

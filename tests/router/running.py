@@ -15,28 +15,28 @@ import httpx
 
 from router.admission.gates import Gates
 from router.app import App
-from router.embedder import ServedEmbedder
-from router.files.model import FileLimits
+from router.content.files.model import FileLimits
+from router.control.releases.arms import ArmRecorder
+from router.control.releases.shadow import Shadows, ShadowSettings
+from router.core.embedding import ServedEmbedder
+from router.core.tenant import NO_LIMITS, Role, Scope, UsageSummary
+from router.core.tenant import Limits as LimitsOf
 from router.http.connection import Limits
 from router.http.listener import Listener
-from router.identity import Doorkeeper
-from router.metrics import Metrics
-from router.privacy.prompt_log import PromptLog
-from router.prompting import ChatTemplate
-from router.registry import Registry, ServedModel
-from router.rollouts.arms import ArmRecorder
-from router.rollouts.shadowing import Shadows, ShadowSettings
+from router.request.identity import Doorkeeper
+from router.request.service import Service
+from router.request.ticket import TicketDesk
+from router.routing.checkpoint import ChatTemplate
+from router.routing.models import Registry, ServedModel
 from router.safety.guard import Safety
-from router.service import Service
 from router.store.access import StoreAccess
 from router.store.database import sqlite_url
-from router.tenancy.administration import DEFAULT_SCOPES, Administration
-from router.tenancy.model import NO_LIMITS, Role, Scope, UsageSummary
-from router.tenancy.model import Limits as LimitsOf
-from router.tenancy.rbac import SYSTEM
-from router.tenancy.service import Tenancy, TenancySettings
-from router.ticket import TicketDesk
-from router.tracing.tracer import Tracer
+from router.telemetry.metrics import Metrics
+from router.telemetry.prompt_log import PromptLog
+from router.telemetry.tracing.tracer import Tracer
+from router.tenants.administration import DEFAULT_SCOPES, Administration
+from router.tenants.rbac import SYSTEM
+from router.tenants.tenancy import Tenancy, TenancySettings
 from tests.fakes.embedder import LIMITS as EMBEDDER_LIMITS
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.pipeline import FakePipeline

@@ -18,15 +18,15 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 from router.app import App
+from router.control.releases.commands import ReleaseOffice
+from router.core.tenant import Role, Scope
 from router.http.listener import Listener
-from router.identity import Doorkeeper
-from router.kserve import http as kserve_http
-from router.rollouts.office import ReleaseOffice
+from router.kserve import http
+from router.request.identity import Doorkeeper
 from router.store.database import Store
-from router.tenancy.model import Role, Scope
-from router.tenancy.rbac import SYSTEM
+from router.tenants.rbac import SYSTEM
+from tests.router.control.releases.stored import keep_release
 from tests.router.kserve.running import running_kserve
-from tests.router.releases.stored import keep_release
 from tests.router.running import EMBEDDER, MODEL
 
 schemathesis = pytest.importorskip("schemathesis", reason="it needs Python 3.11")
@@ -68,7 +68,7 @@ async def whole_router() -> AsyncIterator[tuple[str, str, dict[str, str]]]:
         user = await tenancy.administer(lambda it: it.create_user(SYSTEM, tenant, "ann", Role.OWNER))
         made, _ = await tenancy.administer(lambda it: it.create_key(SYSTEM, tenant, user.id, "laptop"))
         await asyncio.to_thread(release_twice, tenancy.store)
-        app = App(service, Doorkeeper(tenancy, is_private=True), kserve_http.routes(running.door))
+        app = App(service, Doorkeeper(tenancy, is_private=True), http.routes(running.door))
         listener = Listener(app, app.refuse, upload_limit=app.upload_limit)
         port = await listener.start("127.0.0.1", 0)
         yield f"http://127.0.0.1:{port}", key, {"tenant": tenant, "user": user.id, "key": made.id}

@@ -14,8 +14,8 @@ import pytest
 import trustme
 
 from tests.fakes.triton_server import FakeTriton, story
+from tests.router.http.test_tls import AUTHORITY, OTHER_AUTHORITY, trusting, written
 from tests.router.process import started_router
-from tests.router.test_tls import AUTHORITY, OTHER_AUTHORITY, trusting, written
 
 RULES = '[[rules]]\nname = "magic words"\nterms = ["xyzzy"]\nwhole_words = false\n'
 

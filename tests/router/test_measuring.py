@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from python_backend.wire.tiers import Tier
-from router.objectives.metric import Metric
-from router.pipeline import Delta
+from router.core.generation import Delta
+from router.core.objective import Metric
 from tests.fakes.pipeline import words
 from tests.router.running import EMBEDDER, MODEL, RunningRouter
 

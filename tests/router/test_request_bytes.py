@@ -10,8 +10,8 @@ from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
 from python_backend.wire.tensors import ENSEMBLE
-from router.pipeline import GenerationCall
-from router.triton_messages import GenerateRequests
+from router.core.generation import GenerationCall
+from router.triton.messages import GenerateRequests
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 # Equal numbers are kept as one, so that a negative zero may be sent as a positive one.

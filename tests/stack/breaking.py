@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from router.releases.manifest import Manifest, member_name
+from router.core.manifest import Manifest, member_name
 from tests.stack.releasing import rewrite
 
 RAISES = """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.stack import RunningStack, running_stack
-from router.releases.manifest import Manifest
+from router.core.manifest import Manifest
 from tests.lasting import lasting
 from tests.stack.breaking import BREAKAGES
 from tests.stack.releasing import ReleaseStack, quick_engine, releases_at, write_config

@@ -17,29 +17,29 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from benchmarks.stack import RunningStack
+from launcher.commands.release import release as commands
+from launcher.commands.release.open_releases import Desk
 from launcher.console import StackConsole
-from launcher.engine_task import PREPARE
-from launcher.releases import release as commands
-from launcher.releases.adding import PROJECT_ROOT, add_release
-from launcher.releases.desk import Desk
-from launcher.releases.making import Maker, Order
-from launcher.releases.marking import mark_files
-from launcher.releases.places import Places
-from launcher.releases.sources import kind_at
-from launcher.releases.writing import files_in, moved_in, work_dir
+from launcher.packaging.releases.addition import PROJECT_ROOT, add_release
+from launcher.packaging.releases.directories import Places
+from launcher.packaging.releases.file_marks import mark_files
+from launcher.packaging.releases.files import files_in, moved_in, work_dir
+from launcher.packaging.releases.maker import Maker, Order
+from launcher.packaging.releases.sources import kind_at
 from launcher.settings import StackSettings, load_settings, state_dir
-from launcher.stop_signals import StopSignals
-from router.fleet.control import TritonControl
-from router.releases.life import State
-from router.releases.manifest import Manifest
-from router.rollouts import records
-from router.rollouts.office import ReleaseOffice
-from router.rollouts.records import Release, ReleaseEvent, Rollout
-from router.rollouts.writing import set_state
+from launcher.stack.engine_task import PREPARE
+from launcher.stack.stop_signals import StopSignals
+from router.control.releases import records
+from router.control.releases.commands import ReleaseOffice
+from router.control.releases.records import Release, ReleaseEvent, Rollout
+from router.control.releases.states import State
+from router.control.releases.writes import set_state
+from router.core.manifest import Manifest
 from router.settings import load as load_router_settings
 from router.store.database import Store
-from router.tenancy.office import open_store, places
-from router.tenancy.rbac import SYSTEM
+from router.tenants.installation import open_store, places
+from router.tenants.rbac import SYSTEM
+from router.triton.control import TritonControl
 from tests.conftest import Unwatched
 
 # What the store says is read by the router within that time, with a margin.

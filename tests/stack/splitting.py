@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stack import free_port
-from launcher.runtime import PYTHON as RUNNING_PYTHON
-from launcher.runtime import find_libpython, triton_wheel
+from launcher.stack.triton_runtime import PYTHON as RUNNING_PYTHON
+from launcher.stack.triton_runtime import find_libpython, triton_wheel
 from tests.debian import debian_program
 from tests.deploy.compose.reading import ROOT, compose, replaced
-from tests.router.tenancy.postgres import running_postgres
+from tests.router.tenants.postgres import running_postgres
 
 STOP_LIMIT_S = 60.0
 # `python` in the place of the image's, with what `inflight` runs there.

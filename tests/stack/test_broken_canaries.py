@@ -14,10 +14,10 @@ import pytest
 
 from benchmarks.traffic import Traffic, completion, traffic
 from launcher.settings import StackSettings
-from router.releases.canary import Plan
-from router.releases.life import State
-from router.releases.manifest import Manifest
-from router.rollouts.records import Rollout, RolloutState
+from router.control.releases.canary import Plan
+from router.control.releases.records import Rollout, RolloutState
+from router.control.releases.states import State
+from router.core.manifest import Manifest
 from tests.stack.breaking import BREAKAGES, fail_for_one_in_twenty
 from tests.stack.conftest import TinyModels, Wrecks
 from tests.stack.releasing import Change, ReleaseStack, until, write_multiplier

@@ -23,9 +23,9 @@ from tritonclient.utils import InferenceServerException
 
 from benchmarks.stack import RunningStack, free_port
 from client.triton import GenerationFailed, TritonTextClient
-from router.tenancy.model import Limits, Role
-from router.tenancy.office import open_office
-from router.tenancy.rbac import SYSTEM
+from router.core.tenant import Limits, Role
+from router.tenants.installation import open_office
+from router.tenants.rbac import SYSTEM
 from tests.router.kserve.asking import grpc_input, http_input, prompt_inputs
 from tests.stack.test_triton_clients import ask as ask_triton
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.stack import RunningStack, running_stack
-from python_backend.engine.llm.package import PATH_VARIABLE
+from python_backend.engine.runtimes.trtllm.package import PATH_VARIABLE
 from tests.stack import test_contract_outputs as contract_outputs
 from tests.stack import test_disconnect as disconnect
 from tests.stack import test_sharing as sharing

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.stack import RunningStack
 from launcher.settings import StackSettings
-from router.stages import TOGETHER
+from router.core.stages import TOGETHER
 from tests.documented_metrics import documented, exposed
 
 pytestmark = pytest.mark.stack

@@ -18,13 +18,13 @@ from benchmarks.objectives.prediction import Engine
 from benchmarks.objectives.serving import Served, Setup, serving
 from loadtest.percentiles import percentile
 from loadtest.replay.clients import send_from
-from loadtest.replay.planning import plan_of
-from loadtest.replay.sending import Target
+from loadtest.replay.plan import plan_of
+from loadtest.replay.sender import Target
 from loadtest.results import RequestResult
 from loadtest.traces import TracedRequest
 from python_backend.costs.step_cost import StepCost, StepShape
 from python_backend.wire.tiers import Tier
-from router.objectives.objective import Objective
+from router.core.objective import Objective
 from tests.stack.releasing import until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]

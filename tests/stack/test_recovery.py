@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from benchmarks.stack import RunningStack, running_stack
-from launcher.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
+from launcher.stack.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
 from loadtest.mixed_lengths import all_at_once
-from loadtest.replay.sending import Target, send
+from loadtest.replay.sender import Target, send
 from tests.stack.triton_calls import TritonCalls
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -35,7 +35,7 @@ def living(stack: RunningStack) -> list[psutil.Process]:
 
 
 def engine_process(stack: RunningStack) -> psutil.Process:
-    (engine,) = (each for each in living(stack) if "python_backend.engine.process" in each.cmdline())
+    (engine,) = (each for each in living(stack) if "python_backend.engine.process.main" in each.cmdline())
     return engine
 
 

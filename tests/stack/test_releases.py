@@ -13,12 +13,12 @@ import pytest
 
 from benchmarks.stack import RunningStack
 from benchmarks.traffic import completion, traffic
-from router.releases.choosing import Sticky
-from router.releases.life import State
-from router.releases.manifest import Manifest
-from router.rollouts import records
-from router.rollouts.records import RolloutState
-from router.rollouts.writing import bump, put_split
+from router.control.releases import records
+from router.control.releases.records import RolloutState
+from router.control.releases.states import State
+from router.control.releases.writes import bump, put_split
+from router.core.manifest import Manifest
+from router.routing.split import Sticky
 from tests.stack.conftest import TinyModels
 from tests.stack.releasing import ReleaseStack, releases_at, until
 

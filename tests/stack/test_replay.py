@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.stack import RunningStack
-from launcher.commands import app
+from launcher.commands.main import app
 
 pytestmark = pytest.mark.stack
 

@@ -9,7 +9,7 @@ from openai import OpenAI
 from openai.types.responses import ResponseInputItemParam
 
 from benchmarks.stack import RunningStack
-from tests.router.documents.pdf_files import pdf
+from tests.router.content.documents.pdf_files import pdf
 
 pytestmark = pytest.mark.stack
 

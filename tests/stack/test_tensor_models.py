@@ -15,8 +15,8 @@ from google.protobuf.json_format import MessageToJson
 
 from benchmarks.traffic import traffic
 from launcher.settings import StackSettings
-from router.releases.manifest import Manifest
-from router.rollouts.records import RolloutState
+from router.control.releases.records import RolloutState
+from router.core.manifest import Manifest
 from tests.router.kserve.asking import grpc_input, http_input
 from tests.stack.releasing import ReleaseStack, write_multiplier
 

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.traffic import traffic
-from launcher.commands import app
-from router.fleet.control import TritonControl
-from router.tenancy.rbac import SYSTEM
-from router.tuning.office import TuningOffice
+from launcher.commands.main import app
+from router.control.tuning.commands import TuningOffice
+from router.tenants.rbac import SYSTEM
+from router.triton.control import TritonControl
 from tests.stack.releasing import ReleaseStack, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]

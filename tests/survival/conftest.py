@@ -16,10 +16,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmarks.stack import RunningStack, running_stack
-from launcher.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
-from router.tenancy.model import Limits, Role, Scope
-from router.tenancy.office import open_office
-from router.tenancy.rbac import SYSTEM
+from launcher.stack.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
+from router.core.tenant import Limits, Role, Scope
+from router.tenants.installation import open_office
+from router.tenants.rbac import SYSTEM
 from tests.lasting import lasting
 
 TOKENS_PER_S = 8_000

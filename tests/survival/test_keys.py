@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import httpx
 
-from router.tenancy import keys
-from router.tenancy.keyring import Keyring
-from router.tenancy.model import Limits
-from router.tenancy.office import open_office
-from router.tenancy.rbac import SYSTEM
-from tests.router.tenancy.values import PEPPER, caller
+from router.core.tenant import Limits
+from router.tenants import keys
+from router.tenants.installation import open_office
+from router.tenants.keyring import Keyring
+from router.tenants.rbac import SYSTEM
+from tests.router.tenants.values import PEPPER, caller
 from tests.survival.conftest import Fortress
 
 KNOWN_WITHIN_S = 5.0

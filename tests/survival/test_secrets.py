@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import httpx
 
-from tests.router.privacy.planted import heart_of, planted
+from tests.router.telemetry.planted import heart_of, planted
 from tests.survival.conftest import Fortress
 
 SECRETS = 200

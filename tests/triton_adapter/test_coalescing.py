@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from python_backend.engine.messages import PerfMetrics, SequenceEvent
+from python_backend.engine.process.messages import PerfMetrics, SequenceEvent
 from python_backend.engine.sequence import FinishReason
 from python_backend.triton_adapter.coalescing import Coalescer, Pending
 

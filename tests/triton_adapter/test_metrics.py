@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from python_backend.costs.step_cost import LearnedStepCost, StepCost
-from python_backend.engine.messages import Gauges, PerfMetrics, Ready, SequenceEvent
+from python_backend.engine.process.messages import Gauges, PerfMetrics, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.sequence import FinishReason
 from python_backend.triton_adapter.coalescing import Coalescer, Pending

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from python_backend.engine.handle import EngineProcess
-from python_backend.engine.messages import LoadingProgress
+from python_backend.engine.process.handle import EngineProcess
+from python_backend.engine.process.messages import LoadingProgress
 from python_backend.triton_adapter.tensorrt_llm import TritonPythonModel
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.fakes.triton_stub import Request, Sender, arguments

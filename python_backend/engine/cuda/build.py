@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from python_backend.engine.blocks import BlockPool
-from python_backend.engine.cache_dir import cache_dir
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.executor import CudaExecutor
 from python_backend.engine.cuda.experts import rows_of_each_kind
@@ -36,11 +34,13 @@ from python_backend.engine.cuda.sampler import Sampler
 from python_backend.engine.cuda.slots import Slots
 from python_backend.engine.cuda.staging import Staging
 from python_backend.engine.cuda.weights import DeviceWeights, Place, place_weights
+from python_backend.engine.host.cache_dir import cache_dir
+from python_backend.engine.kv.blocks import BlockPool
 
 if TYPE_CHECKING:
     from python_backend.engine.engine import EngineConfig
-    from python_backend.engine.messages import LoadingProgress
     from python_backend.engine.models.decoder import DecoderWeights, Weights
+    from python_backend.engine.process.messages import LoadingProgress
 
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16}

@@ -14,9 +14,9 @@ from python_backend.engine.cuda.of_prompt import OfPrompt, prompt_rows, rows_at_
 from python_backend.engine.cuda.sampler import NOTHING_LEFT, SampledRow
 from python_backend.engine.cuda.staging import Arrivals, copy_to_host
 from python_backend.engine.cuda.step import PrefillChunks, StepRows
-from python_backend.engine.execution import ChunkResult
-from python_backend.engine.faults import EngineBroken
-from python_backend.engine.sampling import nothing_left
+from python_backend.engine.sampling.tokens import nothing_left
+from python_backend.engine.steps.faults import EngineBroken
+from python_backend.engine.steps.ports import ChunkResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from python_backend.engine.cuda.slots import Slots
     from python_backend.engine.cuda.staging import Staging
     from python_backend.engine.cuda.top_log_probs import TopLogProbs
-    from python_backend.engine.scheduling.plan import BlockCopy, Chunk
+    from python_backend.engine.kv.blocks import BlockCopy
+    from python_backend.engine.scheduling.plan import Chunk
     from python_backend.engine.sequence import Sequence
     from python_backend.wire.errors import InflightError
 

@@ -10,8 +10,8 @@ import torch
 
 if TYPE_CHECKING:
     from python_backend.engine.cuda.staging import Staging
+    from python_backend.engine.kv.blocks import BlockCopy
     from python_backend.engine.models.decoder import DecoderShape
-    from python_backend.engine.scheduling.plan import BlockCopy
 
 
 class KvCache:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import torch
 
     from python_backend.engine.cuda.staging import Staging
-    from python_backend.engine.execution import ChunkResult
     from python_backend.engine.scheduling.plan import Chunk
+    from python_backend.engine.steps.ports import ChunkResult
 
 # A prompt's logits may be more than the device has room for, and the sums over them need some too.
 _LOGITS_AT_A_TIME = 512

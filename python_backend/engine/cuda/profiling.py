@@ -9,7 +9,7 @@ from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
 
 if TYPE_CHECKING:
-    from python_backend.engine.execution import Executor
+    from python_backend.engine.steps.ports import Executor
 
 # Up to 16, 32 and 64 rows are products of kernels of their own; a library has several for more than that.
 _LENGTHS = (2, 17, 33, 65, 129, 257, 513, 1025)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from python_backend.engine.cuda.kernels.choosing import WORDS
-from python_backend.engine.sampling import current_top_p
+from python_backend.engine.sampling.tokens import current_top_p
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from python_backend.engine.token_rules import Scoring, TokenRules
+from python_backend.engine.sampling.token_rules import Scoring, TokenRules
 from python_backend.wire.errors import InflightError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from python_backend.engine.guiding import AnswerGuide
+    from python_backend.engine.guides.ports import AnswerGuide
     from python_backend.engine.sequence import Sequence
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numba
 
-from python_backend.engine.cache_dir import cache_dir
+from python_backend.engine.host.cache_dir import cache_dir
 
 
 def _fingerprint() -> str:

@@ -24,8 +24,9 @@ from python_backend.engine.native.threads import Team
 from python_backend.engine.native.weights import head_format
 
 if TYPE_CHECKING:
+    from python_backend.engine.kv.blocks import BlockCopy
     from python_backend.engine.models.decoder import DecoderShape
-    from python_backend.engine.scheduling.plan import BlockCopy, Chunk
+    from python_backend.engine.scheduling.plan import Chunk
 
 # Rows of a prompt that attend together: each block's keys and values are then read once for all of them.
 _ROWS_TOGETHER = 4

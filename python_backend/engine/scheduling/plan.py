@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from python_backend.costs.step_cost import StepShape
+from python_backend.engine.kv.blocks import BlockCopy
 
 if TYPE_CHECKING:
     from python_backend.engine.sequence import Sequence
@@ -38,14 +39,6 @@ class Chunk:
     def is_context(self) -> bool:
         """Part of a prompt, or of tokens to compute once more after a preemption."""
         return self.count > 1 or self.start < self.sequence.prompt_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class BlockCopy:
-    """A shared block is about to be written: its content moves into a block of the writer's own first."""
-
-    source: int
-    target: int
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from python_backend.engine.prefix_cache import extend_hashes, keep_of
+from python_backend.engine.kv.prefix_cache import extend_hashes, keep_of
 from python_backend.wire.tiers import Tier
 
 from .plan import StepPlan
@@ -41,7 +41,7 @@ from .plan import StepPlan
 if TYPE_CHECKING:
     from collections.abc import Sequence as Row
 
-    from python_backend.engine.blocks import BlockPool
+    from python_backend.engine.kv.blocks import BlockPool
     from python_backend.engine.sequence import Sequence
 
     from .admission import AdmissionRule

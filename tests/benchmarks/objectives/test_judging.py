@@ -7,7 +7,7 @@ import pytest
 from benchmarks.objectives.judging import is_good, judge, recovery_s, water_filled
 from loadtest.results import RequestResult
 from python_backend.wire.tiers import Tier
-from router.objectives.objective import Objective
+from router.core.objective import Objective
 
 OBJECTIVES = {tier.label: Objective("m", tier, first_token_s=1.0, inter_token_s=0.1) for tier in Tier}
 

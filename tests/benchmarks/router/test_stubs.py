@@ -13,8 +13,8 @@ from benchmarks.router.openai_stub import OpenAIStub
 from benchmarks.router.pacing import Pacer, max_tokens
 from benchmarks.router.triton_stub import TritonStub
 from benchmarks.router.words import word
-from router.pipeline import GenerationCall
-from router.triton_client import TritonConnection, TritonPipeline
+from router.core.generation import GenerationCall
+from router.triton.client import TritonConnection, TritonPipeline
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.torch_model.attention import StepAttention, segment_key
 from benchmarks.torch_model.kv_cache import KvCache
-from python_backend.engine.blocks import BlockPool
+from python_backend.engine.kv.blocks import BlockPool
 from python_backend.engine.models.decoder import Activation, DecoderShape, Rope
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import Chunk

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from benchmarks.torch_model.model import TorchModel
-from python_backend.engine.blocks import BlockPool
 from python_backend.engine.checkpoint import Checkpoint
+from python_backend.engine.kv.blocks import BlockCopy, BlockPool
 from python_backend.engine.models import load_weights
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.scheduling.plan import BlockCopy, Chunk
+from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
 from tests.engine.checkpoints import VOCABULARY, random_variant, save
 from tests.engine.models.dense import dense_logits

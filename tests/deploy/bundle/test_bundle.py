@@ -23,7 +23,7 @@ from deploy.bundle.archive import write_archive
 from deploy.bundle.contents import contents
 from deploy.bundle.wheels import BundleError, Target, Wheelhouse
 from launcher.console import StackConsole
-from launcher.models.checkpoint import CheckpointError
+from launcher.packaging.models.checkpoint import CheckpointError
 from launcher.settings import StackSettings
 
 HERE = "{}.{}".format(*sys.version_info[:2])

@@ -14,9 +14,9 @@ import pytest
 import typer.main
 import yaml
 
-from launcher.processes import LINGER_S
-from launcher.router_process import longest_stop_s
-from launcher.triton_services import UNLOAD_TIMEOUT_S
+from launcher.stack.processes import LINGER_S
+from launcher.stack.router_process import longest_stop_s
+from launcher.stack.triton_services import UNLOAD_TIMEOUT_S
 from tests.deploy.compose.reading import (
     EXAMPLE,
     FILE,
@@ -192,7 +192,7 @@ def test_files_that_name_secrets_name_ones_that_their_containers_have() -> None:
 
 @pytest.mark.parametrize("name", ["triton", "triton-cpu", "router"])
 def test_commands_have_options_that_exist(name: str) -> None:
-    from launcher.commands import app
+    from launcher.commands.main import app
 
     commands: Any = typer.main.get_command(app)
     program, command, *words = SERVICES[name]["command"]

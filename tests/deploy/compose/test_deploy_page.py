@@ -12,11 +12,11 @@ import pytest
 import sqlalchemy as sql
 import typer.main
 
-from launcher.commands import app
+from launcher.commands.main import app
 from router.store.database import PepperError, Store
 from router.store.schema import facts
 from tests.deploy.compose.reading import ROOT, compose, example_environment, replaced
-from tests.router.tenancy.postgres import Postgres, _binaries, running_postgres
+from tests.router.tenants.postgres import Postgres, _binaries, running_postgres
 
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
 SERVICES: dict[str, Any] = compose()["services"]

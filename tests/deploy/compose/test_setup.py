@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from router.tenancy import keys
+from router.tenants import keys
 from tests.deploy.compose.reading import EXAMPLE, ROOT, compose
 
 SCRIPT = ROOT / "deploy" / "compose" / "setup.sh"

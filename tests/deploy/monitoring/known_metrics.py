@@ -12,12 +12,12 @@ from deploy.monitoring.rules import Recording
 from python_backend.triton_adapter.metrics import FAMILIES
 from python_backend.wire.tiers import Tier
 from router.admission.demand import Reason
-from router.metrics import Metrics
-from router.objectives.metric import Metric
-from router.registry import Registry
-from router.rollouts.shadowing import Shadows
-from router.stages import STAGES
-from router.ticket import Outcome, TicketDesk
+from router.control.releases.shadow import Shadows
+from router.core.objective import Metric
+from router.core.stages import STAGES
+from router.request.ticket import Outcome, TicketDesk
+from router.routing.models import Registry
+from router.telemetry.metrics import Metrics
 
 _TIERS = frozenset(tier.label for tier in Tier)
 # Label values that cannot be read off a metric which has counted nothing yet.

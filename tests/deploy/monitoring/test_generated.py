@@ -14,7 +14,7 @@ pytest.importorskip("grafana_foundation_sdk", reason="Grafana's builders need Py
 
 from deploy.monitoring import alerts, grafana
 from deploy.monitoring.generated import DEPLOY, files
-from launcher.commands import app
+from launcher.commands.main import app
 
 ROOT = Path(__file__).parents[3]
 MADE = files()

@@ -15,7 +15,7 @@ from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.sampler import Sampler
 from python_backend.engine.cuda.step import StepRows
 from python_backend.engine.engine import Engine, EngineConfig
-from python_backend.engine.messages import SequenceEvent
+from python_backend.engine.process.messages import SequenceEvent
 from python_backend.engine.request import GenerationRequest, Guide, SamplingParams
 from python_backend.engine.sequence import FinishReason
 from python_backend.wire.errors import InflightError

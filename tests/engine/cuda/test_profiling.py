@@ -14,9 +14,10 @@ from python_backend.engine.cuda.profiling import (
     run,
     warm_up_lengths,
 )
-from python_backend.engine.execution import ChunkResult, Finished
-from python_backend.engine.scheduling.plan import BlockCopy, Chunk
+from python_backend.engine.kv.blocks import BlockCopy
+from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
+from python_backend.engine.steps.ports import ChunkResult, Finished
 
 limits = st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(2, 300))
 

@@ -21,7 +21,7 @@ from python_backend.engine.cuda.sampler import (
 )
 from python_backend.engine.cuda.staging import Staging
 from python_backend.engine.request import GenerationRequest, Guide, GuideKind, SamplingParams
-from python_backend.engine.sampling import choose_tokens
+from python_backend.engine.sampling.tokens import choose_tokens
 from python_backend.engine.sequence import Sequence
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.fakes.guides import FakeGuide, Pace

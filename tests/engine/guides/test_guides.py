@@ -11,7 +11,7 @@ import pytest
 
 from python_backend.engine.guides import GuideCompiler, GuideLimits
 from python_backend.engine.request import GenerationRequest, Guide, GuideKind, SamplingParams
-from python_backend.engine.sampling import Choice, choose_tokens
+from python_backend.engine.sampling.tokens import Choice, choose_tokens
 from python_backend.engine.sequence import Sequence
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.guides.walks import (

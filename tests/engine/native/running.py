@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from python_backend.engine.blocks import BlockPool
+from python_backend.engine.kv.blocks import BlockPool
 from python_backend.engine.models.decoder import (
     DecoderShape,
     DecoderWeights,

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from python_backend.engine.blocks import BlockPool
+from python_backend.engine.kv.blocks import BlockPool
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.admission import admission_rule
 from python_backend.engine.scheduling.plan import StepPlan

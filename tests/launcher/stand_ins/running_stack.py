@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from launcher.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
-from launcher.toml_writing import to_toml
+from launcher.stack.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
+from launcher.toml import to_toml
 from tests.launcher.stand_ins.project import write_checkpoint, write_project
 
 if sys.version_info >= (3, 11):

@@ -10,7 +10,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter, quants
 from tokenizers.pre_tokenizers import ByteLevel
 
-from launcher.models.catalogue import KnownModel
+from launcher.packaging.models.catalogue import KnownModel
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from launcher.up import run_stack
+from launcher.stack.up import run_stack
 
 ROUTER = [sys.executable, str(Path(__file__).with_name("router.py"))]
 PREPARE = [sys.executable, str(Path(__file__).with_name("prepare.py"))]

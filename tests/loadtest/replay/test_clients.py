@@ -6,8 +6,8 @@ import asyncio
 import signal
 
 from loadtest.replay.clients import send_from
-from loadtest.replay.planning import PlannedRequest
-from loadtest.replay.sending import Target
+from loadtest.replay.plan import PlannedRequest
+from loadtest.replay.sender import Target
 from loadtest.results import RequestResult
 from tests.fakes.completions_server import SILENT, CompletionsServer, serving, serving_aside
 

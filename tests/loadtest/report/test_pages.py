@@ -12,7 +12,7 @@ import pytest
 from loadtest.report import compare, load_run, write_report
 from loadtest.report.figures import summary_of
 from loadtest.report.page import count, percent, rate, time
-from loadtest.report.storing import stored
+from loadtest.report.storage import stored
 from loadtest.results import LoadRun, RequestResult
 from tests.loadtest.report.made_runs import BEGAN_AT, answered, busy_run, failed, samples
 

@@ -18,12 +18,11 @@ from router.admission.capacity import (
     of_engines,
     with_places,
 )
-from router.admission.demand import Capacity, Demand, Refused
+from router.admission.demand import Capacity, Demand, Need, Refused
 from router.admission.dispatcher import Dispatcher
-from router.admission.fairness import EqualShares
-from router.admission.lengths import OutputLengths
-from router.admission.need import Need
-from router.record import Record
+from router.admission.pricing import OutputLengths
+from router.admission.queue import EqualShares
+from router.core.record import Record
 
 REPORT = EngineReport(
     max_batch_size=8,

@@ -9,11 +9,10 @@ import pytest
 from python_backend.costs.batch_cost import BatchCost
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Demand, Reason, Refused
+from router.admission.demand import Capacity, Demand, Place, PlaceState, Reason, Refused
 from router.admission.dispatcher import Dispatcher, DispatchSettings
-from router.admission.fairness import EqualShares
-from router.admission.lengths import OutputLengths
-from router.admission.place import Place, PlaceState
+from router.admission.pricing import OutputLengths
+from router.admission.queue import EqualShares
 
 COST = StepCost(10.0, 0.1, 0.25)
 ENGINE = Capacity(1, 4, 4000, 16, step=COST)

@@ -11,11 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from python_backend.costs.batch_cost import BatchCost
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Demand, Reason, Refused
+from router.admission.demand import Capacity, Demand, Place, PlaceState, Reason, Refused
 from router.admission.dispatcher import Dispatcher, DispatchSettings
-from router.admission.first_come import FirstCome
-from router.admission.lengths import OutputLengths
-from router.admission.place import Place, PlaceState
+from router.admission.policy import FirstCome
+from router.admission.pricing import OutputLengths
 
 TENANTS = ["a", "b", "c", "d"]
 

@@ -11,8 +11,8 @@ import pytest
 from python_backend.wire.tiers import Tier
 from router.admission.demand import Demand, Reason
 from router.admission.dispatcher import Dispatcher
-from router.admission.fairness import EqualShares, Shares
-from router.admission.lengths import OutputLengths
+from router.admission.pricing import OutputLengths
+from router.admission.queue import EqualShares, Shares
 from tests.fakes.stepping_engine import COST, Job, SteppingEngine
 
 if TYPE_CHECKING:

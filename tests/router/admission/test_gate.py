@@ -16,26 +16,23 @@ from hypothesis import strategies as st
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
-from router.admission.admitting import Admitted
 from router.admission.capacity import UNKNOWN
-from router.admission.demand import Capacity, Demand, Progress, Reason, Refused
+from router.admission.demand import Capacity, Demand, Need, Place, Progress, Reason, Refused
 from router.admission.dispatcher import Dispatcher
-from router.admission.fairness import EqualShares
-from router.admission.first_come import FirstCome
 from router.admission.gate import Gate, Turn, refusal_error
 from router.admission.gates import Gates
-from router.admission.lengths import OutputLengths
-from router.admission.need import Need
-from router.admission.place import Place
-from router.admission.policy import Policy
-from router.fleet.replicas import Fleet
-from router.metrics import Metrics
-from router.objectives.objective import Objective
-from router.record import Record
-from router.rollouts.arms import ArmRecorder
+from router.admission.policy import FirstCome, Policy
+from router.admission.pricing import OutputLengths
+from router.admission.queue import EqualShares
+from router.control.releases.arms import ArmRecorder
+from router.core.objective import Objective
+from router.core.record import Record
+from router.request.permit import Admitted
+from router.request.ticket import Ticket, TicketDesk
+from router.routing.replicas import Fleet
 from router.store.access import StoreAccess
 from router.store.database import Store
-from router.ticket import Ticket, TicketDesk
+from router.telemetry.metrics import Metrics
 from tests.fakes.tenancy import FakeTenancy
 
 ONE = Need(10, 10)

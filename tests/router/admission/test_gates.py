@@ -14,19 +14,17 @@ from python_backend.costs.batch_cost import BatchCost
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 from router.admission.capacity import UNKNOWN, UNLIMITED, BatchShape
-from router.admission.demand import Capacity, Demand, Progress, Refused
-from router.admission.first_come import FirstCome
+from router.admission.demand import Capacity, Demand, Need, Place, Progress, Refused
 from router.admission.gates import Gates, batch_shape
-from router.admission.need import Need
-from router.admission.place import Place
-from router.fleet.control import ControlError
-from router.fleet.replicas import Fleet
-from router.fleet.servers import TritonServer
-from router.metrics import Metrics
-from router.objectives.objective import Objective
-from router.record import Record
-from router.releases.manifest import Kind, Manifest
-from router.ticket import TicketDesk
+from router.admission.policy import FirstCome
+from router.core.manifest import Kind, Manifest
+from router.core.objective import Objective
+from router.core.record import Record
+from router.request.ticket import TicketDesk
+from router.routing.replicas import Fleet
+from router.telemetry.metrics import Metrics
+from router.triton.control import ControlError
+from router.triton.server import TritonServer
 from tests.router.admission.test_capacity import REPORT
 
 SMALL = Need(10, 10)

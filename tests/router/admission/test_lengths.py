@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.admission.lengths import OutputLengths, bin_of, top_of
+from router.admission.pricing import OutputLengths, bin_of, top_of
 
 
 @given(st.integers(0, 1 << 19))

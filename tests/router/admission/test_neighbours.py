@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.admission.neighbours import Neighbours, NoisyTenant
+from router.admission.signals import Neighbours, NoisyTenant
 
 
 def played(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Demand
-from router.admission.fairness import TIER_WEIGHTS
-from router.admission.place import Place
+from router.admission.demand import Capacity, Demand, Place
+from router.admission.queue import TIER_WEIGHTS
 from router.admission.room import Room
 
 

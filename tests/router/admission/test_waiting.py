@@ -10,20 +10,19 @@ import msgspec
 import pytest
 
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Demand, Progress, Reason, Refused
-from router.admission.first_come import FirstCome
+from router.admission.demand import Capacity, Demand, Place, Progress, Reason, Refused
 from router.admission.gate import Gate
 from router.admission.gates import Gates
-from router.admission.place import Place
-from router.fleet.replicas import Fleet
-from router.http.inner import InnerExchange
-from router.objectives.objective import Objective
-from router.record import Record
-from router.tenancy.local import LOCAL_CALLER
+from router.admission.policy import FirstCome
+from router.core.objective import Objective
+from router.core.record import Record
+from router.core.tenant import LOCAL_CALLER
+from router.http.inner_exchange import InnerExchange
+from router.routing.replicas import Fleet
 from tests.fakes.pipeline import words
 from tests.router.raw import RawClient, chat_request
+from tests.router.request.test_answer import garbage
 from tests.router.running import EMBEDDER, MODEL, RunningRouter, running_router
-from tests.router.test_answering import garbage
 
 
 class Strict(FirstCome):

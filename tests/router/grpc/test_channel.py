@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2
 from router.grpc import frames
 from router.grpc.channel import Channel, next_pause_s
 from router.grpc.status import GrpcError, StatusCode
-from router.triton_client import InferStream, TritonConnection
+from router.triton.client import InferStream, TritonConnection
 from tests.router.grpc.real_server import RealServer, order
 
 

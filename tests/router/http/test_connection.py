@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from router.core.generation import Delta
 from router.http.connection import Limits
 from router.http.exchange import Exchange
 from router.http.listener import Listener
-from router.pipeline import Delta
 from tests.fakes.pipeline import words
 from tests.router.raw import RawClient, chat_request, post
 from tests.router.running import RunningRouter, running_router

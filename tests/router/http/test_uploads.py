@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from router.files.model import FileLimits
+from router.content.files.model import FileLimits
+from router.core.tenant import Scope
 from router.http.connection import Limits
-from router.tenancy.model import Scope
 from tests.router.raw import RawClient
 from tests.router.running import RunningRouter, running_router
 

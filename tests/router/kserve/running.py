@@ -9,21 +9,20 @@ from typing import Any
 
 from router.admission.gates import Gates
 from router.app import App
-from router.checkpoint_facts import CONTEXT_TOKENS
-from router.fleet.pipeline import FleetPipeline
-from router.fleet.replicas import Fleet
-from router.fleet.servers import TritonServer
-from router.fleet.settings import FleetSettings
+from router.core.manifest import Kind, Manifest, entry_name, member_name
 from router.http.listener import Listener
-from router.identity import Doorkeeper
 from router.kserve import http
-from router.kserve.building import build_door
+from router.kserve.door import build_door
 from router.kserve.inference import Door
 from router.kserve.server import KserveServer
-from router.registry import Registry, ServedModel
-from router.releases.manifest import Kind, Manifest, entry_name, member_name
+from router.request.identity import Doorkeeper
+from router.routing.checkpoint import CONTEXT_TOKENS
+from router.routing.generation import FleetPipeline
+from router.routing.models import Registry, ServedModel
+from router.routing.replicas import Fleet, FleetSettings
 from router.safety.guard import Safety
-from router.tracing.tracer import Tracer
+from router.telemetry.tracing.tracer import Tracer
+from router.triton.server import TritonServer
 from tests.fakes.triton_server import FakeTriton, Reply, story
 from tests.router.running import EMBEDDER, MODEL, RunningRouter, running_router
 

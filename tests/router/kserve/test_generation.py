@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import InflightError
+from router.core.generation import MAX_NEW_TOKENS
 from router.kserve.generation import MAX_SEQUENCES, check_joinable, complete, echoes, need, shown_outputs
 from router.kserve.tensors import Value
-from router.pipeline import MAX_NEW_TOKENS
 
 
 def column(dtype: str, *elements: Any) -> Value:

@@ -15,9 +15,9 @@ import tritonclient.grpc.aio as triton_aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from router.core.tenant import Limits, Scope
 from router.kserve import methods
 from router.kserve.streams import Stream
-from router.tenancy.model import Limits, Scope
 from tests.fakes.triton_server import Reply, story
 from tests.router.kserve.asking import grpc_input, prompt_inputs, received
 from tests.router.kserve.running import RunningKserve

@@ -14,7 +14,7 @@ import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
-from router.tenancy.model import Limits
+from router.core.tenant import Limits
 from tests.fakes.triton_server import Reply, story
 from tests.router.kserve.asking import http_input, prompt_inputs, received
 from tests.router.kserve.running import RunningKserve

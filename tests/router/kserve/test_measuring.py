@@ -7,7 +7,7 @@ from typing import Any
 import tritonclient.grpc.aio as triton_aio
 
 from python_backend.wire.tiers import Tier
-from router.objectives.metric import Metric
+from router.core.objective import Metric
 from tests.router.kserve.asking import grpc_input, prompt_inputs
 from tests.router.kserve.running import RunningKserve
 from tests.router.kserve.test_grpc_clients import stream

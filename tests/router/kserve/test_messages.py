@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import InflightError
+from router.core.record import Record
 from router.kserve.generation import GenerationOffer
 from router.kserve.messages import read_request
 from router.kserve.offers import Asked, Offers
-from router.record import Record
-from router.registry import Registry, ServedModel
+from router.routing.models import Registry, ServedModel
 from tests.fakes.pipeline import FakePipeline
 from tests.router.kserve.asking import is_clear, outcome
 

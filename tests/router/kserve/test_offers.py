@@ -7,16 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.embedder import ServedEmbedder
+from router.core.embedding import ServedEmbedder
+from router.core.record import Record
+from router.core.tenant import LOCAL_CALLER, Caller, Scope
 from router.kserve.embedding import EmbeddingOffer
 from router.kserve.generation import GenerationOffer
 from router.kserve.offers import Offer, Offers
-from router.record import Record
-from router.registry import Lineup, Registry, Served, ServedModel
-from router.releases.model_split import ModelSplit
-from router.tenancy.keyring import Caller
-from router.tenancy.local import LOCAL_CALLER
-from router.tenancy.model import Scope
+from router.routing.models import Lineup, Registry, Served, ServedModel
+from router.routing.split import ModelSplit
 from tests.fakes.embedder import LIMITS, FakeEmbedder
 from tests.fakes.pipeline import FakePipeline
 from tests.router.kserve.asking import is_clear, outcome

@@ -7,12 +7,12 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from router.identity import Doorkeeper
+from router.http.tls import Certificates
 from router.kserve import server as kserve_server
 from router.kserve.server import KserveServer
-from router.tls import Certificates
+from router.request.identity import Doorkeeper
+from tests.router.http.test_tls import AUTHORITY, written
 from tests.router.kserve.running import RunningKserve
-from tests.router.test_tls import AUTHORITY, written
 
 
 async def test_a_port_that_is_taken_is_an_error_and_not_shared(kserve: RunningKserve) -> None:

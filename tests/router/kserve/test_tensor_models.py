@@ -21,17 +21,17 @@ from tritonclient.utils import InferenceServerException
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tensors import Tensor
+from router.core.tenant import Limits
 from router.kserve import tensor_models
 from router.kserve.elements import ELEMENT_BYTES
 from router.kserve.tensors import by_name
-from router.registry import lineup_of
+from router.routing.models import lineup_of
+from router.routing.tensors import ServedTensors
 from router.safety.guard import Safety
-from router.served_tensors import ServedTensors
-from router.tenancy.model import Limits
 from tests.fakes.tensors import FakeTensors, response
 from tests.router.kserve.asking import grpc_input, http_input
 from tests.router.kserve.running import RunningKserve, running_kserve
-from tests.router.kserve.test_guarding import NoSecrets
+from tests.router.kserve.test_guard import NoSecrets
 from tests.router.running import MODEL
 
 DOCS = Path(__file__).parents[3] / "docs" / "triton-clients.md"

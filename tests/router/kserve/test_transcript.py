@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 from python_backend.wire import codec
+from router.core.record import Record
 from router.kserve.answers import Answer, Output
 from router.kserve.messages import read_request
 from router.kserve.transcript import Transcript
-from router.privacy.prompt_log import PromptLog
-from router.record import Record
+from router.telemetry.prompt_log import PromptLog
 from tests.router.kserve.test_messages import OFFERS, usual
 
 

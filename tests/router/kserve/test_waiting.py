@@ -13,14 +13,13 @@ import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Reason, Refused
+from router.admission.demand import Capacity, Need, Reason, Refused
 from router.admission.gates import Gates
-from router.admission.need import Need
-from router.fleet.replicas import Fleet
+from router.core.objective import Objective
+from router.core.record import Record
 from router.kserve.raw_tensors import RawTensor
 from router.kserve.tensor_models import rows_of
-from router.objectives.objective import Objective
-from router.record import Record
+from router.routing.replicas import Fleet
 from tests.router.admission.test_waiting import Gated, Strict
 from tests.router.kserve.asking import grpc_input, prompt_inputs
 from tests.router.kserve.running import RunningKserve, running_kserve

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from router.safety.matching import RuleCheck
+from router.safety.rule_check import RuleCheck
 from router.safety.rules import Rule, Rules
 
 INVISIBLE = [

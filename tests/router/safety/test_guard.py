@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.pipeline import GenerationCall
+from router.core.generation import GenerationCall
 from router.safety.check import AllChecks, Check, Verdict
 from router.safety.guard import Safety, StreamGuard
 from router.safety.rules import Rule

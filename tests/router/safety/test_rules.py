@@ -7,8 +7,8 @@ import pytest
 
 from router.safety.check import Check, Verdict
 from router.safety.guard import StreamGuard
-from router.safety.loading import load_safety
-from router.safety.matching import RuleCheck
+from router.safety.load import load_safety
+from router.safety.rule_check import RuleCheck
 from router.safety.rules import Rule, load_rules
 from router.settings import SettingsError
 from tests.router.safety.rule_files import check, terms

@@ -12,7 +12,7 @@ from typing import Any
 
 from python_backend.engine.build import build_engine
 from python_backend.engine.engine import Engine, EngineConfig
-from python_backend.engine.memory import resident_bytes
+from python_backend.engine.host.memory import resident_bytes
 from python_backend.engine.request import (
     GenerationRequest,
     Guide,

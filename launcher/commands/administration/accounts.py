@@ -1,0 +1,108 @@
+"""`inflight prices`, `inflight usage` and `inflight audit`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from launcher.commands.administration.open_store import (
+    AsJson,
+    Config,
+    DataDir,
+    dollars,
+    find_tenant,
+    microdollars,
+    moment,
+    office,
+    show,
+    show_json,
+)
+
+prices = typer.Typer(no_args_is_help=True, help="What the tokens of a model cost.")
+
+
+@prices.command("set")
+def set_price(
+    model: str,
+    prompt: Annotated[float, typer.Option(min=0, help="Dollars per million prompt tokens.")],
+    completion: Annotated[float, typer.Option(min=0, help="Dollars per million generated tokens.")],
+    cached_prompt: Annotated[
+        float | None, typer.Option(min=0, help="Of prompt tokens found in the cache. [default: as others]")
+    ] = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Set what a model's tokens cost from now on."""
+    from router.core.tenant import Price
+    from router.tenants.rbac import SYSTEM
+
+    cached = prompt if cached_prompt is None else cached_prompt
+    with office(data_dir, config) as admin:
+        price = Price(model, microdollars(prompt), microdollars(cached), microdollars(completion))
+        admin.set_price(SYSTEM, price)
+    amounts = f"${prompt:g} prompt, ${cached:g} cached prompt, ${completion:g} generated"
+    print(f"A million tokens of {model} cost: {amounts}.")
+
+
+@prices.command("list")
+def list_prices(data_dir: DataDir = None, config: Config = None) -> None:
+    """All prices, in dollars per million tokens."""
+    from router.tenants.rbac import SYSTEM
+
+    with office(data_dir, config) as admin:
+        found = admin.list_prices(SYSTEM)
+    rows = ((each.model, *map(dollars, (each.prompt, each.cached_prompt, each.completion))) for each in found)
+    show("Dollars per million tokens", ("model", "prompt", "cached prompt", "generated"), rows)
+
+
+def usage(
+    tenant: Annotated[str | None, typer.Option(help="[default: all, by tenant]")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Of organisation, user, key, model, day. [default: day,model]")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="YYYY-MM-DD. [default: the first of this month]")] = None,
+    until: Annotated[str | None, typer.Option(help="YYYY-MM-DD, included. [default: today]")] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Requests, tokens and cost, summed up; what was just answered shows within a second."""
+    from router.tenants.calendar import day_of
+    from router.tenants.rbac import SYSTEM
+
+    today = day_of(time.time())
+    groups = tuple((by or ("day,model" if tenant else "organisation,day,model")).split(","))
+    with office(data_dir, config) as admin:
+        names = {each.id: each.name for each in admin.list_organisations(SYSTEM)}
+        chosen = find_tenant(admin, tenant).id if tenant else None
+        found = admin.usage(SYSTEM, chosen, groups, since or f"{today[:7]}-01", until or today)
+    if as_json:
+        show_json([{**dict(zip(groups, each.group, strict=True)), **asdict(each)} for each in found])
+        return
+    rows = (
+        (*(names.get(cell, cell) for cell in each.group), f"{each.requests:,}", f"{each.prompt_tokens:,}",
+         f"{each.cached_tokens:,}", f"{each.completion_tokens:,}", dollars(each.cost))
+        for each in found
+    )  # fmt: skip
+    show("Usage", (*groups, "requests", "prompt tokens", "of them cached", "generated", "cost"), rows)
+
+
+def audit(
+    tenant: Annotated[str | None, typer.Option(help="[default: all]")] = None,
+    most: Annotated[int, typer.Option(min=1)] = 50,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """What the administration did and refused, newest first."""
+    from router.tenants.rbac import SYSTEM
+
+    with office(data_dir, config) as admin:
+        found = admin.audit_log(SYSTEM, find_tenant(admin, tenant).id if tenant else None, most)
+    rows = (
+        (moment(each.at_s), each.actor, each.action, each.target, "done" if each.allowed else "REFUSED")
+        for each in found
+    )
+    show("Audit log", ("when", "who", "what", "on", ""), rows)

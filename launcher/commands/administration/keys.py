@@ -1,0 +1,159 @@
+"""`inflight keys`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.commands.administration.open_store import (
+    AsJson,
+    Config,
+    DataDir,
+    duration_s,
+    find_key,
+    find_tenant,
+    moment,
+    office,
+    one_of,
+    show,
+    show_json,
+)
+
+if TYPE_CHECKING:
+    from router.core.tenant import ApiKey, Role, User
+    from router.tenants.administration import Administration
+
+LOCAL = "local"
+
+keys = typer.Typer(no_args_is_help=True, help="API keys: make, list, rotate, revoke.")
+
+
+@keys.command("create")
+def create_key(
+    name: str,
+    tenant: Annotated[str, typer.Option(help="Name or id of the tenant.")] = LOCAL,
+    user: Annotated[str, typer.Option(help="Made if it is not there.")] = "owner",
+    role: Annotated[
+        str | None,
+        typer.Option(help="Of a user that is made: owner, admin, member or viewer. [default: owner]"),
+    ] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="inference, embeddings, files, usage:read, admin:read or admin:write; may be repeated. "
+            "[default: all but the last two]"
+        ),
+    ] = None,
+    model: Annotated[list[str] | None, typer.Option(help="For this model alone; may be repeated.")] = None,
+    expires: Annotated[str | None, typer.Option(help="After this long: 12h, 90d. [default: never]")] = None,
+    platform_admin: Annotated[
+        bool, typer.Option(help="A user that administers all tenants, with all scopes.")
+    ] = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Make a key and show it, this once. From the first key on, every request needs one."""
+    from router.core.tenant import Role, Scope
+    from router.tenants.administration import DEFAULT_SCOPES
+    from router.tenants.rbac import SYSTEM
+
+    scopes = frozenset(Scope) if platform_admin else DEFAULT_SCOPES
+    with office(data_dir, config) as admin:
+        if scope:
+            scopes = frozenset(one_of(Scope, each) for each in scope)
+        found = find_tenant(admin, tenant)
+        wanted = None if role is None else one_of(Role, role)
+        expires_s = None if expires is None else time.time() + duration_s(expires)
+        models = frozenset(model) if model else None
+        holder = _holder(admin, found.id, user, wanted, platform_admin)
+        key, text = admin.create_key(SYSTEM, found.id, holder.id, name, scopes, models, expires_s)
+    print(text)
+    print(
+        f"Key {key.id} of {holder.name} at {found.name}; it is not shown again. "
+        "Clients send it as: Authorization: Bearer KEY",
+        file=sys.stderr,
+    )
+
+
+def _holder(
+    admin: Administration, tenant_id: str, name: str, role: Role | None, platform_admin: bool
+) -> User:
+    """The user of this name, made if need be; one that is there already is not changed by the way."""
+    from router.core.tenant import Role
+    from router.tenants.rbac import SYSTEM
+
+    there = {each.name: each for each in admin.list_users(SYSTEM, tenant_id)}
+    if name not in there:
+        return admin.create_user(SYSTEM, tenant_id, name, role or Role.OWNER, platform_admin)
+    user = there[name]
+    if role not in (None, user.role) or (platform_admin and not user.platform_admin):
+        kind = "platform admin" if user.platform_admin else "no platform admin"
+        raise ValueError(
+            f"the user {name} is there already, {user.role.value} and {kind}: choose another --user"
+        )
+    return user
+
+
+@keys.command("list")
+def list_keys(
+    tenant: Annotated[str | None, typer.Option(help="[default: all]")] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Keys by prefix, without their secrets."""
+    from router.tenants.rbac import SYSTEM
+
+    with office(data_dir, config) as admin:
+        chosen = [find_tenant(admin, tenant)] if tenant else admin.list_organisations(SYSTEM)
+        found = [(each.name, key) for each in chosen for key in admin.list_keys(SYSTEM, each.id)]
+    if as_json:
+        hidden = ("digest", "previous_digest")
+        show_json([{k: v for k, v in asdict(key).items() if k not in hidden} for _, key in found])
+        return
+    rows = (
+        (tenant_name, key.name, key.id, f"ik-{key.prefix}-…", key_state(key), ", ".join(sorted(key.scopes)),
+         ", ".join(sorted(key.models or ())) or "all", moment(key.expires_s))
+        for tenant_name, key in found
+    )  # fmt: skip
+    show("Keys", ("tenant", "name", "id", "key", "state", "scopes", "models", "expires"), rows)
+
+
+def key_state(key: ApiKey) -> str:
+    if key.revoked_s is not None:
+        return "revoked"
+    if key.expires_s is not None and key.expires_s <= time.time():
+        return "expired"
+    return "rotating" if key.previous_ends_s > time.time() else "valid"
+
+
+@keys.command("rotate")
+def rotate_key(
+    key: str,
+    grace: Annotated[str, typer.Option(help="For how long the present secret goes on.")] = "24h",
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Give a key a new secret, shown this once."""
+    from router.tenants.rbac import SYSTEM
+
+    with office(data_dir, config) as admin:
+        found = find_key(admin, key)
+        _, text = admin.rotate_key(SYSTEM, found.organisation_id, found.id, duration_s(grace))
+    print(text)
+    print(f"The former secret of {found.name} works for {grace} more.", file=sys.stderr)
+
+
+@keys.command("revoke")
+def revoke_key(key: str, data_dir: DataDir = None, config: Config = None) -> None:
+    """End a key for good, both its secrets."""
+    from router.tenants.rbac import SYSTEM
+
+    with office(data_dir, config) as admin:
+        found = find_key(admin, key)
+        admin.revoke_key(SYSTEM, found.organisation_id, found.id)
+    print(f"{found.name} ({found.id}) is revoked; routers refuse it within a second.")

@@ -1,0 +1,113 @@
+"""The command lines of `inflight triton` and `inflight router`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.commands.stack_options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
+from launcher.stack.triton_runtime import HOME_VARIABLE
+
+GRPC_PORT, METRICS_PORT = 8001, 8002  # Triton's own
+
+StateDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="What Triton and the routers share: releases, and what Triton serves. "
+        "[default: [router] state_dir, or else the data directory]"
+    ),
+]
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Holds the secret without which Triton loads and unloads nothing. "
+        "[default: made in the state directory]"
+    ),
+]
+
+
+def triton(
+    host: Annotated[
+        str, typer.Option(help="Where it listens; any but a loopback address needs --secret-file.")
+    ] = "127.0.0.1",
+    grpc_port: Annotated[int, typer.Option(help="Where routers connect; 0 is any free one.")] = GRPC_PORT,
+    metrics_port: Annotated[
+        int, typer.Option(help="Where Prometheus connects; 0 is any free one.")
+    ] = METRICS_PORT,
+    model: Annotated[
+        str | None, typer.Option(help=f"As of `inflight up`. [default: {DEFAULTS.model}]")
+    ] = None,
+    embeddings: Annotated[
+        str | None, typer.Option(help=f"As of `inflight up`. [default: {DEFAULTS.embeddings}]")
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where models are kept; routers read them at the same path. "
+            "[default: ~/.local/share/inflight]"
+        ),
+    ] = None,
+    state_dir: StateDir = None,
+    secret_file: SecretFile = None,
+    triton_home: Annotated[
+        Path | None,
+        typer.Option(
+            envvar=HOME_VARIABLE,
+            show_envvar=False,
+            help="An installed Triton: /opt/tritonserver in NVIDIA's images. "
+            "[default: INFLIGHT_TRITON_HOME of the environment, or else PyPI's]",
+        ),
+    ] = None,
+    engine_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="A TensorRT engine of the model, which the tensorrtllm library of --triton-home runs."
+        ),
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Start one Triton with the engine on this machine, for routers that run elsewhere.
+
+    It prepares the model as `inflight up` does, and writes into the state directory what routers must know of
+    it. Several share nothing but that directory. SIGTERM stops it; its exit status is as of `inflight up`.
+    """
+    from launcher.commands.deployment.triton_server import TritonDoor, run_triton
+
+    door = TritonDoor(host, grpc_port, metrics_port, secret_file, triton_home, engine_dir)
+    flags = {"model": model, "embeddings": embeddings, "data_dir": data_dir}
+    raise typer.Exit(run_triton(flags, config, state_dir, door))
+
+
+def router(
+    triton: Annotated[
+        list[str], typer.Option(metavar="HOST:PORT", help="A Triton of `inflight triton`; may be repeated.")
+    ],
+    host: Host = None,
+    port: Port = None,
+    grpc_port: GrpcPort = None,
+    state_dir: StateDir = None,
+    secret_file: SecretFile = None,
+    admin_key_file: Annotated[
+        Path | None, typer.Option(help="Holds an API key that may do everything; known from this start on.")
+    ] = None,
+    metrics_key_file: Annotated[
+        Path | None, typer.Option(help="Holds an API key for Prometheus; known from this start on.")
+    ] = None,
+    drain_timeout_s: DrainTimeout = None,
+    config: Config = None,
+) -> None:
+    """Start a router in front of Triton servers that run elsewhere.
+
+    It waits for what `inflight triton` writes into the state directory, and starts anew when that changes.
+    `[router]` of `inflight.toml` holds its settings. Several on one store serve side by side. SIGTERM lets
+    requests in flight finish; the exit status is as of `inflight up`.
+    """
+    from launcher.commands.deployment.first_keys import FirstKey
+    from launcher.commands.deployment.router_server import Behind, run_router
+
+    given = (("admin", admin_key_file, True), ("metrics", metrics_key_file, False))
+    keys = tuple(FirstKey(name, file, is_admin) for name, file, is_admin in given if file is not None)
+    flags = {"host": host, "port": port, "grpc_port": grpc_port, "drain_timeout_s": drain_timeout_s}
+    raise typer.Exit(run_router(flags, config, state_dir, Behind(tuple(triton), secret_file, keys)))

@@ -1,0 +1,92 @@
+"""The keys that a deployment is given by file: nobody reaches a router from elsewhere without any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from launcher.settings import SettingsError
+from launcher.stack.secret_files import read_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from router.tenants.administration import Administration
+
+TENANT = "local"
+
+
+@dataclass(frozen=True)
+class FirstKey:
+    """`is_admin`: for all that can be asked and administered; else for reading metrics and figures alone."""
+
+    name: str
+    file: Path
+    is_admin: bool
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}-key-file"
+
+
+def ensure_keys(keys: Sequence[FirstKey], state_dir: Path, router: Mapping[str, Any]) -> list[str]:
+    """Which of them were not known to the store, and are now."""
+    from router.tenants.installation import StoreUnusable, open_office
+
+    if not keys:
+        return []
+    texts = [(key, key_text(key)) for key in keys]
+    try:
+        with open_office(state_dir, router.get("store_url", ""), router.get("pepper_file", "")) as admin:
+            return [key.name for key, text in texts if ensure(admin, key, text)]
+    except (StoreUnusable, ValueError) as error:
+        raise SettingsError(f"[router] {error}") from error
+
+
+def key_text(key: FirstKey) -> str:
+    from router.tenants.keys import KEY_CHARS, prefix_of
+
+    text = read_secret(key.file, key.flag)
+    if not prefix_of(text):
+        shape = f"a key is {KEY_CHARS} characters: ik-, 8, - and its secret"
+        raise SettingsError(f"{key.flag}: {key.file} holds no key; {shape}")
+    return text
+
+
+def ensure(admin: Administration, key: FirstKey, text: str) -> bool:
+    from router.tenants.audited import AlreadyThere
+
+    if is_known(admin, text):
+        return False
+    try:
+        make(admin, key, text)
+    except AlreadyThere:
+        # Another router does the same at this moment, and may have come as far as the user alone.
+        if not is_known(admin, text):
+            make(admin, key, text)
+    return True
+
+
+def is_known(admin: Administration, text: str) -> bool:
+    """Be it revoked: what somebody has ended does not come back with the next start."""
+    from router.tenants.keys import prefix_of
+    from router.tenants.rbac import SYSTEM
+
+    prefix = prefix_of(text)
+    every = (key for each in admin.list_organisations(SYSTEM) for key in admin.list_keys(SYSTEM, each.id))
+    return any(prefix in (key.prefix, key.previous_prefix) for key in every)
+
+
+def make(admin: Administration, key: FirstKey, text: str) -> None:
+    from router.core.tenant import Role, Scope
+    from router.tenants.rbac import SYSTEM
+
+    tenant = next(each.id for each in admin.list_organisations(SYSTEM) if each.name == TENANT)
+    users = {user.name: user for user in admin.list_users(SYSTEM, tenant)}
+    name = f"deployment-{key.name}"
+    role = Role.OWNER if key.is_admin else Role.VIEWER
+    user = users.get(name) or admin.create_user(SYSTEM, tenant, name, role, key.is_admin)
+    scopes = frozenset(Scope) if key.is_admin else frozenset({Scope.ADMIN_READ})
+    admin.create_key(SYSTEM, tenant, user.id, name, scopes, text=text)

@@ -1,0 +1,65 @@
+"""What `inflight router` must know of the models that `inflight triton` serves: a file that both can reach.
+
+It holds no secret. It is replaced as a whole, so that whoever reads it finds the former or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.settings import SettingsError
+from launcher.stack.router_process import Served
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FACTS_FILE = "deployment.json"
+FORMAT = 1
+
+
+def facts_path(state_dir: Path) -> Path:
+    return state_dir / FACTS_FILE
+
+
+def write_facts(state_dir: Path, served: Served) -> Path:
+    state_dir.mkdir(parents=True, exist_ok=True)
+    document = {"format": FORMAT, "models": list(served.models), "embedders": list(served.embedders)}
+    descriptor, name = tempfile.mkstemp(dir=state_dir, prefix=f".{FACTS_FILE}-")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=2)
+            file.flush()
+            os.fsync(descriptor)
+        Path(name).chmod(0o644)  # routers may be other users
+        Path(name).replace(facts_path(state_dir))
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return facts_path(state_dir)
+
+
+def read_facts(state_dir: Path) -> Served | None:
+    """None where nobody has written it yet."""
+    path = facts_path(state_dir)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"{path} is not what `inflight triton` writes: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise SettingsError(f"{path} is of another version of inflight: start `inflight triton` anew")
+    return Served(_tables(document, "models"), _tables(document, "embedders"))
+
+
+def _tables(document: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], ...]:
+    tables = document.get(key)
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        raise SettingsError(f"{FACTS_FILE}: {key} is not a list of tables")
+    return tuple(tables)

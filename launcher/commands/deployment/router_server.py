@@ -1,0 +1,162 @@
+"""`inflight router`: one router in front of Triton servers that run elsewhere; several may share a store."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.commands.deployment.echoed_process import EchoedProcess
+from launcher.commands.deployment.first_keys import FirstKey, ensure_keys
+from launcher.commands.deployment.model_facts import facts_path, read_facts
+from launcher.commands.deployment.shared_state import deployment_settings, triton_secret
+from launcher.console import StackConsole
+from launcher.settings import SettingsError, state_dir
+from launcher.stack.ports import HIGHEST_PORT, claim_port
+from launcher.stack.router_process import LOOPBACK, RouterProcess, check_router_settings, longest_stop_s
+from launcher.stack.secret_files import with_secrets
+from launcher.stack.services import Tending
+from launcher.stack.stop_signals import StopSignals
+from launcher.stack.supervisor import Service
+from launcher.stack.up import in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.settings import Settings
+    from launcher.stack.router_process import Served
+
+START_TIMEOUT_S = 120.0
+POLL_S = 0.2
+LOOK_AGAIN_S = 2.0
+
+
+@dataclass(frozen=True)
+class Behind:
+    """The Triton servers behind a router, and the keys that it is to know from the start."""
+
+    tritons: tuple[str, ...]
+    secret_file: Path | None = None
+    keys: tuple[FirstKey, ...] = field(default=())
+
+    def check(self) -> None:
+        for url in self.tritons:
+            found = re.fullmatch(r"[^\s/]+:(\d{1,5})", url)
+            if found is None or not 1 <= int(found[1]) <= HIGHEST_PORT:
+                raise SettingsError(f"--triton {url}: expected HOST:PORT, a port being 1 to {HIGHEST_PORT}")
+
+
+def run_router(
+    flags: Mapping[str, object],
+    config: Path | None,
+    state: Path | None,
+    behind: Behind,
+) -> int:
+    console = StackConsole()
+
+    def serve() -> int:
+        behind.check()
+        return RouterDeployment(deployment_settings(config, flags, state), behind, console).run()
+
+    return in_words(console, serve)
+
+
+class RouterDeployment:
+    """Starts the router with what Triton serves, and anew when that has become something else."""
+
+    def __init__(self, settings: Settings, behind: Behind, console: StackConsole) -> None:
+        self._settings = settings
+        self._router_settings = with_secrets(settings.router)
+        self._state_dir = state_dir(settings)
+        self._behind = behind
+        self._console = console
+        self._signals = StopSignals()
+        self._tending = Tending(console, self._signals)
+        self._served: Served | None = None
+        self._look_again_at_s = 0.0
+        self._told = ""
+
+    def run(self) -> int:
+        # Where nobody else looks: the router's settings hold secrets.
+        place = tempfile.TemporaryDirectory(prefix="inflight-router-")
+        return self._tending.run(place, self._serve, lambda: self._tending.stop(self._tending.services))
+
+    def _serve(self, place: str) -> int:
+        directory = Path(place)
+        with self._signals.interrupting():
+            self._make_keys()
+            router = self._router(directory / "router.toml")
+            self._served = read_facts(self._state_dir) or self._wait_for_facts(router)
+            self._write(router, self._served)
+        service = self._service(router, directory)
+        self._tending.come_up([service], "Starting the router")
+        self._console.say(f"The router listens at {router.url}.", style="bold green")
+        self._console.say(f"  Triton   {', '.join(self._behind.tritons)}")
+        self._tending.watch(lambda: self._follow(router, service))
+        return 0
+
+    def _make_keys(self) -> None:
+        for name in ensure_keys(self._behind.keys, self._state_dir, self._router_settings):
+            self._console.say(f"The {name} key is known from now on.")
+
+    def _router(self, file: Path) -> RouterProcess:
+        stack, taken = self._settings.stack, set[int]()
+        port = claim_port(stack.host, stack.port, "--port", taken)
+        grpc_port = stack.grpc_port
+        if grpc_port >= 0:
+            grpc_port = claim_port(stack.host, grpc_port, "--grpc-port", taken)
+        tls = bool(self._router_settings.get("tls_cert"))
+        health_port = self._router_settings.get("health_port", 0)
+        if tls:
+            health_port = claim_port(LOOPBACK, health_port, "[router] health_port", taken)
+        return RouterProcess(stack.host, port, file, self._state_dir, tls, health_port, grpc_port)
+
+    def _wait_for_facts(self, router: RouterProcess) -> Served:
+        """What the router would refuse is refused now, and not after minutes."""
+        check_router_settings(router.host, self._state_dir, self._router_settings, router.settings_path)
+        self._console.say(f"Waiting for `inflight triton` to write {facts_path(self._state_dir)} ...")
+        while (served := read_facts(self._state_dir)) is None:
+            time.sleep(POLL_S)
+        return served
+
+    def _write(self, router: RouterProcess, served: Served) -> None:
+        secret = triton_secret(self._behind.secret_file, self._settings)
+        tritons = [(url, secret) for url in self._behind.tritons]
+        router.write_settings_for(
+            tritons, served, self._settings.stack.drain_timeout_s, self._router_settings
+        )
+
+    def _service(self, router: RouterProcess, directory: Path) -> Service:
+        stop_s = longest_stop_s(self._settings.stack.drain_timeout_s, self._router_settings)
+        return Service(
+            "the router",
+            EchoedProcess(router.command(), os.environ, directory / "router.log"),
+            is_ready=router.is_live,  # ready it is when Triton is, which may take long
+            start_timeout_s=START_TIMEOUT_S,
+            longest_stop_s=lambda: stop_s,
+        )
+
+    def _follow(self, router: RouterProcess, service: Service) -> None:
+        """A Triton that was started with another model has said so; requests in flight may finish first."""
+        if time.monotonic() < self._look_again_at_s:
+            return
+        self._look_again_at_s = time.monotonic() + LOOK_AGAIN_S
+        try:
+            served = read_facts(self._state_dir)
+        except SettingsError as error:
+            if str(error) != self._told:  # once, and not every two seconds
+                self._told = str(error)
+                self._console.problem(self._told)
+            return
+        if served is None or served == self._served:
+            return
+        self._served = served
+        self._console.notice("Triton serves something else now: the router starts again with that.")
+        self._tending.stop([service])
+        if not self._signals.stop_requested:
+            self._write(router, served)
+            self._tending.start_again(service)

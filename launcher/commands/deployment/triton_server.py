@@ -1,0 +1,152 @@
+"""`inflight triton`: one Triton with our models, for routers that run elsewhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from launcher.commands.deployment.echoed_process import EchoedProcess
+from launcher.commands.deployment.model_facts import write_facts
+from launcher.commands.deployment.shared_state import deployment_settings, triton_secret
+from launcher.console import StackConsole
+from launcher.paths import PROJECT_ROOT
+from launcher.settings import SettingsError, refusal, state_dir
+from launcher.stack.ports import HIGHEST_PORT, claim_port
+from launcher.stack.preparation import Preparation
+from launcher.stack.processes import STACK_ID_VARIABLE
+from launcher.stack.router_process import served
+from launcher.stack.runs import open_run
+from launcher.stack.services import Tending
+from launcher.stack.stop_signals import StopSignals
+from launcher.stack.triton_runtime import build_runtime, installed_runtime
+from launcher.stack.triton_server import TritonServer
+from launcher.stack.triton_services import TritonServices
+from launcher.stack.up import in_words
+from router.core.address import is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from launcher.settings import Settings
+    from launcher.stack.runs import Run
+    from launcher.stack.triton_runtime import TritonRuntime
+
+
+@dataclass(frozen=True)
+class TritonDoor:
+    """Where it listens, and whose Triton it is: `home` None is that of the PyPI wheel.
+
+    An `engine_dir` is run by the tensorrtllm library that the installed Triton brings with it.
+    """
+
+    host: str
+    grpc_port: int
+    metrics_port: int
+    secret_file: Path | None = None
+    home: Path | None = None
+    engine_dir: Path | None = None
+
+    def check(self) -> None:
+        for flag, port in (("--grpc-port", self.grpc_port), ("--metrics-port", self.metrics_port)):
+            if not 0 <= port <= HIGHEST_PORT:
+                raise refusal(flag, port, f"1 to {HIGHEST_PORT}, or 0 for any free port")
+        if self.secret_file is None and not is_loopback(self.host):
+            raise SettingsError(
+                f"--host {self.host}: others could reach this address and load models: give the secret "
+                "that they must know with --secret-file, or listen on 127.0.0.1"
+            )
+        if self.engine_dir is not None and self.home is None:
+            raise SettingsError(
+                "--engine-dir: an engine is run by NVIDIA's own library: --triton-home says where it is "
+                "(/opt/tritonserver in its images)"
+            )
+        if self.engine_dir is not None and not self.engine_dir.is_dir():
+            raise SettingsError(f"--engine-dir: {self.engine_dir} is not a directory")
+
+
+def run_triton(
+    flags: Mapping[str, object],
+    config: Path | None,
+    state: Path | None,
+    door: TritonDoor,
+    project_root: Path = PROJECT_ROOT,
+    prepare_command: list[str] | None = None,
+) -> int:
+    console = StackConsole()
+
+    def serve() -> int:
+        door.check()
+        settings = deployment_settings(config, flags, state)
+        return TritonDeployment(settings, door, project_root, console, prepare_command).run()
+
+    return in_words(console, serve)
+
+
+class TritonDeployment:
+    def __init__(
+        self,
+        settings: Settings,
+        door: TritonDoor,
+        project_root: Path,
+        console: StackConsole,
+        prepare_command: list[str] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._door = door
+        self._project_root = project_root
+        self._console = console
+        self._signals = StopSignals()
+        self._tending = Tending(console, self._signals)
+        self._preparation = Preparation(settings, project_root, console, prepare_command, door.engine_dir)
+
+    def run(self) -> int:
+        run = open_run(self._settings.stack.data_dir)
+        return self._tending.run(run, self._serve, lambda: self._tending.stop(self._tending.services))
+
+    def _serve(self, run: Run) -> int:
+        began_s = time.monotonic()
+        with self._signals.interrupting():
+            triton, needed = self._prepare(run)
+        environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
+        making = TritonServices(run, self._console, needed, spreads_over_gpus=False, kind=EchoedProcess)
+        self._tending.come_up(making.of([triton], environment), "Loading the model")
+        self._console.say(f"Triton is ready after {time.monotonic() - began_s:.1f} s.", style="bold green")
+        self._console.say(
+            f"  gRPC     {self._door.host}:{triton.grpc_port}  (`inflight router --triton HOST:PORT`)"
+        )
+        self._console.say(f"  metrics  {triton.metrics_url}")
+        self._tending.watch()
+        return 0
+
+    def _prepare(self, run: Run) -> tuple[TritonServer, frozenset[str]]:
+        door, taken = self._door, set[int]()
+        secret = triton_secret(door.secret_file, self._settings)
+        grpc_port = claim_port(door.host, door.grpc_port, "--grpc-port", taken)
+        metrics_port = claim_port(door.host, door.metrics_port, "--metrics-port", taken)
+        runtime = self._runtime(run.directory)
+        prepared = self._preparation.prepare(run)
+        if prepared.computes_on:
+            self._console.say(f"Computes on {prepared.computes_on}.")
+        # Before Triton is up: routers that start meanwhile wait for it as they would for one that died.
+        facts = write_facts(state_dir(self._settings), served(prepared.text, prepared.embeddings))
+        self._console.say(f"Routers learn from {facts} what is served.")
+        triton = TritonServer(
+            runtime,
+            prepared.repositories,
+            run.shared_memory_prefix(0),
+            grpc_port,
+            metrics_port,
+            prepared.entries,
+            secret=secret,
+            host=door.host,
+        )
+        return triton, prepared.needed
+
+    def _runtime(self, into: Path) -> TritonRuntime:
+        if self._door.home is None:
+            return build_runtime(self._project_root, into)
+        is_native = self._door.engine_dir is not None
+        return installed_runtime(self._door.home, self._project_root, into, is_native)

@@ -1,0 +1,96 @@
+"""Asks a router that runs, and its Tritons, for what is to be judged."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from launcher.commands.doctor.deployment import Answered, DeploymentFacts
+from launcher.commands.top.metrics_pages import (
+    NotSeen,
+    RouterLook,
+    http_client,
+    is_local,
+    local_tritons,
+    triton_metrics,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ANSWER_TIMEOUT_S = 30.0
+_TINY: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("/v1/completions", {"prompt": "1", "max_tokens": 1}),
+    ("/v1/embeddings", {"input": "1"}),
+)
+_OTHER_KIND = (400, 404)
+
+
+def ask_deployment(url: str, key: str | None) -> DeploymentFacts:
+    try:
+        with http_client(url, key) as http:
+            http.get("/health/live").raise_for_status()
+            ready = http.get("/health/ready")
+            answers = tuple(_ask_model(http, model) for model in _models(http))
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        return DeploymentFacts(url, is_live=False, why_not_live=str(error) or type(error).__name__)
+    facts = DeploymentFacts(
+        url,
+        is_live=True,
+        is_ready=ready.status_code == 200,
+        models=_json(ready).get("models", {}),
+        answers=answers,
+        tritons=_tritons() if is_local(url) else {},
+    )
+    return _with_metrics(facts, key)
+
+
+def _with_metrics(facts: DeploymentFacts, key: str | None) -> DeploymentFacts:
+    from dataclasses import replace
+
+    try:
+        with closing(RouterLook(facts.url, key)) as look:
+            return replace(facts, metrics=look.metrics())
+    except NotSeen as error:
+        return replace(facts, why_no_metrics=str(error))
+
+
+def _models(http: httpx.Client) -> list[str]:
+    """Those that this key may use; none where it may not even ask."""
+    return [model["id"] for model in _json(http.get("/v1/models")).get("data", [])]
+
+
+def _ask_model(http: httpx.Client, model: str) -> Answered:
+    """The least that can be asked; it counts for the tenant of the key like any other request."""
+    for path, body in _TINY:
+        began_s = time.monotonic()
+        try:
+            answer = http.post(path, json={"model": model, **body}, timeout=_ANSWER_TIMEOUT_S)
+        except httpx.HTTPError as error:
+            return Answered(model, 0, message=str(error) or type(error).__name__)
+        if answer.status_code not in _OTHER_KIND:
+            break
+    message = str(_json(answer).get("error", {}).get("message", ""))
+    return Answered(model, answer.status_code, time.monotonic() - began_s, message)
+
+
+def _tritons() -> dict[str, str]:
+    found = {}
+    for url in local_tritons():
+        try:
+            triton_metrics(url)
+            found[url] = ""
+        except NotSeen as error:
+            found[url] = str(error)
+    return found
+
+
+def _json(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        value = answer.json()
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

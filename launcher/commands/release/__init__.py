@@ -1,0 +1,44 @@
+"""`inflight release`: several releases of a model, and which of them answers.
+
+The commands work on the store itself: routers that run learn of a change within a second, and the one that is
+in control brings it about.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from launcher.commands.release import life_commands, registry_commands, traffic_commands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+release = typer.Typer(
+    no_args_is_help=True,
+    help="Releases of models: add, load, divide the traffic, roll out by canary, take back.",
+)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "add": registry_commands.add,
+    "list": registry_commands.list_all,
+    "show": registry_commands.show_one,
+    "verify": registry_commands.verify,
+    "remove": registry_commands.remove,
+    "load": life_commands.load,
+    "unload": life_commands.unload,
+    "status": life_commands.status,
+    "history": life_commands.history,
+    "split": traffic_commands.split,
+    "canary": traffic_commands.canary,
+    "promote": traffic_commands.promote,
+    "rollback": traffic_commands.rollback,
+    "pause": traffic_commands.pause,
+    "resume": traffic_commands.resume,
+}
+for _name, _command in _COMMANDS.items():
+    release.command(_name)(_command)
+
+
+def add_to(app: typer.Typer) -> None:
+    app.add_typer(release, name="release")

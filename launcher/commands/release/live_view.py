@@ -1,0 +1,131 @@
+"""Waits for a release to come up or go, and keeps a table of all of them up to date."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+from rich.status import Status as Spinner
+
+from launcher.commands.release.control import NOBODY_ACTS, somebody_is_in_control
+from launcher.commands.release.status import read_status
+from launcher.commands.release.tables import status_view
+from router.control.releases.lease import read_holder
+from router.control.releases.records import find_release
+from router.control.releases.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from launcher.commands.release.open_releases import Desk
+
+POLL_S = 0.3
+REDRAW_S = 1.0
+# Routers look twice a second whether anything has changed, and then read what is on disk of a release.
+READ_WITHIN_S = 1.0
+# Longer than anybody keeps the control without a sign of life.
+SILENCE_S = 20.0
+EXIT_DONE = 0
+EXIT_NOT_DONE = 1
+EXIT_INTERRUPTED = 130
+_OUT = frozenset({State.ADDED, State.UNLOADED, State.FAILED, State.GONE})
+
+
+class Waiting:
+    """For one release to be ready, or to be out. Who stops waiting leaves the wish in the store."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        release: tuple[str, int],
+        is_to_load: bool,
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._desk = desk
+        self._release = release
+        self._name = "{}@{}".format(*release)
+        self._is_to_load = is_to_load
+        self._console = console
+        self._clock = clock
+        self._sleep = sleep
+        self._beat: tuple[str, int] | None = None
+        self._beat_s = clock()
+
+    def run(self) -> int:
+        """The exit status."""
+        try:
+            with Spinner("", console=self._console) as spinner:
+                shown = ""
+                while True:
+                    state, outcome = self._look()
+                    if state != shown:
+                        self._show(state, spinner)
+                        shown = state
+                    if outcome is not None:
+                        return outcome
+                    self._sleep(POLL_S)
+        except KeyboardInterrupt:
+            what, undo = ("loaded", "unload") if self._is_to_load else ("unloaded", "load")
+            self._say(
+                f"Not waiting any longer: {self._name} is still to be {what} "
+                f"(`inflight release {undo} {self._name}` takes that back)."
+            )
+            return EXIT_INTERRUPTED
+
+    def _look(self) -> tuple[str, int | None]:
+        """The state in words, and the exit status once there is nothing to wait for."""
+        with self._desk.office.look() as connection:
+            release = find_release(connection, *self._release)
+            somebody_acts = somebody_is_in_control(connection) and self._lives(read_holder(connection))
+        state = release.state
+        if self._is_to_load and state is State.FAILED:
+            return f"failed: {release.reason}", EXIT_NOT_DONE
+        if (state is State.READY) if self._is_to_load else (state in _OUT):
+            return state.value, EXIT_DONE
+        if not somebody_acts:
+            return NOBODY_ACTS, EXIT_NOT_DONE
+        return state.value, None
+
+    def _lives(self, seen: tuple[str, int] | None) -> bool:
+        if seen != self._beat:
+            self._beat, self._beat_s = seen, self._clock()
+        return self._clock() - self._beat_s < SILENCE_S
+
+    def _show(self, state: str, spinner: Spinner) -> None:
+        spinner.update(f"{self._name}: {state}")
+        if state == NOBODY_ACTS:
+            self._say(state)
+        elif not self._console.is_terminal or state.startswith("failed"):
+            self._say(f"{self._name}: {state}")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)
+
+
+def wait_until_read(
+    desk: Desk, release: tuple[str, int], sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Until routers know that it is ready, and do not turn away a request that names it."""
+    with desk.office.look() as connection:
+        since_s = find_release(connection, *release).since_s
+    sleep(min(READ_WITHIN_S, max(0.0, since_s + READ_WITHIN_S - time.time())))
+
+
+def watch(
+    desk: Desk, model: str | None, console: Console, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Until Ctrl-C."""
+    try:
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                with desk.office.look() as connection:
+                    status = read_status(connection, model)
+                live.update(status_view(status, time.time()), refresh=True)
+                sleep(REDRAW_S)
+    except KeyboardInterrupt:
+        return

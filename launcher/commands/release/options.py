@@ -1,0 +1,155 @@
+"""What people write on the command line about traffic, read into values."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from router.control.releases.canary import Plan, Tolerance
+from router.control.releases.canary_checks import LEAST_TIME_S
+from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
+from router.core.manifest import read_version
+from router.routing.split import Shadow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+MOST_GOLDEN_PROMPTS = 200
+_UNITS_S = {"s": 1, "m": 60, "h": 3600}
+_CHECKS = ("contains", "equals", "matches")
+
+
+def share(text: str) -> float:
+    """0.05 or 5%."""
+    number = text.removesuffix("%")
+    try:
+        value = float(number) / (100 if number != text else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text!r} is not a share of the traffic; for instance 0.05 or 5%")
+    return value
+
+
+def arm(text: str) -> tuple[int, float]:
+    """2=10%: a version and its share."""
+    version, equals, weight = text.partition("=")
+    try:
+        number = read_version(version if equals else "")
+    except ValueError:
+        raise ValueError(f"{text!r} is not a version and its share; for instance 2=0.1 or 2=10%") from None
+    return number, share(weight)
+
+
+def shadow(text: str | None) -> Shadow | None:
+    return None if text is None else Shadow(*arm(text))
+
+
+def seconds(text: str) -> float:
+    if not (parts := re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smh])", text)):
+        raise ValueError(f"{text!r} is not a duration; for instance 30s, 5m or 1h")
+    return float(parts[1]) * _UNITS_S[parts[2]]
+
+
+def plan(
+    steps: str | None, min_requests: int | None, min_duration: str | None, tolerances: Sequence[str]
+) -> Plan:
+    """What is not said is as in Plan."""
+    chosen = Plan(tolerance=tolerance(tolerances))
+    if steps is not None:
+        chosen = replace(chosen, weights=tuple(share(each.strip()) for each in steps.split(",")))
+    if min_requests is not None:
+        chosen = replace(chosen, min_requests=min_requests)
+    if min_duration is not None:
+        chosen = replace(chosen, min_duration_s=seconds(min_duration))
+    return chosen
+
+
+def remark_on(plan: Plan) -> str | None:
+    """What one may not expect of a plan."""
+    if plan.min_duration_s >= LEAST_TIME_S:
+        return None
+    return (
+        f"Note: latencies are compared only in steps that last {LEAST_TIME_S} s or more; with --min-duration "
+        f"{plan.min_duration_s:g}s a canary that is slower may pass."
+    )
+
+
+def tolerance(texts: Sequence[str]) -> Tolerance:
+    chosen = Tolerance()
+    allowed = ", ".join(f"{key.name}={getattr(chosen, key.name)}" for key in fields(Tolerance))
+    for text in texts:
+        name, _, value = text.partition("=")
+        refusal = ValueError(f"--tolerance {text!r}; allowed, with what holds unless said: {allowed}")
+        if name not in {key.name for key in fields(Tolerance)}:
+            raise refusal
+        try:
+            number: Any = _amount(name, value)
+        except ValueError:
+            raise refusal from None
+        chosen = replace(chosen, **{name: number})
+    return chosen
+
+
+def _amount(name: str, text: str) -> float:
+    if name == "golden_failures":
+        count = int(text)
+        if not 0 <= count <= MOST_GOLDEN_PROMPTS:
+            raise ValueError(text)
+        return count
+    if name.endswith("_rate"):
+        return share(text)
+    ratio = float(text)
+    if not 1 <= ratio <= 1000:
+        raise ValueError(text)
+    return ratio
+
+
+def golden_prompts(path: Path | None) -> list[GoldenPrompt]:
+    """One JSON object a line: a prompt, and what its answer contains, equals or matches."""
+    if path is None:
+        return []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ValueError(f"--golden {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"--golden {path}: this is not UTF-8") from None
+    found = [golden_prompt(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+    if not 1 <= len(found) <= MOST_GOLDEN_PROMPTS:
+        raise ValueError(f"{path} has {len(found)} golden prompts; allowed: 1 to {MOST_GOLDEN_PROMPTS}")
+    return found
+
+
+def golden_prompt(line: str, where: str) -> GoldenPrompt:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{where} is not JSON: {error}") from None
+    if not isinstance(value, dict) or not isinstance(value.get("prompt"), str) or not value["prompt"]:
+        raise ValueError(f'{where} has no prompt: {{"prompt": "...", "contains": "..."}}')
+    allowed = {key.name for key in fields(GoldenPrompt)}
+    if strangers := sorted(value.keys() - allowed):
+        raise ValueError(f"{where} has {strangers[0]!r}; allowed: {', '.join(sorted(allowed))}")
+    given = [name for name in _CHECKS if value.get(name)]
+    if not given or any(not isinstance(value[name], str) for name in given):
+        raise ValueError(f"{where} does not say what the answer is: a text as {', '.join(_CHECKS)}")
+    most = value.get("max_tokens", 64)
+    if type(most) is not int or not 1 <= most <= MOST_GOLDEN_TOKENS:
+        raise ValueError(f"{where}: max_tokens is {most!r}; allowed: 1 to {MOST_GOLDEN_TOKENS}")
+    try:
+        re.compile(value.get("matches", ""))
+    except re.error as error:
+        raise ValueError(f"{where}: matches is not a regular expression: {error}") from None
+    return GoldenPrompt(**value)
+
+
+def parameter(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (equals and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)):
+        raise ValueError(f"--set {text!r}: expected PARAMETER=VALUE, for instance inflight_precision=int4")
+    return name, value

@@ -1,0 +1,213 @@
+"""`inflight release add`, `list`, `show`, `verify` and `remove`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from launcher.commands.administration.open_store import AsJson, Config, DataDir, moment, show_json
+from launcher.commands.release.open_releases import (
+    EXIT_FAILED,
+    ModelName,
+    ReleaseName,
+    desk,
+    model_named,
+    release_named,
+)
+
+if TYPE_CHECKING:
+    from router.control.releases.records import Release
+
+_HASH_SHOWN = 12
+
+
+def add(
+    model: ModelName,
+    path: Annotated[
+        str,
+        typer.Argument(
+            show_default=False,
+            help="A known model, a Hugging Face checkpoint directory, a .gguf file, a directory of a "
+            "sentence-transformers model (BERT), or one of any Triton model, with its config.pbtxt.",
+        ),
+    ],
+    version: Annotated[
+        int | None, typer.Option(min=1, help="The release's number. [default: one more than the highest]")
+    ] = None,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PARAMETER=VALUE",
+            help="A parameter of the engine, such as inflight_precision=int4; wins over `[engine]` of "
+            "inflight.toml. Of a Triton model of yours: any parameter. May be repeated.",
+        ),
+    ] = None,
+    from_version: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of a Triton model: its version directory to take. [default: the newest]"),
+    ] = None,
+    notes: Annotated[str, typer.Option(help="What to remember of it.")] = "",
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Make a release of MODEL from what is at PATH. Nothing is loaded by it, and no request goes there yet.
+
+    Weights and tokenizer are hashed and stay where they are: change them, and the release is refused from
+    then on. Weights are packed and kernels compiled now, as `inflight up` does, so that a load is quick.
+    """
+    from launcher.commands.release.options import parameter
+    from launcher.console import StackConsole
+    from launcher.packaging.releases.addition import add_release, twin_of
+    from launcher.packaging.releases.maker import Order
+    from launcher.stack.stop_signals import StopSignals
+
+    signals = StopSignals()
+    with desk(data_dir, config) as ours:
+        given = dict(parameter(each) for each in parameters or [])
+        order = Order(model_named(model), path, version, given, from_version, notes)
+        try:
+            made = add_release(order, ours, StackConsole(), signals)
+        except KeyboardInterrupt:
+            print("Stopped: nothing was added.")
+            raise typer.Exit(128 + signals.received[0]) from None
+        twin = twin_of(ours, made)
+        with ours.office.look() as connection:
+            from router.control.releases.records import find_split
+
+            is_served = find_split(connection, made.manifest.model) is not None
+    _tell(made, twin, is_served)
+
+
+def _tell(made: Release, twin: str | None, is_served: bool) -> None:
+    print(f"\n{made.manifest.name} is added.")
+    for name, value in _facts(made, short=True):
+        print(f"  {name:11} {value}")
+    if twin is not None:
+        print(f"It is the same as {twin} in all but its number.")
+    following = "canary" if is_served else "promote"
+    why = "try it on a little of the traffic" if is_served else "serve it"
+    print(f"Next, to {why}:\n  inflight release {following} {made.manifest.name}")
+
+
+def _facts(release: Release, short: bool) -> list[tuple[str, str]]:
+    """What is not known is left out."""
+    from launcher.commands.release.tables import size
+
+    manifest = release.manifest
+    cut = _HASH_SHOWN if short else None
+    needs = f"{size(manifest.needs.weights_bytes)} of weights"
+    if manifest.needs.cache_bytes:
+        needs += f", up to {size(manifest.needs.cache_bytes)} of cache"
+    files = f"{size(sum(each.bytes for each in manifest.files))} in {len(manifest.files)} files"
+    facts = [
+        ("kind", manifest.kind.value + (", built in" if manifest.is_built_in else "")),
+        ("weights", manifest.weights_sha256[:cut]),
+        ("tokenizer", manifest.tokenizer_sha256[:cut]),
+        ("parameters", ", ".join(f"{key}={value}" for key, value in sorted(manifest.parameters.items()))),
+        ("size", files if manifest.files else ""),
+        ("needs", needs if manifest.needs.total_bytes else ""),
+        ("Triton", ", ".join(manifest.members)),
+        ("notes", release.notes),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def list_all(
+    model: Annotated[str | None, typer.Argument(help="[default: all]", show_default=False)] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """All releases, of all models or of one."""
+    with desk(data_dir, config) as ours:
+        from router.control.releases.records import list_releases
+
+        with ours.office.look() as connection:
+            found = list_releases(connection, None if model is None else model_named(model))
+    if as_json:
+        show_json([_as_json(each) for each in found])
+        return
+    if not found:
+        print(f"There are no releases{'' if model is None else f' of {model}'} yet (`inflight release add`).")
+        return
+    from rich.console import Console
+
+    from launcher.commands.release.tables import release_list
+
+    Console(highlight=False, width=None if sys.stdout.isatty() else 240).print(
+        release_list(found, time.time())
+    )
+
+
+def _as_json(release: Release) -> dict[str, Any]:
+    return {**asdict(release), "release": release.manifest.name}
+
+
+def show_one(
+    release: ReleaseName, as_json: AsJson = False, data_dir: DataDir = None, config: Config = None
+) -> None:
+    """All that is known of one release."""
+    with desk(data_dir, config) as ours:
+        from router.control.releases.records import find_release
+
+        with ours.office.look() as connection:
+            found = find_release(connection, *release_named(release))
+    if as_json:
+        show_json(_as_json(found))
+        return
+    why = f": {found.reason}" if found.reason else ""
+    profile = ", ".join(f"{name} {value:.4g}" for name, value in sorted((found.profile or {}).items()))
+    print(found.manifest.name)
+    facts = [
+        *_facts(found, short=False),
+        ("checkpoint", found.manifest.checkpoint_dir),
+        ("digest", found.digest),
+        ("added", f"{moment(found.added_s)} UTC"),
+        ("state", f"{found.state.value} since {moment(found.since_s)} UTC{why}"),
+        ("measured", profile),
+    ]
+    for name, value in facts:
+        if value:
+            print(f"  {name:11} {value}")
+
+
+def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None) -> None:
+    """Compare every file of a release with what it was when it was added. Exit status 1: one has changed."""
+    with desk(data_dir, config) as ours:
+        from router.control.releases.records import find_release
+        from router.control.releases.verification import clean_and_verify
+
+        with ours.office.look() as connection:
+            found = find_release(connection, *release_named(release))
+        tampering = clean_and_verify(found.manifest, found.digest, ours.places.root)
+    if tampering is not None:
+        print(f"{found.manifest.name} is not what was added: {tampering}")
+        raise typer.Exit(EXIT_FAILED)
+    if found.manifest.is_built_in:
+        print(f"{found.manifest.name} comes with the stack, which writes it anew at each start.")
+        return
+    files = found.manifest.files
+    total_bytes = sum(each.bytes for each in files)
+    print(f"{found.manifest.name} is what was added: {len(files)} files, {total_bytes:,} bytes.")
+
+
+def remove(release: ReleaseName, data_dir: DataDir = None, config: Config = None) -> None:
+    """Forget a release that is not loaded, and delete its Triton models. Its checkpoint is left alone."""
+    with desk(data_dir, config) as ours:
+        from launcher.console import StackConsole
+        from launcher.packaging.models.checkpoint import exclusive
+        from launcher.packaging.releases.files import take_out
+
+        model, version = release_named(release)
+        ours.places.make()
+        with exclusive(ours.places.lock, StackConsole()):  # nobody adds one meanwhile
+            found = ours.office.forget(model, version)
+            take_out(ours.places, found.manifest)
+    print(f"{found.manifest.name} is removed.")
+    if found.manifest.checkpoint_dir:
+        print(f"Its checkpoint stays: {found.manifest.checkpoint_dir}")

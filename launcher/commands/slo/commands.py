@@ -1,0 +1,179 @@
+"""`inflight slo set`, `show` and `clear`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from launcher.commands.administration.open_store import AsJson, Config, DataDir, show_json
+from launcher.commands.open_store import opened_store
+from launcher.commands.release.open_releases import ModelName, model_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from router.control.objectives.commands import ModelStandings, ObjectiveOffice
+    from router.core.objective import Objective
+    from router.store.database import Store
+
+OneOrAll = Annotated[str | None, typer.Argument(metavar="MODEL", help="[default: all]", show_default=False)]
+_REDRAW_S = 1.0
+
+
+def set_objective(
+    model: ModelName,
+    tier: Annotated[
+        str,
+        typer.Option(help="interactive, standard, batch or all; requests that name none are standard."),
+    ] = "standard",
+    first_token: Annotated[
+        str | None, typer.Option(help="From a request's arrival to its first token: 500ms, 1.5s, 2m.")
+    ] = None,
+    inter_token: Annotated[str | None, typer.Option(help="From token to token: 50ms.")] = None,
+    end_to_end: Annotated[
+        str | None, typer.Option(help="The whole answer of a model without tokens, as embeddings: 100ms.")
+    ] = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Say what 95 of 100 requests to a model are to keep. What is left out stays; `none` takes one back.
+
+    Everything follows from it: how long requests wait for others to share a batch with, how much of a prompt
+    is computed in one step, and which requests are refused because their answer would come too late.
+
+    `inflight slo set smollm2-135m-instruct --first-token 2s --inter-token 100ms`
+
+    `inflight slo set all-minilm-l6-v2 --end-to-end 200ms --tier all`
+
+    Exit status: 0 set, 2 something that was given cannot be used.
+    """
+    with opened_store(data_dir, config) as store:
+        from launcher.commands.slo.options import duration_s, tiers
+        from router.core.objective import Metric
+
+        given = {
+            Metric.FIRST_TOKEN: first_token,
+            Metric.INTER_TOKEN: inter_token,
+            Metric.END_TO_END: end_to_end,
+        }
+        wanted = {
+            metric: duration_s(metric.option, text) for metric, text in given.items() if text is not None
+        }
+        if not wanted:
+            options = ", ".join(metric.option for metric in Metric)
+            raise ValueError(f"nothing to set: give one or more of {options}")
+        changed = _office(store).set(model_named(model), tiers(tier), wanted, keeps_others=True)
+        for each in changed:
+            print(_sentence(each))
+        print(f"Routers go by it within a second. How it is kept:\n  inflight slo show {model}")
+
+
+def show_objectives(
+    model: OneOrAll = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep it up to date until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Each objective beside what all routers measured in the last 5 minutes, and whether it was kept.
+
+    Measured is what was answered: requests that were refused, failed or cancelled have no time to tell.
+    """
+    with opened_store(data_dir, config) as store:
+        from rich.console import Console
+
+        from launcher.commands.release.control import somebody_is_in_control
+        from launcher.commands.slo.tables import view
+
+        chosen = None if model is None else model_named(model)
+
+        def look() -> tuple[list[ModelStandings], bool]:
+            found = _office(store).show(chosen)
+            with store.read() as connection:
+                return found, somebody_is_in_control(connection)
+
+        found, is_served = look()
+        if as_json:
+            show_json([_plain(each) for each in found])
+            return
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else 240)
+        if watch:
+            keep_showing(console, lambda: view(*look()))
+        else:
+            console.print(view(found, is_served))
+
+
+def keep_showing(
+    console: Console, draw: Callable[[], Any], sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Until Ctrl-C."""
+    from rich.live import Live
+
+    try:
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                live.update(draw(), refresh=True)
+                sleep(_REDRAW_S)
+    except KeyboardInterrupt:
+        return
+
+
+def clear_objective(
+    model: ModelName,
+    tier: Annotated[str, typer.Option(help="interactive, standard, batch or all.")] = "all",
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Ask nothing of a model any more: nothing is tuned for it, and requests wait up to a minute."""
+    with opened_store(data_dir, config) as store:
+        from launcher.commands.slo.options import tiers
+
+        gone = _office(store).clear(model_named(model), tiers(tier))
+        print(f"{model} has no objective any more for {', '.join(each.tier.label for each in gone)}.")
+
+
+def _office(store: Store) -> ObjectiveOffice:
+    from router.control.objectives.commands import ObjectiveOffice
+    from router.tenants.rbac import SYSTEM
+
+    return ObjectiveOffice(store, SYSTEM)
+
+
+def _sentence(objective: Objective) -> str:
+    from launcher.commands.slo.options import told
+
+    parts = [
+        f"{words} within {told(limit_s, 6)}"
+        for words, limit_s in (
+            ("the first token", objective.first_token_s),
+            ("each further token", objective.inter_token_s),
+            ("the answer", objective.end_to_end_s),
+        )
+        if limit_s is not None
+    ]
+    who = f"{objective.model}, {objective.tier.label}"
+    return f"{who}: 95 of 100 get {' and '.join(parts)}." if parts else f"{who}: nothing is asked any more."
+
+
+def _plain(found: ModelStandings) -> dict[str, Any]:
+    standings = [
+        {
+            "tier": each.tier.label,
+            "metric": each.metric.value,
+            "objective_s": each.objective_s,
+            "p50_s": each.p50_s,
+            "p95_s": each.p95_s,
+            "samples": each.samples,
+            "attained": each.attained,
+            "refused": each.refused,
+            "verdict": each.verdict.value,
+        }
+        for each in found.standings
+    ]
+    kind = None if found.kind is None else found.kind.value
+    return {"model": found.model, "kind": kind, "standings": standings}

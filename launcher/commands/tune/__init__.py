@@ -1,0 +1,20 @@
+"""`inflight tune`: what was decided about queue delays, and why; and models that are to be left alone."""
+
+from __future__ import annotations
+
+import typer
+
+from launcher.commands.tune import commands
+
+tune = typer.Typer(
+    no_args_is_help=True,
+    help="What follows from the objectives (`inflight slo`), and why: queue delays and steps of engines.",
+)
+tune.command("explain")(commands.explain)
+tune.command("history")(commands.history)
+tune.command("pause")(commands.pause)
+tune.command("resume")(commands.resume)
+
+
+def add_to(app: typer.Typer) -> None:
+    app.add_typer(tune, name="tune")

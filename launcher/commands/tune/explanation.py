@@ -1,0 +1,90 @@
+"""How the tuning of a model looks on a terminal: sentences, and a small table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from launcher.commands.administration.open_store import moment, show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from router.control.tuning.commands import Explanation
+    from router.control.tuning.decisions import TuningDecision
+
+_COLUMNS = ("Triton model", "delay", "requests/s", "rows/batch", "p95", "objective")
+
+
+def print_explanation(found: Explanation) -> None:
+    for line in _standing(found):
+        print(line)
+    if found.standing and (found.has_objective or found.paused_s is not None):
+        show("", _COLUMNS, (_row(each) for each in found.standing))
+        for each in found.standing:
+            print(f"{_named(each)}, {moment(each.at_s)} UTC: {each.sentence}.{_cost(each.detail)}")
+    for each in found.engines:
+        for server, engine in each.detail["engines"].items():
+            where = f"Engine of {each.release} on {server}, {moment(each.at_s)} UTC"
+            print(f"{where}: {engine['sentence']}.")
+    if found.changes:
+        print("Last changes:")
+        for each in found.changes:
+            print(f"  {change(each)}")
+    print()
+
+
+def change(decided: TuningDecision) -> str:
+    """One line; long, for it says why."""
+    return f"{moment(decided.at_s)} UTC, {_named(decided)}, {decided.action}: {decided.sentence}."
+
+
+def _standing(found: Explanation) -> Iterator[str]:
+    yield f"{found.model}:"
+    if found.paused_s is not None:
+        yield (
+            f"Tuning is paused since {moment(found.paused_s)} UTC: what is in force stays "
+            f"(`inflight tune resume {found.model}`)."
+        )
+    if not found.has_objective:
+        yield (
+            "There is no objective for the first token or from end to end, so no queue delay is tuned "
+            f"(`inflight slo set {found.model} --help`)."
+        )
+    elif not found.standing:
+        yield (
+            "No queue delay was decided yet: none of its Triton models gathers batches, or the first window "
+            "is not over."
+        )
+
+
+def _named(decided: TuningDecision) -> str:
+    return f"{decided.triton_model} of {decided.release}"
+
+
+def _row(decided: TuningDecision) -> Iterator[str]:
+    detail = decided.detail
+    yield decided.triton_model
+    servers = set(detail.get("servers", {}).values())
+    delays = servers if len(servers) > 1 else {detail.get("delay_ms", 0.0)}
+    yield " / ".join(f"{each:g} ms" for each in sorted(delays))
+    yield _number(detail.get("requests_per_s"))
+    yield _number(detail.get("mean_batch"))
+    yield _number(detail.get("p95_ms"), " ms")
+    yield _number(detail.get("objective_ms"), " ms")
+
+
+def _cost(detail: dict[str, Any]) -> str:
+    cost = detail.get("cost")
+    if cost is None:
+        return ""
+    takes = f" A batch of n rows takes {cost['base_ms']:.3g} + {cost['row_ms']:.3g} n ms"
+    if cost["is_frozen"]:
+        return f"{takes}: the last good cost, for predictions are {cost['error']:.0%} off now."
+    return f"{takes}: learned from {cost['batches']:,} batches, {cost['error']:.0%} off on average."
+
+
+def _number(value: float | None, unit: str = "") -> str:
+    """No more digits than anybody reads."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}{unit}" if value >= 1000 else f"{value:.3g}{unit}"

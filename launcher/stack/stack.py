@@ -1,0 +1,136 @@
+"""A whole stack on one machine: what `inflight up` prepares, starts, watches over and stops."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from launcher.stack.preparation import Preparation, Prepared
+from launcher.stack.processes import STACK_ID_VARIABLE, ChildProcess
+from launcher.stack.router_process import RouterProcess, check_router_settings, longest_stop_s
+from launcher.stack.runs import Run, open_run
+from launcher.stack.secret_files import with_secrets
+from launcher.stack.services import Tending
+from launcher.stack.stack_ports import claim_ports
+from launcher.stack.supervisor import Service
+from launcher.stack.triton_runtime import build_runtime
+from launcher.stack.triton_server import TritonServer
+from launcher.stack.triton_services import TritonServices
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.console import StackConsole
+    from launcher.settings import Settings
+    from launcher.stack.stop_signals import StopSignals
+
+ROUTER_START_TIMEOUT_S = 60.0
+
+
+class Stack:
+    """Built from values, run once; the commands put stand-ins in the places of router and preparation."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        project_root: Path,
+        console: StackConsole,
+        signals: StopSignals,
+        router_command: list[str] | None = None,
+        prepare_command: list[str] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._router_settings = with_secrets(settings.router)
+        self._project_root = project_root
+        self._console = console
+        self._signals = signals
+        self._router_command = router_command
+        self._preparation = Preparation(settings, project_root, console, prepare_command)
+        self._tending = Tending(console, signals)
+        self._tritons: list[Service] = []
+
+    def run(self) -> int:
+        """Serve until told to stop; the exit status is 0 after serving, 128 + signal when stopped before."""
+        began_s = time.monotonic()
+        run = open_run(self._settings.stack.data_dir)
+        return self._tending.run(run, lambda opened: self._run(opened, began_s), self._stop)
+
+    def _run(self, run: Run, began_s: float) -> int:
+        with self._signals.interrupting():
+            prepared, tritons, router = self._prepare(run)
+        self._tritons, router_service = self._services(run, prepared, tritons, router)
+        for services in self._rounds(prepared):
+            self._tending.come_up(services, "Loading the model")
+        self._tending.come_up([router_service], "Starting the router")
+        took_s = time.monotonic() - began_s
+        self._console.announce(
+            router.url,
+            prepared.text.checkpoint.name,
+            tritons,
+            run.directory,
+            took_s,
+            prepared.computes_on,
+            prepared.embeddings.checkpoint.name if prepared.embeddings else None,
+            router.grpc_url,
+            router.needs_key(),
+        )
+        self._tending.watch()
+        return 0
+
+    def _prepare(self, run: Run) -> tuple[Prepared, list[TritonServer], RouterProcess]:
+        """Everything that can be refused or takes long, before the first process is started."""
+        stack = self._settings.stack
+        router_settings_path = run.directory / "router.toml"
+        check_router_settings(stack.host, stack.data_dir, self._router_settings, router_settings_path)
+        ports = claim_ports(self._settings)
+        runtime = build_runtime(self._project_root, run.directory)
+        prepared = self._preparation.prepare(run)
+        tritons = [
+            TritonServer(runtime, prepared.repositories, prefix, *pair, prepared.entries, number)
+            for number, pair in enumerate(ports.tritons)
+            for prefix in [run.shared_memory_prefix(number)]
+        ]
+        router = RouterProcess(
+            stack.host,
+            ports.router,
+            router_settings_path,
+            stack.data_dir,
+            bool(self._settings.router.get("tls_cert")),
+            ports.health,
+            ports.router_grpc,
+        )
+        router.write_settings(
+            tritons, prepared.text, stack.drain_timeout_s, self._router_settings, prepared.embeddings
+        )
+        return prepared, tritons, router
+
+    def _services(
+        self, run: Run, prepared: Prepared, tritons: list[TritonServer], router: RouterProcess
+    ) -> tuple[list[Service], Service]:
+        environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
+        router_child = ChildProcess(
+            self._router_command or router.command(), environment, run.directory / "router.log"
+        )
+        spreads = prepared.is_on_gpu and not self._settings.engine.get("gpu_device_ids")
+        making = TritonServices(run, self._console, prepared.needed, spreads)
+        services = making.of(tritons, environment, router_child)
+        stop_s = longest_stop_s(self._settings.stack.drain_timeout_s, self._settings.router)
+        router_service = Service(
+            "the router",
+            router_child,
+            is_ready=router.is_ready,
+            start_timeout_s=ROUTER_START_TIMEOUT_S,
+            longest_stop_s=lambda: stop_s,
+        )
+        return services, router_service
+
+    def _rounds(self, prepared: Prepared) -> list[list[Service]]:
+        """Which servers start together; on a GPU that they may share, each measures what the others left."""
+        return [[service] for service in self._tritons] if prepared.is_on_gpu else [self._tritons]
+
+    def _stop(self) -> None:
+        """The router first, which finishes what is in flight; then Triton."""
+        routers = [service for service in self._tending.services if service not in self._tritons]
+        for services in (routers, self._tritons):
+            self._tending.stop(services)

@@ -1,0 +1,46 @@
+"""The ports of a stack, all of them claimed before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from launcher.stack.ports import claim_next_port, claim_port
+from launcher.stack.triton_server import ADDRESS
+
+if TYPE_CHECKING:
+    from launcher.settings import Settings
+
+
+@dataclass(frozen=True)
+class StackPorts:
+    """`tritons` has gRPC and metrics of each server; `router_grpc` is -1 where there is none."""
+
+    router: int
+    router_grpc: int
+    health: int
+    tritons: tuple[tuple[int, int], ...]
+
+
+def claim_ports(settings: Settings) -> StackPorts:
+    stack = settings.stack
+    taken: set[int] = set()
+    port = claim_port(stack.host, stack.port, "--port", taken)
+    grpc = stack.grpc_port
+    if grpc >= 0:
+        grpc = claim_port(stack.host, grpc, "--grpc-port", taken)
+    first = (
+        claim_port(ADDRESS, stack.triton_grpc_port, "--triton-grpc-port", taken),
+        claim_port(ADDRESS, stack.triton_metrics_port, "--triton-metrics-port", taken),
+    )
+    health = settings.router.get("health_port", 0)
+    if settings.router.get("tls_cert"):
+        health = claim_port(ADDRESS, health, "[router] health_port", taken)
+    others = [
+        (
+            claim_next_port(ADDRESS, stack.triton_grpc_port, "--triton-grpc-port", taken),
+            claim_next_port(ADDRESS, stack.triton_metrics_port, "--triton-metrics-port", taken),
+        )
+        for _ in range(1, stack.triton_servers)
+    ]
+    return StackPorts(port, grpc, health, (first, *others))

@@ -1,0 +1,85 @@
+"""The Triton servers of a stack as supervised services: each is watched, and cleaned up after, by itself."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from launcher.stack.gpus import share_of_gpus
+from launcher.stack.processes import ChildProcess, descendants, end_all
+from launcher.stack.router_process import PIPELINE
+from launcher.stack.stubs import StubWatch, has_fallen
+from launcher.stack.supervisor import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence, Set
+
+    from launcher.console import StackConsole
+    from launcher.stack.runs import Run
+    from launcher.stack.triton_server import TritonServer
+
+LOAD_TIMEOUT_S = 600.0
+UNLOAD_TIMEOUT_S = 20.0
+# A Triton that had a dead model, and was asked something of it, waits for it in vain when it is stopped.
+UNLOAD_AFTER_DEATH_S = 8.0
+
+
+class TritonServices:
+    """`needed` are the models of the stack without which its servers are broken."""
+
+    def __init__(
+        self,
+        run: Run,
+        console: StackConsole,
+        needed: Set[str],
+        spreads_over_gpus: bool,
+        kind: type[ChildProcess] = ChildProcess,
+    ) -> None:
+        self._run = run
+        self._console = console
+        self._needed = needed
+        self._spreads_over_gpus = spreads_over_gpus
+        self._kind = kind
+
+    def of(
+        self, tritons: Sequence[TritonServer], environment: Mapping[str, str], *routers: ChildProcess
+    ) -> list[Service]:
+        """Beside `routers`, which are spared when one of the servers is cleaned up after."""
+        children = [self._child(triton, environment) for triton in tritons]
+        services = [
+            self._service(triton, child, [*routers, *(other for other in children if other is not child)])
+            for triton, child in zip(tritons, children, strict=True)
+        ]
+        for service in services:
+            service.peers = [peer for peer in services if peer is not service]
+        return services
+
+    def _child(self, triton: TritonServer, environment: Mapping[str, str]) -> ChildProcess:
+        gpu = share_of_gpus(triton.number, environment) if self._spreads_over_gpus else {}
+        log_path = self._run.directory / f"{triton.name.lower()}.log"
+        return self._kind(triton.command(), triton.runtime.environment({**environment, **gpu}), log_path)
+
+    def _service(self, triton: TritonServer, child: ChildProcess, others: list[ChildProcess]) -> Service:
+        of = f" of {triton.name}" if len(others) > 1 else ""
+        watch = StubWatch(self._console, self._needed, triton.is_loaded, of)
+
+        def is_ready() -> bool:
+            has_loaded = triton.is_ready(PIPELINE)
+            if has_loaded:
+                watch.begin(child.pid, time.monotonic())
+            return has_loaded
+
+        def clean_up_after() -> None:
+            # What it leaves behind has been adopted by the launcher; what is below the others is theirs.
+            end_all(descendants(spare=others))
+            self._run.remove_shared_memory(triton.number)
+
+        return Service(
+            triton.name,
+            child,
+            is_ready=is_ready,
+            start_timeout_s=LOAD_TIMEOUT_S,
+            longest_stop_s=lambda: UNLOAD_AFTER_DEATH_S if has_fallen(child.pid) else UNLOAD_TIMEOUT_S,
+            find_fault=lambda now_s: watch.find_fault(child.pid, now_s),
+            clean_up_after=clean_up_after,
+        )

@@ -1,0 +1,214 @@
+"""The engine process: take commands, step, report; one thread, until the owner's end of the socket closes."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Protocol
+
+from python_backend.engine.process.messages import (
+    Broken,
+    Cancel,
+    Command,
+    Configure,
+    Gauges,
+    Loading,
+    LoadingProgress,
+    Progress,
+    Ready,
+    SequenceEvent,
+    Start,
+    Submit,
+    ignore_progress,
+    receive_command,
+    send,
+)
+from python_backend.engine.request import GenerationRequest
+from python_backend.engine.runtimes.choice import choose_runtime
+from python_backend.engine.steps.faults import EngineBroken
+from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.parameters import EngineParameters
+from python_backend.wire.tiers import Tier
+
+_log = logging.getLogger("inflight.engine")
+
+# How long the loop listens for commands at a time while all requests wait for their guides.
+_PREPARING_POLL_S = 0.002
+# A request may be refused for wanting a senseless number of sequences; so many at most are told.
+_MOST_REFUSALS = 1024
+
+
+class Runtime(Protocol):
+    """What can stand behind the contract: this project's engine, or another."""
+
+    def describe(self) -> Ready: ...
+
+    @property
+    def has_work(self) -> bool: ...
+
+    @property
+    def can_step(self) -> bool:
+        """False while the work there is waits for something that is being prepared elsewhere."""
+
+    def add(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
+        """Takes a request; raises InflightError when it can never run."""
+
+    def cancel(self, key: int) -> None:
+        """Ends a request at the next step; an unknown key is not an error."""
+
+    def configure(
+        self,
+        max_step_tokens: int | None,
+        max_batch_size: int | None,
+        inter_token_ms: Mapping[Tier, float | None] | None,
+    ) -> None:
+        """Sets new limits and objectives, or those that are given; raises InflightError for nonsense."""
+
+    def step(self) -> list[SequenceEvent]:
+        """Raises EngineBroken when there can be no further one."""
+
+    def abort(self, reason: str) -> list[SequenceEvent]:
+        """Ends every sequence with an error, after a step that broke."""
+
+    def gauges(self) -> Gauges: ...
+
+
+def load_runtime(parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> Runtime:
+    name = choose_runtime(parameters).name
+    if name == "synthetic":
+        from python_backend.engine.runtimes.synthetic import SyntheticRuntime
+
+        return SyntheticRuntime(parameters)
+    if name == "paced":
+        from python_backend.engine.runtimes.paced import load_paced
+
+        return load_paced(parameters)
+    if name == "llm":
+        from python_backend.engine.runtimes.trtllm.load import load_llm
+
+        return load_llm(parameters, progress)
+    from python_backend.engine.runtimes.own import load_engine
+
+    return load_engine(parameters, progress)
+
+
+class StepLoop:
+    def __init__(self, connection: Connection, runtime: Runtime, gauge_period_s: float) -> None:
+        self._connection = connection
+        self._runtime = runtime
+        self._gauge_period_s = gauge_period_s
+        self._next_gauges_s = 0.0
+        self._refused: list[SequenceEvent] = []
+        self._is_broken = False
+
+    def run(self) -> None:
+        """Returns when the runtime broke for good, after everybody was told."""
+        self._report([])  # what it holds is known before anybody asks it for something
+        while not self._is_broken:
+            self._take_commands()
+            events = self._refused + self._step()
+            self._refused = []
+            self._report(events)
+
+    def _take_commands(self) -> None:
+        wait_s = self._patience_s()
+        while self._connection.poll(wait_s):
+            self._take(receive_command(self._connection))
+            wait_s = 0
+
+    def _patience_s(self) -> float | None:
+        """How long to listen for commands before the next step; None: until one comes."""
+        if not self._runtime.has_work:
+            return None
+        return 0 if self._runtime.can_step else _PREPARING_POLL_S
+
+    def _take(self, command: Command) -> None:
+        if isinstance(command, Submit):
+            try:
+                self._runtime.add(command.key, command.request, command.arrival_ns)
+            except InflightError as error:
+                self._refuse(command, error)
+            except Exception as error:
+                _log.exception("a request could not be taken")
+                failure = InflightError(ErrorKind.ENGINE_FAILED, f"the engine could not take it: {error}")
+                self._refuse(command, failure)
+        elif isinstance(command, Cancel):
+            self._runtime.cancel(command.key)
+        elif isinstance(command, Configure):
+            try:
+                self._runtime.configure(
+                    command.max_step_tokens, command.max_batch_size, command.inter_token_ms
+                )
+            except InflightError as error:
+                _log.warning("the limits stay as they are: %s", error)
+
+    def _refuse(self, command: Submit, error: InflightError) -> None:
+        """Each of the sequences that were asked for ends, for that is how many the owner waits for."""
+        for index in range(max(1, min(command.request.num_return_sequences, _MOST_REFUSALS))):
+            self._refused.append(SequenceEvent(command.key, [], error=error.to_text(), sequence_index=index))
+
+    def _step(self) -> list[SequenceEvent]:
+        if not self._runtime.has_work:
+            return []
+        try:
+            return self._runtime.step()
+        except Exception as error:
+            _log.exception("a step failed")
+            self._is_broken = isinstance(error, EngineBroken)
+            failure = InflightError(ErrorKind.ENGINE_FAILED, f"a step of the engine failed: {error}")
+            return self._runtime.abort(failure.to_text())
+
+    def _report(self, events: list[SequenceEvent]) -> None:
+        now_s = time.monotonic()
+        is_idle = not self._runtime.has_work
+        gauges = None
+        if is_idle or now_s >= self._next_gauges_s:
+            gauges = self._runtime.gauges()
+            self._next_gauges_s = now_s + self._gauge_period_s
+        if events or gauges:
+            send(self._connection, Progress(events, gauges))
+
+
+def _tell_loading(connection: Connection, stage: str, done: int, total: int) -> None:
+    send(connection, Loading(stage, done, total))
+
+
+def main(connection: Connection) -> int:
+    """The exit code: 0 where the owner knows why, by a message; 1 where it is to start another engine."""
+    start = receive_command(connection)
+    if not isinstance(start, Start):
+        raise TypeError(f"the first command must be Start, not {type(start).__name__}")
+    try:
+        runtime = load_runtime(start.parameters, partial(_tell_loading, connection))
+    except InflightError as error:
+        send(connection, Broken(error.to_text()))
+        return 0
+    except Exception as error:
+        _log.exception("the model could not be loaded")
+        send(connection, Broken(InflightError(ErrorKind.ENGINE_FAILED, str(error)).to_text()))
+        return 0
+    # What was loaded stays: a collector that looked through it would hold up a step for tens of milliseconds.
+    gc.collect()
+    gc.freeze()
+    # Nor is there anything to find among what a step makes and lets go of: several times in every step, else.
+    gc.set_threshold(50_000, 20, 100)
+    send(connection, runtime.describe())
+    StepLoop(connection, runtime, start.parameters.stats_check_period_ms / 1000).run()
+    connection.close()  # the owner need not wait for what the process does at its end
+    return 1
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
+    # Whatever a runtime starts must not hold the socket open, or the owner would not see this process end.
+    os.set_inheritable(int(sys.argv[1]), False)
+    try:
+        sys.exit(main(Connection(int(sys.argv[1]))))
+    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        sys.exit(0)

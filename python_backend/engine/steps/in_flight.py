@@ -1,0 +1,66 @@
+"""The steps that are under way: the next is launched before the last one's tokens are handled.
+
+Blocks may change hands while a step that was launched earlier still writes into them. That does no harm,
+because steps take effect one after the other. A step writes only at positions that were not computed when it
+was planned, so into blocks of its sequence alone which nobody finds by their content. Once such a block is
+free, the first to hold it again writes it in a later step before anyone reads it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from python_backend.engine.scheduling.plan import StepPlan
+from python_backend.engine.steps.faults import GuardedExecution, results_of
+from python_backend.engine.steps.ports import ChunkResult, Executor, Launched
+
+_log = logging.getLogger("inflight.engine")
+
+Commit = Callable[[StepPlan, list[ChunkResult]], None]
+
+
+class Pipeline:
+    """Launches steps and has them committed in the same order, each when it is over."""
+
+    def __init__(self, executor: Executor, tokens_per_block: int, commit: Commit) -> None:
+        self._executor = executor
+        self._tokens_per_block = tokens_per_block
+        self._commit = commit
+        self._underway: deque[tuple[StepPlan, Launched]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._underway)
+
+    @property
+    def hides_history(self) -> bool:
+        """Whether a token is coming without which the one after it cannot be chosen.
+
+        The steps of such a sequence run one at a time, and all the others' with them.
+        """
+        return any(plan.yields_history for plan, _ in self._underway)
+
+    def launch(self, plan: StepPlan) -> None:
+        """A step that cannot be launched is run when nothing else is under way, in parts if need be."""
+        if not plan.chunks:
+            return
+        if self._executor.depth > 1:
+            try:
+                self._underway.append((plan, self._executor.launch(plan.chunks, plan.copies)))
+                return
+            except Exception:
+                _log.exception("a launch failed, and is tried again")
+        self.collect(leave=0)
+        plan.chunks = [chunk for chunk in plan.chunks if chunk.sequence.finish_reason is None]
+        execution = GuardedExecution(self._executor, self._tokens_per_block)
+        self._commit(plan, execution.run(plan.chunks, plan.copies))
+
+    def collect(self, leave: int) -> None:
+        """Waits for the oldest steps, until no more than `leave` are under way."""
+        while len(self._underway) > leave:
+            plan, launched = self._underway.popleft()
+            self._commit(plan, results_of(launched, plan.chunks, self._executor.depth))
+
+    def clear(self) -> None:
+        self._underway.clear()

@@ -1,0 +1,80 @@
+"""What the engine asks of whoever computes its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Row
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from python_backend.engine.kv.blocks import BlockCopy
+    from python_backend.engine.scheduling.plan import Chunk
+    from python_backend.engine.sequence import Sequence
+    from python_backend.wire.errors import InflightError
+
+
+@dataclass(slots=True, eq=False)
+class ChunkResult:
+    """What one chunk gave; `token_id` is set where the chunk yields a token and its scores were numbers.
+
+    `ends_guide` says that the sequence's guide allows nothing more, so that the answer ends here; `error` why
+    this sequence alone cannot go on. Logits are rows of fp32: `context_logits` one for each prompt token of
+    the chunk, `generation_logits` the one the token was chosen from. `top_log_probs` has the token itself
+    first, then the likeliest; `prompt_log_probs` has such a row for each token of the prompt that follows one
+    of the chunk's.
+    """
+
+    token_id: int | None = None
+    ends_guide: bool = False
+    log_prob: float | None = None
+    top_log_probs: list[tuple[int, float]] | None = None
+    context_logits: bytes | None = None
+    generation_logits: bytes | None = None
+    error: InflightError | None = None
+    prompt_log_probs: list[list[tuple[int, float]]] | None = None
+
+
+class Launched(Protocol):
+    """A step that may still be running; whoever has no use for its results need not ask for them."""
+
+    def results(self) -> list[ChunkResult]:
+        """Waits for the step; one result for each chunk, in their order."""
+
+
+class Executor(Protocol):
+    """What runs the model: the keys and values of computed tokens are its own business.
+
+    Steps take effect one after the other, in the order of their launches.
+    """
+
+    @property
+    def depth(self) -> int:
+        """How many steps may be under way.
+
+        1: a step is over when `launch` returns. 2: the next one is launched before the last one's results are
+        asked for, so that a chunk may begin with a token that is still to come (at `len(sequence.tokens)`):
+        the last one that its sequence was given.
+        """
+
+    def launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> Launched:
+        """Copies blocks, then computes the chunks in one forward pass.
+
+        Computing the same chunks again gives the same results: whoever raised may be asked for fewer, unless
+        it raised EngineBroken.
+        """
+
+    def release(self, sequence: Sequence) -> None:
+        """The sequence left the batch, for good or until it is computed anew: what is kept for it may go.
+
+        Nothing need be kept for it.
+        """
+
+
+class Finished:
+    """A step that is over."""
+
+    def __init__(self, results: list[ChunkResult]) -> None:
+        self._results = results
+
+    def results(self) -> list[ChunkResult]:
+        return self._results

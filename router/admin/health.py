@@ -1,0 +1,90 @@
+"""GET /health/live, /health/ready and /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from router.core.tenant import Scope
+from router.request.errors import respond_json
+from router.request.routes import Route
+
+if TYPE_CHECKING:
+    from router.core.record import Record
+    from router.http.exchange import Exchange
+    from router.request.service import Service
+    from router.request.ticket import TicketDesk
+    from router.routing.models import Registry
+    from router.telemetry.metrics import Metrics
+
+_CACHE_S = 0.5
+
+
+async def live(exchange: Exchange, record: Record) -> None:
+    """The process answers; nothing more is claimed."""
+    respond_json(exchange, record, {"status": "live"})
+
+
+class Ready:
+    """Whether a new request would be served: main models ready in Triton, and the router not going down.
+
+    Of the others it only tells: a broken one must not take all out of service.
+    """
+
+    def __init__(self, registry: Registry, desk: TicketDesk) -> None:
+        self._registry = registry
+        self._desk = desk
+        self._asking = asyncio.Lock()
+        self._models: dict[str, bool] = {}
+        self._is_ready = False
+        self._expires_s = 0.0
+
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        if self._desk.draining:
+            respond_json(exchange, record, {"status": "draining"}, 503)
+            return
+        async with self._asking:
+            if time.monotonic() >= self._expires_s:
+                await self._look()
+                self._expires_s = time.monotonic() + _CACHE_S
+        value = {"status": "ready" if self._is_ready else "not ready", "models": self._models}
+        respond_json(exchange, record, value, 200 if self._is_ready else 503)
+
+    async def _look(self) -> None:
+        lineups = self._registry.lineups
+        self._models = {
+            name: lineup.stable is not None and await lineup.stable.ready()
+            for name, lineup in lineups.items()
+        }
+        self._is_ready = all(self._models[name] for name, lineup in lineups.items() if lineup.is_main)
+
+
+class ShowMetrics:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        headers = [("content-type", CONTENT_TYPE_LATEST), ("x-request-id", record.request_id)]
+        exchange.respond(200, self._metrics.render(), headers)
+
+
+def routes(service: Service) -> list[Route]:
+    ready = Ready(service.registry, service.desk)
+    shown = ShowMetrics(service.metrics)
+    return [
+        Route("GET", "/health/live", live, "The process answers", scope=None),
+        Route("GET", "/health/ready", ready, "Requests would be served now", scope=None),
+        Route(
+            "GET",
+            "/metrics",
+            shown,
+            "Prometheus metrics of the router",
+            answer="text/plain",
+            scope=None,
+            # Names and volumes of tenants are not for everybody who finds the port.
+            scope_in_public=Scope.ADMIN_READ,
+        ),
+    ]

@@ -1,0 +1,136 @@
+"""The administration of objectives over HTTP, for the platform's administrators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from python_backend.wire.tiers import Tier, tier_named
+from router.admin.endpoint import admin_route
+from router.control.objectives.commands import ObjectiveOffice
+from router.core.manifest import MODEL_NAME
+from router.core.objective import LEAST_S, MOST_S, Metric
+from router.tenants.lookup import NotFound
+
+if TYPE_CHECKING:
+    from router.admin.endpoint import Act, Asked
+    from router.control.objectives.commands import ModelStandings
+    from router.control.objectives.standing import Standing
+    from router.core.objective import Objective
+    from router.request.routes import Route
+    from router.request.service import Service
+
+_Seconds = Annotated[float, Meta(ge=LEAST_S, le=MOST_S)]
+
+
+class ObjectiveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What 95 of 100 requests are to keep, in seconds; what is left out is not asked for any more.
+
+    The first two are for models that generate text, the last for all others.
+    """
+
+    first_token_s: _Seconds | None = None
+    inter_token_s: _Seconds | None = None
+    end_to_end_s: _Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """One act on the objectives of the model, or of the one tier of it, that the path names."""
+
+    office: ObjectiveOffice
+    asked: Asked
+
+    @property
+    def model(self) -> str:
+        model = self.asked.values["model"]
+        if not MODEL_NAME.fullmatch(model):
+            raise self._not_found("there is no model of this name; GET /admin/objectives lists them")
+        return model
+
+    @property
+    def tier(self) -> Tier:
+        try:
+            return tier_named(self.asked.values["tier"])
+        except ValueError:
+            allowed = ", ".join(tier.label for tier in Tier)
+            raise self._not_found(f"there is no tier of this name; allowed: {allowed}") from None
+
+    def _not_found(self, what: str) -> NotFound:
+        with self.office.look():  # who may not look is told that, whatever the name
+            return NotFound(what)
+
+
+def _list(act: _Act) -> dict[str, Any]:
+    return {"object": "list", "data": [show_model(each) for each in act.office.show()]}
+
+
+def _show(act: _Act) -> dict[str, Any]:
+    (found,) = act.office.show(act.model)
+    return show_model(found)
+
+
+def _set(act: _Act) -> dict[str, Any]:
+    body: ObjectiveBody = act.asked.given
+    wanted = {metric: getattr(body, metric.field) for metric in Metric}
+    (changed,) = act.office.set(act.model, [act.tier], wanted)
+    return _objective(changed)
+
+
+def _clear(act: _Act) -> dict[str, Any]:
+    act.office.clear(act.model, [act.tier])
+    return {"deleted": True}
+
+
+def _clear_all(act: _Act) -> dict[str, Any]:
+    act.office.clear(act.model)
+    return {"deleted": True}
+
+
+def show_model(found: ModelStandings) -> dict[str, Any]:
+    """What is measured of each tier beside what is asked of it, over all routers and their last minutes."""
+    tiers: dict[str, dict[str, Any]] = {tier.label: {} for tier in Tier}
+    for each in found.standings:
+        tiers[each.tier.label][each.metric.value] = _standing(each)
+    kind = None if found.kind is None else found.kind.value
+    return {"object": "model.objectives", "model": found.model, "kind": kind, "tiers": tiers}
+
+
+def _standing(each: Standing) -> dict[str, Any]:
+    return {
+        "objective_s": each.objective_s,
+        "p50_s": each.p50_s,
+        "p95_s": each.p95_s,
+        "samples": each.samples,
+        "attained": each.attained,
+        "refused": each.refused,
+        "verdict": each.verdict.value,
+    }
+
+
+def _objective(objective: Objective) -> dict[str, Any]:
+    limits_s = {metric.field: objective.limit_s(metric) for metric in Metric}
+    return {"object": "objective", "model": objective.model, "tier": objective.tier.label, **limits_s}
+
+
+def routes(service: Service) -> list[Route]:
+    store = service.tenancy.store
+    route = partial(admin_route, service)
+
+    def on(do: Callable[[_Act], Any]) -> Act:
+        return lambda asked: do(_Act(ObjectiveOffice(store, asked.actor), asked))
+
+    model = "/admin/objectives/{model}"
+    tier = f"{model}/{{tier}}"
+    return [
+        route("GET", "/admin/objectives", "All objectives, beside what is measured", on(_list)),
+        route("GET", model, "The objectives of a model, beside what is measured", on(_show)),
+        route("PUT", tier, "Set the objective of a model and tier", on(_set), ObjectiveBody),
+        route("DELETE", tier, "Ask nothing of a tier any more", on(_clear)),
+        route("DELETE", model, "Ask nothing of a model any more", on(_clear_all)),
+    ]

@@ -1,0 +1,267 @@
+"""The administration of releases over HTTP, for the platform's administrators.
+
+What is answered is what was written: the router in control brings it about, and the others follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from router.admin.endpoint import admin_route, listed
+from router.admin.release_bodies import CanaryBody, NewestQuery, PromoteBody, RollBackBody, SplitBody
+from router.control.releases import records
+from router.control.releases.commands import ReleaseOffice
+from router.control.releases.shadow_figures import list_shadows
+from router.core.manifest import MODEL_NAME, read_version
+from router.tenants.lookup import NotFound
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from router.admin.endpoint import Act, Asked
+    from router.control.releases.records import Release, Rollout
+    from router.request.routes import Route
+    from router.request.service import Service
+    from router.routing.split import ModelSplit
+    from router.store.database import Store
+
+
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """One act on the releases of the model, or on the one release, that the path names."""
+
+    office: ReleaseOffice
+    store: Store
+    asked: Asked
+
+    @property
+    def given(self) -> Any:
+        return self.asked.given
+
+    @property
+    def model(self) -> str:
+        model = self.asked.values["model"]
+        if not MODEL_NAME.fullmatch(model):
+            raise self._not_found("there is no model of this name")
+        return model
+
+    @property
+    def version(self) -> int:
+        try:
+            return read_version(self.asked.values["version"])
+        except ValueError:
+            raise self._not_found(f"{self.model} has no release of this number") from None
+
+    def _not_found(self, what: str) -> NotFound:
+        with self.office.look():  # who may not look is told that, whatever the name
+            return NotFound(f"{what}; GET /admin/releases lists those that there are")
+
+    def show_release(self) -> dict[str, Any]:
+        """After a change to it, for which the right to look is not needed."""
+        with self.store.read() as connection:
+            found = records.find_release(connection, self.model, self.version)
+            return _release(found, *_dividing(connection, self.model))
+
+    def show_model(self) -> dict[str, Any]:
+        with self.store.read() as connection:
+            return _model(connection, self.model)
+
+
+def _list(act: _Act) -> dict[str, Any]:
+    with act.office.look() as connection:
+        splits = records.list_splits(connection)
+        open_ones = {each.model: each for each in records.list_rollouts(connection, only_open=True)}
+        found = [
+            _release(each, splits.get(each.manifest.model), open_ones.get(each.manifest.model))
+            for each in records.list_releases(connection)
+        ]
+    return {"object": "list", "data": found}
+
+
+def _show_model(act: _Act) -> dict[str, Any]:
+    with act.office.look() as connection:
+        return _model(connection, act.model)
+
+
+def _show_release(act: _Act) -> dict[str, Any]:
+    with act.office.look() as connection:
+        found = records.find_release(connection, act.model, act.version)
+        shown = _release(found, *_dividing(connection, act.model))
+    manifest = found.manifest
+    return {
+        **shown,
+        "digest": found.digest,
+        "weights_sha256": manifest.weights_sha256,
+        "tokenizer_sha256": manifest.tokenizer_sha256,
+        "triton_models": manifest.members,
+        # Where things lie on the server's disk is nobody's business here.
+        "parameters": {name: value for name, value in manifest.parameters.items() if "/" not in value},
+        "needs": asdict(manifest.needs),
+        "files": len(manifest.files),
+        "file_bytes": sum(each.bytes for each in manifest.files),
+        "profile": found.profile,
+    }
+
+
+def _load(act: _Act) -> dict[str, Any]:
+    act.office.load(act.model, act.version)
+    return act.show_release()
+
+
+def _unload(act: _Act) -> dict[str, Any]:
+    act.office.unload(act.model, act.version)
+    return act.show_release()
+
+
+def _set_split(act: _Act) -> dict[str, Any]:
+    body: SplitBody = act.given
+    arms = [(arm.version, arm.weight) for arm in body.arms]
+    shadow = None if body.shadow is None else body.shadow.value()
+    return _split(act.office.set_split(act.model, arms, body.sticky, shadow))
+
+
+def _begin_rollout(act: _Act) -> dict[str, Any]:
+    body: CanaryBody = act.given
+    golden = [each.value() for each in body.golden]
+    return _rollout(act.office.begin_rollout(act.model, body.version, body.plan(), golden))
+
+
+def _promote(act: _Act) -> dict[str, Any]:
+    body: PromoteBody = act.given
+    act.office.promote(act.model, body.version, body.reason)
+    return act.show_model()
+
+
+def _roll_back(act: _Act) -> dict[str, Any]:
+    act.office.roll_back(act.model, act.given.reason)
+    return act.show_model()
+
+
+def _pause(act: _Act, paused: bool) -> dict[str, Any]:
+    act.office.pause(act.model, paused)
+    return act.show_model()
+
+
+def _rollouts(act: _Act) -> dict[str, Any]:
+    with act.office.look() as connection:
+        found = records.list_rollouts(connection, act.model, newest=act.given.limit)
+        if not found:
+            _require(connection, act.model)
+    return {"object": "list", "data": [_rollout(each) for each in found]}
+
+
+def _events(act: _Act) -> dict[str, Any]:
+    with act.office.look() as connection:
+        found = records.list_events(connection, act.model, newest=act.given.limit)
+        if not found:
+            _require(connection, act.model)
+    return listed(found)
+
+
+def _require(connection: Connection, model: str) -> list[Release]:
+    found = records.list_releases(connection, model)
+    if not found:
+        raise NotFound(f"the model {model} has no releases; GET /admin/releases lists those that there are")
+    return found
+
+
+def _dividing(connection: Connection, model: str) -> tuple[ModelSplit | None, Rollout | None]:
+    """How the requests to a model are divided, and what may change that."""
+    open_ones = records.list_rollouts(connection, model, only_open=True)
+    return records.find_split(connection, model), open_ones[0] if open_ones else None
+
+
+def _model(connection: Connection, model: str) -> dict[str, Any]:
+    found = _require(connection, model)
+    split, rollout = _dividing(connection, model)
+    return {
+        "object": "model.releases",
+        "model": model,
+        "kind": found[0].manifest.kind.value,
+        "split": None if split is None else _split(split),
+        "rollout": None if rollout is None else _rollout(rollout),
+        "shadow_figures": [
+            {"shadow": each.shadow, "version": each.version, **asdict(each.sums)}
+            for each in list_shadows(connection, model)
+        ],
+        "releases": [_release(each, split, rollout) for each in found],
+    }
+
+
+def _release(found: Release, split: ModelSplit | None, rollout: Rollout | None) -> dict[str, Any]:
+    manifest = found.manifest
+    role = "" if split is None else split.role_of(manifest.version)
+    if rollout is not None and rollout.canary == manifest.version:
+        role = "canary"  # before its first step the split does not know of it
+    return {
+        "object": "release",
+        "release": manifest.name,
+        "model": manifest.model,
+        "version": manifest.version,
+        "kind": manifest.kind.value,
+        "built_in": manifest.is_built_in,
+        "state": found.state.value,
+        "replicas": found.replicas,
+        "replicas_up": found.replicas_up,
+        "reason": found.reason,
+        "since_s": found.since_s,
+        "wanted": found.wanted,
+        "share": 0.0 if split is None else split.weight_of(manifest.version),
+        "role": role,
+        "added_s": found.added_s,
+        "notes": found.notes,
+    }
+
+
+def _split(split: ModelSplit) -> dict[str, Any]:
+    return {
+        "object": "split",
+        "model": split.model,
+        "arms": [{"version": version, "weight": weight} for version, weight in split.arms],
+        "sticky": split.sticky.value,
+        "shadow": None if split.shadow is None else asdict(split.shadow),
+        "stable": split.stable,
+        "standby": split.standby,
+        "rollout_id": split.rollout_id,
+    }
+
+
+def _rollout(rollout: Rollout) -> dict[str, Any]:
+    shown = asdict(rollout)
+    return {"object": "rollout", **shown, "state": rollout.state.value}
+
+
+def routes(service: Service) -> list[Route]:
+    store = service.tenancy.store
+    route = partial(admin_route, service)
+
+    def on(do: Callable[[_Act], Any]) -> Act:
+        return lambda asked: do(_Act(ReleaseOffice(store, asked.actor), store, asked))
+
+    model = "/admin/releases/{model}"
+    release = f"{model}/versions/{{version}}"
+    return [
+        route("GET", "/admin/releases", "All releases, with their state, share and role", on(_list)),
+        route("GET", model, "The releases of a model, its split and its rollout", on(_show_model)),
+        route("GET", release, "One release, and what it is made of", on(_show_release)),
+        route("POST", f"{release}/load", "Have a release loaded", on(_load), status=200),
+        route("POST", f"{release}/unload", "Have a release unloaded that answers nobody", on(_unload),
+              status=200),
+        route("PUT", f"{model}/split", "Divide the requests to a model by hand", on(_set_split), SplitBody),
+        route("POST", f"{model}/canary", "Roll a release out step by step", on(_begin_rollout), CanaryBody),
+        route("POST", f"{model}/promote", "Give all requests to one release", on(_promote), PromoteBody,
+              status=200),
+        route("POST", f"{model}/rollback", "End a rollout with the stable release, or go back to the standby",
+              on(_roll_back), RollBackBody, status=200),
+        route("POST", f"{model}/pause", "Keep a rollout at its step", on(partial(_pause, paused=True)),
+              status=200),
+        route("POST", f"{model}/resume", "Let a rollout go on", on(partial(_pause, paused=False)),
+              status=200),
+        route("GET", f"{model}/rollouts", "The rollouts of a model, the newest first", on(_rollouts),
+              NewestQuery),
+        route("GET", f"{model}/events", "What happened to the releases of a model, the newest first",
+              on(_events), NewestQuery),
+    ]  # fmt: skip

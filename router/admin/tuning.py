@@ -1,0 +1,71 @@
+"""What was decided about queue delays and why, over HTTP, for the platform's administrators."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from router.admin.endpoint import admin_route, listed
+from router.admin.release_bodies import NewestQuery
+from router.control.tuning.commands import TuningOffice
+from router.core.manifest import MODEL_NAME
+from router.tenants.lookup import NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.admin.endpoint import Act, Asked
+    from router.control.tuning.commands import Explanation
+    from router.request.routes import Route
+    from router.request.service import Service
+
+
+def _model(asked: Asked) -> str:
+    model = asked.values["model"]
+    if not MODEL_NAME.fullmatch(model):
+        raise NotFound("there is no model of this name; GET /admin/tuning lists those that there are")
+    return model
+
+
+def _list(office: TuningOffice, asked: Asked) -> dict[str, Any]:
+    return {"object": "list", "data": [_shown(each) for each in office.explain()]}
+
+
+def _explain(office: TuningOffice, asked: Asked) -> dict[str, Any]:
+    (found,) = office.explain(_model(asked))
+    return _shown(found)
+
+
+def _history(office: TuningOffice, asked: Asked) -> dict[str, Any]:
+    return listed(office.history(_model(asked), asked.given.limit))
+
+
+def _pause(office: TuningOffice, asked: Asked, is_paused: bool) -> dict[str, Any]:
+    model = _model(asked)
+    office.pause(model, is_paused)
+    return {"object": "tuning.pause", "model": model, "paused": is_paused}
+
+
+def _shown(found: Explanation) -> dict[str, Any]:
+    return {"object": "tuning", **asdict(found)}
+
+
+def routes(service: Service) -> list[Route]:
+    store = service.tenancy.store
+    route = partial(admin_route, service)
+
+    def on(do: Callable[[TuningOffice, Asked], Any]) -> Act:
+        return lambda asked: do(TuningOffice(store, asked.actor), asked)
+
+    model = "/admin/tuning/{model}"
+    return [
+        route("GET", "/admin/tuning", "The queue delays of all models, and why they are so", on(_list)),
+        route("GET", model, "The queue delays of a model, and why they are so", on(_explain)),
+        route("GET", f"{model}/history", "What was changed about them, the newest first", on(_history),
+              NewestQuery),
+        route("POST", f"{model}/pause", "Leave the queue delays of a model as they are",
+              on(partial(_pause, is_paused=True)), status=200),
+        route("POST", f"{model}/resume", "Tune the queue delays of a model again",
+              on(partial(_pause, is_paused=False)), status=200),
+    ]  # fmt: skip

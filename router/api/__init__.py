@@ -1,1 +1,0 @@
-"""The OpenAI-compatible door: bodies in, answers and errors out."""

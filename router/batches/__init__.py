@@ -1,1 +1,0 @@
-"""Batches: many requests in one file, answered when there is room for them."""

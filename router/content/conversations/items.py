@@ -1,0 +1,243 @@
+"""Items: the messages, calls and results that conversations and responses are made of."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.conversations.window import Entry
+from router.core.messages import CalledFunction, FileReference, MadeCall, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from router.content.documents.documents import Documents
+    from router.core.tenant import Caller
+
+_ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_TYPES = ("message", "function_call", "function_call_output")
+_TEXTS = ("input_text", "output_text", "text")
+_PICTURES = ("input_image", "image_url", "computer_screenshot")
+# What a template writes around a message, about.
+_FRAME_TOKENS = 8
+
+
+class GivenPart(msgspec.Struct, frozen=True):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    file_id: str | None = None
+    file_data: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+
+
+class GivenItem(msgspec.Struct, frozen=True):
+    """As a client sends it; an answer may be sent back as it came, so that fields it has more are let be."""
+
+    type: str | None = None
+    role: str | None = None
+    content: str | list[GivenPart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[GivenPart] | None = None
+
+
+class Item(msgspec.Struct, frozen=True, omit_defaults=True):
+    """As it is kept: what the API shows of it, and what a model reads.
+
+    `text` holds what files said when they came. `tokens` is its size for the model named by `counted_by`.
+    """
+
+    id: str
+    shown: dict[str, Any]
+    role: str
+    text: str = ""
+    makes: str | None = None
+    answers: str | None = None
+    tokens: int | None = None
+    counted_by: str = ""
+
+    @property
+    def size_text(self) -> str:
+        """The text that its size is counted by."""
+        if self.makes is None:
+            return self.text
+        return f"{self.shown['name']} {self.shown['arguments']}"
+
+    def entry(self, is_new: bool) -> Entry:
+        return Entry(self.role, (self.tokens or 0) + _FRAME_TOKENS, is_new, self.makes, self.answers)
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(24)}"
+
+
+def message_item(role: str, parts: list[dict[str, Any]], text: str, item_id: str | None = None) -> Item:
+    item_id = item_id or new_id("msg")
+    shown = {"id": item_id, "type": "message", "status": "completed", "role": role, "content": parts}
+    return Item(item_id, shown, _ROLES[role], text)
+
+
+def call_item(call_id: str, name: str, arguments: str, item_id: str | None = None) -> Item:
+    item_id = item_id or new_id("fc")
+    shown = {
+        "id": item_id,
+        "type": "function_call",
+        "status": "completed",
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+    }
+    return Item(item_id, shown, "assistant", makes=call_id)
+
+
+def text_part(role: str, text: str) -> dict[str, Any]:
+    if role == "assistant":
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "input_text", "text": text}
+
+
+async def read_items(
+    given: str | Sequence[GivenItem], where: str, caller: Caller, documents: Documents
+) -> list[Item]:
+    """Checked, with ids of their own and the text of their files."""
+    if isinstance(given, str):
+        return [message_item("user", [text_part("user", given)], given)]
+    documents.check_count(sum(map(_files, given)), where)
+    return [
+        await _Reader(f"{where}[{index}]", caller, documents).read(item) for index, item in enumerate(given)
+    ]
+
+
+def _files(item: GivenItem) -> int:
+    lists = (each for each in (item.content, item.output) if isinstance(each, list))
+    return sum(part.type == "input_file" for parts in lists for part in parts)
+
+
+def check_results(history: Sequence[Item], new: Sequence[Item], where: str) -> None:
+    """A result without its call would tell a model nothing."""
+    made = {item.makes for item in (*history, *new)}
+    for index, item in enumerate(new):
+        if item.answers is not None and item.answers not in made:
+            place = f"{where}[{index}].call_id"
+            message = f"{place}: no function_call with this call_id was made"
+            raise InflightError(ErrorKind.INVALID_REQUEST, message, place)
+
+
+class _Reader:
+    """Reads one item; `where` is its place in the request, which errors name."""
+
+    def __init__(self, where: str, caller: Caller, documents: Documents) -> None:
+        self._where = where
+        self._caller = caller
+        self._documents = documents
+
+    async def read(self, item: GivenItem) -> Item:
+        kind = item.type or "message"
+        if kind == "message":
+            return await self._message(item)
+        if kind == "function_call":
+            return self._call(item)
+        if kind == "function_call_output":
+            return await self._result(item)
+        shown = kind if kind.isidentifier() and len(kind) <= 64 else "this type"
+        message = f"{self._where}.type: {shown} is not supported; allowed: {', '.join(_TYPES)}"
+        raise InflightError(ErrorKind.UNSUPPORTED, message, f"{self._where}.type")
+
+    async def _message(self, item: GivenItem) -> Item:
+        role = item.role or ""
+        if role not in _ROLES:
+            raise self._invalid("role", f"expected one of {', '.join(_ROLES)}")
+        parts, text = await self._parts(item.content, "content", role)
+        return message_item(role, parts, text)
+
+    def _call(self, item: GivenItem) -> Item:
+        if not item.call_id or not item.name or item.arguments is None:
+            raise self._invalid("", "a function_call has call_id, name and arguments")
+        try:
+            msgspec.json.decode(item.arguments or "{}")
+        except (msgspec.DecodeError, RecursionError):
+            raise self._invalid("arguments", "expected JSON") from None
+        return call_item(item.call_id, item.name, item.arguments)
+
+    async def _result(self, item: GivenItem) -> Item:
+        if not item.call_id:
+            raise self._invalid("call_id", "expected the call_id of a function_call")
+        parts, text = await self._parts(item.output, "output", "user")
+        shown: dict[str, Any] = {
+            "id": new_id("fco"),
+            "type": "function_call_output",
+            "status": "completed",
+            "call_id": item.call_id,
+            "output": item.output if isinstance(item.output, str) else parts,
+        }
+        return Item(shown["id"], shown, "tool", text, answers=item.call_id)
+
+    async def _parts(
+        self, content: str | list[GivenPart] | None, field: str, role: str
+    ) -> tuple[list[dict[str, Any]], str]:
+        if isinstance(content, str):
+            return [text_part(role, content)], content
+        if content is None:
+            raise self._invalid(field, "expected a string or a list of parts")
+        parts, texts = [], []
+        for position, part in enumerate(content):
+            shown, text = await self._part(part, f"{self._where}.{field}[{position}]", role)
+            parts.append(shown)
+            texts.append(text)
+        return parts, "\n".join(texts)
+
+    async def _part(self, part: GivenPart, where: str, role: str) -> tuple[dict[str, Any], str]:
+        if part.type in _TEXTS or part.type == "refusal":
+            text = part.refusal if part.type == "refusal" else part.text
+            if text is None:
+                message = f"{where}.text: expected a string"
+                raise InflightError(ErrorKind.INVALID_REQUEST, message, f"{where}.text")
+            return text_part(role, text), text
+        if part.type == "input_file":
+            return await self._file(part, where)
+        if part.type in _PICTURES:
+            message = f"{where}: no model that reads pictures is loaded; send text or files with text"
+        else:
+            kind = part.type if part.type.isidentifier() and len(part.type) <= 64 else "this type"
+            message = f"{where}.type: {kind} is not supported; allowed: input_text, output_text, input_file"
+        raise InflightError(ErrorKind.UNSUPPORTED, message, f"{where}.type")
+
+    async def _file(self, part: GivenPart, where: str) -> tuple[dict[str, Any], str]:
+        if part.file_url is not None:
+            message = f"{where}.file_url: files are not fetched; send file_id or file_data"
+            raise InflightError(ErrorKind.UNSUPPORTED, message, f"{where}.file_url")
+        reference = FileReference(part.file_id, part.file_data, part.filename)
+        document = await self._documents.read(reference, self._caller, where)
+        # The data of a file is not kept beside its text.
+        return {"type": "input_file", "file_id": part.file_id, "filename": document.name}, document.rendered()
+
+    def _invalid(self, field: str, what: str) -> InflightError:
+        where = f"{self._where}.{field}" if field else self._where
+        return InflightError(ErrorKind.INVALID_REQUEST, f"{where}: {what}", where)
+
+
+def as_messages(items: Sequence[Item], instructions: str | None) -> list[Message]:
+    """As the chat path takes them: what the assistant says and calls in one breath is one message.
+
+    Instructions and the system messages right behind them are one message too: templates expect no more.
+    """
+    messages = [Message("system", instructions)] if instructions else []
+    for item in items:
+        last = messages[-1] if messages else None
+        if item.makes is not None:
+            call = MadeCall(item.makes, CalledFunction(item.shown["name"], item.shown["arguments"]))
+            if last is not None and last.role == "assistant":
+                messages[-1] = msgspec.structs.replace(last, tool_calls=[*(last.tool_calls or ()), call])
+            else:
+                messages.append(Message("assistant", tool_calls=[call]))
+        elif item.role == "system" and len(messages) == 1 and last is not None and last.role == "system":
+            messages[0] = Message("system", f"{last.content}\n\n{item.text}")
+        else:
+            messages.append(Message(item.role, item.text, tool_call_id=item.answers))
+    return messages

@@ -1,0 +1,155 @@
+"""Responses in the store, each with its own items and a link to the one before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import sqlalchemy as sql
+
+from router.content.conversations import conversation_store
+from router.content.conversations.conversation_store import MOST_HISTORY_ITEMS
+from router.content.conversations.items import Item
+from router.content.conversations.owner import Owner, checked_id, missing
+from router.store.conversation_tables import responses
+from router.tenants.lookup import deleted_among
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, RowMapping
+
+    from router.store.access import StoreAccess
+
+KIND = "Response"
+_MOST_LINKS = 1_000
+_LINK = tuple(column for column in responses.c if column.name != "body")
+
+
+@dataclass(frozen=True, slots=True)
+class EndedResponse:
+    """A response that ended well, as it is to be kept. `counted` are old items whose size is new."""
+
+    id: str
+    created_s: float
+    body: dict[str, Any]
+    input: Sequence[Item]
+    output: Sequence[Item]
+    previous_id: str | None = None
+    conversation_id: str | None = None
+    counted: Sequence[Item] = field(default=())
+
+
+class ResponseStore:
+    def __init__(self, store: StoreAccess, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def save(self, owner: Owner, ended: EndedResponse, keeps_response: bool) -> None:
+        """One transaction: the response, and its items in its conversation where it has one.
+
+        Where the conversation, or the whole tenant, was deleted meanwhile, it stays gone.
+        """
+        now_s = self._clock()
+
+        def act(to: Connection) -> None:
+            if deleted_among(to, {owner.organisation_id}):
+                return
+            position = None
+            if ended.conversation_id is not None:
+                items = [*ended.input, *ended.output]
+                position = conversation_store.append(to, owner, ended.conversation_id, items, now_s)
+                conversation_store.keep_counts(to, ended.conversation_id, ended.counted)
+            if keeps_response:
+                to.execute(sql.insert(responses).values(_row_of(owner, ended, position)))
+
+        await self._store.write(act)
+
+    async def find(self, owner: Owner, response_id: str) -> dict[str, Any]:
+        """As it was answered."""
+        checked_id(KIND, response_id)
+        row = await self._store.read(lambda at: _find(at, owner, response_id))
+        body: dict[str, Any] = msgspec.json.decode(row["body"])
+        return body
+
+    async def input_items(self, owner: Owner, response_id: str) -> list[Item]:
+        checked_id(KIND, response_id)
+        row = await self._store.read(lambda at: _find(at, owner, response_id))
+        return msgspec.json.decode(row["input"], type=list[Item])
+
+    async def delete(self, owner: Owner, response_id: str) -> None:
+        checked_id(KIND, response_id)
+
+        def act(to: Connection) -> None:
+            found = sql.and_(responses.c.id == response_id, owner.owns(responses))
+            if not to.execute(sql.delete(responses).where(found)).rowcount:
+                raise missing(KIND, response_id)
+
+        await self._store.write(act)
+
+    async def history(self, owner: Owner, response_id: str) -> list[Item]:
+        """All that was said up to the end of a response, oldest first."""
+        checked_id("Previous response", response_id, "previous_response_id")
+        return await self._store.read(lambda at: _history(at, owner, response_id))
+
+
+def _history(at: Connection, owner: Owner, response_id: str) -> list[Item]:
+    rows = at.execute(_chain(owner, response_id)).mappings().all()
+    if not rows:
+        raise missing("Previous response", response_id, "previous_response_id")
+    items: list[Item] = []
+    for row in reversed(rows):
+        items += msgspec.json.decode(row["input"], type=list[Item])
+        items += msgspec.json.decode(row["output"], type=list[Item])
+    conversation_id, position = rows[-1]["conversation_id"], rows[-1]["conversation_position"]
+    if conversation_id is None or position is None:
+        return items
+    before = conversation_store.read_history(at, conversation_id, MOST_HISTORY_ITEMS, position)
+    return [*before, *items]
+
+
+def _chain(owner: Owner, response_id: str) -> sql.Select[Any]:
+    """The response and those before it, newest first; it ends where one was deleted.
+
+    Their bodies, which hold the output once more, are not read.
+    """
+    start = (
+        sql.select(*_LINK, sql.literal(0).label("back"))
+        .where(responses.c.id == response_id, owner.owns(responses))
+        .cte("chain", recursive=True)
+    )
+    earlier = (
+        sql.select(*_LINK, start.c.back + 1)
+        .join(start, responses.c.id == start.c.previous_id)
+        .where(owner.owns(responses), start.c.back < _MOST_LINKS)
+    )
+    chain = start.union_all(earlier)
+    return sql.select(chain).order_by(chain.c.back)
+
+
+def _find(at: Connection, owner: Owner, response_id: str) -> RowMapping:
+    chosen = sql.select(responses).where(responses.c.id == response_id, owner.owns(responses))
+    row = at.execute(chosen).mappings().first()
+    if row is None:
+        raise missing(KIND, response_id)
+    return row
+
+
+def _row_of(owner: Owner, ended: EndedResponse, position: int | None) -> dict[str, Any]:
+    return {
+        "id": ended.id,
+        "organisation_id": owner.organisation_id,
+        "user_id": owner.user_id,
+        "created_s": ended.created_s,
+        "previous_id": ended.previous_id,
+        "conversation_id": ended.conversation_id,
+        "conversation_position": position,
+        "body": _encode(ended.body),
+        "input": _encode(ended.input),
+        "output": _encode(ended.output),
+    }
+
+
+def _encode(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

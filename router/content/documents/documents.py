@@ -1,0 +1,131 @@
+"""From the bytes of a file to the text that a model reads."""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+from base64 import b64decode
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.documents.limits import DocumentLimits, Unreadable, refusal
+from router.content.documents.pdf import PdfReader
+from router.content.documents.tables import render_table
+
+if TYPE_CHECKING:
+    from router.core.messages import FileReference
+    from router.core.tenant import Caller
+
+READABLE = "text, Markdown, CSV and PDF"
+_PDF = "application/pdf"
+_TABLES = ("text/csv", "text/tab-separated-values", "application/csv")
+_TABLE_NAMES = (".csv", ".tsv")
+_SMALL_BYTES = 32_768
+
+
+class Files(Protocol):
+    """The files that tenants have uploaded."""
+
+    async def read(self, caller: Caller, file_id: str, max_bytes: int) -> tuple[str, bytes]:
+        """Name and content; NOT_FOUND for those of others too, TOO_LARGE beyond `max_bytes`."""
+
+
+class Document(msgspec.Struct, frozen=True):
+    name: str
+    text: str
+
+    def rendered(self) -> str:
+        """As a model sees it: the name tells which file a question is about."""
+        return f'<file name="{self.name}">\n{self.text}\n</file>'
+
+
+class Documents:
+    """Reads what a request refers to; `where` is the place in the request that errors name."""
+
+    def __init__(self, files: Files | None = None, limits: DocumentLimits | None = None) -> None:
+        self._files = files
+        self._limits = limits or DocumentLimits()
+        self._pdfs = PdfReader(self._limits)
+
+    def check_count(self, files: int, where: str) -> None:
+        if files > self._limits.max_files:
+            message = f"{where}: {files} files; at most {self._limits.max_files} are read for one request"
+            raise InflightError(ErrorKind.INVALID_REQUEST, message, where)
+
+    async def read(self, reference: FileReference, caller: Caller, where: str) -> Document:
+        name, kind, data = await self._fetch(reference, caller, where)
+        if len(data) > self._limits.max_bytes:
+            reason = f"has {len(data)} bytes; at most {self._limits.max_bytes} are read"
+            raise refusal(where, name, reason)
+        try:
+            text = await self._text(name.lower(), kind, data)
+        except Unreadable as problem:
+            raise refusal(where, name, str(problem)) from None
+        if len(text) > self._limits.max_characters:
+            reason = f"has {len(text)} characters; at most {self._limits.max_characters} are read"
+            raise refusal(where, name, reason)
+        return Document(name, text)
+
+    async def _fetch(self, reference: FileReference, caller: Caller, where: str) -> tuple[str, str, bytes]:
+        if (reference.file_id is None) == (reference.file_data is None):
+            message = f"{where}: give either file_id or file_data"
+            raise InflightError(ErrorKind.INVALID_REQUEST, message, where)
+        if reference.file_data is not None:
+            name = _printable(reference.filename or "file")
+            kind, data = _decode(reference.file_data, f"{where}.file_data")
+            return name, kind, data
+        if self._files is None:
+            raise InflightError(ErrorKind.UNSUPPORTED, f"{where}.file_id: send file_data instead", where)
+        file_id = reference.file_id or ""
+        name, data = await self._files.read(caller, file_id, self._limits.max_bytes)
+        return _printable(reference.filename or name), "", data
+
+    async def _text(self, name: str, kind: str, data: bytes) -> str:
+        if not data:
+            raise Unreadable("is empty")
+        if kind == _PDF or data.startswith(b"%PDF-"):
+            return await self._pdfs.read(data)
+        if kind.startswith("image/"):
+            raise Unreadable(f"is a picture, and no model here reads pictures; {READABLE} are read")
+        is_table = kind in _TABLES or name.endswith(_TABLE_NAMES)
+        most = self._limits.max_characters
+        if len(data) <= _SMALL_BYTES:
+            return _plain(data, is_table, most)
+        return await asyncio.to_thread(_plain, data, is_table, most)
+
+
+def _plain(data: bytes, is_table: bool, most_characters: int) -> str:
+    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise Unreadable(f"is neither UTF-8 text nor a PDF; {READABLE} are read")
+    if not text.strip():
+        raise Unreadable("holds nothing but white space")
+    if len(text) > most_characters:  # before it is made a table, which may take long
+        raise Unreadable(f"has {len(text)} characters; at most {most_characters} are read")
+    return render_table(text) if is_table else text
+
+
+def _decode(data: str, where: str) -> tuple[str, bytes]:
+    """Type and content of a data URL; bare base64 is taken too, and has no type."""
+    kind = ""
+    if data.startswith("data:"):
+        head, comma, data = data.partition(",")
+        kind = head[len("data:") :].partition(";")[0].strip().lower()
+        if not comma or not head.endswith(";base64"):
+            message = f"{where}: expected data:TYPE;base64,DATA"
+            raise InflightError(ErrorKind.INVALID_REQUEST, message, where)
+    try:
+        return kind, b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise InflightError(ErrorKind.INVALID_REQUEST, f"{where}: this is not base64", where) from None
+
+
+def _printable(name: str) -> str:
+    """A name that cannot pass for anything else in a prompt or in an error."""
+    return "".join(char if char.isprintable() and char != '"' else "_" for char in name[:128])

@@ -1,0 +1,159 @@
+"""Files in the store: one row each, and their content in pieces that any router can serve."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sql
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.files.model import PIECE_BYTES, StoredFile, is_id
+from router.store.content_tables import batches, file_pieces, files
+from router.tenants.lookup import deleted_among
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, RowMapping
+
+# Older than this, an upload that is not whole was left behind by a router that died.
+_STALE_S = 6 * 3600
+_ENDED = ("failed", "completed", "expired", "cancelled")
+
+
+def begin(connection: Connection, file: StoredFile, most_bytes: int | None = None) -> None:
+    """Takes up room for a file; its pieces follow. Two uploads never share the last of a quota."""
+    if most_bytes is not None:
+        if deleted_among(connection, {file.organisation_id}):
+            raise gone()
+        _lock(connection, file.organisation_id)
+        taken = held_bytes(connection, file.organisation_id)
+        if taken + file.size_bytes > most_bytes:
+            raise InflightError(
+                ErrorKind.TOO_LARGE,
+                f"the files of this organisation take {taken} of the {most_bytes} bytes it may keep, and "
+                f"this one has {file.size_bytes}: delete files that are no longer needed",
+                "file",
+            )
+    values = {name: getattr(file, name) for name in StoredFile.__slots__}
+    connection.execute(sql.insert(files).values(**values, is_whole=False))
+
+
+def gone() -> InflightError:
+    return InflightError(ErrorKind.NOT_FOUND, "the organisation of this key was deleted")
+
+
+def _lock(connection: Connection, organisation_id: str) -> None:
+    """To the end of the transaction; SQLite has one writer anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sql.select(sql.func.pg_advisory_xact_lock(sql.func.hashtext(organisation_id))))
+
+
+def held_bytes(connection: Connection, organisation_id: str) -> int:
+    total = sql.select(sql.func.sum(files.c.size_bytes)).where(files.c.organisation_id == organisation_id)
+    return int(connection.scalar(total) or 0)
+
+
+def add_piece(connection: Connection, file_id: str, number: int, data: bytes) -> None:
+    """Every piece but the last has `PIECE_BYTES`."""
+    connection.execute(sql.insert(file_pieces).values(file_id=file_id, number=number, data=data))
+
+
+def finish(connection: Connection, file_id: str, size_bytes: int, sha256: str) -> None:
+    values = {"size_bytes": size_bytes, "sha256": sha256, "is_whole": True}
+    connection.execute(sql.update(files).where(files.c.id == file_id).values(values))
+
+
+def find(connection: Connection, organisation_id: str, file_id: str, now_s: float) -> StoredFile:
+    if not is_id(file_id):
+        raise InflightError(ErrorKind.NOT_FOUND, "No such File object: this is not the id of a file", "id")
+    wanted = sql.select(files).where(_visible(organisation_id, now_s), files.c.id == file_id)
+    row = connection.execute(wanted).mappings().one_or_none()
+    if row is None:
+        raise InflightError(ErrorKind.NOT_FOUND, f"No such File object: {file_id}", "id")
+    return _file_of(row)
+
+
+def page(
+    connection: Connection,
+    organisation_id: str,
+    now_s: float,
+    *,
+    limit: int,
+    after: str | None = None,
+    ascending: bool = False,
+    purpose: str | None = None,
+) -> list[StoredFile]:
+    wanted = sql.select(files).where(_visible(organisation_id, now_s))
+    if purpose is not None:
+        wanted = wanted.where(files.c.purpose == purpose)
+    place = sql.tuple_(files.c.created_s, files.c.id)
+    if after is not None:
+        last = find(connection, organisation_id, after, now_s)
+        mark = sql.tuple_(sql.literal(last.created_s), sql.literal(last.id))
+        wanted = wanted.where(place > mark if ascending else place < mark)
+    order = [files.c.created_s, files.c.id] if ascending else [files.c.created_s.desc(), files.c.id.desc()]
+    rows = connection.execute(wanted.order_by(*order).limit(limit)).mappings()
+    return [_file_of(row) for row in rows]
+
+
+def read_piece(connection: Connection, file_id: str, number: int) -> bytes:
+    """Of a file that is gone meanwhile there are no pieces: NOT_FOUND."""
+    wanted = sql.select(file_pieces.c.data).where(
+        file_pieces.c.file_id == file_id, file_pieces.c.number == number
+    )
+    data = connection.scalar(wanted)
+    if data is None:
+        raise InflightError(ErrorKind.NOT_FOUND, f"the content of {file_id} is gone", "id")
+    return bytes(data)
+
+
+def read_range(connection: Connection, file_id: str, start_bytes: int, size_bytes: int) -> bytes:
+    """Takes from the store only what is asked for; less where the file has no more."""
+    parts = []
+    for number in range(start_bytes // PIECE_BYTES, -(-(start_bytes + size_bytes) // PIECE_BYTES)):
+        begin_bytes = max(start_bytes - number * PIECE_BYTES, 0)
+        end_bytes = min(start_bytes + size_bytes - number * PIECE_BYTES, PIECE_BYTES)
+        cut = sql.func.substr(file_pieces.c.data, begin_bytes + 1, end_bytes - begin_bytes)
+        wanted = sql.select(cut).where(file_pieces.c.file_id == file_id, file_pieces.c.number == number)
+        parts.append(bytes(connection.scalar(wanted) or b""))
+    return b"".join(parts)
+
+
+def delete(connection: Connection, organisation_id: str, file_id: str, now_s: float) -> None:
+    """Refused while a batch still reads it."""
+    find(connection, organisation_id, file_id, now_s)
+    reads = sql.select(batches.c.id).where(
+        batches.c.input_file_id == file_id,
+        batches.c.organisation_id == organisation_id,
+        batches.c.status.not_in(_ENDED),
+    )
+    batch_id = connection.scalar(reads.limit(1))
+    if batch_id is not None:
+        message = f"{file_id} is the input of {batch_id}, which has not ended: cancel it first"
+        raise InflightError(ErrorKind.CONFLICT, message, "id")
+    drop(connection, file_id)
+
+
+def drop(connection: Connection, file_id: str) -> None:
+    connection.execute(sql.delete(file_pieces).where(file_pieces.c.file_id == file_id))
+    connection.execute(sql.delete(files).where(files.c.id == file_id))
+
+
+def sweep(connection: Connection, now_s: float, most: int = 20) -> int:
+    """Removes some files that have expired or were never completed; returns how many."""
+    in_use = sql.select(batches.c.input_file_id).where(batches.c.status.not_in(_ENDED))
+    left = sql.not_(files.c.is_whole) & (files.c.created_s < now_s - _STALE_S)
+    over = (files.c.expires_s <= now_s) & files.c.id.not_in(in_use)
+    wanted = sql.select(files.c.id).where(left | over).limit(most)
+    gone = connection.execute(wanted).scalars().all()
+    for file_id in gone:
+        drop(connection, file_id)
+    return len(gone)
+
+
+def _visible(organisation_id: str, now_s: float) -> sql.ColumnElement[bool]:
+    lives = files.c.expires_s.is_(None) | (files.c.expires_s > now_s)
+    return sql.and_(files.c.organisation_id == organisation_id, files.c.is_whole, lives)
+
+
+def _file_of(row: RowMapping) -> StoredFile:
+    return StoredFile(**{name: row[name] for name in StoredFile.__slots__})

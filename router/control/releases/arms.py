@@ -1,0 +1,168 @@
+"""What this router measures of the arms of rollouts, and the rows in which it tells the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.control.releases.arm_figures import stats_to_json
+from router.control.releases.canary import ArmStats, Sample
+from router.core.refusals import is_refusal
+from router.request.ticket import Outcome
+from router.store.release_tables import arm_figures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from router.core.record import Record
+    from router.store.access import StoreAccess
+
+log = logging.getLogger(__name__)
+
+WRITE_EVERY_S = 1.0
+_FOLD_AT = 64  # so that no request waits long for what those before it have left to be counted
+_FORGET_AFTER_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ArmKey:
+    rollout_id: int
+    step: int
+    version: int
+
+
+class Arm:
+    """One arm in one step, as this router has seen it."""
+
+    def __init__(self) -> None:
+        self.stats = ArmStats()
+        self.changed_s = 0.0
+        self.is_written = True
+        self._waiting: list[Sample] = []
+
+    def add(self, sample: Sample, now_s: float) -> None:
+        self._waiting.append(sample)
+        self.changed_s = now_s
+        self.is_written = False
+        if len(self._waiting) >= _FOLD_AT:
+            self.fold()
+
+    def fold(self) -> ArmStats:
+        if self._waiting:
+            self.stats = self.stats.with_all(self._waiting)
+            self._waiting.clear()
+        return self.stats
+
+
+class ArmRecorder:
+    """`process` names this run of this router: what an earlier one has written stays, and is added to."""
+
+    def __init__(
+        self,
+        access: StoreAccess,
+        process: str = "",
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._access = access
+        self.process = process or f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._clock = clock
+        # Stretches of time have the same borders in all routers, so they need the time of day.
+        self._from_monotonic_s = clock() - monotonic()
+        self._arms: dict[ArmKey, Arm] = {}
+        self._is_away = False
+
+    @property
+    def arm_count(self) -> int:
+        return len(self._arms)
+
+    def closed(self, record: Record, cause: BaseException | None) -> None:
+        """For each request to a model with a rollout, when it has ended; `cause` is why it did not finish.
+
+        What was cancelled says nothing about a release, and neither does what its caller did wrong.
+        """
+        rollout_id, step = record.rollout
+        if rollout_id is None or record.dispatched_s is None or record.outcome == Outcome.CANCELLED.value:
+            return
+        failed = record.outcome == Outcome.FAILED.value
+        if failed and isinstance(cause, InflightError) and _is_nobodys(cause.kind):
+            return
+        key = ArmKey(rollout_id, step, int(record.model_version))
+        arm = self._arms.get(key)
+        if arm is None:
+            arm = self._arms[key] = Arm()
+        arm.add(sample_of(record, failed, self._from_monotonic_s), self._clock())
+
+    async def run(self) -> None:
+        """For as long as the router runs; what is left at its end is written too."""
+        try:
+            while True:
+                await asyncio.sleep(WRITE_EVERY_S)
+                await self.write()
+        finally:
+            await self.write()
+
+    async def write(self) -> None:
+        """What has changed since the last time; where the store is away, the next time."""
+        now_s = self._clock()
+        changed = {key: arm for key, arm in self._arms.items() if not arm.is_written}
+        if changed:
+            rows = [self._row(key, arm.fold(), now_s) for key, arm in changed.items()]
+            for arm in changed.values():
+                arm.is_written = True  # what comes while it is being written is for the next time
+            try:
+                await self._access.write(lambda connection: self._put(connection, rows))
+                self._is_away = False
+            except InflightError as error:
+                for arm in changed.values():
+                    arm.is_written = False
+                if not self._is_away:
+                    log.warning("what was measured of a rollout waits to be written: %s", error)
+                self._is_away = True
+        for key, arm in list(self._arms.items()):
+            if arm.is_written and now_s - arm.changed_s > _FORGET_AFTER_S:
+                del self._arms[key]
+
+    def _row(self, key: ArmKey, stats: ArmStats, now_s: float) -> dict[str, Any]:
+        return {**asdict(key), "process": self.process, "figures": stats_to_json(stats), "at_s": now_s}
+
+    def _put(self, connection: Connection, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            connection.execute(self._access.store.insert_or_update(arm_figures, row))
+
+
+def _is_nobodys(kind: ErrorKind) -> bool:
+    """A model that Triton does not know is not the caller's fault: the caller named one that is served."""
+    return kind is ErrorKind.CANCELLED or (kind.is_callers_fault and kind is not ErrorKind.MODEL_NOT_FOUND)
+
+
+def sample_of(record: Record, failed: bool, from_monotonic_s: float = 0.0) -> Sample:
+    """Models that make no text have the time of the whole answer in place of that of its first token.
+
+    What gave no text, or none that was looked at, has not refused and has not complied either.
+    """
+    began_s = record.dispatched_s or record.arrived_s
+    at_s = began_s + from_monotonic_s
+    if failed or record.received_s is None:
+        return Sample(failed, at_s=at_s)
+    first_s, tokens = record.first_token_s, record.completion_tokens
+    if first_s is None:
+        return Sample(False, record.received_s - began_s, at_s=at_s)
+    between_s = _decode_s(record, first_s, record.received_s) / (tokens - 1) if tokens > 1 else None
+    refused = is_refusal(record.opening) if record.opening else None
+    return Sample(False, first_s - began_s, between_s, tokens or None, refused, at_s)
+
+
+def _decode_s(record: Record, first_s: float, received_s: float) -> float:
+    """By the engine's clock, where it tells: on a busy machine tokens arrive here in bundles, and what lies
+    between the bundles says nothing about the release."""
+    engine = record.engine
+    return received_s - first_s if engine is None else engine.last_token_s - engine.first_token_s

@@ -1,0 +1,81 @@
+"""Loads a release on Triton servers, if it fits there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from router.core.address import is_loopback
+from router.triton.control import ControlError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from router.control.releases.ports import Server
+    from router.core.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+_GIB = 1 << 30
+_NO_SECRET = "this router has no secret for the model control of Triton: nothing can be loaded"
+
+
+class LoadFailed(Exception):
+    """The release cannot be loaded; the message may be Triton's own and name paths."""
+
+
+class ServerLost(Exception):
+    """No server was left to load it on; nobody can say whether the release is to blame."""
+
+
+async def load(manifest: Manifest, servers: Sequence[Server]) -> tuple[list[Server], list[Server]]:
+    """Those that have it now, and the others; raises where none has.
+
+    Several at once: a server that is slow or broken does not keep the others from it.
+    """
+    said = await asyncio.gather(*(_load_on(server, manifest) for server in servers))
+    answers = list(zip(servers, said, strict=True))
+    loaded = [server for server, failure in answers if failure is None]
+    if not loaded and not any(said):
+        raise ServerLost("Triton went away while it was being loaded")
+    if not loaded:
+        raise LoadFailed(next(failure for failure in said if failure))
+    return loaded, [server for server, failure in answers if failure is not None]
+
+
+async def _load_on(server: Server, manifest: Manifest) -> str | None:
+    """None when it is there, else why not; an empty text where the server is gone."""
+    if not server.control.can_control:
+        return _NO_SECRET
+    try:
+        await server.control.load(manifest.entry)
+    except ControlError as error:
+        log.warning("%s cannot be loaded on %s: %s", manifest.name, server.name, error)
+        return (str(error) or "Triton does not say why") if await server.control.is_alive() else ""
+    return None
+
+
+def misfit(manifest: Manifest, servers: Sequence[Server], available_bytes: int | None) -> str | None:
+    """Why a release cannot fit into this machine's memory; nothing is known of other machines'."""
+    if available_bytes is None or not all(is_loopback(_host(server.url)) for server in servers):
+        return None
+    needed_bytes = manifest.needs.total_bytes * len(servers)
+    if needed_bytes <= available_bytes:
+        return None
+    times = f" on {len(servers)} servers" if len(servers) > 1 else ""
+    needs, has = f"{needed_bytes / _GIB:.1f} GiB", f"{available_bytes / _GIB:.1f} GiB"
+    return f"it needs {needs} of memory{times}, and {has} are free: unload another release first"
+
+
+def _host(url: str) -> str:
+    return url.rpartition(":")[0].strip("[]")
+
+
+def available_memory_bytes() -> int | None:
+    """None where nobody can tell."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    return int(psutil.virtual_memory().available)

@@ -1,0 +1,76 @@
+"""One prompt of the router's own, put to one release and read to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from router.core.generation import GenerationCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.core.generation import Generation
+
+# In the engine's accounts, where every request is somebody's.
+TENANT = "inflight"
+
+
+class Generates(Protocol):
+    """What is used of a pipeline."""
+
+    def generate(self, call: GenerationCall) -> Generation:
+        """Starts nothing until the first delta is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    text: str
+    tokens: int
+    first_token_s: float
+    whole_s: float
+
+
+async def ask(
+    pipeline: Generates,
+    prompt: str,
+    max_tokens: int,
+    timeout_s: float,
+    *,
+    add_special_tokens: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+) -> Answer:
+    """Greedy, so that the same release says the same; raises InflightError and asyncio.TimeoutError."""
+    call = GenerationCall(
+        request_id=f"{TENANT}-{secrets.token_hex(8)}",
+        prompt=prompt,
+        max_tokens=max_tokens,
+        seed=0,
+        tenant=TENANT,
+        top_k=1,
+        add_special_tokens=add_special_tokens,
+    )
+    generation = pipeline.generate(call)
+    began_s = clock()
+    first_s: float | None = None
+    texts: list[str] = []
+    tokens = 0
+
+    async def read() -> None:
+        nonlocal first_s, tokens
+        async for delta in generation:
+            if first_s is None and delta.completion_tokens:
+                first_s = clock()
+            texts.append(delta.text)
+            tokens += delta.completion_tokens
+
+    try:
+        await asyncio.wait_for(read(), timeout_s)
+    except BaseException:
+        generation.stop()  # nobody reads on: the engine need not either
+        raise
+    ended_s = clock()
+    return Answer("".join(texts), tokens, (first_s or ended_s) - began_s, ended_s - began_s)

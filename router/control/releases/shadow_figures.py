@@ -1,0 +1,137 @@
+"""How a shadow's answers compared with those of the release it shadows, added up over all routers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from dataclasses import asdict, dataclass, fields
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sql
+
+from python_backend.wire.errors import InflightError
+from router.store.release_tables import shadow_figures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from router.control.releases.comparison import Comparison
+    from router.store.access import StoreAccess
+
+log = logging.getLogger(__name__)
+
+WRITE_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowSums:
+    """Times and likeness are sums over the answers that came, equal or not."""
+
+    equal: int = 0
+    different: int = 0
+    failed: int = 0
+    likeness: float = 0.0
+    took_s: float = 0.0
+    shadow_took_s: float = 0.0
+
+    @property
+    def compared(self) -> int:
+        return self.equal + self.different
+
+    def plus(self, other: ShadowSums) -> ShadowSums:
+        return ShadowSums(
+            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(ShadowSums))
+        )
+
+
+def sums_of(one: Comparison) -> ShadowSums:
+    if one.error:
+        return ShadowSums(failed=1)
+    return ShadowSums(
+        int(one.is_equal), int(not one.is_equal), 0, one.likeness, one.took_s, one.shadow_took_s
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowFigures:
+    """One release's answers, held against those of the one that answered the clients."""
+
+    shadow: int
+    version: int
+    sums: ShadowSums
+
+
+class ShadowRecorder:
+    """`process` names this run of this router: what an earlier one has written stays, and is added to."""
+
+    def __init__(
+        self, access: StoreAccess, process: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
+        self._access = access
+        self._process = process or f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._clock = clock
+        self._sums: dict[tuple[str, int, int], ShadowSums] = {}
+        self._changed: set[tuple[str, int, int]] = set()
+        self._is_away = False
+
+    def add(self, one: Comparison) -> None:
+        key = (one.model, one.shadow_version, one.version)
+        self._sums[key] = self._sums.get(key, ShadowSums()).plus(sums_of(one))
+        self._changed.add(key)
+
+    async def run(self) -> None:
+        """For as long as the router runs; what is left at its end is written too."""
+        try:
+            while True:
+                await asyncio.sleep(WRITE_EVERY_S)
+                await self.write()
+        finally:
+            await self.write()
+
+    async def write(self) -> None:
+        """What has changed since the last time; where the store is away, the next time."""
+        if not self._changed:
+            return
+        changed, self._changed = self._changed, set()
+        rows = [
+            {
+                **dict(zip(("model", "shadow", "version"), key, strict=True)),
+                "process": self._process,
+                "at_s": self._clock(),
+                **asdict(self._sums[key]),
+            }
+            for key in changed
+        ]
+
+        def put(connection: Connection) -> None:
+            for row in rows:
+                connection.execute(self._access.store.insert_or_update(shadow_figures, row))
+
+        try:
+            await self._access.write(put)
+            self._is_away = False
+        except InflightError as error:
+            self._changed |= changed
+            if not self._is_away:
+                log.warning("comparisons with shadows wait to be written: %s", error)
+            self._is_away = True
+
+
+def list_shadows(connection: Connection, model: str) -> list[ShadowFigures]:
+    """Of all routers together, one for each pair of releases."""
+    row = shadow_figures.c
+    found: dict[tuple[int, int], list[ShadowSums]] = {}
+    query = sql.select(shadow_figures).where(row.model == model).order_by(row.shadow, row.version)
+    for each in connection.execute(query).mappings():
+        sums = ShadowSums(**{field.name: each[field.name] for field in fields(ShadowSums)})
+        found.setdefault((each["shadow"], each["version"]), []).append(sums)
+    return [
+        ShadowFigures(shadow, version, reduce(ShadowSums.plus, every))
+        for (shadow, version), every in found.items()
+    ]

@@ -1,0 +1,240 @@
+"""What is done about one release: on the servers, and with each step in the store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sql
+
+from python_backend.wire.errors import InflightError
+from router.control.releases import writes
+from router.control.releases.inspection import missing_program, scrub
+from router.control.releases.lease import LostControl
+from router.control.releases.load import LoadFailed, ServerLost, available_memory_bytes, load, misfit
+from router.control.releases.server_state import NOT_THERE
+from router.control.releases.states import Action, Presence, State
+from router.control.releases.verification import clean_and_verify
+from router.control.releases.warm_up import WarmingFailed, warm_release
+from router.control.releases.writes import Overtaken, is_release
+from router.store.release_tables import releases
+from router.triton.control import ControlError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from router.control.releases.lease import Lease
+    from router.control.releases.ports import Server
+    from router.control.releases.records import Release
+    from router.control.releases.server_state import Lookout
+    from router.core.manifest import Manifest
+    from router.store.access import StoreAccess
+
+    Profile = dict[str, float]
+    Warm = Callable[[Server, Manifest], Awaitable[Profile]]
+
+log = logging.getLogger(__name__)
+
+_MOST_LOSSES = 2
+_LOST = "Triton went away before it could be loaded"
+
+
+@dataclass(slots=True)
+class Notes:
+    """What is remembered of one release between two looks; to lose it costs a repetition."""
+
+    draining_since_s: float | None = None
+    not_before_s: float = 0.0
+    broken_jobs: int = 0
+    losses: int = 0  # servers that went away while they loaded it
+    retries: int = 0  # after servers were back
+    may_retry: bool = False
+    broken_on: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What acts use, for tests to replace."""
+
+    releases_dir: Path
+    warm: Warm = warm_release
+    available_bytes: Callable[[], int | None] = available_memory_bytes
+    clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+
+class ReleaseActs:
+    """Loads go one after the other, so that what is free of the memory is known.
+
+    Whatever is written is written only while this router holds the lease, and only where nobody else has
+    changed the release to something that it does not follow.
+    """
+
+    def __init__(self, store: StoreAccess, lease: Lease, lookout: Lookout, tools: Tools) -> None:
+        self._store = store
+        self._lease = lease
+        self._lookout = lookout
+        self._tools = tools
+        self._one_load = asyncio.Lock()
+
+    async def do(self, action: Action, release: Release, notes: Notes) -> None:
+        manifest = release.manifest
+        if action is Action.LOAD:
+            await self._load(release, notes)
+        elif action is Action.FILL:
+            await self._fill(release, notes)
+        elif action is Action.ACCEPT:
+            await self._move(manifest, State.READY)
+        elif action is Action.DRAIN:
+            await self._move(manifest, State.DRAINING)
+        elif action is Action.UNLOAD:
+            await self._unload(manifest)
+            if release.state not in (State.FAILED, State.UNLOADED):
+                await self._move(manifest, State.UNLOADED)
+
+    async def _load(self, release: Release, notes: Notes) -> None:
+        manifest = release.manifest
+        notes.retries += notes.may_retry
+        notes.may_retry = False
+        try:
+            async with self._one_load:
+                await self._move(manifest, State.LOADING)
+                profile = await self._load_and_warm(release, notes)
+        except ServerLost as error:
+            notes.losses += 1
+            if notes.losses > _MOST_LOSSES:
+                await self._fail(manifest, f"{error}, {notes.losses} times")
+            else:
+                await self._move(manifest, State.UNLOADED, str(error))
+        except (LoadFailed, WarmingFailed) as error:
+            await self._fail(manifest, str(error))
+        except (LostControl, Overtaken, InflightError):
+            raise
+        except Exception:
+            log.exception("%s could not be loaded", manifest.name)
+            await self._fail(manifest, "something went wrong in the router: its log says what")
+        else:
+            notes.losses = 0
+            await self._move(manifest, State.READY, profile=profile)
+
+    async def _load_and_warm(self, release: Release, notes: Notes) -> Profile:
+        manifest = release.manifest
+        servers = self._lookout.having(manifest, Presence.LOADED)
+        missing = self._lookout.having(manifest, *NOT_THERE)
+        await self._check(release, missing)
+        began_s = self._tools.monotonic()
+        servers += await self._load_on(release, missing, notes)
+        load_s = self._tools.monotonic() - began_s
+        await self._move(manifest, State.WARMING)
+        profiles = [await self._warmed(manifest, server, notes) for server in servers]
+        measured = [profile for profile in profiles if not isinstance(profile, WarmingFailed)]
+        if not measured:
+            raise next((each for each in profiles if isinstance(each, WarmingFailed)), ServerLost(_LOST))
+        return {**measured[0], "load_s": load_s}
+
+    async def _fill(self, release: Release, notes: Notes) -> None:
+        """Where it goes wrong it is left alone: others have it, and it is ready."""
+        manifest = release.manifest
+        absent_from = self._lookout.having(manifest, *NOT_THERE)
+        missing = [server for server in absent_from if server.name not in notes.broken_on]
+        try:
+            async with self._one_load:
+                await self._check(release, missing)
+                loaded = await self._load_on(release, missing, notes)
+            for server in loaded:
+                await self._warmed(manifest, server, notes)
+        except (LoadFailed, ServerLost) as error:
+            log.warning("%s is ready, but not on every server: %s", manifest.name, error)
+            notes.broken_on |= {server.name for server in missing}
+            await self._clean(manifest, missing)
+
+    async def _check(self, release: Release, missing: list[Server]) -> None:
+        manifest = release.manifest
+        fault = await self._tampering(release)
+        fault = fault or await asyncio.to_thread(missing_program, manifest, self._tools.releases_dir)
+        fault = fault or misfit(manifest, missing, self._tools.available_bytes())
+        if fault is not None:
+            raise LoadFailed(fault)
+
+    async def _tampering(self, release: Release) -> str | None:
+        directory = self._tools.releases_dir
+        return await asyncio.to_thread(clean_and_verify, release.manifest, release.digest, directory)
+
+    async def _load_on(self, release: Release, missing: list[Server], notes: Notes) -> list[Server]:
+        """Those that have it now; raises where there are none."""
+        if not missing:
+            return []
+        manifest = release.manifest
+        self._require_control()
+        loaded, failed_on = await load(manifest, missing)
+        notes.broken_on |= {server.name for server in failed_on}
+        await self._clean(manifest, failed_on)
+        notes.broken_on -= {server.name for server in loaded}
+        # What was changed while Triton read it has been seen by nobody; unchanged files are not read again.
+        if (fault := await self._tampering(release)) is not None:
+            raise LoadFailed(fault)
+        return loaded
+
+    async def _warmed(self, manifest: Manifest, server: Server, notes: Notes) -> Profile | WarmingFailed:
+        """Where it does not answer as it should, it is taken off that server."""
+        try:
+            return await self._tools.warm(server, manifest)
+        except WarmingFailed as error:
+            log.warning("%s does not answer as it should on %s: %s", manifest.name, server.name, error)
+            notes.broken_on.add(server.name)
+            await self._clean(manifest, [server])
+            return error
+
+    async def _fail(self, manifest: Manifest, reason: str) -> None:
+        """First it is told, then what was half loaded goes."""
+        log.error("%s has failed: %s", manifest.name, reason)
+        await self._move(manifest, State.FAILED, scrub(reason))
+        await self._clean(manifest, self._lookout.servers)
+
+    async def _clean(self, manifest: Manifest, servers: Sequence[Server]) -> None:
+        """Members that were loaded before one that could not be; what is left is seen at the next look."""
+        for server in servers:
+            try:
+                if server.control.can_control:
+                    await self._lookout.look_again(server)
+                    await self._unload_from(manifest, server)
+            except (ControlError, asyncio.TimeoutError) as error:
+                log.warning("%s is not off %s yet: %s", manifest.name, server.name, error)
+
+    async def _unload(self, manifest: Manifest) -> None:
+        for server in self._lookout.servers:
+            await self._unload_from(manifest, server)
+
+    async def _unload_from(self, manifest: Manifest, server: Server) -> None:
+        for member in self._lookout.members_on(manifest, server):
+            self._require_control()
+            await server.control.unload(member)
+
+    def _require_control(self) -> None:
+        if not self._lease.is_held:
+            raise LostControl("this router is not in control any more")
+
+    async def _move(
+        self, manifest: Manifest, state: State, reason: str = "", profile: Profile | None = None
+    ) -> None:
+        def act(connection: Connection) -> None:
+            writes.bump(self._store.store, connection)
+            self._lease.check(connection)
+            writes.move(connection, self._tools.clock(), manifest, state, reason)
+            if profile is not None:
+                _keep_profile(connection, manifest, profile)
+
+        await self._store.write(act)
+
+
+def _keep_profile(connection: Connection, manifest: Manifest, profile: Profile) -> None:
+    """The first one stays: it is what later ones are held against."""
+    is_new = is_release(manifest.model, manifest.version) & releases.c.profile.is_(None)
+    connection.execute(sql.update(releases).where(is_new).values(profile=json.dumps(profile)))

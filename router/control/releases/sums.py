@@ -1,0 +1,113 @@
+"""Figures that add up: over stretches of time, and over the routers that counted them."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from router.control.releases.evidence import Pair, Proportion, Spread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Enough stretches to see how much they scatter, and no more than fit into a row that is written each second.
+MOST_STRETCHES = 32
+
+
+def merge_proportions(one: Proportion, other: Proportion) -> Proportion:
+    return Proportion(one.hits + other.hits, one.total + other.total)
+
+
+def merge_spreads(one: Spread, other: Spread) -> Spread:
+    """The same, up to rounding, as if one had counted all."""
+    if not one.count or not other.count:
+        return other if not one.count else one
+    count = one.count + other.count
+    apart = other.mean - one.mean
+    mean = one.mean + apart * other.count / count
+    return Spread(count, mean, one.squares + other.squares + apart * apart * one.count * other.count / count)
+
+
+def spread_of(values: Iterable[float]) -> Spread:
+    every = list(values)
+    if not every:
+        return Spread()
+    mean = math.fsum(every) / len(every)
+    return Spread(len(every), mean, math.fsum((value - mean) ** 2 for value in every))
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Values by when they came: (number of the stretch since 1970, its values), in the order of time.
+
+    When there are too many stretches each becomes twice as long, so the longer one looks, the longer a slow
+    phase may last before it is taken for more than one. Their borders are the same on every machine.
+    """
+
+    length_s: int = 1
+    parts: tuple[tuple[int, Spread], ...] = ()
+
+    def with_all(self, timed: Iterable[tuple[float, float]]) -> Stretches:
+        """With values, each after the moment when it came."""
+        found: dict[int, list[float]] = {}
+        for at_s, value in timed:
+            found.setdefault(math.floor(at_s / self.length_s), []).append(value)
+        parts = tuple((number, spread_of(found[number])) for number in sorted(found))
+        return merge_stretches(self, Stretches(self.length_s, parts))
+
+    def _with(self, number: int, spread: Spread) -> Stretches:
+        parts = self.parts
+        place = len(parts)
+        if parts and parts[-1][0] >= number:
+            place = bisect_left(parts, number, key=_number)
+        if place < len(parts) and parts[place][0] == number:
+            merged = (number, merge_spreads(parts[place][1], spread))
+            return Stretches(self.length_s, (*parts[:place], merged, *parts[place + 1 :]))
+        longer = Stretches(self.length_s, (*parts[:place], (number, spread), *parts[place:]))
+        while len(longer.parts) > MOST_STRETCHES:
+            longer = longer.coarser(longer.length_s * 2)
+        return longer
+
+    @property
+    def lasting_s(self) -> int:
+        """From the beginning of the first to the end of the last."""
+        return (self.parts[-1][0] - self.parts[0][0] + 1) * self.length_s if self.parts else 0
+
+    def coarser(self, length_s: int) -> Stretches:
+        """In stretches of this length, a multiple of its own by a power of two."""
+        factor = length_s // self.length_s
+        parts: list[tuple[int, Spread]] = []
+        for number, spread in self.parts:
+            if parts and parts[-1][0] == number // factor:
+                parts[-1] = (parts[-1][0], merge_spreads(parts[-1][1], spread))
+            else:
+                parts.append((number // factor, spread))
+        return Stretches(length_s, tuple(parts))
+
+
+def _number(part: tuple[int, Spread]) -> int:
+    return part[0]
+
+
+def merge_stretches(one: Stretches, other: Stretches) -> Stretches:
+    length_s = max(one.length_s, other.length_s)
+    merged = one.coarser(length_s)
+    for number, spread in other.coarser(length_s).parts:
+        factor = merged.length_s // length_s  # may have grown on the way
+        merged = merged._with(number // factor, spread)
+    return merged
+
+
+def pair_up(canary: Stretches, stable: Stretches) -> list[Pair]:
+    """Of the stretches in which both arms have values."""
+    length_s = max(canary.length_s, stable.length_s)
+    there = dict(stable.coarser(length_s).parts)
+    parts = canary.coarser(length_s).parts
+    return [Pair(spread, there[number]) for number, spread in parts if number in there]
+
+
+def pair_with(canary: Stretches, stable: Spread) -> list[Pair]:
+    """With all that the stable arm has ever shown, where it has nothing of the same time."""
+    return [Pair(spread, stable) for _, spread in canary.parts] if stable.count else []

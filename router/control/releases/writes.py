@@ -1,0 +1,114 @@
+"""The writes that people's acts and the router in control have in common."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sql
+
+from router.control.releases import records
+from router.control.releases.states import State, may_follow
+from router.store.release_tables import release_events, releases, splits
+from router.store.schema import counters
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from router.core.manifest import Manifest
+    from router.routing.split import ModelSplit
+    from router.store.database import Store
+
+_COUNTER = "release_changes"
+
+
+class Overtaken(Exception):
+    """Somebody else has changed the release in the meantime; what was to be written does not fit any more."""
+
+
+def bump(store: Store, connection: Connection) -> None:
+    """Tells every router that there is something to read.
+
+    The first thing a transaction does: whoever else changes releases waits for its end, so that what it
+    reads from here on is what it changes, on PostgreSQL too.
+    """
+    connection.execute(store.insert_new(counters).values({"name": _COUNTER, "value": 0}))
+    is_ours = counters.c.name == _COUNTER
+    connection.execute(sql.update(counters).where(is_ours).values(value=counters.c.value + 1))
+
+
+def last_change(connection: Connection) -> int:
+    return int(connection.scalar(sql.select(counters.c.value).where(counters.c.name == _COUNTER)) or 0)
+
+
+def put_split(store: Store, connection: Connection, split: ModelSplit) -> None:
+    """What a split names is wanted; what falls out of it is not wanted any more."""
+    before = records.find_split(connection, split.model)
+    row = {"model": split.model, "split": split.to_json(), "changed_s": time.time()}
+    connection.execute(store.insert_or_update(splits, row))
+    dropped = before.versions - split.versions if before is not None else frozenset()
+    for versions, wanted in ((split.versions, True), (dropped, False)):
+        chosen = (releases.c.model == split.model) & releases.c.version.in_(versions)
+        connection.execute(sql.update(releases).where(chosen).values(wanted=wanted))
+
+
+def add_release(
+    connection: Connection, manifest: Manifest, notes: str, now_s: float, *, wanted: bool = False
+) -> None:
+    row = {
+        "model": manifest.model,
+        "version": manifest.version,
+        "manifest": manifest.to_json(),
+        "digest": manifest.digest,
+        "added_s": now_s,
+        "notes": notes,
+        "wanted": wanted,
+        "state": State.ADDED.value,
+        "reason": "",
+        "since_s": now_s,
+        "profile": None,
+    }
+    connection.execute(sql.insert(releases).values(row))
+
+
+def next_version(connection: Connection, model: str) -> int:
+    """A number that no release of the model has or had: what was removed does not come back as another."""
+    ever = [
+        connection.scalar(sql.select(sql.func.max(table.c.version)).where(table.c.model == model))
+        for table in (releases, release_events)
+    ]
+    return 1 + max(number or 0 for number in ever)
+
+
+def was_added(connection: Connection, model: str, version: int) -> bool:
+    event = release_events.c
+    added = (event.model == model) & (event.version == version) & (event.what == "add")
+    return connection.execute(sql.select(event.id).where(added).limit(1)).first() is not None
+
+
+def set_state(
+    connection: Connection, now_s: float, model: str, version: int, state: State, reason: str
+) -> None:
+    values = {"state": state.value, "reason": reason, "since_s": now_s}
+    connection.execute(sql.update(releases).where(is_release(model, version)).values(values))
+
+
+def move(connection: Connection, now_s: float, manifest: Manifest, state: State, reason: str = "") -> None:
+    """To a state that may follow the one it is in now, with its event; raises Overtaken where none may."""
+    model, version = manifest.model, manifest.version
+    current = connection.scalar(sql.select(releases.c.state).where(is_release(model, version)))
+    if current is None or not may_follow(State(current), state):
+        raise Overtaken(f"{manifest.name} is {current or 'removed'}, and cannot be {state.value} next")
+    set_state(connection, now_s, model, version, state, reason)
+    write_event(connection, now_s, model, version, state.value, reason)
+
+
+def write_event(
+    connection: Connection, now_s: float, model: str, version: int | None, what: str, reason: str
+) -> None:
+    row = {"at_s": now_s, "model": model, "version": version, "what": what, "reason": reason}
+    connection.execute(sql.insert(release_events).values(row))
+
+
+def is_release(model: str, version: int) -> Any:
+    return (releases.c.model == model) & (releases.c.version == version)

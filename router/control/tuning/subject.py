@@ -1,0 +1,82 @@
+"""One Triton model of one release that is measured and tuned, on all servers together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from python_backend.costs.learning import BatchLearner
+from router.control.tuning.ladder import Course
+from router.control.tuning.statistics import Totals
+from router.core.manifest import Kind
+
+if TYPE_CHECKING:
+    from router.control.tuning.delay_change import Batched, Queueing
+    from router.core.manifest import Manifest
+
+
+class Subject:
+    """`batched` is what each server has loaded of it, by the server's name, where requests gather at all."""
+
+    def __init__(self, manifest: Manifest, member: str, now_s: float) -> None:
+        self.manifest = manifest
+        self.member = member
+        self.learner = BatchLearner()
+        self.course = Course()
+        self.window = Totals()
+        self.window_began_s = now_s
+        self.ever = Totals()  # since this router looks at it
+        self.batched: dict[str, Batched] = {}
+        self.refused: Queueing | None = None  # by Triton: not asked for again
+        self.known: set[str] = set()  # servers whose config was read
+        self._seen: dict[str, Totals] = {}
+
+    @property
+    def name(self) -> str:
+        return f"{self.manifest.name} {self.member}"
+
+    @property
+    def is_entry(self) -> bool:
+        return self.member == self.manifest.entry
+
+    @property
+    def is_fixed_cost(self) -> bool:
+        """Whether admission wants to know what its batches take."""
+        return self.is_entry and self.manifest.kind is not Kind.TEXT
+
+    @property
+    def delay_ms(self) -> float:
+        """The longest of all servers: that is what an objective has to bear."""
+        return max((each.queueing.delay_ms for each in self.batched.values()), default=0.0)
+
+    def add(self, server: str, totals: Totals, now_s: float) -> None:
+        """What is new since the last look; the first look at a server tells nothing."""
+        before, self._seen[server] = self._seen.get(server), totals
+        news = None if before is None else totals.since(before)
+        if news is not None:
+            self.ever = self.ever.plus(news)
+        if news is None or now_s < self.window_began_s:
+            return
+        self.window = self.window.plus(news)
+        for rows, took_ms, count in news.mean_batches():
+            self.learner.observe(rows, took_ms, count)
+
+    def know(self, server: str, batched: Batched | None) -> None:
+        """What a server has loaded; None: nothing gathers there."""
+        if server not in self.known:
+            self.refused = None  # perhaps it was started anew
+        self.known.add(server)
+        if batched is None:
+            self.batched.pop(server, None)
+        else:
+            self.batched[server] = batched
+
+    def lose(self, server: str) -> None:
+        """What it counts when it is back is not known to be new."""
+        self.known.discard(server)
+        self._seen.pop(server, None)
+        self.batched.pop(server, None)
+
+    def begin_window(self, at_s: float) -> None:
+        """What is seen before that counts for nothing."""
+        self.window = Totals()
+        self.window_began_s = at_s

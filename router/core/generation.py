@@ -1,0 +1,136 @@
+"""The port between the router and whatever generates text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from python_backend.wire.errors import InflightError
+from router.core.stages import EngineTimes
+from router.core.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from typing import Any
+
+# What "no limit" means on the wire; the engine clips it to what is left of the context.
+MAX_NEW_TOKENS = 1_000_000
+# What the engine calls an end -> what OpenAI does; one that it has another name for is none that was wanted.
+FINISH_REASONS = {"end_id": "stop", "stop_words": "stop", "length": "length"}
+
+
+class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the engine needs to know of one request."""
+
+    request_id: str
+    prompt: str  # empty where `prompt_ids` takes its place
+    max_tokens: int
+    seed: int
+    tenant: str = "local"
+    stop: tuple[str, ...] = ()
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_tokens: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    ignore_eos: bool = False
+    add_special_tokens: bool = True
+    # What the answer must be a word of: a kind of the contract's guided_decoding_guide_type, and its text.
+    guide: tuple[str, str] | None = None
+    logit_bias: dict[str, float] | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    # With each token its log probability, and those of so many of the likeliest.
+    top_log_probs: int | None = None
+    # Who goes first when there is not room for all: interactive, standard (None) or batch.
+    tier: str | None = None
+    # Further answers to the prompt of the call before it: its tokens are counted there.
+    shares_prompt: bool = False
+    echo: bool = False
+    trace: Trace | None = None
+
+    @property
+    def engine_echoes(self) -> bool:
+        """Whether the first delta is the prompt, because only the tokenizer's side can tell its tokens."""
+        return self.echo and (self.prompt_ids is not None or self.top_log_probs is not None)
+
+
+class LoggedToken(msgspec.Struct, frozen=True, gc=False):
+    """One token of an answer; `piece` is its bytes, or what one that is not shown is called.
+
+    `characters` of the text were completed by it: 0 for the first half of a character. `log_prob` is None
+    for a prompt's first token, which nothing predicts.
+    """
+
+    piece: bytes
+    log_prob: float | None
+    characters: int
+    is_hidden: bool = False
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+class Delta(msgspec.Struct, frozen=True, gc=False):
+    """What one response of the engine added."""
+
+    text: str
+    completion_tokens: int = 0
+    prompt_tokens: int = 0
+    finish: str | None = None  # end_id, stop_words, length, cancelled
+    engine: EngineTimes | None = None  # with the last one, where the engine tells
+    cached_tokens: int = 0  # of the prompt, with the first one
+    tokens: tuple[LoggedToken, ...] = ()
+    steps: Sequence[int] = ()  # of the engine, with the last one, if the request is traced
+
+
+class Generation(Protocol):
+    """One request under way."""
+
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        """The deltas; the last one carries `finish`. Raises InflightError when the request fails."""
+
+    def stop(self) -> None:
+        """Asks the engine to end early. The deltas then end by themselves, soon; read them to the end."""
+
+
+class RawGeneration(Protocol):
+    """One request under way in Triton, by its own messages."""
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """Its responses as they come, the last one marked final. Raises InflightError when it fails."""
+
+    def stop(self) -> None:
+        """Asks the model to end early. The responses then end by themselves, soon; read them to the end."""
+
+
+class Pipeline(Protocol):
+    """One model that generates text."""
+
+    def generate(self, call: GenerationCall) -> Generation:
+        """Starts nothing until the first delta is asked for."""
+
+    def relay(self, request: Any, trace: Trace | None = None) -> RawGeneration:
+        """A request built from the ensemble's contract, whose name is filled in; starts nothing either."""
+
+    async def ready(self) -> bool:
+        """Whether a request sent now would be served."""
+
+
+class Ending(Protocol):
+    """Work that can be read to its end, whatever it yields."""
+
+    def __aiter__(self) -> AsyncIterator[object]: ...
+
+
+async def read_to_the_end(work: Ending) -> None:
+    """So that the engine is known to be done with the request; its client has an answer already."""
+    try:
+        async for _ in work:
+            pass
+    except InflightError:
+        pass
+
+
+MAX_BIASES = 300

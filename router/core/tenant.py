@@ -1,0 +1,216 @@
+"""The nouns of tenants, and who is calling. Times in `_s` are wall-clock seconds, money is micro-dollars."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+MICRODOLLARS_PER_DOLLAR = 1_000_000
+_TOKENS_PER_PRICE = 1_000_000
+_MOST = 10**15  # a billion dollars; sums of it still fit 64 bits
+_NAME_CHARS = 100
+HEAVIEST = 1000
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def check_name(what: str, name: str) -> None:
+    if not (1 <= len(name) <= _NAME_CHARS and name.isprintable() and name == name.strip()):
+        raise ValueError(f"{what}: expected 1 to {_NAME_CHARS} printable characters, got {name[:40]!r}")
+
+
+def check_model(model: str) -> None:
+    if not _MODEL_NAME.fullmatch(model):
+        raise ValueError(f"model: {model[:40]!r} is not the name of a model")
+
+
+def _check_amounts(terms: Limits | Price) -> None:
+    for each in fields(terms):
+        value = getattr(terms, each.name)
+        if type(value) is int and not 0 <= value <= _MOST:
+            raise ValueError(f"{each.name}: expected 0 to {_MOST}, got {value}")
+
+
+class Role(str, Enum):
+    """What a user may do within the own organisation, the most first."""
+
+    OWNER = "owner"
+    ADMIN = "admin"
+    MEMBER = "member"
+    VIEWER = "viewer"
+
+
+class Scope(str, Enum):
+    """What a key may be used for, whatever its user may do."""
+
+    INFERENCE = "inference"
+    EMBEDDINGS = "embeddings"
+    FILES = "files"
+    ADMIN_READ = "admin:read"
+    ADMIN_WRITE = "admin:write"
+    USAGE_READ = "usage:read"
+
+
+@dataclass(frozen=True, slots=True)
+class Organisation:
+    id: str
+    name: str
+    created_s: float
+    deleted_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    id: str
+    organisation_id: str
+    name: str
+    role: Role
+    created_s: float
+    platform_admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key as it is kept: its secret is known to its holder alone.
+
+    Rotation gives the same key a new secret; the previous one works on for `grace_s`.
+    """
+
+    id: str
+    organisation_id: str
+    user_id: str
+    name: str
+    prefix: str
+    digest: bytes = field(repr=False)
+    scopes: frozenset[Scope]
+    created_s: float
+    models: frozenset[str] | None = None
+    expires_s: float | None = None
+    revoked_s: float | None = None
+    rotated_s: float | None = None
+    grace_s: float = 0.0
+    previous_prefix: str | None = None
+    previous_digest: bytes | None = field(default=None, repr=False)
+
+    @property
+    def previous_ends_s(self) -> float:
+        return 0.0 if self.rotated_s is None else self.rotated_s + self.grace_s
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model's tokens cost, in micro-dollars per million tokens."""
+
+    model: str
+    prompt: int
+    cached_prompt: int
+    completion: int
+
+    def __post_init__(self) -> None:
+        check_model(self.model)
+        _check_amounts(self)
+
+    def cost(self, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
+        """Micro-dollars of one request, rounded up once; cached tokens are part of the prompt's."""
+        exact = (
+            (prompt_tokens - cached_tokens) * self.prompt
+            + cached_tokens * self.cached_prompt
+            + completion_tokens * self.completion
+        )
+        return -(-exact // _TOKENS_PER_PRICE)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an organisation or a key may take; None is no limit. A burst left out is one minute's worth.
+
+    `weight` is an organisation's part of a model that others want too, 1 if not said, and `slot_percent` the
+    most of a model's places in the batch that it may take at a time.
+    """
+
+    requests_per_min: int | None = None
+    request_burst: int | None = None
+    tokens_per_min: int | None = None
+    token_burst: int | None = None
+    concurrent_requests: int | None = None
+    monthly_budget: int | None = None
+    budget_is_hard: bool = True
+    weight: int | None = None
+    slot_percent: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_amounts(self)
+        for name, most in (("weight", HEAVIEST), ("slot_percent", 100)):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= most:
+                raise ValueError(f"{name}: expected 1 to {most}, got {value}")
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """One request as it is billed; `request_id` is unique, so a record sent again does not count again."""
+
+    request_id: str
+    organisation_id: str
+    user_id: str
+    key_id: str
+    model: str
+    model_version: str
+    started_s: float
+    ended_s: float
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost: int
+    outcome: str
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One administrative act, done or refused."""
+
+    at_s: float
+    actor: str
+    organisation_id: str | None
+    action: str
+    target: str
+    allowed: bool
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSummary:
+    """Usage of one group: the day, model, key or organisation it was summed by."""
+
+    group: tuple[str, ...]
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A key with everything the request path needs to know of it."""
+
+    key: ApiKey
+    user: User
+    organisation: Organisation
+    key_limits: Limits = NO_LIMITS
+    organisation_limits: Limits = NO_LIMITS
+
+
+LOCAL = "local"
+
+
+LOCAL_CALLER = Caller(
+    ApiKey(LOCAL, LOCAL, LOCAL, LOCAL, "", b"", frozenset(Scope), created_s=0.0),
+    User(LOCAL, LOCAL, LOCAL, Role.OWNER, created_s=0.0, platform_admin=True),
+    Organisation(LOCAL, LOCAL, created_s=0.0),
+)

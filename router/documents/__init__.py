@@ -1,1 +1,0 @@
-"""Files that a model is to read: text, tables and PDFs turned into text."""

@@ -1,0 +1,128 @@
+"""/v1/batches: make, list, show, cancel."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.batches import rows
+from router.content.batches.model import WINDOW_S, Batch, new_batch_id
+from router.content.batches.status import Life, Status
+from router.content.files.model import LONGEST_LIFE_S, SHORTEST_LIFE_S
+from router.content.files.rows import find as find_file
+from router.core.tenant import Scope
+from router.openai.files import render_page
+from router.request.decoding import decode, decode_query
+from router.request.errors import respond_json
+from router.request.routes import JSON, Route
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from router.core.record import Record
+    from router.core.tenant import Caller
+    from router.http.exchange import Exchange
+    from router.request.service import Service
+
+PATH = "/v1/batches"
+_MOST_METADATA = 16
+
+
+class OutputExpiresAfter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Meta(ge=SHORTEST_LIFE_S, le=LONGEST_LIFE_S)]
+
+
+class BatchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    input_file_id: str
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
+    completion_window: Literal["24h"]
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+            Meta(max_length=_MOST_METADATA),
+        ]
+        | None
+    ) = None
+    output_expires_after: OutputExpiresAfter | None = None
+
+
+class BatchesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    after: str | None = None
+
+
+_decoder = msgspec.json.Decoder(BatchBody)
+
+
+def routes(service: Service) -> list[Route]:
+    batches = _Batches(service)
+    add = partial(Route, scope=Scope.FILES, takes="", answer="Batch")
+    return [
+        add("POST", PATH, batches.make, "Make a batch of an uploaded file", body=BatchBody, takes=JSON),
+        add("GET", PATH, batches.list_all, "List batches", answer="BatchList", query=BatchesQuery),
+        add("GET", f"{PATH}/{{batch_id}}", batches.show, "Show a batch and how far it is"),
+        add("POST", f"{PATH}/{{batch_id}}/cancel", batches.cancel, "Cancel a batch, and keep what is done"),
+    ]
+
+
+class _Batches:
+    def __init__(self, service: Service) -> None:
+        self._store = service.store
+
+    async def make(self, exchange: Exchange, record: Record) -> None:
+        body = decode(_decoder, exchange.request.body)
+        _check_scope(record.caller, body.endpoint)
+        now_s = time.time()
+        batch = Batch(
+            id=new_batch_id(),
+            organisation_id=record.tenant,
+            key_id=record.caller.key.id,
+            endpoint=body.endpoint,
+            input_file_id=body.input_file_id,
+            life=Life(Status.VALIDATING, created_s=now_s, expires_s=now_s + WINDOW_S),
+            metadata=msgspec.json.encode(body.metadata).decode(),
+            output_lifetime_s=body.output_expires_after.seconds if body.output_expires_after else None,
+        )
+        await self._store.write(partial(_insert, batch=batch))
+        respond_json(exchange, record, batch.render())
+
+    async def list_all(self, exchange: Exchange, record: Record) -> None:
+        query = decode_query(exchange.request.query, BatchesQuery)
+        found = await self._store.read(
+            lambda connection: rows.page(connection, record.tenant, query.limit + 1, query.after)
+        )
+        respond_json(exchange, record, render_page([batch.render() for batch in found], query.limit))
+
+    async def show(self, exchange: Exchange, record: Record) -> None:
+        batch_id = record.values["batch_id"]
+        batch = await self._store.read(lambda connection: rows.find(connection, record.tenant, batch_id))
+        respond_json(exchange, record, batch.render())
+
+    async def cancel(self, exchange: Exchange, record: Record) -> None:
+        batch_id = record.values["batch_id"]
+        batch = await self._store.write(
+            lambda connection: rows.cancel(connection, record.tenant, batch_id, time.time())
+        )
+        respond_json(exchange, record, batch.render())
+
+
+def _insert(connection: Connection, batch: Batch) -> None:
+    file = find_file(connection, batch.organisation_id, batch.input_file_id, batch.life.created_s)
+    if file.purpose != "batch":
+        message = f"input_file_id: {file.id} was uploaded with the purpose {file.purpose}; expected batch"
+        raise InflightError(ErrorKind.INVALID_REQUEST, message, "input_file_id")
+    rows.insert(connection, batch)
+
+
+def _check_scope(caller: Caller, endpoint: str) -> None:
+    """A batch is run in the name of its key: it must be one that could send each line by itself."""
+    scope = Scope.EMBEDDINGS if endpoint == "/v1/embeddings" else Scope.INFERENCE
+    if scope not in caller.key.scopes:
+        message = f"this key lacks the scope {scope.value}, which {endpoint} needs"
+        raise InflightError(ErrorKind.FORBIDDEN, message, "endpoint")

@@ -1,0 +1,197 @@
+"""The request bodies, field by field, and what each field may be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.generation import MAX_BIASES, MAX_NEW_TOKENS
+from router.core.messages import Message, Name
+from router.request.decoding import decode, invalid
+
+_Tokens = Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)]
+_StopText = Annotated[str, Meta(min_length=1, max_length=1000)]
+MAX_CHOICES = 16
+MAX_TOOLS = 128
+_MOST_DIGITS = 9
+_MOST_BIAS = 100.0
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+ServiceTier = Literal["auto", "default", "flex", "priority"]
+
+
+class ToolFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    function: ToolFunction
+    type: Literal["function"] = "function"
+
+
+class NamedFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+
+
+class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    function: NamedFunction
+    type: Literal["function"] = "function"
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`strict` makes no difference: the answer always follows the schema."""
+
+    name: Name
+    schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What chat and plain completions share. Null is the same as not given."""
+
+    model: str
+    max_tokens: _Tokens | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    stop: _StopText | Annotated[list[_StopText], Meta(max_length=4)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    # Extensions that other servers of open models have too.
+    top_k: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
+    ignore_eos: bool | None = None
+    # Accepted, and without effect on the answer.
+    user: str | None = None
+    metadata: Any = None
+    store: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    prompt_cache_options: Any = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    # Its ids and values are judged when their number is known to be bearable.
+    logit_bias: Annotated[dict[str, float], Meta(max_length=MAX_BIASES)] | None = None
+    service_tier: ServiceTier | None = None
+
+
+# Fields that are not honoured yet are refused unless they carry a value of NEUTRAL.
+class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=10_000)]
+    max_completion_tokens: _Tokens | None = None
+    audio: Any = None
+    function_call: Any = None
+    functions: Any = None
+    modalities: Any = None
+    moderation: Any = None
+    parallel_tool_calls: bool | None = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    response_format: ResponseFormat | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+
+class CompletionBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    prompt: str | list[Any]
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    echo: bool | None = None
+    best_of: Any = None
+    suffix: Any = None
+
+
+# Values that ask for what the router does anyway.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "moderation": (),
+    "prediction": (),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "best_of": (1,),
+    "suffix": ("",),
+}
+MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "refusal": ("",),
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+}
+
+_chat = msgspec.json.Decoder(ChatBody)
+_completion = msgspec.json.Decoder(CompletionBody)
+_Body = TypeVar("_Body", bound=Options)
+
+
+def decode_chat(body: bytes) -> ChatBody:
+    decoded = _decode(_chat, body)
+    for index, message in enumerate(decoded.messages):
+        refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
+    if decoded.top_logprobs and not decoded.logprobs:
+        raise invalid("top_logprobs: is only allowed when logprobs is true", "top_logprobs")
+    asked = decoded.response_format
+    if asked is not None and (asked.type == "json_schema") != (asked.json_schema is not None):
+        raise invalid(
+            "response_format: json_schema goes with type json_schema, and with no other",
+            "response_format.json_schema",
+        )
+    return decoded
+
+
+def decode_completion(body: bytes) -> CompletionBody:
+    return _decode(_completion, body)
+
+
+def _decode(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
+    decoded = decode(decoder, body)
+    refuse_unsupported(decoded, NEUTRAL, "")
+    if decoded.stream_options is not None and not decoded.stream:
+        raise invalid("stream_options is only allowed when stream is true", "stream_options")
+    if decoded.logit_bias:
+        _check_biases(decoded.logit_bias)
+    return decoded
+
+
+def _check_biases(biases: dict[str, float]) -> None:
+    for token, bias in biases.items():
+        if not (token.isascii() and token.isdigit() and len(token) <= _MOST_DIGITS):
+            raise invalid("logit_bias: a key: expected a token id, as digits", "logit_bias")
+        if not -_MOST_BIAS <= bias <= _MOST_BIAS:
+            allowed = f"expected -{_MOST_BIAS:g} to {_MOST_BIAS:g}"
+            raise invalid(f"logit_bias[{token}]: {allowed}, got {bias:g}", f"logit_bias[{token}]")
+
+
+def refuse_unsupported(struct: msgspec.Struct, neutral: dict[str, tuple[Any, ...]], prefix: str) -> None:
+    for name, allowed in neutral.items():
+        value = getattr(struct, name, None)
+        if value is None or any(value == entry and type(value) is type(entry) for entry in allowed):
+            continue
+        only = f" other than {msgspec.json.encode(allowed[0]).decode()}" if allowed else ""
+        message = f"{prefix}{name} is not supported yet with a value{only}"
+        raise InflightError(ErrorKind.UNSUPPORTED, message, f"{prefix}{name}")

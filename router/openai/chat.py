@@ -1,0 +1,63 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.documents.expansion import expand
+from router.openai.bodies import ChatBody, decode_chat
+from router.openai.calls import chat_calls, chat_messages, served_tier
+from router.openai.dialects import ChatDialect
+from router.openai.tools import described, offered, reader_for
+from router.request.answer import answer
+from router.request.routes import Route
+
+if TYPE_CHECKING:
+    from router.core.record import Record
+    from router.http.exchange import Exchange
+    from router.request.service import Service
+
+
+class ChatCompletions:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        body = decode_chat(exchange.request.body)
+        record.user = body.user or record.user
+        model = self._service.registry.find(body.model, record)
+        if model.template is None:
+            message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
+            raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
+        messages = await expand(body.messages, record.caller, self._service.documents)
+        if messages is not body.messages:
+            body = msgspec.structs.replace(body, messages=messages)
+        knows_tools = model.template.knows_tools
+        tools = described(offered(body)) if knows_tools else None
+        prompt = model.template.render(chat_messages(body, knows_tools), tools)
+        calls = chat_calls(body, prompt, record.request_id, record.tenant, model.defaults)
+        include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        dialect = ChatDialect(
+            record.request_id, model.name, include_usage=include_usage, service_tier=served_tier(body)
+        )
+        await answer(
+            exchange, record, self._service, model, calls, dialect, bool(body.stream), reader_for(body)
+        )
+
+
+def routes(service: Service) -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/v1/chat/completions",
+            ChatCompletions(service),
+            "Answer a conversation",
+            ChatBody,
+            "ChatCompletion",
+            streams=True,
+            request_id_prefix="chatcmpl",
+        )
+    ]

@@ -1,0 +1,177 @@
+"""/v1/conversations: what was said, kept under a name, listed, changed, exported and deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from router.content.conversations.conversation_store import ConversationStore
+from router.content.conversations.export import as_json, as_markdown
+from router.content.conversations.items import GivenItem, read_items
+from router.content.conversations.owner import Owner
+from router.content.conversations.pages import Page, PageQuery
+from router.content.documents.documents import Documents
+from router.openai.response_bodies import Metadata
+from router.request.decoding import decode, decode_query
+from router.request.errors import respond_json
+from router.request.routes import Route
+
+if TYPE_CHECKING:
+    from router.content.conversations.items import Item
+    from router.core.record import Record
+    from router.http.exchange import Exchange
+    from router.request.service import Service
+
+MOST_ITEMS_AT_ONCE = 20
+_PATH = "/v1/conversations"
+_Items = Annotated[list[GivenItem], Meta(max_length=MOST_ITEMS_AT_ONCE)]
+
+
+class ConversationBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    metadata: Metadata | None = None
+    items: _Items | None = None
+
+
+class ConversationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All metadata there is to be; its `title` is the conversation's name."""
+
+    metadata: Metadata | None
+
+
+class NewItems(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    items: _Items
+    include: list[str] | None = None
+
+
+class ExportQuery(msgspec.Struct, frozen=True):
+    format: Literal["json", "markdown"] = "json"
+
+
+_body = msgspec.json.Decoder(ConversationBody)
+_change = msgspec.json.Decoder(ConversationChange)
+_items = msgspec.json.Decoder(NewItems)
+
+
+class Conversations:
+    def __init__(self, store: ConversationStore, documents: Documents) -> None:
+        self._store = store
+        self._documents = documents
+
+    async def create(self, exchange: Exchange, record: Record) -> None:
+        body = decode(_body, exchange.request.body or b"{}")
+        items = await read_items(body.items or [], "items", record.caller, self._documents)
+        made = await self._store.create(Owner.of(record.caller), body.metadata or {}, items)
+        respond_json(exchange, record, made.rendered())
+
+    async def list(self, exchange: Exchange, record: Record) -> None:
+        query = decode_query(exchange.request.query, PageQuery)
+        page = await self._store.page(Owner.of(record.caller), query)
+        respond_json(exchange, record, page.rendered(lambda conversation: conversation.rendered()))
+
+    async def show(self, exchange: Exchange, record: Record) -> None:
+        found = await self._store.find(*_named(record))
+        respond_json(exchange, record, found.rendered())
+
+    async def update(self, exchange: Exchange, record: Record) -> None:
+        change = decode(_change, exchange.request.body)
+        changed = await self._store.update(*_named(record), change.metadata or {})
+        respond_json(exchange, record, changed.rendered())
+
+    async def delete(self, exchange: Exchange, record: Record) -> None:
+        owner, conversation_id = _named(record)
+        await self._store.delete(owner, conversation_id)
+        value = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+        respond_json(exchange, record, value)
+
+    async def export(self, exchange: Exchange, record: Record) -> None:
+        """All of it, as JSON or for people."""
+        query = decode_query(exchange.request.query, ExportQuery)
+        owner, conversation_id = _named(record)
+        conversation = await self._store.find(owner, conversation_id)
+        items = await self._store.history(owner, conversation_id, most=None)
+        if query.format == "json":
+            respond_json(exchange, record, as_json(conversation, items))
+            return
+        headers = [
+            ("content-type", "text/markdown; charset=utf-8"),
+            ("content-disposition", f'attachment; filename="{conversation_id}.md"'),
+            ("x-request-id", record.request_id),
+        ]
+        exchange.respond(200, as_markdown(conversation, items).encode(), headers)
+
+    # Items
+
+    async def add_items(self, exchange: Exchange, record: Record) -> None:
+        body = decode(_items, exchange.request.body)
+        items = await read_items(body.items, "items", record.caller, self._documents)
+        await self._store.add(*_named(record), items)
+        respond_json(exchange, record, Page(items).rendered(_shown))
+
+    async def list_items(self, exchange: Exchange, record: Record) -> None:
+        query = decode_query(exchange.request.query, PageQuery)
+        page = await self._store.items(*_named(record), query)
+        respond_json(exchange, record, page.rendered(_shown))
+
+    async def show_item(self, exchange: Exchange, record: Record) -> None:
+        item = await self._store.item(*_named(record), record.values["item_id"])
+        respond_json(exchange, record, item.shown)
+
+    async def delete_item(self, exchange: Exchange, record: Record) -> None:
+        left = await self._store.delete_item(*_named(record), record.values["item_id"])
+        respond_json(exchange, record, left.rendered())
+
+
+def _named(record: Record) -> tuple[Owner, str]:
+    return Owner.of(record.caller), record.values["conversation_id"]
+
+
+def _shown(item: Item) -> dict[str, Any]:
+    return item.shown
+
+
+def routes(service: Service) -> list[Route]:
+    api = Conversations(ConversationStore(service.store), service.documents)
+    one = f"{_PATH}/{{conversation_id}}"
+    item = f"{one}/items/{{item_id}}"
+    return [
+        Route("POST", _PATH, api.create, "Begin a conversation", ConversationBody, "Conversation"),
+        Route(
+            "GET",
+            _PATH,
+            api.list,
+            "One's own conversations, the last used first",
+            answer="ConversationList",
+            query=PageQuery,
+        ),
+        Route("GET", one, api.show, "One conversation", answer="Conversation"),
+        Route(
+            "POST",
+            one,
+            api.update,
+            "Change its metadata; title is its name",
+            ConversationChange,
+            "Conversation",
+        ),
+        Route("DELETE", one, api.delete, "Delete a conversation and all that was said in it"),
+        Route(
+            "GET",
+            f"{one}/export",
+            api.export,
+            "All of it, as JSON or with format=markdown",
+            answer="object or text/markdown",
+            query=ExportQuery,
+        ),
+        Route(
+            "GET",
+            f"{one}/items",
+            api.list_items,
+            "What was said, the newest first",
+            answer="ItemList",
+            query=PageQuery,
+        ),
+        Route("POST", f"{one}/items", api.add_items, "Add to what was said", NewItems, "ItemList"),
+        Route("GET", item, api.show_item, "One item", answer="Item"),
+        Route("DELETE", item, api.delete_item, "Delete one item", answer="Conversation"),
+    ]

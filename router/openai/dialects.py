@@ -1,0 +1,187 @@
+"""How an answer is written: as a chat completion or as a plain one, whole or in chunks."""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from router.http import sse
+from router.openai.log_probs import chat_log_probs, completion_log_probs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from router.openai.log_probs import Logged
+    from router.openai.tools import ToolCall
+    from router.request.choice import TokenLog
+
+_NO_DETAILS = {
+    "reasoning_tokens": 0,
+    "audio_tokens": 0,
+    "accepted_prediction_tokens": 0,
+    "rejected_prediction_tokens": 0,
+}
+FINGERPRINT = f"inflight-{version('inflight')}"
+
+
+class Ended(Protocol):
+    """A choice that has come to its end."""
+
+    index: int
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    log: TokenLog | None
+
+    @property
+    def tool_calls(self) -> Sequence[ToolCall]: ...
+
+
+class Dialect:
+    """Everything but the text is rendered once per request, so that a chunk costs one JSON string."""
+
+    whole_object = ""
+    chunk_object = ""
+
+    def __init__(
+        self, request_id: str, model: str, *, include_usage: bool = False, service_tier: str | None = None
+    ) -> None:
+        self._whole_head: dict[str, Any] = {
+            "id": request_id,
+            "object": self.whole_object,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": FINGERPRINT,
+        }
+        if service_tier is not None:
+            self._whole_head["service_tier"] = service_tier
+        self._chunk_head = {**self._whole_head, "object": self.chunk_object}
+        self._include_usage = include_usage
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
+
+    def text_event(self, index: int, text: str) -> bytes:
+        before, after = self._frames.get(index) or self._frame(index)
+        return before + sse.json_string(text) + after
+
+    def logged_event(self, index: int, text: str, log: TokenLog) -> bytes:
+        """As `text_event`, with the log probabilities of the tokens whose text has left."""
+        return self._chunk(self._with_log(self._text_choice(index, text), log))
+
+    def call_event(self, index: int, number: int, call: ToolCall) -> bytes:
+        """The choice's call of this number, whole."""
+        return self._chunk(_choice(index, delta={"tool_calls": [{"index": number, **call.rendered()}]}))
+
+    def opening(self, choices: int) -> bytes:
+        """What comes before the first text."""
+        return b""
+
+    def closing(self, choices: Sequence[Ended]) -> bytes:
+        """What comes after the last text: the reasons, the usage if asked for, and the end mark."""
+        events = [self._chunk(self._with_log(self._end_choice(choice), choice.log)) for choice in choices]
+        if self._include_usage:
+            value = {**self._chunk_head, "choices": [], "usage": usage(choices)}
+            events.append(sse.event(value))
+        return b"".join([*events, sse.DONE])
+
+    def whole(self, choices: Sequence[Ended], texts: Sequence[str]) -> bytes:
+        rendered = [
+            self._with_log(self._whole_choice(choice, text), choice.log, is_whole=True)
+            for choice, text in zip(choices, texts, strict=True)
+        ]
+        value = {**self._whole_head, "choices": rendered, "usage": usage(choices)}
+        return msgspec.json.encode(value)
+
+    def _chunk(self, choice: dict[str, Any]) -> bytes:
+        value = {**self._chunk_head, "choices": [choice]}
+        if self._include_usage:
+            value["usage"] = None
+        return sse.event(value)
+
+    def _with_log(
+        self, choice: dict[str, Any], log: TokenLog | None, is_whole: bool = False
+    ) -> dict[str, Any]:
+        tokens = [] if log is None else log.take()
+        if tokens or (is_whole and log is not None):
+            choice["logprobs"] = self._log_probs(tokens)
+        return choice
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        mark = "\x00text\x00"
+        before, _, after = self._chunk(self._text_choice(index, mark)).partition(msgspec.json.encode(mark))
+        self._frames[index] = (before, after)
+        return before, after
+
+    def _text_choice(self, index: int, text: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _end_choice(self, choice: Ended) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _whole_choice(self, choice: Ended, text: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _log_probs(self, tokens: Logged) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class ChatDialect(Dialect):
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def opening(self, choices: int) -> bytes:
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        return b"".join(self._chunk(_choice(index, delta=delta)) for index in range(choices))
+
+    def _text_choice(self, index: int, text: str) -> dict[str, Any]:
+        return _choice(index, delta={"content": text})
+
+    def _end_choice(self, choice: Ended) -> dict[str, Any]:
+        return _choice(choice.index, choice.finish_reason, delta={})
+
+    def _whole_choice(self, choice: Ended, text: str) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if choice.tool_calls:
+            message["content"] = text.strip() or None
+            message["tool_calls"] = [call.rendered() for call in choice.tool_calls]
+        return _choice(choice.index, choice.finish_reason, message=message)
+
+    def _log_probs(self, tokens: Logged) -> dict[str, Any]:
+        return chat_log_probs(tokens)
+
+
+class CompletionDialect(Dialect):
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+
+    def _text_choice(self, index: int, text: str) -> dict[str, Any]:
+        return _choice(index, text=text)
+
+    def _end_choice(self, choice: Ended) -> dict[str, Any]:
+        return _choice(choice.index, choice.finish_reason, text="")
+
+    def _whole_choice(self, choice: Ended, text: str) -> dict[str, Any]:
+        return _choice(choice.index, choice.finish_reason, text=text)
+
+    def _log_probs(self, tokens: Logged) -> dict[str, Any]:
+        return completion_log_probs(tokens)
+
+
+def _choice(index: int, finish_reason: str | None = None, **content: Any) -> dict[str, Any]:
+    return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+
+
+def usage(choices: Sequence[Ended]) -> dict[str, Any]:
+    prompt = sum(choice.prompt_tokens for choice in choices)
+    completion = sum(choice.completion_tokens for choice in choices)
+    cached = sum(choice.cached_tokens for choice in choices)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
+        "completion_tokens_details": _NO_DETAILS,
+    }

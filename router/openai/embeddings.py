@@ -1,0 +1,227 @@
+"""POST /v1/embeddings: a body to calls of the model, the model's answers to a body."""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from python_backend.wire.errors import InflightError
+from router.admission.demand import Need
+from router.core.embedding import (
+    CALLS_AT_ONCE,
+    SPECIAL_TOKENS,
+    EmbeddingAnswer,
+    EmbeddingCall,
+    EmbeddingLimits,
+    EmbeddingRun,
+    TokenIds,
+)
+from router.core.tenant import Scope
+from router.request.decoding import decode, invalid
+from router.request.permit import admitted
+from router.request.routes import Route
+from router.request.ticket import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from router.core.record import Record
+    from router.http.exchange import Exchange
+    from router.request.service import Service
+
+MAX_INPUTS = 2048
+MAX_TOTAL_TOKENS = 300_000
+# Small enough for others to get in between, large enough for the calls of a long list to be few.
+ROWS_PER_CALL = 16
+_FLOAT_BYTES = 4
+_WANTED = "a string, a list of strings, a list of token ids, or a list of such lists"
+
+Input = TypeVar("Input")
+_Ids = list[Annotated[int, Meta(ge=0)]]
+
+
+class EmbeddingsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Null is the same as not given."""
+
+    model: str
+    input: str | list[Any]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+    user: str | None = None  # accepted, and without effect on the answer
+
+
+_decoder = msgspec.json.Decoder(EmbeddingsBody)
+
+
+def routes(service: Service) -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/v1/embeddings",
+            Embeddings(service),
+            "Turns texts, or token ids, into vectors of length 1.",
+            body=EmbeddingsBody,
+            scope=Scope.EMBEDDINGS,
+            request_id_prefix="embd",
+        )
+    ]
+
+
+class Embeddings:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        body = decode_embeddings(exchange.request.body)
+        record.user = body.user or record.user
+        model = self._service.registry.find_embedder(body.model, record)
+        calls = embedding_calls(body, model.limits)
+        if self._service.safety is not None:
+            texts = [row for call in calls for row in call.rows if isinstance(row, str)]
+            await self._service.safety.admit(model.name, texts)
+        rows = [b""] * len(calls)
+        answers: dict[int, EmbeddingAnswer] = {}  # kept only to be compared with a shadow's
+
+        def take(number: int, answer: EmbeddingAnswer) -> None:
+            check_total(record.prompt_tokens)
+            if shadow is not None:
+                answers[number] = answer
+            rows[number] = render_rows(answer, number * ROWS_PER_CALL, body.encoding_format)
+
+        need = need_of(calls)
+        async with admitted(self._service, record, model.name, need, exchange.on_disconnect) as ticket:
+            shadows = self._service.shadows
+            shadow = None if shadows is None else shadows.begin_vectors(record, calls)
+            try:
+                await EmbeddingRun(model.embedder, calls, record).finish(ticket, take)
+            except InflightError as error:
+                if ticket.cut_by is None and not error.kind.is_callers_fault:
+                    self._service.metrics.triton_failed(error.kind, model.name)
+                raise
+            finally:
+                if shadow is not None:
+                    shadow.vectors_ended([answers[number] for number in sorted(answers)], len(calls))
+            content = render_whole(model.name, rows, record.prompt_tokens)
+            headers = [("content-type", "application/json"), *record.headers()]
+            ticket.bill(Outcome.FINISHED)
+            exchange.respond(200, content, headers)
+
+
+def need_of(calls: Sequence[EmbeddingCall]) -> Need:
+    """However many rows there are, only those of a few calls are under way at once."""
+    tokens = min(sum(call.most_tokens for call in calls), MAX_TOTAL_TOKENS)
+    rows = [len(call.rows) for call in calls]
+    return Need(tokens, sequences=sum(rows[:CALLS_AT_ONCE]), rows=sum(rows))
+
+
+def decode_embeddings(body: bytes) -> EmbeddingsBody:
+    return decode(_decoder, body)
+
+
+def embedding_calls(body: EmbeddingsBody, limits: EmbeddingLimits) -> list[EmbeddingCall]:
+    """All calls that a body makes; refuses it whole when one of its inputs is wrong."""
+    dimensions = body.dimensions or limits.dimensions
+    if dimensions > limits.dimensions:
+        raise _invalid(
+            f"dimensions: {dimensions} is more than this model has; allowed: 1 to {limits.dimensions}",
+            "dimensions",
+        )
+    first = body.input if isinstance(body.input, str) else next(iter(body.input), None)
+    if isinstance(first, str):
+        texts = _texts(body.input)
+        most = [min(limits.max_tokens, len(text.encode()) + SPECIAL_TOKENS) for text in texts]
+        return _split(texts, most, dimensions)
+    ids = _ids(body.input, first, limits)
+    counts = [min(limits.max_tokens, len(row) + SPECIAL_TOKENS) for row in ids]
+    check_total(sum(counts))
+    return _split(ids, counts, dimensions)
+
+
+def check_total(tokens: int) -> None:
+    """Of texts only the model knows the tokens, so theirs are summed up while its answers come."""
+    if tokens > MAX_TOTAL_TOKENS:
+        raise _invalid(f"input: {tokens} tokens in all; allowed: at most {MAX_TOTAL_TOKENS} a request")
+
+
+def render_rows(answer: EmbeddingAnswer, first: int, encoding_format: str | None) -> bytes:
+    """The rows of one answer, the first of them with this index; float without a format, as OpenAI's own."""
+    encode = _as_base64 if encoding_format == "base64" else _as_floats
+    size = len(answer.vectors) // len(answer.tokens)
+    vectors = (answer.vectors[start : start + size] for start in range(0, len(answer.vectors), size))
+    return b",".join(
+        b'{"object":"embedding","index":%d,"embedding":%b}' % (index, encode(vector))
+        for index, vector in enumerate(vectors, first)
+    )
+
+
+def render_whole(model: str, rows: Iterable[bytes], tokens: int) -> bytes:
+    tail = msgspec.json.encode({"model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+    return b'{"object":"list","data":[%b],%b' % (b",".join(rows), tail[1:])
+
+
+def _texts(given: str | list[Any]) -> list[str]:
+    texts = [given] if isinstance(given, str) else _convert(given, list[str])
+    _check_count(texts)
+    if "" in texts:
+        where = "input" if isinstance(given, str) else f"input[{texts.index('')}]"
+        raise _invalid(f"{where}: an empty string has no embedding; send at least one character", where)
+    return texts
+
+
+def _ids(given: Any, first: Any, limits: EmbeddingLimits) -> list[TokenIds]:
+    if type(first) is int:
+        rows = [_convert(given, _Ids)]
+    elif isinstance(first, list):
+        rows = _convert(given, list[_Ids])
+    else:
+        raise _invalid(f"input: expected {_WANTED}, none of them empty")
+    _check_count(rows)
+    for index, row in enumerate(rows):
+        if not row or max(row) >= limits.vocabulary:
+            where = "input" if type(first) is int else f"input[{index}]"
+            found = (
+                f"token id {max(row)} is not in this model's vocabulary" if row else "there is no token id"
+            )
+            raise _invalid(
+                f"{where}: {found}; allowed: ids from 0 to {limits.vocabulary - 1}, of this model's own "
+                "tokenizer (send text if in doubt)",
+                where,
+            )
+    return rows
+
+
+def _check_count(inputs: Sequence[object]) -> None:
+    if len(inputs) > MAX_INPUTS:
+        raise _invalid(f"input: {len(inputs)} inputs; allowed: 1 to {MAX_INPUTS}")
+
+
+def _convert(values: Any, kind: type[Input]) -> Input:
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$")
+        path = f"input{where.rstrip('`')}"
+        message = f"{path}: {what[0].lower()}{what[1:]}; input is {_WANTED}"
+        raise _invalid(message, path) from None
+
+
+def _split(inputs: list[Any], most_tokens: Sequence[int], dimensions: int) -> list[EmbeddingCall]:
+    starts = range(0, len(inputs), ROWS_PER_CALL)
+    cuts = [slice(start, start + ROWS_PER_CALL) for start in starts]
+    return [EmbeddingCall(inputs[cut], dimensions, sum(most_tokens[cut])) for cut in cuts]
+
+
+def _as_base64(vector: bytes) -> bytes:
+    return b'"%b"' % binascii.b2a_base64(vector, newline=False)
+
+
+def _as_floats(vector: bytes) -> bytes:
+    return msgspec.json.encode(struct.unpack(f"<{len(vector) // _FLOAT_BYTES}f", vector))
+
+
+def _invalid(message: str, param: str | None = "input") -> InflightError:
+    return invalid(message, param)

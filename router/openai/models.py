@@ -1,0 +1,53 @@
+"""GET /v1/models and GET /v1/models/{id}."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from router.request.errors import respond_json
+from router.request.identity import check_model_allowed
+from router.request.routes import Route
+
+if TYPE_CHECKING:
+    from router.core.record import Record
+    from router.http.exchange import Exchange
+    from router.request.service import Service
+    from router.routing.models import Registry, Served
+
+
+class ListModels:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        allowed = record.caller.key.models
+        models = [
+            _describe(lineup.stable)
+            for lineup in self._registry.lineups.values()
+            if lineup.stable is not None and (allowed is None or lineup.name in allowed)
+        ]
+        respond_json(exchange, record, {"object": "list", "data": models})
+
+
+class ShowModel:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        model = self._registry.find_any(record.values["id"])
+        check_model_allowed(record.caller, model.name)
+        respond_json(exchange, record, _describe(model))
+
+
+def _describe(model: Served) -> dict[str, Any]:
+    told = {"id": model.name, "object": "model", "created": model.created_s, "owned_by": "inflight"}
+    context_tokens: int | None = getattr(model, "context_tokens", None)  # of those that generate text
+    return told if context_tokens is None else {**told, "max_model_len": context_tokens}
+
+
+def routes(service: Service) -> list[Route]:
+    listed, shown = ListModels(service.registry), ShowModel(service.registry)
+    return [
+        Route("GET", "/v1/models", listed, "What is served", answer="ModelList"),
+        Route("GET", "/v1/models/{id}", shown, "One model that is served", answer="Model", takes_rest=True),
+    ]

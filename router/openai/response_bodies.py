@@ -1,0 +1,257 @@
+"""The body of a response to be made, and the chat that it stands for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.conversations.items import GivenItem
+from router.core.generation import MAX_NEW_TOKENS
+from router.core.messages import Message, Name
+from router.openai.bodies import (
+    MAX_TOOLS,
+    ChatBody,
+    NamedFunction,
+    NamedTool,
+    ResponseFormat,
+    Schema,
+    ServiceTier,
+    Tool,
+    ToolFunction,
+    refuse_unsupported,
+)
+from router.request.decoding import decode, invalid
+
+if TYPE_CHECKING:
+    from router.routing.models import ServedModel
+
+MOST_ITEMS = 2_000
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+
+
+_LOGPROBS = "message.output_text.logprobs"
+Includable = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+
+
+class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    type: Literal["text", "json_object", "json_schema"]
+    name: Name | None = None
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class OfferedTool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Only functions are known; a tool of another type is refused by it, whatever else it has."""
+
+    type: str
+    name: Name | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ChosenTool(msgspec.Struct, frozen=True):
+    type: str
+    name: Name | None = None
+
+
+class ConversationId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: str
+
+
+class ResponseStreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    include_obfuscation: bool | None = None
+
+
+class ResponseBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Null is the same as not given."""
+
+    model: str
+    input: str | Annotated[list[GivenItem], Meta(min_length=1, max_length=MOST_ITEMS)]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    text: TextConfig | None = None
+    tools: Annotated[list[OfferedTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    parallel_tool_calls: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
+    conversation: str | ConversationId | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: Metadata | None = None
+    # Of what can be included there are log probabilities alone; of the rest there is nothing here.
+    include: list[Includable] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    service_tier: ServiceTier | None = None
+    # Accepted, and without effect on the answer.
+    user: str | None = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    prompt_cache_options: Any = None
+    # Not honoured: refused unless they carry a value of NEUTRAL.
+    access_programs: Any = None
+    background: Any = None
+    context_management: Any = None
+    image: Any = None
+    max_tool_calls: Any = None
+    moderation: Any = None
+    prompt: Any = None
+    reasoning: Any = None
+
+    @property
+    def conversation_id(self) -> str | None:
+        return self.conversation.id if isinstance(self.conversation, ConversationId) else self.conversation
+
+    @property
+    def has_log(self) -> bool:
+        return _LOGPROBS in (self.include or ())
+
+    @property
+    def cuts_history(self) -> bool:
+        """Whether old turns are dropped to make the rest fit: always in a conversation unless forbidden."""
+        return self.truncation == "auto" or (self.conversation is not None and self.truncation is None)
+
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "access_programs": ([],),
+    "background": (False,),
+    "context_management": ([],),
+    "image": (),
+    "max_tool_calls": (),
+    "moderation": (),
+    "prompt": (),
+    "reasoning": ({}, {"effort": None}, {"effort": "none"}, {"effort": None, "summary": None}),
+}
+_decoder = msgspec.json.Decoder(ResponseBody)
+
+
+def decode_response(body: bytes) -> ResponseBody:
+    decoded = decode(_decoder, body)
+    refuse_unsupported(decoded, NEUTRAL, "")
+    if decoded.top_logprobs and not decoded.has_log:
+        raise invalid(f"top_logprobs: is only allowed when include has {_LOGPROBS}", "top_logprobs")
+    if decoded.stream_options is not None and not decoded.stream:
+        raise invalid("stream_options is only allowed when stream is true", "stream_options")
+    if decoded.previous_response_id is not None and decoded.conversation is not None:
+        raise invalid("give either previous_response_id or conversation, not both", "previous_response_id")
+    _check_format(decoded)
+    _check_tools(decoded)
+    return decoded
+
+
+def _check_format(body: ResponseBody) -> None:
+    asked = None if body.text is None else body.text.format
+    if asked is None:
+        return
+    has_schema = asked.name is not None and asked.schema is not None
+    if (asked.type == "json_schema") != has_schema or (not has_schema and (asked.name or asked.schema)):
+        raise invalid(
+            "text.format: name and schema go with type json_schema, and with no other", "text.format"
+        )
+
+
+def _check_tools(body: ResponseBody) -> None:
+    for index, tool in enumerate(body.tools or ()):
+        if tool.type != "function":
+            raise _unsupported(f"tools[{index}].type: only functions are supported", f"tools[{index}].type")
+        if tool.name is None:
+            raise invalid(f"Missing required parameter: tools[{index}].name", f"tools[{index}].name")
+    chosen = body.tool_choice
+    if isinstance(chosen, ChosenTool) and (chosen.type != "function" or chosen.name is None):
+        raise _unsupported(
+            "tool_choice: expected none, auto, required or a function by its name", "tool_choice"
+        )
+
+
+def as_chat(body: ResponseBody, messages: list[Message]) -> ChatBody:
+    """The chat completion that does the same."""
+    chosen = body.tool_choice
+    return ChatBody(
+        model=body.model,
+        messages=messages,
+        max_completion_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        stream=body.stream,
+        response_format=_response_format(body),
+        tools=[_tool(tool) for tool in body.tools] if body.tools else None,
+        tool_choice=NamedTool(NamedFunction(chosen.name or "")) if isinstance(chosen, ChosenTool) else chosen,
+        parallel_tool_calls=body.parallel_tool_calls,
+        logprobs=body.has_log or None,
+        top_logprobs=body.top_logprobs if body.has_log else None,
+        service_tier=body.service_tier,
+    )
+
+
+def _response_format(body: ResponseBody) -> ResponseFormat | None:
+    asked = None if body.text is None else body.text.format
+    if asked is None:
+        return None
+    if asked.name is None or asked.schema is None:
+        return ResponseFormat(asked.type)
+    return ResponseFormat(asked.type, Schema(asked.name, asked.schema, asked.description, asked.strict))
+
+
+def _tool(tool: OfferedTool) -> Tool:
+    return Tool(ToolFunction(tool.name or "", tool.description, tool.parameters, tool.strict))
+
+
+def response_head(body: ResponseBody, response_id: str, created_s: int, model: ServedModel) -> dict[str, Any]:
+    """What a response says of its request, from its first event to its last."""
+    chosen = body.tool_choice
+    asked = None if body.text is None else body.text.format
+    conversation_id = body.conversation_id
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created_s,
+        "background": False,
+        "conversation": None if conversation_id is None else {"id": conversation_id},
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": None,
+        "metadata": body.metadata or {},
+        "model": model.name,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": {"effort": None, "summary": None},
+        "service_tier": "default" if body.service_tier in (None, "auto") else body.service_tier,
+        "store": body.store is not False,
+        "temperature": model.defaults.temperature if body.temperature is None else body.temperature,
+        "text": {"format": asked or {"type": "text"}, "verbosity": "medium"},
+        "tool_choice": chosen or "auto",
+        "tools": body.tools or [],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": model.defaults.top_p if body.top_p is None else body.top_p,
+        "truncation": body.truncation or ("auto" if body.cuts_history else "disabled"),
+        "user": body.user,
+    }
+
+
+def _unsupported(message: str, param: str) -> InflightError:
+    return InflightError(ErrorKind.UNSUPPORTED, message, param)

@@ -1,0 +1,211 @@
+"""POST /v1/responses: an answer that knows what was said before, and is remembered itself."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.conversations.conversation_store import ConversationStore
+from router.content.conversations.cutter import Cut, Cutter, Past
+from router.content.conversations.items import as_messages, check_results, new_id, read_items
+from router.content.conversations.owner import Owner
+from router.content.conversations.response_store import EndedResponse, ResponseStore
+from router.content.conversations.token_counts import ContextLengths, Tokenizers
+from router.openai.calls import chat_calls, chat_messages
+from router.openai.held_exchange import HeldExchange
+from router.openai.response_bodies import as_chat, decode_response, response_head
+from router.openai.response_dialect import ResponsesDialect
+from router.openai.tools import described, offered, reader_for
+from router.request.answer import answer
+from router.request.errors import respond_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from router.content.conversations.items import Item
+    from router.content.documents.documents import Documents
+    from router.core.record import Record
+    from router.http.exchange import Exchange
+    from router.openai.bodies import ChatBody
+    from router.openai.response_bodies import ResponseBody
+    from router.request.service import Service
+    from router.routing.checkpoint import ChatTemplate
+    from router.routing.models import ServedModel
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 4
+# A history that must not be cut is not even read when it has more items than this.
+_MOST_WHOLE_ITEMS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request for a response, with what was said before it."""
+
+    id: str
+    created_s: float
+    body: ResponseBody
+    model: ServedModel
+    template: ChatTemplate
+    owner: Owner
+    past: Past
+
+    def chat(self, items: Sequence[Item]) -> ChatBody:
+        return as_chat(self.body, as_messages(items, self.body.instructions))
+
+    def prompt(self, items: Sequence[Item]) -> str:
+        chat = self.chat(items)
+        knows_tools = self.template.knows_tools
+        messages = chat_messages(chat, knows_tools)
+        return self.template.render(messages, described(offered(chat)) if knows_tools else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A response whose text has ended, and whose end nobody was told of yet."""
+
+    cut: Cut
+    dialect: ResponsesDialect
+    exchange: HeldExchange
+
+
+class CreateResponse:
+    def __init__(self, service: Service, documents: Documents, tokenizers: Tokenizers) -> None:
+        self._service = service
+        self._documents = documents
+        self._cutter = Cutter(tokenizers, ContextLengths())
+        self._responses = ResponseStore(service.store)
+        self._conversations = ConversationStore(service.store)
+
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        asked = await self._understand(decode_response(exchange.request.body), record)
+        answered = await self._answer(exchange, record, asked)
+        await self._finish(exchange, record, asked, answered)
+
+    async def _understand(self, body: ResponseBody, record: Record) -> Asked:
+        caller = record.caller
+        record.user = body.user or record.user
+        record.conversation = body.conversation_id or record.conversation
+        model = self._service.registry.find(body.model, record)
+        if model.template is None:
+            message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
+            raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
+        owner = Owner.of(caller)
+        history = await self._history(body, owner)
+        new = await read_items(body.input, "input", caller, self._documents)
+        check_results(history, new, "input")
+        past = Past(history, new)
+        return Asked(new_id("resp"), time.time(), body, model, model.template, owner, past)
+
+    async def _history(self, body: ResponseBody, owner: Owner) -> list[Item]:
+        if body.previous_response_id is not None:
+            return await self._responses.history(owner, body.previous_response_id)
+        if body.conversation_id is None:
+            return []
+        if body.cuts_history:
+            return await self._conversations.history(owner, body.conversation_id)
+        items = await self._conversations.history(owner, body.conversation_id, _MOST_WHOLE_ITEMS + 1)
+        if len(items) > _MOST_WHOLE_ITEMS:
+            message = f"the conversation has more than {_MOST_WHOLE_ITEMS} items; set truncation to auto"
+            raise InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, message, "conversation")
+        return items
+
+    async def _answer(self, exchange: Exchange, record: Record, asked: Asked) -> Answered:
+        """Where the engine finds a prompt too long, as it may where tokens are estimated, again with less."""
+        room_tokens: int | None = None
+        attempt = 1
+        while True:
+            answered = await self._prepare(exchange, record, asked, room_tokens)
+            try:
+                await self._generate(answered, record, asked)
+                return answered
+            except InflightError as error:
+                is_too_long = error.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED
+                if not (is_too_long and asked.body.cuts_history and attempt < _ATTEMPTS):
+                    raise
+                room_tokens = await self._cutter.lessened(asked.model, answered.cut, error)
+            # Usage is recorded by this id, of each attempt its own.
+            record.request_id = f"{record.request_id.partition('.')[0]}.{attempt}"
+            attempt += 1
+
+    async def _prepare(
+        self, exchange: Exchange, record: Record, asked: Asked, room_tokens: int | None
+    ) -> Answered:
+        body, past = asked.body, asked.past
+        if body.cuts_history:
+            cut = await self._cutter.cut(asked.model, past, body.max_output_tokens, asked.prompt, room_tokens)
+        else:
+            items = [*past.history, *past.new]
+            cut = Cut(asked.prompt(items), items, past.new)
+        head = response_head(body, asked.id, int(asked.created_s), asked.model)
+        dialect = ResponsesDialect(record.request_id, asked.model.name, head)
+        return Answered(cut, dialect, HeldExchange(exchange))
+
+    async def _generate(self, answered: Answered, record: Record, asked: Asked) -> None:
+        chat = asked.chat(answered.cut.shown)
+        model = asked.model
+        calls = chat_calls(chat, answered.cut.prompt, record.request_id, record.tenant, model.defaults)
+        exchange, dialect = answered.exchange, answered.dialect
+        try:
+            await answer(
+                exchange, record, self._service, model, calls, dialect, bool(chat.stream), reader_for(chat)
+            )
+        except InflightError as error:
+            if exchange.started:
+                exchange.end_behind(dialect.failure_event(error))
+            raise
+
+    async def _finish(self, exchange: Exchange, record: Record, asked: Asked, answered: Answered) -> None:
+        """Stores, then tells of the end: whoever has read it can build on it at once."""
+        dialect, tail = answered.dialect, answered.exchange.tail
+        response = dialect.response()
+        try:
+            if not await self._keep(record, asked, answered, response):
+                response["store"] = False
+        except InflightError as error:
+            if not exchange.started:
+                raise
+            exchange.end(tail + dialect.failure_event(error))
+            raise
+        if exchange.started:
+            exchange.end(tail + dialect.last_event(response))
+        else:
+            respond_json(exchange, record, response)
+
+    async def _keep(self, record: Record, asked: Asked, answered: Answered, response: dict[str, Any]) -> bool:
+        """Whether the response is in the store now; where nobody asked for it, it need not be."""
+        body, cut = asked.body, answered.cut
+        keeps_response = body.store is not False
+        if not keeps_response and body.conversation is None:
+            return False
+        ended = EndedResponse(
+            id=asked.id,
+            created_s=asked.created_s,
+            body=response,
+            input=cut.new,
+            output=_counted(answered.dialect.output, record.completion_tokens, asked.model.name),
+            previous_id=body.previous_response_id,
+            conversation_id=body.conversation_id,
+            counted=cut.counted,
+        )
+        try:
+            await self._responses.save(asked.owner, ended, keeps_response)
+        except InflightError as error:
+            if body.store is None and body.conversation is None:
+                log.warning("%s is answered, but was not stored: %s", record.request_id, error.message)
+                return False
+            raise InflightError(error.kind, f"the response was not stored: {error.message}") from error
+        return keeps_response
+
+
+def _counted(output: Sequence[Item], tokens: int, model: str) -> Sequence[Item]:
+    """The engine has counted an answer of one message already."""
+    if len(output) != 1 or output[0].makes is not None:
+        return output
+    return [msgspec.structs.replace(output[0], tokens=tokens, counted_by=model)]

@@ -1,0 +1,201 @@
+"""How a response is written: item by item in events with numbers, or whole."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.conversations.items import Item, call_item, message_item, new_id, text_part
+from router.http import sse
+from router.openai.dialects import Dialect
+from router.openai.log_probs import chat_log_probs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from router.openai.dialects import Ended
+    from router.openai.tools import ToolCall
+    from router.request.choice import TokenLog
+
+_OPENING_EVENTS = ("response.created", "response.in_progress")
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_FAILURES = {ErrorKind.RATE_LIMITED: "rate_limit_exceeded", ErrorKind.QUOTA: "rate_limit_exceeded"}
+
+
+class ResponsesDialect(Dialect):
+    """Keeps the items as they come. The last event is not part of `closing`: before it is sent, the response
+    is stored, and storing may change it.
+
+    White space is held back while no message is open: before a call it is nothing, before text it is text.
+    """
+
+    def __init__(self, request_id: str, model: str, head: dict[str, Any]) -> None:
+        super().__init__(request_id, model)
+        self.output: list[Item] = []
+        self._head = head
+        self._sequence = len(_OPENING_EVENTS)
+        self._message_id = ""
+        self._texts: list[str] = []
+        self._blank = ""
+        self._log: list[dict[str, Any]] = []
+        self._told = 0  # of the log, in events
+        self._before_text = b""
+        self._ended: Ended | None = None
+
+    def opening(self, choices: int) -> bytes:
+        response = self._response("in_progress")
+        events = enumerate(_OPENING_EVENTS)
+        return b"".join(
+            _event({"type": kind, "response": response, "sequence_number": number}) for number, kind in events
+        )
+
+    def text_event(self, index: int, text: str) -> bytes:
+        before = b""
+        if not self._message_id:
+            self._blank += text
+            if not self._blank.strip():
+                return b""
+            text, self._blank = self._blank, ""
+            before = self._begin_message()
+        return before + self._delta(text)
+
+    def logged_event(self, index: int, text: str, log: TokenLog) -> bytes:
+        self._log += _entries(log)
+        return self.text_event(index, text)
+
+    def call_event(self, index: int, number: int, call: ToolCall) -> bytes:
+        before = self._end_message("completed") if self._message_id else b""
+        self._blank, self._log = "", []
+        item = call_item(call.id, call.name, call.arguments)
+        place = {"item_id": item.id, "output_index": len(self.output)}
+        begun = {**item.shown, "status": "in_progress", "arguments": ""}
+        self.output.append(item)
+        return b"".join(
+            [
+                before,
+                self._next("output_item.added", output_index=place["output_index"], item=begun),
+                self._next("function_call_arguments.delta", **place, delta=call.arguments),
+                self._next("function_call_arguments.done", **place, name=call.name, arguments=call.arguments),
+                self._next("output_item.done", output_index=place["output_index"], item=item.shown),
+            ]
+        )
+
+    def closing(self, choices: Sequence[Ended]) -> bytes:
+        self._ended = choices[0]
+        self._log += _entries(choices[0].log)
+        before = b""
+        if not self._message_id and not self.output:
+            before = self._begin_message()
+            if self._blank:
+                before += self._delta(self._blank)
+        return before + (self._end_message(self._status) if self._message_id else b"")
+
+    def whole(self, choices: Sequence[Ended], texts: Sequence[str]) -> bytes:
+        """Nothing yet: `response` has it."""
+        self._ended = choices[0]
+        self._log = _entries(choices[0].log)
+        calls, text = choices[0].tool_calls, texts[0]
+        if calls:
+            text = text.strip()
+        if text or not calls:
+            self.output.append(self._message(text, self._status))
+        self.output += [call_item(call.id, call.name, call.arguments) for call in calls]
+        return b""
+
+    def response(self) -> dict[str, Any]:
+        """As it has ended."""
+        return {**self._response(self._status), "completed_at": int(time.time())}
+
+    def last_event(self, response: dict[str, Any]) -> bytes:
+        return self._next(response["status"], response=response)
+
+    def failure_event(self, error: InflightError) -> bytes:
+        code = _FAILURES.get(error.kind, "invalid_prompt" if error.kind.is_callers_fault else "server_error")
+        response = {**self._response("failed"), "error": {"code": code, "message": error.message}}
+        return self._next("failed", response=response)
+
+    @property
+    def _status(self) -> str:
+        reason = "" if self._ended is None else self._ended.finish_reason
+        return "incomplete" if reason in _INCOMPLETE else "completed"
+
+    def _response(self, status: str) -> dict[str, Any]:
+        ended = self._ended
+        reason = None if ended is None else _INCOMPLETE.get(ended.finish_reason)
+        has_ended = status in ("completed", "incomplete")
+        return {
+            **self._head,
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": reason} if reason and has_ended else None,
+            "output": [item.shown for item in self.output] if has_ended else [],
+            "usage": None if ended is None else _usage(ended),
+        }
+
+    def _begin_message(self) -> bytes:
+        self._message_id, self._texts, self._told = new_id("msg"), [], 0
+        index = len(self.output)
+        place = {"item_id": self._message_id, "output_index": index, "content_index": 0}
+        kind = "response.output_text.delta"
+        frame = msgspec.json.encode({"type": kind, **place})
+        self._before_text = b'event: %b\ndata: %b,"delta":' % (kind.encode(), frame[:-1])
+        begun = {**message_item("assistant", [], "", self._message_id).shown, "status": "in_progress"}
+        return self._next("output_item.added", output_index=index, item=begun) + self._next(
+            "content_part.added", **place, part=text_part("assistant", "")
+        )
+
+    def _delta(self, text: str) -> bytes:
+        self._texts.append(text)
+        self._sequence += 1
+        log = b"[]"
+        if self._told < len(self._log):
+            log, self._told = sse.one_line(msgspec.json.encode(self._log[self._told :])), len(self._log)
+        rest = b',"logprobs":%b,"sequence_number":%d}\n\n' % (log, self._sequence - 1)
+        return self._before_text + sse.json_string(text) + rest
+
+    def _end_message(self, status: str) -> bytes:
+        item = self._message("".join(self._texts), status)
+        index = len(self.output)
+        place = {"item_id": item.id, "output_index": index, "content_index": 0}
+        part = item.shown["content"][0]
+        self.output.append(item)
+        self._message_id = ""
+        return b"".join(
+            [
+                self._next("output_text.done", **place, text=item.text, logprobs=part["logprobs"]),
+                self._next("content_part.done", **place, part=part),
+                self._next("output_item.done", output_index=index, item=item.shown),
+            ]
+        )
+
+    def _message(self, text: str, status: str) -> Item:
+        part = {**text_part("assistant", text), "logprobs": self._log}
+        self._log = []
+        item = message_item("assistant", [part], text, self._message_id or None)
+        item.shown["status"] = status
+        return item
+
+    def _next(self, kind: str, **fields: Any) -> bytes:
+        self._sequence += 1
+        return _event({"type": f"response.{kind}", **fields, "sequence_number": self._sequence - 1})
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"event: %b\n" % value["type"].encode() + sse.event(value)
+
+
+def _entries(log: TokenLog | None) -> list[dict[str, Any]]:
+    return [] if log is None else chat_log_probs(log.take())["content"]
+
+
+def _usage(ended: Ended) -> dict[str, Any]:
+    return {
+        "input_tokens": ended.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": ended.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": ended.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": ended.prompt_tokens + ended.completion_tokens,
+    }

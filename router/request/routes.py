@@ -1,0 +1,104 @@
+"""What the router answers: one table, by which requests are dispatched and the API is described."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from router.core.record import Record
+from router.core.tenant import Scope
+from router.http.exchange import Exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import msgspec
+
+Endpoint = Callable[[Exchange, Record], Awaitable[None]]
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path; `{name}` in the path stands for any one segment.
+
+    Where `takes_rest`, the name at the end stands for all that is left, slashes too.
+    `scope` is what a key needs, None is open to everybody; `scope_in_public` is what it needs where others
+    than this machine reach the router. `takes` is the content type of the body, an empty one where there
+    need not be a body. `answer` names a schema, or is the type of what else comes,
+    or both with " or " between; `status` is that of an answer where all went well. `query` is what may
+    follow the path.
+    """
+
+    method: str
+    path: str
+    endpoint: Endpoint
+    summary: str
+    body: type[msgspec.Struct] | None = None
+    answer: str = "object"
+    streams: bool = False
+    scope: Scope | None = Scope.INFERENCE
+    takes: str = JSON
+    request_id_prefix: str = "req"
+    takes_rest: bool = False
+    scope_in_public: Scope | None = None
+    query: type[msgspec.Struct] | None = None
+    status: int = 200
+
+    @property
+    def names(self) -> list[str]:
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+
+class RouteTable:
+    """Finds by the whole path first, then segment by segment; paths with names never shadow plain ones."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._plain: dict[str, dict[str, Route]] = {}
+        self._named: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
+        self._with_rest: dict[str, tuple[str, dict[str, Route]]] = {}
+        for route in self.routes:
+            methods = self._methods(route.path)
+            if route.takes_rest:
+                self._with_rest[route.path.rpartition("{")[0]] = (route.names[-1], methods)
+            if route.method in methods:
+                raise ValueError(f"{route.method} {route.path} is there twice")
+            methods[route.method] = route
+
+    def find(self, path: str) -> tuple[dict[str, Route], dict[str, str]] | None:
+        """The methods of a path and the values of its names, or None where there is nothing."""
+        plain = self._plain.get(path)
+        if plain is not None:
+            return plain, {}
+        parts = path.split("/")
+        for pattern, methods in self._named.get(len(parts), ()):
+            values = _match(pattern, parts)
+            if values is not None:
+                return methods, values
+        for start, (name, methods) in self._with_rest.items():
+            if path.startswith(start) and len(path) > len(start):
+                return methods, {name: path[len(start) :]}
+        return None
+
+    def _methods(self, path: str) -> dict[str, Route]:
+        if "{" not in path:
+            return self._plain.setdefault(path, {})
+        pattern = tuple(path.split("/"))
+        alike = self._named.setdefault(len(pattern), [])
+        for there, methods in alike:
+            if there == pattern:
+                return methods
+        alike.append((pattern, {}))
+        return alike[-1][1]
+
+
+def _match(pattern: tuple[str, ...], parts: list[str]) -> dict[str, str] | None:
+    values: dict[str, str] = {}
+    for expected, part in zip(pattern, parts, strict=True):
+        if expected.startswith("{") and part.isprintable() and part:
+            values[expected[1:-1]] = part
+        elif expected != part:
+            return None
+    return values

@@ -1,0 +1,113 @@
+"""What serves a release: its files read once, its replicas put behind the ports that requests use."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from router.core.embedding import ServedEmbedder
+from router.core.manifest import Kind, Manifest
+from router.routing.checkpoint import load_context_tokens, load_limits, load_sampling_defaults, load_template
+from router.routing.generation import FleetEmbedder, FleetPipeline, FleetTensors
+from router.routing.models import ServedModel
+from router.routing.tensors import read_config, served_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.routing.models import Served
+    from router.routing.replicas import FleetSettings, ReplicaSet
+    from router.settings import EmbedderSettings, ModelSettings
+
+    Maker = Callable[[ReplicaSet], Served]
+
+log = logging.getLogger(__name__)
+
+_STEPS_BEFORE = ("preprocessing",)
+_STEPS_AFTER = ("postprocessing",)
+
+
+def built_in_text(model: ModelSettings) -> Manifest:
+    """The model that the settings name, as a release; its true number is the store's to say."""
+    return Manifest(
+        model.name,
+        1,
+        Kind.TEXT,
+        (*_STEPS_BEFORE, model.engine, *_STEPS_AFTER, model.pipeline),
+        model.engine,
+        model.checkpoint_dir,
+        model.weights_sha256,
+        model.tokenizer_sha256,
+        dict(model.parameters),
+        is_built_in=True,
+    )
+
+
+def built_in_embeddings(model: EmbedderSettings) -> Manifest:
+    return Manifest(
+        model.name,
+        1,
+        Kind.EMBEDDINGS,
+        (model.triton_model,),
+        checkpoint_dir=model.checkpoint_dir,
+        weights_sha256=model.weights_sha256,
+        tokenizer_sha256=model.tokenizer_sha256,
+        is_built_in=True,
+    )
+
+
+class Builder:
+    """Reads files, so it is called in a thread; what it returns is called on the event loop."""
+
+    def __init__(self, repository: Path, settings: FleetSettings) -> None:
+        self._repository = repository
+        self._settings = settings
+
+    def prepare(self, manifest: Manifest) -> Maker:
+        makers = {Kind.TEXT: self._text, Kind.EMBEDDINGS: self._embeddings, Kind.TENSORS: self._tensors}
+        return makers[manifest.kind](manifest)
+
+    def _text(self, manifest: Manifest) -> Maker:
+        directory = Path(manifest.checkpoint_dir)
+        template = load_template(directory)
+        if template is None:
+            log.warning("%s has no chat template: it answers /v1/completions only", manifest.name)
+        defaults = load_sampling_defaults(directory)
+        context_tokens = load_context_tokens(directory)
+
+        def make(replicas: ReplicaSet) -> ServedModel:
+            return ServedModel(
+                manifest.model,
+                FleetPipeline(replicas, context_tokens, self._settings),
+                template,
+                defaults,
+                context_tokens,
+                directory,
+                version=manifest.version,
+                triton_name=manifest.entry,
+            )
+
+        return make
+
+    def _embeddings(self, manifest: Manifest) -> Maker:
+        limits = load_limits(Path(manifest.checkpoint_dir))
+
+        def make(replicas: ReplicaSet) -> ServedEmbedder:
+            return ServedEmbedder(
+                manifest.model,
+                FleetEmbedder(replicas, self._settings),
+                limits,
+                version=manifest.version,
+                triton_name=manifest.entry,
+            )
+
+        return make
+
+    def _tensors(self, manifest: Manifest) -> Maker:
+        config = read_config(self._repository / manifest.entry / "config.pbtxt")
+
+        def make(replicas: ReplicaSet) -> Served:
+            return served_tensors(manifest, config, FleetTensors(replicas, self._settings))
+
+        return make

@@ -1,0 +1,243 @@
+"""A language model on several servers: a request outlives the replica that it was sent to."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.failure import Failure
+from router.core.generation import Delta, GenerationCall
+from router.grpc.status import GrpcError, StatusCode
+from router.routing.attempts import Errand
+from router.routing.replay import DifferentAnswer, Told
+from router.routing.replica_choice import (
+    EXPECTED_TOKENS,
+    LEAST_TOKENS,
+    OPENING_CHARS,
+    answer_tokens,
+    prompt_tokens,
+)
+from router.routing.replicas import FleetSettings
+from router.routing.single_calls import SingleCall, ask
+from router.triton.client import RelayedGeneration, TritonGeneration
+from router.triton.embeddings import TritonEmbedder
+from router.triton.failures import TritonError, from_status
+from router.triton.messages import GenerateRequests
+
+if TYPE_CHECKING:
+    from router.core.embedding import EmbeddingAnswer, EmbeddingCall
+    from router.core.generation import GenerationCall
+    from router.core.trace import Trace
+    from router.routing.replicas import Replica, ReplicaSet
+
+log = logging.getLogger(__name__)
+_OPENING_IDS = OPENING_CHARS // 4
+
+
+class FleetPipeline:
+    """One release that generates text, wherever it is loaded."""
+
+    def __init__(self, replicas: ReplicaSet, context_tokens: int, settings: FleetSettings) -> None:
+        self.replicas = replicas
+        self.context_tokens = context_tokens
+        self.settings = settings
+        self.engine = replicas.manifest.engine
+        self.requests = GenerateRequests(replicas.manifest.entry)
+
+    def generate(self, call: GenerationCall) -> FleetGeneration:
+        return FleetGeneration(self, call)
+
+    def relay(self, request: Any, trace: Trace | None = None) -> FleetRelay:
+        """For a request that somebody else built; the model that it names is filled in."""
+        request.model_name = self.replicas.manifest.entry
+        return FleetRelay(self.replicas, self.settings, request, self.engine, trace)
+
+    async def ready(self) -> bool:
+        return await self.replicas.ready()
+
+
+class FleetGeneration(Errand):
+    """One answer, without a break for who reads it.
+
+    An attempt that comes after the first token generates everything again, with the same seed. As much as was
+    delivered is passed over, and must be the same: what a client gets is always one answer, never two halves.
+    """
+
+    _can_replay = True
+    __slots__ = ("_call", "_expected", "_generated", "_is_broken", "_pipeline", "_told")
+
+    def __init__(self, pipeline: FleetPipeline, call: GenerationCall) -> None:
+        super().__init__(pipeline.replicas, pipeline.settings, call.trace)
+        self._pipeline = pipeline
+        self._call = call
+        self._expected = answer_tokens(call.max_tokens, pipeline.context_tokens)
+        self._generated = 0  # by the attempt that is under way
+        self._told = Told()
+        self._is_broken = False
+
+    def _open(self, replica: Replica, number: int) -> TritonGeneration:
+        call = self._call
+        if number > 1:
+            call = msgspec.structs.replace(call, request_id=f"{call.request_id}-r{number}")
+            self._generated = 0
+            self._told.begin_again()
+        pipeline = self._pipeline
+        return TritonGeneration(replica.connection, pipeline.engine, pipeline.requests.encode(call), call)
+
+    def _key(self) -> bytes:
+        call = self._call
+        if call.prompt_ids is not None:
+            return repr(call.prompt_ids[:_OPENING_IDS]).encode()
+        return call.prompt[:OPENING_CHARS].encode("utf-8", "replace")
+
+    def _tokens(self) -> int:
+        call = self._call
+        context_tokens = self._pipeline.context_tokens
+        if call.prompt_ids is not None:
+            return self._expected + min(len(call.prompt_ids), context_tokens)
+        return self._expected + min(prompt_tokens(len(call.prompt)), context_tokens)
+
+    def _take(self, delta: Delta, replica: Replica) -> Delta | None:
+        self._generated += delta.completion_tokens
+        left = self._expected - self._generated
+        replica.revalue(self, left if left > LEAST_TOKENS else LEAST_TOKENS)
+        if self._is_broken:
+            return None  # nobody wants it; only its end is waited for
+        told = self._told
+        if not told.is_replaying:
+            told.add(delta)
+            return delta
+        try:
+            return told.pass_over(delta)
+        except DifferentAnswer as difference:
+            log.error("%s: the second run differs: %s", self._call.request_id, difference)
+        self._is_broken = True
+        self.stop()
+        raise InflightError(ErrorKind.ENGINE_FAILED, "the answer could not be continued")
+
+    def _stopped(self) -> Delta:
+        if self._is_broken:
+            raise StopAsyncIteration
+        return Delta("", finish="cancelled")
+
+
+class FleetRelay(Errand):
+    """The responses to a request that somebody else built. Once there was one it is never sent again."""
+
+    __slots__ = ("_engine", "_request", "_request_id")
+
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        settings: FleetSettings,
+        request: Any,
+        engine: str,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(replicas, settings, trace)
+        self._request = request
+        self._request_id = request.id
+        self._engine = engine
+
+    def _open(self, replica: Replica, number: int) -> TritonGeneration:
+        if number > 1:
+            self._request.id = f"{self._request_id}-r{number}"
+        # Only the id matters here: the rest of what is asked for is in the request.
+        call = GenerationCall(request_id=self._request.id, prompt="", max_tokens=0, seed=0)
+        return self._generation(replica, self._request.SerializeToString(), call)
+
+    def _generation(self, replica: Replica, request: bytes, call: GenerationCall) -> RelayedGeneration:
+        return RelayedGeneration(replica.connection, self._engine, request, call)
+
+    def _key(self) -> bytes | None:
+        raw = self._request.raw_input_contents
+        return bytes(raw[0][:OPENING_CHARS]) if raw else None
+
+    def _tokens(self) -> int:
+        return EXPECTED_TOKENS + prompt_tokens(sum(map(len, self._request.raw_input_contents)))
+
+    def _take(self, response: Any, replica: Replica) -> Any:
+        replica.revalue(self, EXPECTED_TOKENS)
+        return response
+
+    def _stopped(self) -> Any:
+        raise StopAsyncIteration
+
+
+_SETTINGS = FleetSettings()
+
+
+class FleetEmbedder:
+    """One release that makes embeddings, wherever it is loaded."""
+
+    def __init__(self, replicas: ReplicaSet, settings: FleetSettings = _SETTINGS) -> None:
+        self.replicas = replicas
+        self._settings = settings
+        self._entry = replicas.manifest.entry
+
+    async def embed(self, call: EmbeddingCall, request_id: str, tenant: str) -> EmbeddingAnswer:
+        async def make(connection: SingleCall) -> EmbeddingAnswer:
+            return await TritonEmbedder(connection, self._entry).embed(call, request_id, tenant)
+
+        return await ask(self.replicas, self._settings, call.most_tokens, make)
+
+    async def ready(self) -> bool:
+        return await self.replicas.ready()
+
+
+class FleetTensors:
+    """One release that takes and gives tensors, wherever it is loaded."""
+
+    def __init__(self, replicas: ReplicaSet, settings: FleetSettings = _SETTINGS) -> None:
+        self.replicas = replicas
+        self._settings = settings
+
+    async def infer(self, request: Any, timeout_s: float | None = None) -> Any:
+        """The response; the model that the request names is filled in. Raises InflightError."""
+        self._address(request)
+
+        async def make(connection: SingleCall) -> Any:
+            try:
+                return await connection.infer_once(request, timeout_s)
+            except GrpcError as error:
+                raise _from_model(error, request.id) from None
+
+        return await ask(self.replicas, self._settings, EXPECTED_TOKENS, make)
+
+    def stream(self, request: Any) -> TensorStream:
+        """The responses of a model that gives any number of them. Starts when the first is asked for."""
+        self._address(request)
+        return TensorStream(self.replicas, self._settings, request, "")
+
+    async def ready(self) -> bool:
+        return await self.replicas.ready()
+
+    def _address(self, request: Any) -> None:
+        request.model_name = self.replicas.manifest.entry
+        request.model_version = ""
+
+
+def _from_model(error: GrpcError, request_id: str) -> TritonError:
+    known = from_status(error, request_id)
+    if error.code is StatusCode.INVALID_ARGUMENT and known.failure is Failure.ENGINE:
+        return TritonError(ErrorKind.INVALID_REQUEST, "the model does not take these inputs", Failure.CALLER)
+    return known
+
+
+class _Stream(RelayedGeneration):
+    """A model that is no ensemble hears of it when its call is given up; it knows of no other stop."""
+
+    def stop(self) -> None:
+        if self._triton_call is not None and not self._answered:
+            self._answered = True
+            self._triton_call.cancel()
+
+
+class TensorStream(FleetRelay):
+    __slots__ = ()
+
+    def _generation(self, replica: Replica, request: bytes, call: GenerationCall) -> RelayedGeneration:
+        return _Stream(replica.connection, "", request, call)

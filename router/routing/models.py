@@ -1,0 +1,214 @@
+"""The models a client may name, and the release of each that answers a request."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.embedding import ServedEmbedder
+from router.core.manifest import split_name
+from router.routing.checkpoint import CONTEXT_TOKENS, SamplingDefaults
+from router.routing.split import Asking, ModelSplit, choose_version, is_shadowed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from router.core.generation import Pipeline
+    from router.core.record import Record
+    from router.routing.checkpoint import ChatTemplate
+    from router.routing.split import Split
+
+_ALONE = "alone"  # the salt of a split that has nothing to divide
+
+
+class Served(Protocol):
+    """One release of a model, as requests are served by it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def created_s(self) -> int: ...
+    @property
+    def triton_name(self) -> str:
+        """What Triton calls the model that requests go to."""
+
+    async def ready(self) -> bool:
+        """Whether a request sent now would be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A release of a model that generates text."""
+
+    name: str
+    pipeline: Pipeline
+    template: ChatTemplate | None = None
+    defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    context_tokens: int = CONTEXT_TOKENS
+    checkpoint_dir: Path | None = None
+    created_s: int = field(default_factory=lambda: int(time.time()))
+    version: int = 1
+    triton_name: str = "ensemble"
+
+    async def ready(self) -> bool:
+        return await self.pipeline.ready()
+
+
+@dataclass(frozen=True, slots=True)
+class Lineup:
+    """One model: its releases that are loaded, all of one kind, and how requests are divided over them.
+
+    `is_main`: without it the router is not ready; the others may fail for themselves.
+    """
+
+    name: str
+    releases: Mapping[int, Served]
+    split: ModelSplit
+    is_main: bool = True
+    divided: Split = field(init=False, repr=False)  # made once: every request asks it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "divided", self.split.split())
+
+    @property
+    def stable(self) -> Served | None:
+        """What stands for the model where no request is about to be answered; None: nothing is loaded.
+
+        Where the stable release is not loaded it is the one before, or else any.
+        """
+        for version in (self.split.stable, self.split.standby):
+            if version is not None and version in self.releases:
+                return self.releases[version]
+        return next(iter(self.releases.values()), None)
+
+
+Kind = TypeVar("Kind", bound=Served)
+
+
+def lineup_of(served: Served) -> Lineup:
+    """A model with one release, which gets everything."""
+    split = ModelSplit(served.name, ((served.version, 1.0),), _ALONE)
+    return Lineup(served.name, {served.version: served}, split, isinstance(served, ServedModel))
+
+
+class Registry:
+    """Names come from the store; whatever else a client sends is not found, and goes no further.
+
+    `publish` replaces all at once: a request sees the releases and the split of one moment.
+    """
+
+    def __init__(self, models: Iterable[ServedModel] = (), embedders: Iterable[ServedEmbedder] = ()) -> None:
+        served: list[Served] = [*models, *embedders]
+        self._lineups: Mapping[str, Lineup] = {each.name: lineup_of(each) for each in served}
+
+    def publish(self, lineups: Mapping[str, Lineup]) -> None:
+        self._lineups = lineups
+
+    def find(self, name: str, record: Record | None = None) -> ServedModel:
+        """One that generates text; the release is chosen for the request of `record`, and noted there."""
+        served = self._choose(name, record)
+        if isinstance(served, ServedModel):
+            return served
+        if isinstance(served, ServedEmbedder):
+            what = "makes embeddings and no text; use /v1/embeddings"
+        else:
+            what = "takes tensors and makes no text; use /v2/models"
+        raise InflightError(ErrorKind.INVALID_REQUEST, f"The model '{served.name}' {what}", "model")
+
+    def find_embedder(self, name: str, record: Record | None = None) -> ServedEmbedder:
+        served = self._choose(name, record)
+        if isinstance(served, ServedEmbedder):
+            return served
+        known = " or ".join(f"'{other.name}'" for other in self.embedders)
+        advice = f"ask {known} instead" if known else "no model for embeddings is served here"
+        if isinstance(served, ServedModel):
+            what = "generates text, by /v1/chat/completions or /v1/completions, and makes no embeddings"
+        else:
+            what = "makes no embeddings"
+        message = f"The model '{served.name}' {what}; {advice}"
+        raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
+
+    def find_any(self, name: str, record: Record | None = None) -> Served:
+        return self._choose(name, record)
+
+    def shadow_of(self, record: Record) -> Served | None:
+        """The release that is to get this request too, without the client's knowing."""
+        lineup = self._lineups.get(record.model)
+        if lineup is None or lineup.split.shadow is None or not record.model_version:
+            return None
+        shadow, chosen = lineup.split.shadow, int(record.model_version)
+        if not is_shadowed(shadow, lineup.split.salt, record.request_id, chosen):
+            return None
+        return lineup.releases.get(shadow.version)
+
+    def serves(self, model: str, release: str) -> bool:
+        """Whether requests are sent to this release, or may be."""
+        lineup = self._lineups.get(model)
+        return lineup is not None and any(str(version) == release for version in lineup.releases)
+
+    def lineup(self, name: str) -> Lineup | None:
+        return self._lineups.get(name)
+
+    @property
+    def lineups(self) -> Mapping[str, Lineup]:
+        return self._lineups
+
+    @property
+    def embedders(self) -> tuple[ServedEmbedder, ...]:
+        return self.of(ServedEmbedder)
+
+    def of(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        """Each model of a kind, by its stable release."""
+        stable = (lineup.stable for lineup in self._lineups.values())
+        return tuple(served for served in stable if isinstance(served, kind))
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self.of(ServedModel))
+
+    def _choose(self, name: str, record: Record | None) -> Served:
+        model, pinned = (name, None) if name in self._lineups else _read_name(name)
+        if pinned is None and record is not None and record.pinned_release:
+            _, pinned = _read_name(f"{model}@{record.pinned_release}")
+        lineup = self._lineups.get(model)
+        if lineup is None:
+            raise _unknown(name)
+        if not lineup.releases:
+            raise InflightError(ErrorKind.OVERLOADED, f"no release of the model '{model}' is loaded")
+        if pinned is not None:
+            served = lineup.releases.get(pinned)
+        else:
+            served = (None if record is None else self._divided(lineup, record)) or lineup.stable
+        if served is None:
+            there = ", ".join(f"{model}@{version}" for version in sorted(lineup.releases))
+            message = f"The release '{model}@{pinned}' is not served; there are {there}"
+            raise InflightError(ErrorKind.MODEL_NOT_FOUND, message, "model")
+        if record is not None:
+            record.model_version = str(served.version)
+            record.rollout = (lineup.split.rollout_id, lineup.split.step) if pinned is None else (None, 0)
+        return served
+
+    def _divided(self, lineup: Lineup, record: Record) -> Served | None:
+        split = lineup.split
+        if len(split.arms) == 1:
+            return lineup.releases.get(split.arms[0][0])
+        asking = Asking(record.request_id, record.tenant, record.user, record.conversation)
+        version = choose_version(lineup.divided, split.sticky, asking, lineup.releases.keys())
+        return None if version is None else lineup.releases[version]
+
+
+def _read_name(name: str) -> tuple[str, int | None]:
+    try:
+        return split_name(name)
+    except ValueError:
+        raise _unknown(name) from None
+
+
+def _unknown(name: str) -> InflightError:
+    shown = name if name.isprintable() and len(name) <= 64 else "that name"
+    message = f"The model '{shown}' does not exist; GET /v1/models lists those that do"
+    return InflightError(ErrorKind.MODEL_NOT_FOUND, message, "model")

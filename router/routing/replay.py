@@ -1,0 +1,113 @@
+"""Whether a request that lost its replica goes on, and how its answer does without a gap or a repetition."""
+
+from __future__ import annotations
+
+from router.core.failure import Failure
+from router.core.generation import Delta
+
+# Of one request, the first included.
+MAX_ATTEMPTS = 4
+
+
+# Of an answer, before they are made one: each by itself takes ten times its size.
+_MOST_PIECES = 64
+
+
+# What the engine answers belongs to its release: to ask another replica would hide it from a canary's gates.
+_REPLICAS_FAULT = (Failure.UNREACHABLE, Failure.STUB_DEAD, Failure.NOT_LOADED, Failure.CUT)
+
+
+class RetryBudget:
+    """Retries are at most `share` of the requests, and `reserve` more.
+
+    The reserve is what a replica may have in its queue when it dies; what comes after that is a fault of
+    another kind, which more requests would make worse.
+    """
+
+    __slots__ = ("_left", "_reserve", "_share")
+
+    def __init__(self, share: float = 0.2, reserve: float = 100.0) -> None:
+        self._share = share
+        self._reserve = self._left = reserve
+
+    def requested(self) -> None:
+        if self._left < self._reserve:
+            self._left += self._share
+
+    def take(self) -> bool:
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+def is_replicas_fault(failure: Failure) -> bool:
+    return failure in _REPLICAS_FAULT
+
+
+def may_go_on(failure: Failure, attempts: int) -> bool:
+    """Whether another replica, or the same one when it is back, can do what this one did not."""
+    return is_replicas_fault(failure) and attempts < MAX_ATTEMPTS
+
+
+class DifferentAnswer(Exception):
+    """The second run does not say what the first did."""
+
+
+class Told:
+    """What the client has of an answer, and the passing over of as much when it is generated again."""
+
+    __slots__ = ("_pieces", "_replayed", "_text", "_to_pass", "is_replaying", "logged", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.logged = 0
+        self._pieces: list[str] = []
+        self._text = ""
+        self.is_replaying = False
+        self._to_pass = (0, 0)  # tokens and logged tokens
+        self._replayed = 0  # characters that were passed over
+
+    def add(self, delta: Delta) -> None:
+        pieces = self._pieces
+        pieces.append(delta.text)
+        if len(pieces) > _MOST_PIECES:
+            pieces[:] = ["".join(pieces)]
+        self.tokens += delta.completion_tokens
+        self.logged += len(delta.tokens)
+
+    def begin_again(self) -> None:
+        """The next delta is the first one of another run."""
+        self._text = "".join(self._pieces)
+        self._replayed = 0
+        self._to_pass = (self.tokens, self.logged)
+        self.is_replaying = bool(self._pieces)
+
+    def pass_over(self, delta: Delta) -> Delta | None:
+        """What of a delta is new, which is then told; None where all of it was told before."""
+        tokens, logged = self._to_pass
+        known = self._text[self._replayed : self._replayed + len(delta.text)]
+        if not delta.text.startswith(known):
+            raise DifferentAnswer(f"after {self._replayed} characters")
+        self._replayed += len(known)
+        old_tokens, old_logged = min(tokens, delta.completion_tokens), min(logged, len(delta.tokens))
+        tokens, logged = tokens - old_tokens, logged - old_logged
+        is_through = self._replayed == len(self._text) and tokens == logged == 0
+        if delta.finish is not None and delta.finish != "cancelled" and not is_through:
+            raise DifferentAnswer(f"it ends after {self._replayed} of {len(self._text)} characters")
+        self._to_pass = (tokens, logged)
+        self.is_replaying = not is_through
+        new = Delta(
+            delta.text[len(known) :],
+            delta.completion_tokens - old_tokens,
+            delta.prompt_tokens,
+            delta.finish,
+            delta.engine,
+            0,
+            delta.tokens[old_logged:],
+            delta.steps,
+        )
+        if not (new.text or new.completion_tokens or new.tokens or new.finish):
+            return None
+        self.add(new)
+        return new

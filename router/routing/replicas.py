@@ -1,0 +1,278 @@
+"""One release on one Triton server, all servers that have it, and all releases."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Protocol
+
+from router.core.failure import Failure
+from router.routing.breaker import Health
+from router.routing.replay import RetryBudget
+from router.routing.replica_choice import choose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from python_backend.wire.engine_report import EngineReport
+    from router.core.manifest import Manifest
+    from router.triton.server import TritonServer
+
+log = logging.getLogger(__name__)
+_SOUND = Health()
+
+
+class Work(Protocol):
+    """A request that is under way on a replica; the replica sets what it counts for."""
+
+    outstanding_tokens: int
+
+    def give_up(self, reason: str) -> None:
+        """The replica will not answer: goes on elsewhere, or fails."""
+
+
+class Replica:
+    """One release on one server. It is sent nothing while it is down, draining or not loaded there."""
+
+    def __init__(
+        self, server: TritonServer, manifest: Manifest, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.server = server
+        self.name = server.name
+        self.manifest = manifest
+        self.connection = server.connection
+        self.health = _SOUND
+        self.outstanding_tokens = 0
+        self.begun = 0  # requests it was ever sent
+        self.revivals = 0  # of its Triton models, by this router
+        self.busy_since_s = inf  # when it got work after it had none
+        self.last_progress_s = -inf
+        self.report: EngineReport | None = None  # what its engine said of itself last, if it does
+        self.reported_s = -inf
+        self.on_change: Callable[[], None] = lambda: None
+        self._clock = clock
+        self._is_loaded: bool | None = None  # not known before Triton was asked
+        self._is_draining = False
+        self.is_open = True  # loaded, up, not draining: what almost all requests find
+        self._works: set[Work] = set()
+
+    def __repr__(self) -> str:
+        return f"{self.manifest.name} on {self.server.name}"
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether Triton said that it is."""
+        return self._is_loaded is True
+
+    @is_loaded.setter
+    def is_loaded(self, is_loaded: bool) -> None:
+        if is_loaded is not self._is_loaded:
+            self._is_loaded = is_loaded
+            self._changed()
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it is to be sent nothing more; what is under way goes on."""
+        return self._is_draining
+
+    @is_draining.setter
+    def is_draining(self, is_draining: bool) -> None:
+        self._is_draining = is_draining
+        self._changed()
+
+    @property
+    def is_up(self) -> bool:
+        return self.is_loaded and self.health.is_up
+
+    @property
+    def open_count(self) -> int:
+        return len(self._works)
+
+    @property
+    def is_drained(self) -> bool:
+        return not self._works
+
+    @property
+    def is_coming_back(self) -> bool:
+        """Whether it is down and worth waiting for: what was unloaded, or is about to be, is not."""
+        return self.health.is_reviving and self._is_loaded is not False and not self._is_draining
+
+    def may_take(self, now_s: float) -> bool:
+        if self.is_open or self._is_loaded is False or self._is_draining:
+            return self.is_open
+        return self.health.may_take(now_s)
+
+    # What requests tell
+
+    def began(self, work: Work, tokens: int, began_s: float | None = None) -> None:
+        """`began_s` is what its answer will be told with: a trial is one because both are the same."""
+        if not self.is_open:
+            self.health = self.health.taking(self._clock() if began_s is None else began_s)
+        if not self._works:
+            self.busy_since_s = self._clock()
+        self._works.add(work)
+        self.begun += 1
+        work.outstanding_tokens = tokens
+        self.outstanding_tokens += tokens
+
+    def revalue(self, work: Work, tokens: int) -> None:
+        """So much is left of it; what has ended stays ended."""
+        if work.outstanding_tokens:
+            self.outstanding_tokens += tokens - work.outstanding_tokens
+            work.outstanding_tokens = tokens
+
+    def progressed(self, now_s: float) -> None:
+        self.last_progress_s = now_s
+
+    def ended(self, work: Work) -> None:
+        self._works.discard(work)
+        self.outstanding_tokens -= work.outstanding_tokens
+        work.outstanding_tokens = 0
+        if not self._works:
+            self.busy_since_s = inf
+
+    def answered(self, now_s: float, began_s: float | None = None) -> None:
+        """A request that began then, or now, has an answer."""
+        self.last_progress_s = now_s
+        if self.health is not _SOUND:
+            self._turn(self.health.after_answer(now_s if began_s is None else began_s, now_s))
+
+    def failed(self, failure: Failure, now_s: float, began_s: float | None = None) -> None:
+        self._turn(self.health.after_failure(failure, now_s if began_s is None else began_s, now_s))
+
+    # What probes tell
+
+    def mark_down(self, why: str, now_s: float, reviving: bool) -> None:
+        """Nothing is sent to it until `mark_up`; with `reviving`, requests wait for that."""
+        self._turn(self.health.down(why, now_s, reviving))
+
+    def mark_up(self, now_s: float) -> None:
+        self._turn(self.health.up(now_s))
+
+    def cut_all(self, reason: str) -> None:
+        """Every request that is under way here goes on elsewhere, or fails."""
+        for work in list(self._works):
+            work.give_up(reason)
+
+    def _turn(self, health: Health) -> None:
+        if health is self.health:
+            return
+        former, self.health = self.health, health
+        if former.is_up != health.is_up:
+            log.warning("%r is %s", self, "up again" if health.is_up else f"down: {health.why}")
+        if former.phase is not health.phase or former.is_reviving != health.is_reviving:
+            self._changed()
+
+    def _changed(self) -> None:
+        self.is_open = self._is_loaded is not False and not self._is_draining and self.health.is_up
+        self.on_change()
+
+
+class ReplicaSet:
+    """All replicas of one release. `retries` and `replays` are how many requests went on elsewhere."""
+
+    def __init__(
+        self, manifest: Manifest, replicas: Sequence[Replica], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.manifest = manifest
+        self.replicas = tuple(replicas)
+        self._only = self.replicas[0] if len(self.replicas) == 1 else None
+        self.budget = RetryBudget()
+        self.retries = 0
+        self.replays = 0
+        self._clock = clock
+        self._change: asyncio.Future[None] | None = None
+        for replica in replicas:
+            replica.on_change = self._changed
+
+    @property
+    def is_single(self) -> bool:
+        return self._only is not None
+
+    def can_take(self, exclude: Collection[Replica] = ()) -> bool:
+        now_s = self._clock()
+        return any(each.may_take(now_s) for each in self.replicas if each not in exclude)
+
+    def pick(self, key: bytes | None = None, exclude: Collection[Replica] = ()) -> Replica | None:
+        """Where a request is to go that begins now: its opening, as the key, may be in a cache."""
+        if self._only is not None and self._only.is_open and not exclude:
+            return self._only
+        now_s = self._clock()
+        able = [replica for replica in self.replicas if replica not in exclude and replica.may_take(now_s)]
+        if len(able) <= 1:
+            return able[0] if able else None
+        return choose(able, key)
+
+    async def wait_for_one(
+        self,
+        timeout_s: float,
+        given_up: asyncio.Future[None] | None = None,
+        exclude: Collection[Replica] = (),
+    ) -> bool:
+        """Until one may take; False when that took too long, or as soon as none is being brought back."""
+        until_s = self._clock() + timeout_s
+        while not self.can_take(exclude):
+            now_s = self._clock()
+            if now_s >= until_s or not self.is_reviving or (given_up is not None and given_up.done()):
+                return False
+            if self._change is None:
+                self._change = asyncio.get_running_loop().create_future()
+            news = [self._change] if given_up is None else [self._change, given_up]
+            looks_s = [each.health.look_s for each in self.replicas]
+            pause_s = min(at_s for at_s in (until_s, *looks_s) if at_s > now_s) - now_s
+            await asyncio.wait(news, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+        return True
+
+    @property
+    def is_reviving(self) -> bool:
+        """Whether it is worth waiting for one of them."""
+        return any(each.is_coming_back for each in self.replicas)
+
+    async def ready(self) -> bool:
+        """Whether a request sent now would be served, by Triton's own word."""
+        now_s = self._clock()
+        for replica in self.replicas:
+            if replica.may_take(now_s) and await replica.connection.ready(self.manifest.entry):
+                return True
+        return False
+
+    def _changed(self) -> None:
+        if self._change is not None:
+            change, self._change = self._change, None
+            change.set_result(None)
+
+
+class Fleet:
+    """All servers, and each release on all of them."""
+
+    def __init__(self, servers: Sequence[TritonServer], clock: Callable[[], float] = time.monotonic) -> None:
+        self.servers = tuple(servers)
+        self._clock = clock
+        self._sets: dict[str, ReplicaSet] = {}
+
+    @property
+    def sets(self) -> Mapping[str, ReplicaSet]:
+        return self._sets
+
+    def set_of(self, manifest: Manifest) -> ReplicaSet:
+        found = self._sets.get(manifest.name)
+        if found is None:
+            replicas = [Replica(server, manifest, self._clock) for server in self.servers]
+            found = self._sets[manifest.name] = ReplicaSet(manifest, replicas, self._clock)
+        return found
+
+    def forget(self, name: str) -> None:
+        """What is under way on it ends as it would have; nobody waits for it any more."""
+        found = self._sets.pop(name, None)
+        for replica in () if found is None else found.replicas:
+            replica.is_draining = True
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """`revive_wait_s` is how long a request waits for a replica that is being brought back."""
+
+    revive_wait_s: float = 30.0

@@ -1,0 +1,209 @@
+"""What Prometheus and the log are told of admission, and of the engines as far as it depends on them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from router.telemetry.values import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+    from python_backend.wire.tiers import Tier
+    from router.admission.demand import Place, Reason
+    from router.admission.gate import Gate
+    from router.admission.gates import Gates
+    from router.routing.replicas import Fleet, Replica
+
+log = logging.getLogger(__name__)
+
+_RELEASE = ("model", "release")
+_REPLICA = (*_RELEASE, "replica")
+_LOOK_EVERY_S = 1.0
+# How much of the newest second is in the busy ratio.
+_NEWEST = 0.3
+
+
+class BusyRatio:
+    """The part of the time in which an engine computed, over the last few seconds."""
+
+    def __init__(self) -> None:
+        self._busy_ns = -1
+        self._at_s = 0.0
+        self.ratio = 0.0
+
+    def add(self, busy_ns: int, at_s: float) -> None:
+        """What the engine had computed in all its life, as it said then; less than before is a new life."""
+        if at_s <= self._at_s:
+            return
+        if 0 <= self._busy_ns <= busy_ns:
+            newest = min((busy_ns - self._busy_ns) / 1e9 / (at_s - self._at_s), 1.0)
+            self.ratio += _NEWEST * (newest - self.ratio)
+        self._busy_ns, self._at_s = busy_ns, at_s
+
+
+class AdmissionFigures(Collector):
+    """Counts what gates tell it, and asks them when somebody asks it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._refused = Counter(
+            "inflight_refused_requests",
+            "Refused by admission: busy (at once), too_late (after waiting), too_large.",
+            ("model", "tier", "reason"),
+            registry=registry,
+        )
+        self._forecasts = Counter(
+            "inflight_forecasts", "First tokens whose time was foretold.", _RELEASE, registry=registry
+        )
+        self._covered = Counter(
+            "inflight_forecasts_covered", "Of those, within their forecast.", _RELEASE, registry=registry
+        )
+        self._gates: Gates | None = None
+        self._fleet: Fleet | None = None
+        self._busy: dict[Replica, BusyRatio] = {}
+        self._frozen: set[Replica] = set()
+        self._noisy: dict[tuple[str, str], str] = {}
+        registry.register(self)
+
+    def watch(self, gates: Gates, fleet: Fleet) -> None:
+        self._gates, self._fleet = gates, fleet
+
+    # What gates tell
+
+    def refused(self, gate: Gate, tier: Tier, reason: Reason) -> None:
+        self._refused.labels(gate.model, tier.label, reason.value).inc()
+
+    def heard(self, gate: Gate, place: Place, now_s: float) -> None:
+        if (covered := place.was_covered) is not None:
+            self._forecasts.labels(gate.model, gate.release).inc()
+            self._covered.labels(gate.model, gate.release).inc(covered)
+
+    # What is looked at by itself
+
+    async def run(self) -> None:
+        """For as long as the router runs."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            try:
+                self.look()
+            except Exception:
+                log.exception("admission could not be looked at")
+
+    def look(self) -> None:
+        gates = () if self._gates is None else self._gates.all
+        for gate in gates:
+            self._look_for_noise(gate)
+        for former in self._noisy.keys() - {(gate.model, gate.release) for gate in gates}:
+            del self._noisy[former]
+        replicas = list(self._replicas())
+        for replica in replicas:
+            self._look_at(replica)
+        for gone in self._busy.keys() - set(replicas):
+            del self._busy[gone]
+            self._frozen.discard(gone)
+
+    def _look_for_noise(self, gate: Gate) -> None:
+        key, noisy = (gate.model, gate.release), gate.signals().noisy
+        former, tenant = self._noisy.get(key, ""), "" if noisy is None else noisy.tenant
+        if former and former != tenant:
+            log.info("%s: the tenant %s no longer asks for more than its share", gate.model, former)
+        if noisy is not None and former != tenant:
+            log.warning(
+                "%s: the tenant %s asks for %.1f times its share, %.0f %% of all work, while others wait",
+                gate.model,
+                tenant,
+                noisy.times_over,
+                100 * noisy.share,
+            )
+        self._noisy[key] = tenant
+
+    def _look_at(self, replica: Replica) -> None:
+        report = replica.report
+        if report is None:
+            return
+        self._busy.setdefault(replica, BusyRatio()).add(report.busy_ns, replica.reported_s)
+        learned = report.learned
+        is_frozen = learned is not None and learned.is_frozen
+        if learned is not None and is_frozen != (replica in self._frozen):
+            if is_frozen:
+                self._frozen.add(replica)
+                log.warning(
+                    "%r: the cost of its steps is predicted %.0f %% wrong; the last good one is kept",
+                    replica,
+                    100 * learned.error,
+                )
+            else:
+                self._frozen.discard(replica)
+                log.info("%r: the cost of its steps is predicted well again", replica)
+
+    def _replicas(self) -> Iterator[Replica]:
+        for each in () if self._fleet is None else list(self._fleet.sets.values()):
+            yield from each.replicas
+
+    # What Prometheus asks for
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._of_gates()
+        yield from self._of_engines()
+
+    def _of_gates(self) -> Iterator[Metric]:
+        waiting = _gauge("waiting_requests", "Accepted, waiting for their turn.", (*_RELEASE, "tier"))
+        drain = _gauge("drain_seconds", "Until all that runs and waits would be done.", _RELEASE)
+        risk = _gauge("objective_risk_ratio", "Foretold to miss their objective.", (*_RELEASE, "tier"))
+        reserved = _gauge("kv_reserved_tokens", "Cache kept for what runs.", _RELEASE)
+        budget = _gauge("kv_budget_tokens", "Cache that there is.", _RELEASE)
+        wanted = _gauge("wanted_replicas", "Replicas that the work asked for needs.", ("model",))
+        noise = _gauge("noisy_tenant_ratio", "Times its fair share that it asks for.", ("model", "tenant"))
+        most: dict[str, int] = {}
+        loudest: dict[tuple[str, str], float] = {}
+        for gate in () if self._gates is None else self._gates.all:
+            signals, release = gate.signals(), (gate.model, gate.release)
+            for tier, count in signals.waiting.items():
+                waiting.add_metric((*release, tier.label), count)
+            for tier, share in signals.risk.items():
+                risk.add_metric((*release, tier.label), share)
+            if signals.drain_s is not None:
+                drain.add_metric(release, signals.drain_s)
+            reserved.add_metric(release, signals.kv_reserved_tokens)
+            if signals.kv_budget_tokens is not None:
+                budget.add_metric(release, signals.kv_budget_tokens)
+            most[gate.model] = max(most.get(gate.model, 0), signals.wanted_replicas)
+            if signals.noisy is not None:
+                who = (gate.model, signals.noisy.tenant)
+                loudest[who] = max(loudest.get(who, 0.0), signals.noisy.times_over)
+        for model, count in most.items():
+            wanted.add_metric((model,), count)
+        for who, times in loudest.items():
+            noise.add_metric(who, times)
+        yield from (waiting, drain, risk, reserved, budget, wanted, noise)
+
+    def _of_engines(self) -> Iterator[Metric]:
+        error = _gauge("replica_step_cost_error_ratio", "By which predicted step times are off.", _REPLICA)
+        frozen = _gauge("replica_step_cost_frozen", "1 while predictions are wrong.", _REPLICA)
+        busy = _gauge("replica_busy_ratio", "Part of the time in which it computes.", _REPLICA)
+        occupancy = _gauge("replica_batch_occupancy_ratio", "Sequences, of those a batch may hold.", _REPLICA)
+        for replica in self._replicas():
+            report = replica.report
+            if report is None:
+                continue
+            labels = (replica.manifest.model, str(replica.manifest.version), replica.name)
+            if report.learned is not None:
+                error.add_metric(labels, report.learned.error)
+                frozen.add_metric(labels, report.learned.is_frozen)
+            if replica in self._busy:
+                busy.add_metric(labels, self._busy[replica].ratio)
+            running = report.active - report.waiting
+            occupancy.add_metric(labels, running / max(report.max_batch_size, 1))
+        yield from (error, frozen, busy, occupancy)
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"inflight_{name}", text, labels=labels)

@@ -1,0 +1,210 @@
+"""What Prometheus is told of replicas, objectives, releases, batches and peers, looked up when it asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from router.control.objectives.standing import standing
+from router.core.objective import Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.core import Metric as MetricFamily
+
+    from router.control.objectives.monitor import ObjectiveMonitor
+    from router.control.objectives.snapshot import ObjectiveBook
+    from router.control.peers.peer_sync import Exchange
+    from router.control.tuning.tuner import Tuner
+    from router.routing.models import Registry
+    from router.routing.replicas import Fleet
+
+_RELEASE = ("model", "release")
+_REPLICA = (*_RELEASE, "replica")
+
+
+class FleetFigures(Collector):
+    """Of no fleet until there is one."""
+
+    def __init__(self) -> None:
+        self.fleet: Fleet | None = None
+
+    def collect(self) -> Iterator[MetricFamily]:
+        retries = CounterMetricFamily(
+            "inflight_retries", "Requests sent again before their first token.", labels=_RELEASE
+        )
+        replays = CounterMetricFamily(
+            "inflight_replays", "Answers generated again after their replica failed.", labels=_RELEASE
+        )
+        up = GaugeMetricFamily("inflight_replica_up", "1 while requests are sent to it.", labels=_REPLICA)
+        outstanding = GaugeMetricFamily(
+            "inflight_replica_outstanding_tokens", "What is under way there, as estimated.", labels=_REPLICA
+        )
+        sent = CounterMetricFamily(
+            "inflight_replica_requests", "Requests sent to it, retries and replays too.", labels=_REPLICA
+        )
+        revivals = CounterMetricFamily(
+            "inflight_model_revivals",
+            "Triton models that were loaded again after their process died.",
+            labels=_REPLICA,
+        )
+        for each in () if self.fleet is None else list(self.fleet.sets.values()):
+            release = (each.manifest.model, str(each.manifest.version))
+            retries.add_metric(release, each.retries)
+            replays.add_metric(release, each.replays)
+            for replica in each.replicas:
+                labels = (*release, replica.name)
+                up.add_metric(labels, replica.is_up)
+                outstanding.add_metric(labels, replica.outstanding_tokens)
+                sent.add_metric(labels, replica.begun)
+                revivals.add_metric(labels, replica.revivals)
+        yield from (retries, replays, up, outstanding, sent, revivals)
+
+
+_OBJECTIVE = ("model", "tier", "metric")
+
+
+class ObjectiveFigures(Collector):
+    """Of no objectives until there is a book of them."""
+
+    def __init__(self, monitor: ObjectiveMonitor) -> None:
+        self._monitor = monitor
+        self.book: ObjectiveBook | None = None
+
+    def collect(self) -> Iterator[MetricFamily]:
+        yield from self._of_now()
+        yield from self._of_ever()
+
+    def _of_now(self) -> Iterator[MetricFamily]:
+        asked = GaugeMetricFamily(
+            "inflight_objective_seconds", "What 95 of 100 are to keep.", labels=_OBJECTIVE
+        )
+        measured = GaugeMetricFamily(
+            "inflight_objective_measured_p95_seconds",
+            "What 95 of 100 kept in the last 5 minutes, where there is an objective.",
+            labels=_OBJECTIVE,
+        )
+        attained = GaugeMetricFamily(
+            "inflight_objective_attained_ratio",
+            "The part that kept the objective in the last 5 minutes.",
+            labels=_OBJECTIVE,
+        )
+        for objective in () if self.book is None else self.book.objectives:
+            for metric in Metric:
+                if objective.limit_s(metric) is None:
+                    continue
+                found = self._monitor.measured(objective.model, objective.tier, metric)
+                one = standing(objective, metric, found)
+                labels = (one.model, one.tier.label, metric.value)
+                asked.add_metric(labels, one.objective_s or 0.0)
+                if one.p95_s is not None and one.attained is not None:
+                    measured.add_metric(labels, one.p95_s)
+                    attained.add_metric(labels, one.attained)
+        yield from (asked, measured, attained)
+
+    def _of_ever(self) -> Iterator[MetricFamily]:
+        """A budget of missed ones is spent at some rate, which windows of their own cannot tell."""
+        judged = CounterMetricFamily(
+            "inflight_objective_judged", "Requests, or tokens, with an objective.", labels=_OBJECTIVE
+        )
+        missed = CounterMetricFamily(
+            "inflight_objective_missed", "Of those, the ones that came too late.", labels=_OBJECTIVE
+        )
+        for model, tier, found in self._monitor.all_series():
+            for metric in Metric:
+                series = found.of(metric)
+                if series.limit_s is not None or series.judged:
+                    judged.add_metric((model, tier.label, metric.value), series.judged)
+                    missed.add_metric((model, tier.label, metric.value), series.missed)
+        yield from (judged, missed)
+
+
+class ReleaseFigures(Collector):
+    """Of no releases until there is a registry of them."""
+
+    def __init__(self) -> None:
+        self.registry: Registry | None = None
+        self._rollbacks: Counter[str] = Counter()
+
+    def rolled_back(self, model: str) -> None:
+        self._rollbacks[model] += 1
+
+    def collect(self) -> Iterator[MetricFamily]:
+        shares = GaugeMetricFamily(
+            "inflight_release_share", "The part of a model's requests that it is to get.", labels=_RELEASE
+        )
+        steps = GaugeMetricFamily(
+            "inflight_rollout_step", "The step that a canary is in, the first being 1.", labels=_RELEASE
+        )
+        rollbacks = CounterMetricFamily(
+            "inflight_rollbacks", "Rollouts that were taken back, but for those by hand.", labels=("model",)
+        )
+        for model, lineup in {} if self.registry is None else self.registry.lineups.items():
+            split = lineup.split
+            for version in sorted(lineup.releases.keys() | dict(split.arms).keys()):
+                shares.add_metric((model, str(version)), split.weight_of(version))
+            if split.rollout_id is not None:
+                steps.add_metric((model, str(split.arms[0][0])), split.step + 1)
+            rollbacks.add_metric((model,), self._rollbacks[model])
+        yield from (shares, steps, rollbacks)
+
+
+_TRITON_MODEL = ("model", "release", "triton_model")
+_NS_PER_S = 1e9
+
+
+class BatchFigures(Collector):
+    """Of no batches until there is a tuner, which asks Triton every two seconds."""
+
+    def __init__(self) -> None:
+        self.tuner: Tuner | None = None
+
+    def collect(self) -> Iterator[MetricFamily]:
+        delays = GaugeMetricFamily(
+            "inflight_queue_delay_seconds",
+            "How long Triton gathers requests to a batch at most, as loaded now.",
+            labels=_TRITON_MODEL,
+        )
+        for manifest, member, delay_ms in () if self.tuner is None else self.tuner.delays():
+            delays.add_metric((manifest.model, str(manifest.version), member), delay_ms / 1000)
+        yield delays
+        yield from self._totals()
+
+    def _totals(self) -> Iterator[MetricFamily]:
+        requests = _counter("requests", "Requests that Triton has answered.")
+        rows = _counter("rows", "Rows in them.")
+        executions = _counter("executions", "Batches in which they were computed.")
+        queue = _counter("queue_seconds", "Their time in Triton's queue, that of gathering batches in it.")
+        compute = _counter("compute_seconds", "Their time in the model: that of a batch for each in it.")
+        for manifest, member, totals in () if self.tuner is None else self.tuner.totals():
+            labels = (manifest.model, str(manifest.version), member)
+            requests.add_metric(labels, totals.requests)
+            rows.add_metric(labels, totals.rows)
+            executions.add_metric(labels, totals.executions)
+            queue.add_metric(labels, totals.queue_ns / _NS_PER_S)
+            compute.add_metric(labels, totals.compute_ns / _NS_PER_S)
+        yield from (requests, rows, executions, queue, compute)
+
+
+def _counter(name: str, text: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"inflight_triton_{name}", text, labels=_TRITON_MODEL)
+
+
+class SharingFigures(Collector):
+    def __init__(self) -> None:
+        self.exchange: Exchange | None = None
+
+    def collect(self) -> Iterator[MetricFamily]:
+        reachable = GaugeMetricFamily("inflight_redis_reachable", "1 while Redis answers.")
+        routers = GaugeMetricFamily(
+            "inflight_other_routers", "Routers that share limits and places with this one."
+        )
+        if self.exchange is not None:
+            reachable.add_metric((), float(self.exchange.is_reachable))
+            routers.add_metric((), float(self.exchange.other_routers))
+        yield reachable
+        yield routers

@@ -1,0 +1,122 @@
+"""Log lines without secrets and personal data, whatever a library or an exception puts into them."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+import threading
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Literal, Protocol, TextIO
+
+import msgspec
+
+from router.telemetry.redaction import redact
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+LogFormat = Literal["text", "json"]
+
+log = logging.getLogger(__name__)
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+# The `extra` of lines that are made of our own ids, names and numbers alone: one for every request.
+OWN_WORDS = {"own_words": True}
+
+
+class Fields(Protocol):
+    """What has more for programs than its words: the one argument of a line, or who speaks."""
+
+    def log_fields(self) -> dict[str, object]: ...
+
+
+# The request that is being answered; what it has begun may go on when it is over, and has no name then.
+speaker: ContextVar[Fields | None] = ContextVar("speaker", default=None)
+
+
+class RedactingFormatter(logging.Formatter):
+    """Redacts messages, tracebacks and stacks; not the time, which looks like a number of somebody.
+
+    A formatter and not a filter: what comes from the loggers of libraries passes the handler alone, and a
+    traceback becomes text only here.
+    """
+
+    _second = (-1, "")
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.exc_text:
+            record = copy.copy(record)  # another handler's formatter has left its text
+            record.exc_text = None if record.exc_info else redact(record.exc_text or "")
+        return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        if not hasattr(record, "own_words"):
+            record.message = redact(record.message)
+        return super().formatMessage(record)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """As logging writes it; the text of a second is made once."""
+        second = int(record.created)
+        if second != self._second[0]:
+            self._second = (second, super().formatTime(record, datefmt).partition(",")[0])
+        return f"{self._second[1]},{int(record.msecs):03d}"
+
+    def formatException(self, info: object) -> str:
+        return redact(super().formatException(info))  # type: ignore[arg-type]  # the stubs keep its type private
+
+    def formatStack(self, stack: str) -> str:
+        return redact(super().formatStack(stack))
+
+
+class JsonFormatter(RedactingFormatter):
+    """One object a line: the same, with fields in place of words where a request is spoken of."""
+
+    converter = staticmethod(time.gmtime)
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S").replace(",", ".") + "Z",
+            "level": record.levelname,
+            "logger": record.name,
+        }
+        told = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        if hasattr(told, "log_fields"):  # to ask whether it is one of Fields takes longer than all the rest
+            fields |= {"message": "request", **told.log_fields()}
+        else:
+            message = record.getMessage()
+            fields["message"] = _clean(message if hasattr(record, "own_words") else redact(message))
+            if (who := speaker.get()) is not None:
+                fields |= who.log_fields()
+        if record.exc_info:
+            fields["exception"] = _clean(self.formatException(record.exc_info))
+        elif record.exc_text:
+            fields["exception"] = _clean(redact(record.exc_text))
+        return msgspec.json.encode(fields).decode()
+
+
+def _clean(text: str) -> str:
+    """Without halves of characters, which no JSON can have."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def set_up_logging(stream: TextIO, level: int = logging.INFO, log_format: LogFormat = "text") -> None:
+    """All that the process says goes through one handler: logs, warnings, and errors that nobody caught."""
+    # What no line shows need not be found out for each: "Optimization" in logging's documentation.
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(RedactingFormatter(_FORMAT) if log_format == "text" else JsonFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = lambda args: _log_uncaught(
+        args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback
+    )
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        return
+    log.critical("an error that nobody caught", exc_info=(kind, error, trace))

@@ -1,0 +1,215 @@
+"""The router's own Prometheus metrics."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from router.control.objectives.monitor import ObjectiveMonitor
+from router.request.ticket import Outcome
+from router.telemetry.admission import AdmissionFigures
+from router.telemetry.collectors import (
+    BatchFigures,
+    FleetFigures,
+    ObjectiveFigures,
+    ReleaseFigures,
+    SharingFigures,
+)
+from router.telemetry.values import Counter, Gauge, Histogram, Observations
+
+if TYPE_CHECKING:
+    from python_backend.wire.errors import ErrorKind
+    from router.control.objectives.snapshot import ObjectiveBook
+    from router.control.peers.peer_sync import Exchange
+    from router.control.tuning.tuner import Tuner
+    from router.core.record import Record
+    from router.routing.models import Registry
+    from router.routing.replicas import Fleet
+    from router.tenants.tenancy import Tenancy
+
+_SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+# Stages of models that answer within milliseconds are shorter than those.
+_STAGE_S = (0.0005, 0.001, 0.0025, *_LONG_S)
+_WHO = ("model", "release", "tenant")
+_BUSY = 503
+
+
+class StageTimes(dict[str, Observations]):
+    """By stage, each from the first request on that has it: no request has them all."""
+
+    def __init__(self, family: Histogram, who: tuple[str, str, str]) -> None:
+        super().__init__()
+        self._family, self._who = family, who
+
+    def __missing__(self, stage: str) -> Observations:
+        found = self[stage] = self._family.labels(stage, *self._who)
+        return found
+
+
+class Share:
+    """The metrics of one release and tenant, looked up once: a lookup by label costs more than counting."""
+
+    def __init__(self, metrics: Metrics, model: str, release: str, tenant: str) -> None:
+        who = (model, release, tenant)
+        self.in_flight = metrics.in_flight.labels(*who)
+        self.first_token = metrics.first_token.labels(*who)
+        self.between_chunks = metrics.between_chunks.labels(*who)
+        self.duration = metrics.duration.labels(*who)
+        self.prompt_tokens = metrics.prompt_tokens.labels(*who)
+        self.completion_tokens = metrics.completion_tokens.labels(*who)
+        self.stages = StageTimes(metrics.stages, who)
+
+
+class Metrics:
+    """Label values come from the settings, never from a client, so their number is bounded."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        registry = self.registry
+        self.requests = Counter(
+            "inflight_requests", "Requests answered.", ("route", "status", *_WHO), registry=registry
+        )
+        self.ended = Counter(
+            "inflight_requests_ended",
+            "Accepted requests by how they ended: finished, failed, cancelled.",
+            ("outcome", *_WHO),
+            registry=registry,
+        )
+        self.in_flight = Gauge("inflight_requests_in_flight", "Accepted, not ended.", _WHO, registry=registry)
+        self.first_token = Histogram(
+            "inflight_time_to_first_token_seconds",
+            "From arrival to the first token.",
+            _WHO,
+            buckets=_LONG_S,
+            registry=registry,
+        )
+        self.between_chunks = Histogram(
+            "inflight_inter_chunk_seconds",
+            "Between two chunks of one answer.",
+            _WHO,
+            buckets=_SHORT_S,
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "inflight_request_seconds",
+            "From arrival to the end of an accepted request.",
+            _WHO,
+            buckets=_LONG_S,
+            registry=registry,
+        )
+        self.stages = Histogram(
+            "inflight_stage_seconds",
+            "Of accepted requests, by stage; the stages of a request add up to its time.",
+            ("stage", *_WHO),
+            buckets=_STAGE_S,
+            registry=registry,
+        )
+        self.prompt_tokens = Counter("inflight_prompt_tokens", "Tokens read.", _WHO, registry=registry)
+        self.completion_tokens = Counter(
+            "inflight_completion_tokens", "Tokens delivered.", _WHO, registry=registry
+        )
+        self.triton_errors = Counter(
+            "inflight_triton_errors",
+            "Errors Triton or the engine gave.",
+            ("kind", "model"),
+            registry=registry,
+        )
+        self.spool_bytes = prometheus_client.Gauge(
+            "inflight_usage_spool_bytes", "Usage on disk, not yet in the store.", registry=registry
+        )
+        self.usage_pending = prometheus_client.Gauge(
+            "inflight_usage_pending_records", "Usage records in memory alone.", registry=registry
+        )
+        self.store_reachable = prometheus_client.Gauge(
+            "inflight_store_reachable", "1 while the store answers.", registry=registry
+        )
+        self._fleet_figures = FleetFigures()
+        registry.register(self._fleet_figures)
+        self.objectives = ObjectiveMonitor()
+        self._objective_figures = ObjectiveFigures(self.objectives)
+        registry.register(self._objective_figures)
+        self.admission = AdmissionFigures(registry)
+        self._batch_figures = BatchFigures()
+        registry.register(self._batch_figures)
+        self.releases = ReleaseFigures()
+        registry.register(self.releases)
+        prometheus_client.Info("inflight_build", "What runs here.", registry=registry).info(
+            {"version": version("inflight")}
+        )
+        self._sharing_figures = SharingFigures()
+        registry.register(self._sharing_figures)
+        self._shares: dict[tuple[str, str, str], Share] = {}
+
+    def watch(self, tenancy: Tenancy) -> None:
+        """Shows whether usage reaches the store."""
+        self.spool_bytes.set_function(lambda: tenancy.spool.bytes)
+        self.usage_pending.set_function(lambda: tenancy.spool.pending)
+        self.store_reachable.set_function(lambda: tenancy.worker.is_well)
+
+    def watch_releases(self, registry: Registry) -> None:
+        """Shows how requests are divided over the releases, and how rollouts go."""
+        self.releases.registry = registry
+
+    def watch_fleet(self, fleet: Fleet) -> None:
+        """Shows the replicas of each release, and how many requests went on after one failed."""
+        self._fleet_figures.fleet = fleet
+
+    def watch_objectives(self, book: ObjectiveBook) -> None:
+        """Shows what was asked for beside what is measured."""
+        self._objective_figures.book = book
+        book.on_change = self.objectives.hold_to
+        self.objectives.hold_to(book.objectives)
+
+    def watch_sharing(self, exchange: Exchange) -> None:
+        """Shows whether other routers are heard."""
+        self._sharing_figures.exchange = exchange
+
+    def watch_tuner(self, tuner: Tuner) -> None:
+        """Shows the queue delays in force, and what Triton says of its batches."""
+        self._batch_figures.tuner = tuner
+
+    def share(self, record: Record) -> Share:
+        key = _who(record)
+        found = self._shares.get(key)
+        if found is None:
+            found = self._shares[key] = Share(self, *key)
+        return found
+
+    def ticket_opened(self, record: Record) -> None:
+        self.share(record).in_flight.inc()
+
+    def ticket_closed(self, record: Record, now_s: float) -> None:
+        share = self.share(record)
+        share.in_flight.dec()
+        share.duration.observe(now_s - record.arrived_s)
+        for stage, seconds in record.stages(now_s).items():
+            share.stages[stage].observe(seconds)
+        share.prompt_tokens.inc(record.prompt_tokens)
+        share.completion_tokens.inc(record.completion_tokens)
+        self.ended.labels(record.outcome, *_who(record)).inc()
+        if record.outcome == Outcome.FINISHED.value:
+            self.objectives.end_to_end(record.model, record.tier, now_s - record.arrived_s)
+
+    def answered(self, record: Record, status: int) -> None:
+        self.requests.labels(record.route, str(status), *_who(record)).inc()
+        if status == _BUSY and record.model and record.dispatched_s is None:
+            self.objectives.refused(record.model, record.tier)
+
+    def triton_failed(self, kind: ErrorKind, model: str) -> None:
+        self.triton_errors.labels(kind.label, model).inc()
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+def _who(record: Record) -> tuple[str, str, str]:
+    """No release where there is no model: what was refused before it was let in."""
+    return record.model, record.model_version if record.model else "", record.tenant

@@ -1,1 +1,0 @@
-"""Who may call, what it costs, how much is left, and who changed what."""

@@ -1,0 +1,94 @@
+"""An act of the administration: allowed by role and scope, and in the audit log with the change itself."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sql
+
+from router.core.tenant import AuditEntry
+from router.store.schema import audit
+from router.tenants.lookup import touch
+from router.tenants.rbac import Action, Actor, allows
+from router.tenants.rows import row_of_audit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Connection
+
+    from router.store.database import Store
+
+
+class Forbidden(Exception):
+    """The actor may not do this; says nothing of whether its object exists."""
+
+
+class AlreadyThere(Exception):
+    """The name is taken."""
+
+
+class Audited:
+    """Calls `changed` after each commit, so that this process knows at once."""
+
+    def __init__(self, store: Store, changed: Callable[[], object], clock: Callable[[], float]) -> None:
+        self._store = store
+        self._changed = changed
+        self._clock = clock
+
+    @contextmanager
+    def _look(self, actor: Actor, action: Action, organisation_id: str | None) -> Iterator[Connection]:
+        self._check(actor, action, organisation_id, organisation_id or "")
+        with self._store.read() as connection:
+            yield connection
+
+    @contextmanager
+    def _act(
+        self,
+        actor: Actor,
+        action: Action,
+        organisation_id: str | None,
+        target: str,
+        detail: dict[str, Any] | None = None,
+        named: str | None = None,
+    ) -> Iterator[tuple[Connection, int]]:
+        """One transaction: the change, its number and its audit entry."""
+        self._check(actor, action, organisation_id, target)
+        entry = self._entry(actor, action, organisation_id, target, detail, named)
+        try:
+            with self._store.begin() as connection:
+                version = self._store.next_change(connection)
+                if organisation_id is not None:
+                    touch(connection, organisation_id, version)
+                yield connection, version
+                connection.execute(sql.insert(audit).values(row_of_audit(entry)))
+        except sql.exc.IntegrityError as error:
+            raise AlreadyThere(f"{action.label}: the name is taken") from error
+        except Forbidden:
+            self._write(replace(entry, allowed=False))
+            raise
+        self._changed()
+
+    def _check(self, actor: Actor, action: Action, organisation_id: str | None, target: str) -> None:
+        if not allows(actor, action, organisation_id):
+            self._write(replace(self._entry(actor, action, organisation_id, target), allowed=False))
+            raise Forbidden(f"{action.label} is not allowed")
+
+    def _entry(
+        self,
+        actor: Actor,
+        action: Action,
+        organisation_id: str | None,
+        target: str,
+        detail: dict[str, Any] | None = None,
+        named: str | None = None,
+    ) -> AuditEntry:
+        return AuditEntry(
+            self._clock(), actor.user_id, organisation_id, named or action.label, target, True, detail or {}
+        )
+
+    def _write(self, entry: AuditEntry) -> None:
+        with self._store.begin() as connection:
+            connection.execute(sql.insert(audit).values(row_of_audit(entry)))

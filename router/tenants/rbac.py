@@ -1,0 +1,104 @@
+"""Who may do what to which organisation: one table, one pure function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from router.core.tenant import Role, Scope, User
+
+
+class Action(Enum):
+    """Acts of the administration, each with the scope that a key needs for it."""
+
+    ORGANISATION_CREATE = ("organisation.create", Scope.ADMIN_WRITE)
+    ORGANISATION_LIST = ("organisation.list", Scope.ADMIN_READ)
+    ORGANISATION_READ = ("organisation.read", Scope.ADMIN_READ)
+    ORGANISATION_EXPORT = ("organisation.export", Scope.ADMIN_READ)
+    ORGANISATION_DELETE = ("organisation.delete", Scope.ADMIN_WRITE)
+    USER_READ = ("user.read", Scope.ADMIN_READ)
+    USER_WRITE = ("user.write", Scope.ADMIN_WRITE)
+    KEY_READ = ("key.read", Scope.ADMIN_READ)
+    KEY_READ_OWN = ("key.read_own", Scope.ADMIN_READ)
+    KEY_WRITE = ("key.write", Scope.ADMIN_WRITE)
+    KEY_WRITE_OWN = ("key.write_own", Scope.ADMIN_WRITE)
+    LIMITS_READ = ("limits.read", Scope.ADMIN_READ)
+    KEY_LIMITS_WRITE = ("limits.write_key", Scope.ADMIN_WRITE)
+    ORGANISATION_LIMITS_WRITE = ("limits.write_organisation", Scope.ADMIN_WRITE)
+    PRICE_READ = ("price.read", Scope.USAGE_READ)
+    PRICE_WRITE = ("price.write", Scope.ADMIN_WRITE)
+    USAGE_READ = ("usage.read", Scope.USAGE_READ)
+    AUDIT_READ = ("audit.read", Scope.ADMIN_READ)
+    RELEASE_READ = ("release.read", Scope.ADMIN_READ)
+    RELEASE_WRITE = ("release.write", Scope.ADMIN_WRITE)
+    OBJECTIVE_READ = ("objective.read", Scope.ADMIN_READ)
+    OBJECTIVE_WRITE = ("objective.write", Scope.ADMIN_WRITE)
+
+    def __init__(self, label: str, scope: Scope) -> None:
+        self.label = label
+        self.scope = scope
+
+
+# The platform's own business: a tenant that could write these would set its own budget and prices.
+PLATFORM_ONLY = frozenset(
+    {
+        Action.ORGANISATION_CREATE,
+        Action.ORGANISATION_LIST,
+        Action.ORGANISATION_LIMITS_WRITE,
+        Action.PRICE_WRITE,
+        Action.RELEASE_READ,
+        Action.RELEASE_WRITE,
+        Action.OBJECTIVE_READ,
+        Action.OBJECTIVE_WRITE,
+    }
+)
+_VIEWER = frozenset({Action.ORGANISATION_READ, Action.PRICE_READ, Action.USAGE_READ, Action.LIMITS_READ})
+_MEMBER = _VIEWER | {Action.KEY_READ_OWN, Action.KEY_WRITE_OWN}
+_ADMIN = _MEMBER | {
+    Action.USER_READ,
+    Action.USER_WRITE,
+    Action.KEY_READ,
+    Action.KEY_WRITE,
+    Action.KEY_LIMITS_WRITE,
+    Action.AUDIT_READ,
+}
+_OWNER = _ADMIN | {Action.ORGANISATION_EXPORT, Action.ORGANISATION_DELETE}
+TABLE = {Role.OWNER: _OWNER, Role.ADMIN: _ADMIN, Role.MEMBER: _MEMBER, Role.VIEWER: _VIEWER}
+_RANK = {Role.VIEWER: 0, Role.MEMBER: 1, Role.ADMIN: 2, Role.OWNER: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts: a user, through a key with these scopes, or without one where `scopes` is None."""
+
+    user_id: str
+    organisation_id: str | None
+    role: Role
+    platform_admin: bool = False
+    scopes: frozenset[Scope] | None = None
+
+    @classmethod
+    def of(cls, user: User, scopes: frozenset[Scope] | None = None) -> Actor:
+        return cls(user.id, user.organisation_id, user.role, user.platform_admin, scopes)
+
+
+# The command line on the machine that holds the store: who can read the file needs no key.
+SYSTEM = Actor("system", None, Role.OWNER, platform_admin=True)
+
+
+def allows(actor: Actor, action: Action, organisation_id: str | None) -> bool:
+    """Whether the actor may do this to that organisation; None is the platform itself."""
+    if actor.scopes is not None and action.scope not in actor.scopes:
+        return False
+    if actor.platform_admin:
+        return True
+    if action in PLATFORM_ONLY or organisation_id is None or organisation_id != actor.organisation_id:
+        return False
+    return action in TABLE[actor.role]
+
+
+def may_act_for(actor: Actor, role: Role, platform_admin: bool) -> bool:
+    """Whether the actor may make, change or hold the keys of a user like this one: never one above itself."""
+    if actor.platform_admin:
+        return True
+    return not platform_admin and _RANK[role] <= _RANK[actor.role]

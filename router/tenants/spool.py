@@ -1,0 +1,240 @@
+"""Usage records on their way to the store: in a file when `append` returns, in the store once each.
+
+The event loop writes a line to the present segment, into the kernel's memory, which a killed process does not
+take with it. One thread syncs the segment to the disk ten times a second; another one hands closed segments
+to the store and removes them. Delivery is idempotent, so a crash between the two only means that a segment is
+delivered again. What cannot be written, because the disk is full, waits in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sql
+
+from router.tenants import segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from router.core.tenant import UsageRecord
+
+    Deliver = Callable[[Sequence[UsageRecord]], object]
+
+log = logging.getLogger(__name__)
+
+FLUSH_S = 0.1
+_SEGMENT_BYTES = 4 << 20
+_BATCH = 500
+_WRITE_AT_ONCE = 5_000
+# What the store will never take; kept for a person to look at.
+_UNACCEPTABLE = (sql.exc.DataError, sql.exc.IntegrityError)
+_MOST_SPOOLS = 64
+
+
+class SpoolInUse(Exception):
+    """Another process holds this directory."""
+
+
+class UsageSpool:
+    """One directory of one process; `process` is its name for good, also after a restart."""
+
+    def __init__(self, directory: Path, max_bytes: int = 256 << 20, flush_s: float = FLUSH_S) -> None:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._directory = directory
+        self._lock_file = _lock(directory)
+        self.process = _process_name(directory)
+        self._max_bytes = max_bytes
+        self._flush_s = flush_s
+        self._pending: deque[UsageRecord] = deque()
+        self._segment: segments.Segment | None = None
+        # Held for microseconds: whoever syncs, closes or delivers a file has taken it out of reach before.
+        self._swapping = threading.Lock()
+        self._writing = threading.Lock()
+        self._stopping = threading.Event()
+        self._closed_bytes = sum(path.stat().st_size for path in self._closed())
+        self.failed_writes = 0
+        self.damaged_lines = 0
+        self.refused_records = 0
+        self._thread = threading.Thread(target=self._run, name="usage-spool", daemon=True)
+
+    def start(self) -> None:
+        with self._writing:
+            self._open_segment()
+        self._thread.start()
+
+    def append(self, record: UsageRecord) -> None:
+        """From the event loop: what it costs is one write of a line, which waits for no disk."""
+        with self._swapping:
+            segment = self._segment
+            if segment is not None and not segment.is_broken and not self._pending:
+                try:
+                    segment.write(segments.to_line(record))
+                    return
+                except OSError as error:
+                    self._complain(error)
+            self._pending.append(record)
+
+    @property
+    def bytes(self) -> int:
+        """On disk, not yet in the store."""
+        return self._closed_bytes + (self._segment.bytes if self._segment else 0)
+
+    @property
+    def pending(self) -> int:
+        """Records that are in memory alone."""
+        return len(self._pending)
+
+    @property
+    def is_full(self) -> bool:
+        """New requests had better be refused; those that run are still recorded."""
+        return self.bytes > self._max_bytes or (self.failed_writes > 0 and self.pending > _WRITE_AT_ONCE)
+
+    def flush(self) -> None:
+        """Everything appended so far is on disk, unless the disk is full: then it stays in memory."""
+        with self._writing:
+            try:
+                while self._pending:
+                    self._write_pending()
+                if self._segment is not None:
+                    self._segment.sync()
+                    if self._segment.bytes >= _SEGMENT_BYTES:
+                        self._open_segment()
+            except OSError as error:
+                self._complain(error)
+                return
+            self.failed_writes = 0
+
+    def deliver(self, deliver: Deliver) -> int:
+        """Hands all there is to the store, oldest first; raises what the store raises, losing nothing.
+
+        What is closed goes first: while the store is away, the present segment is not cut into small ones.
+        """
+        delivered = self._deliver_closed(deliver)
+        self.flush()
+        with self._writing:
+            if self._segment is not None and (self._segment.bytes or self._segment.is_broken):
+                self._open_segment()
+        return delivered + self._deliver_closed(deliver)
+
+    def close(self) -> None:
+        """On disk when it returns."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.flush()
+        with self._writing:
+            self._close_segment()
+        os.close(self._lock_file)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._flush_s):
+            self.flush()
+
+    def _write_pending(self) -> None:
+        if self._segment is None or self._segment.is_broken:
+            self._open_segment()
+        segment = self._segment
+        assert segment is not None
+        # Only this thread takes records away, so that those it has copied are still the first ones.
+        batch = list(islice(self._pending, _WRITE_AT_ONCE))
+        lines = b"".join(map(segments.to_line, batch))
+        with self._swapping:
+            segment.write(lines)
+            for _ in batch:
+                self._pending.popleft()
+
+    def _open_segment(self) -> None:
+        """Puts a new file in the place of the present one, which is closed."""
+        name = f"{time.time_ns():020d}-{secrets.token_hex(4)}{segments.SUFFIX}"
+        self._swap(segments.Segment(self._directory / name))
+
+    def _close_segment(self) -> None:
+        self._swap(None)
+
+    def _swap(self, fresh: segments.Segment | None) -> None:
+        with self._swapping:
+            former, self._segment = self._segment, fresh
+        if former is not None:
+            try:
+                former.sync()
+            finally:
+                self._closed_bytes += former.close()
+
+    def _complain(self, error: OSError) -> None:
+        if not self.failed_writes:
+            log.error("usage cannot be written to disk, %d records wait: %s", self.pending, error.strerror)
+        self.failed_writes += 1
+
+    def _closed(self) -> list[Path]:
+        current = None if self._segment is None else self._segment.path
+        return sorted(path for path in self._directory.glob(f"*{segments.SUFFIX}") if path != current)
+
+    def _deliver_closed(self, deliver: Deliver) -> int:
+        with self._writing:
+            paths = self._closed()
+        return sum(self._deliver(path, deliver) for path in paths)
+
+    def _deliver(self, path: Path, deliver: Deliver) -> int:
+        contents = segments.read(path)
+        for start in range(0, len(contents.records), _BATCH):
+            self._hand_over(contents.records[start : start + _BATCH], deliver)
+        with self._writing:
+            self._closed_bytes -= path.stat().st_size
+        if contents.damaged_lines:
+            self.damaged_lines += contents.damaged_lines
+            log.error("%d lines of %s are damaged; the file is kept", contents.damaged_lines, path.name)
+            path.rename(path.with_suffix(".damaged"))
+        else:
+            path.unlink()
+        return len(contents.records)
+
+    def _hand_over(self, records: Sequence[UsageRecord], deliver: Deliver) -> None:
+        try:
+            deliver(records)
+        except _UNACCEPTABLE:
+            if len(records) > 1:
+                for record in records:
+                    self._hand_over([record], deliver)
+                return
+            self.refused_records += 1
+            log.exception("the store refuses the usage of %s; it is kept aside", records[0].request_id)
+            with open(self._directory / "refused", "ab") as file:
+                file.write(segments.to_line(records[0]))
+
+
+def claim_spool(base: Path, max_bytes: int) -> UsageSpool:
+    """The first spool below `base` that no other process holds; what a dead one left is delivered first."""
+    for number in range(_MOST_SPOOLS):
+        with contextlib.suppress(SpoolInUse):
+            return UsageSpool(base / str(number), max_bytes)
+    raise SpoolInUse(f"{base}: {_MOST_SPOOLS} other processes spool their usage here")
+
+
+def _lock(directory: Path) -> int:
+    descriptor = os.open(directory / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise SpoolInUse(f"{directory}: another process spools its usage here") from None
+    return descriptor
+
+
+def _process_name(directory: Path) -> str:
+    path = directory / "process"
+    if not path.exists() or not path.read_text():
+        fresh = path.with_suffix(".new")
+        fresh.write_text(secrets.token_hex(8))
+        fresh.replace(path)
+    return path.read_text()

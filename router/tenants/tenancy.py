@@ -1,0 +1,190 @@
+"""Tenancy as the router uses it: verify, reserve and record on the event loop; all else in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from router.store.database import Store, StoreAway
+from router.tenants.administration import Administration
+from router.tenants.calendar import CurrentMonth
+from router.tenants.catalogue import Catalogue
+from router.tenants.keyring import Keyring
+from router.tenants.keys import fingerprint
+from router.tenants.ledger import Ledger, must_ask_the_store
+from router.tenants.limits import Refusal
+from router.tenants.local import ensure_local
+from router.tenants.spool import claim_spool
+from router.tenants.treasury import Treasury
+from router.tenants.worker import Chore, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from router.core.tenant import Caller, UsageRecord
+    from router.tenants.budget import LeaseAnswer, LeaseAsk
+    from router.tenants.ledger import Reservation
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+# What a request waits for a lease at most: a store that hangs must not hold requests for as long as it does.
+_LEASE_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class TenancySettings:
+    """Where things are kept. Routers that share a store share the pepper; each takes a spool of its own."""
+
+    store_url: str
+    pepper: bytes
+    spool_dir: Path
+    max_spool_bytes: int = 256 << 20
+    poll_s: float = 0.5
+    deliver_s: float = 0.5
+    upkeep_s: float = 1.0
+
+
+class Tenancy:
+    """Started before the first request and stopped after the last one."""
+
+    def __init__(self, settings: TenancySettings) -> None:
+        self._settings = settings
+        self.store = Store(settings.store_url)
+        self._month = CurrentMonth()
+        self._leasing = asyncio.Lock()
+        self._waiting: set[asyncio.Task[Reservation | Refusal]] = set()
+        self.spool = claim_spool(settings.spool_dir, settings.max_spool_bytes)
+        self._treasury = Treasury(self.store, self.spool.process)
+        self.keyring = Keyring(settings.pepper)
+        self.ledger = Ledger()
+        self.catalogue = Catalogue(self.store, self.keyring)
+        self._administration = Administration(self.store, settings.pepper, self.catalogue.refresh)
+        # Few: however many look, there are connections left for those who serve.
+        self._lookers = ThreadPoolExecutor(2, thread_name_prefix="tenancy-look")
+        self.worker = Worker(
+            [
+                Chore("reading keys and limits", settings.poll_s, self.catalogue.refresh),
+                Chore("delivering usage", settings.deliver_s, self.deliver),
+            ]
+        )
+
+    def start(self) -> None:
+        """Waits for the store: without it nobody's key could be verified."""
+        self.store.prepare(fingerprint(self._settings.pepper))
+        ensure_local(self.store)
+        self.deliver()
+        self._treasury.release()
+        self.catalogue.refresh()
+        self.spool.start()
+        self.worker.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Usage is on disk when it returns, and in the store too if that answers in time."""
+        self._lookers.shutdown(wait=False, cancel_futures=True)
+        self.spool.flush()
+        self.worker.submit(self._hand_over_all)
+        self.worker.stop(timeout_s)
+        self.spool.close()
+        self.store.close()
+
+    async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
+        """Goes to the store only where this process's lease of a budget has run out.
+
+        Still refused by `Limit.LEASE`: the store is away, and nobody knows what is left of the budget.
+        Whoever asks may leave meanwhile: what the store has leased is known here all the same.
+        """
+        now_s = time.time()
+        month = self._month.at(now_s)
+        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month)
+        if not must_ask_the_store(answer):
+            return answer
+        leasing = asyncio.get_running_loop().create_task(self._reserve_leased(caller, tokens, cost, month))
+        self._waiting.add(leasing)
+        leasing.add_done_callback(self._waiting.discard)
+        try:
+            await asyncio.wait([leasing], timeout=_LEASE_WAIT_S)
+        except asyncio.CancelledError:
+            leasing.add_done_callback(_let_go)
+            raise
+        if leasing.done():
+            return leasing.result()
+        leasing.add_done_callback(_let_go)
+        return answer
+
+    @property
+    def deployment(self) -> str:
+        """The same for all routers that share a store."""
+        return fingerprint(self._settings.pepper)
+
+    @property
+    def has_keys(self) -> bool:
+        """Or had: see `lookup.has_keys`."""
+        return self.catalogue.has_keys
+
+    def record(self, usage: UsageRecord) -> None:
+        self.spool.append(usage)
+
+    async def administer(self, act: Callable[[Administration], Result]) -> Result:
+        """Runs one act on the store's thread; when it returns, this process knows of it."""
+        return await asyncio.wrap_future(self.worker.submit(lambda: act(self._administration)))
+
+    async def consult(self, look: Callable[[Administration], Result]) -> Result:
+        """For what only looks: however long it takes, keys and leases do not wait for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._lookers, look, self._administration)
+
+    async def keep_leases(self) -> None:
+        """A task for as long as the router runs."""
+        while True:
+            await asyncio.sleep(self._settings.upkeep_s)
+            for ask in self.ledger.upkeep(time.monotonic_ns()):
+                try:
+                    await self._keep(ask)
+                except Exception:  # whatever it was, the others' leases must not run out with it
+                    log.exception("a lease could not be kept")
+
+    async def _keep(self, ask: LeaseAsk) -> None:
+        if ask.give_back:
+            self.worker.submit(partial(self._treasury.give_back, ask, time.time()))
+        else:
+            await self._ask(ask)
+
+    async def _reserve_leased(
+        self, caller: Caller, tokens: int, cost: int, month: str
+    ) -> Reservation | Refusal:
+        # One at a time: a burst of requests must not lease all there is for what the first lease covers.
+        async with self._leasing:
+            for ask in self.ledger.asks_for(caller, cost, time.monotonic_ns(), month):
+                await self._ask(ask)
+            return self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month)
+
+    async def _ask(self, ask: LeaseAsk) -> None:
+        asked_ns = time.monotonic_ns()
+        try:
+            answer: LeaseAnswer = await asyncio.wrap_future(
+                self.worker.submit(lambda: self._treasury.lease(ask, time.time()))
+            )
+        except StoreAway:
+            return
+        self.ledger.granted(ask, answer, asked_ns)
+
+    def deliver(self) -> None:
+        """On the store's thread: all usage recorded so far is in the store."""
+        self.spool.deliver(self._treasury.charge)
+
+    def _hand_over_all(self) -> None:
+        self.deliver()
+        self._treasury.release()
+
+
+def _let_go(leasing: asyncio.Task[Reservation | Refusal]) -> None:
+    """Nobody waits for this reservation any more."""
+    if not leasing.cancelled() and leasing.exception() is None:
+        answer = leasing.result()
+        if not isinstance(answer, Refusal):
+            answer.cancel()

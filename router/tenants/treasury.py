@@ -1,0 +1,115 @@
+"""Money in the store: usage records charged once each, and leases that together fit the budget."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sql
+
+from router.store.schema import leases, spending, usage
+from router.tenants.budget import LEASE_S, LeaseAnswer, lease_size
+from router.tenants.calendar import month_of
+from router.tenants.lookup import deleted_among
+from router.tenants.rows import row_of_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from router.core.tenant import UsageRecord
+    from router.store.database import Store
+    from router.tenants.budget import LeaseAsk
+
+
+class Treasury:
+    """The store as one process sees it: `process` owns its leases, also after a restart."""
+
+    def __init__(self, store: Store, process: str) -> None:
+        self._store = store
+        self._process = process
+
+    def charge(self, records: Sequence[UsageRecord]) -> int:
+        """Records usage, its cost moved from this process's leases to what is spent; tells how many were new.
+
+        Records that are there already change nothing, and neither do those of a deleted organisation.
+        """
+        with self._store.begin() as connection:
+            gone = deleted_among(connection, {record.organisation_id for record in records})
+            by_id = {record.request_id: record for record in records if record.organisation_id not in gone}
+            if not by_id:
+                return 0
+            # Rows as parameters, not as values of the statement: it would be compiled again each time.
+            insert = self._store.insert_new(usage).returning(usage.c.request_id)
+            new = connection.scalars(insert, [row_of_usage(each) for each in by_id.values()]).all()
+            costs: Counter[tuple[str, str]] = Counter()
+            for record in (by_id[request_id] for request_id in new):
+                month = month_of(record.started_s)
+                # One and the same for the local tenant, which has no keys.
+                for subject in {record.organisation_id, record.key_id}:
+                    costs[subject, month] += record.cost
+            # In one order everywhere, so that two processes never wait for each other.
+            for (subject, month), cost in sorted(costs.items()):
+                self._move_to_spent(connection, subject, month, cost)
+            return len(new)
+
+    def lease(self, ask: LeaseAsk, now_s: float) -> LeaseAnswer:
+        """Extends this process's lease and lets it grow by what is needed, as far as the budget goes."""
+        with self._store.begin() as connection:
+            spent = self._lock(connection, ask.subject, ask.month)
+            here = (leases.c.subject == ask.subject) & (leases.c.month == ask.month)
+            mine = here & (leases.c.process == self._process)
+            connection.execute(sql.delete(leases).where(here & (leases.c.expires_s <= now_s)))
+            held = connection.execute(sql.select(leases.c.process, leases.c.amount).where(here))
+            amounts = {row.process: int(row.amount) for row in held}
+            continued = self._process in amounts
+            need = ask.need if continued else ask.cost
+            amount = lease_size(ask.budget, spent, sum(amounts.values()), need)
+            changed = {"amount": leases.c.amount + amount, "expires_s": now_s + LEASE_S}
+            if continued:
+                connection.execute(sql.update(leases).where(mine).values(changed))
+            elif amount:
+                row = {"subject": ask.subject, "month": ask.month, "process": self._process}
+                new = {**row, "amount": amount, "expires_s": now_s + LEASE_S}
+                connection.execute(sql.insert(leases).values(new))
+            return LeaseAnswer(amount, continued)
+
+    def give_back(self, ask: LeaseAsk, now_s: float) -> None:
+        """What an expired lease held is free already."""
+        with self._store.begin() as connection:
+            self._lock(connection, ask.subject, ask.month)
+            mine = self._mine(ask.subject, ask.month) & (leases.c.expires_s > now_s)
+            smaller = {"amount": leases.c.amount - ask.give_back}
+            connection.execute(sql.update(leases).where(mine).values(smaller))
+
+    def release(self) -> None:
+        """Ends all leases of this process; right only when everything it has spent is charged."""
+        with self._store.begin() as connection:
+            connection.execute(sql.delete(leases).where(leases.c.process == self._process))
+
+    def spent(self, subject: str, month: str) -> int:
+        with self._store.read() as connection:
+            here = (spending.c.subject == subject) & (spending.c.month == month)
+            return int(connection.scalar(sql.select(spending.c.spent).where(here)) or 0)
+
+    def _lock(self, connection: Connection, subject: str, month: str) -> int:
+        """What is spent; nobody else can lease or charge the same budget until the transaction ends."""
+        self._add_spent(connection, subject, month, 0)
+        here = (spending.c.subject == subject) & (spending.c.month == month)
+        return int(connection.execute(sql.select(spending.c.spent).where(here)).scalar_one())
+
+    def _add_spent(self, connection: Connection, subject: str, month: str, cost: int) -> None:
+        row = {"subject": subject, "month": month, "spent": 0}
+        connection.execute(self._store.insert_new(spending).values(row))
+        here = (spending.c.subject == subject) & (spending.c.month == month)
+        connection.execute(sql.update(spending).where(here).values(spent=spending.c.spent + cost))
+
+    def _move_to_spent(self, connection: Connection, subject: str, month: str, cost: int) -> None:
+        self._add_spent(connection, subject, month, cost)
+        smaller = {"amount": leases.c.amount - cost}
+        connection.execute(sql.update(leases).where(self._mine(subject, month)).values(smaller))
+
+    def _mine(self, subject: str, month: str) -> sql.ColumnElement[bool]:
+        here = (leases.c.subject == subject) & (leases.c.month == month)
+        return here & (leases.c.process == self._process)

@@ -1,0 +1,306 @@
+"""Talks to Triton over gRPC: one stream per request, a stop by request id, readiness."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from tritonclient.grpc import service_pb2
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.failure import Failure
+from router.core.generation import Delta, GenerationCall
+from router.grpc.channel import Channel
+from router.grpc.status import GrpcError, StatusCode
+from router.triton.failures import TritonError, cut_error, from_status, from_text
+from router.triton.messages import GenerateRequests, is_final, read_delta, stop_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from router.grpc.call import Call
+
+log = logging.getLogger(__name__)
+
+_SERVICE = "/inference.GRPCInferenceService/"
+_STREAM_INFER = _SERVICE + "ModelStreamInfer"
+_READY_TIMEOUT_S = 2.0
+_STOP_INTERVAL_S = 0.1
+_read_response: Callable[[bytes], Any] = service_pb2.ModelStreamInferResponse.FromString
+
+
+class InferStream:
+    """The answer to one ModelStreamInfer: protobufs in order, then the end or a GrpcError."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    async def read(self) -> Any:
+        """The next response, or None after the last."""
+        data = await self.call.read()
+        return None if data is None else _read_response(data)
+
+    def cancel(self) -> None:
+        self.call.cancel()
+
+    def __aiter__(self) -> InferStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self.read()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+
+class TritonConnection:
+    """The channel to one Triton server, and the stops that are still being delivered."""
+
+    def __init__(
+        self, url: str, stop_timeout_s: float = 5.0, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        self.stop_timeout_s = stop_timeout_s
+        self._channel = Channel(url, metadata)
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    def infer(self, request: Any, timeout_s: float | None = None) -> InferStream:
+        """Sends one request on a stream of its own, which the server sees half closed."""
+        return self.infer_bytes(request.SerializeToString(), timeout_s)
+
+    def infer_bytes(self, request: bytes, timeout_s: float | None = None) -> InferStream:
+        return InferStream(self._channel.call(_STREAM_INFER, request, timeout_s))
+
+    def begin_once(self, request: Any, timeout_s: float | None = None) -> Call:
+        """ModelInfer, begun: for who may have to give it up; `read_once` has its answer."""
+        return self._channel.call(_SERVICE + "ModelInfer", request.SerializeToString(), timeout_s)
+
+    async def infer_once(self, request: Any, timeout_s: float | None = None) -> Any:
+        """ModelInfer: one request, one response."""
+        return await self.call("ModelInfer", request, service_pb2.ModelInferResponse, timeout_s)
+
+    async def call(
+        self, method: str, request: Any, response_type: Any, timeout_s: float | None = None
+    ) -> Any:
+        """Any other method with one request and one response, by its name; raises GrpcError."""
+        data = await self._channel.call_once(_SERVICE + method, request.SerializeToString(), timeout_s)
+        return response_type.FromString(data)
+
+    async def ready(self, model: str) -> bool:
+        request = service_pb2.ModelReadyRequest(name=model)
+        try:
+            answer = await self.call("ModelReady", request, service_pb2.ModelReadyResponse, _READY_TIMEOUT_S)
+        except GrpcError:
+            return False
+        return bool(answer.ready)
+
+    def run_stop(self, delivery: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(delivery)
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
+
+    async def close(self) -> None:
+        if self._stopping:
+            await asyncio.wait(self._stopping, timeout=2 * self.stop_timeout_s)
+        await self._channel.close()
+
+
+async def read_once(call: Call) -> Any:
+    """The one response to a ModelInfer; raises GrpcError."""
+    try:
+        data = await call.read()
+        if data is None or await call.read() is not None:
+            raise GrpcError(StatusCode.INTERNAL, "the server did not answer with exactly one message")
+    finally:
+        call.cancel()
+    return service_pb2.ModelInferResponse.FromString(data)
+
+
+class TritonPipeline:
+    """One ensemble and the engine model inside it."""
+
+    def __init__(self, connection: TritonConnection, name: str, engine: str) -> None:
+        self._connection = connection
+        self._name = name
+        self._engine = engine
+        self._requests = GenerateRequests(name)
+
+    def generate(self, call: GenerationCall) -> TritonGeneration:
+        return TritonGeneration(self._connection, self._engine, self._requests.encode(call), call)
+
+    async def ready(self) -> bool:
+        return await self._connection.ready(self._name)
+
+
+class TritonGeneration:
+    """One ModelStreamInfer call.
+
+    Cancelling the call would end our view of the request and leave the engine running, because Triton does
+    not pass a cancel through an ensemble. So a stop goes to the engine by request id, again and again
+    because one that overtakes its request is lost, until this stream has ended. Only when that takes too
+    long is the call given up.
+    """
+
+    def __init__(
+        self, connection: TritonConnection, engine: str, request: bytes, call: GenerationCall
+    ) -> None:
+        self._connection = connection
+        self._engine = engine
+        self._request = request
+        self._request_id = call.request_id
+        self._max_tokens = call.max_tokens
+        self._triton_call: Call | None = None
+        self._ended = False  # Triton is done with the request; some of it may be unread
+        self._when_ended: asyncio.Event | None = None
+        self._over = False  # all of it was read, or nobody ever will
+        self._answered = False  # the finish or the error is out; only the end of the stream is left
+        self._stop_asked = False
+        self._given_up = False
+        self._cut = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self._generated = 0
+        self.on_end: Callable[[], None] | None = None  # called once, when Triton is done with the request
+
+    def __aiter__(self) -> TritonGeneration:
+        return self
+
+    async def __anext__(self) -> Delta:
+        if self._over:
+            raise StopAsyncIteration
+        call = self._triton_call
+        if call is None:
+            if self._stop_asked:
+                self._over = True
+                return Delta("", finish="cancelled")
+            call = self._triton_call = self._connection.infer_bytes(self._request).call
+            call.on_end(self._end)
+        while (message := await self._read(call)) is not None:
+            if message.error_message:
+                self._expect_end()
+                raise from_text(message.error_message, self._request_id)
+            if not self._answered:
+                return self._delta(message.infer_response)
+        if not self._answered:
+            message = "the stream ended before the answer did"
+            raise TritonError(ErrorKind.ENGINE_FAILED, message, Failure.ENGINE)
+        raise StopAsyncIteration
+
+    async def _read(self, call: Call) -> Any:
+        """The next message, or None at the end of the stream."""
+        try:
+            data = await call.read()
+        except GrpcError as error:
+            self._over = True
+            if self._answered:
+                return None
+            if self._cut:
+                raise cut_error() from None
+            if self._given_up:
+                raise InflightError(ErrorKind.CANCELLED, "the engine did not stop in time") from None
+            raise from_status(error, self._request_id) from error
+        except asyncio.CancelledError:
+            # Triton must be able to come to the end, where a stop sees it.
+            self._over = True
+            call.discard()
+            raise
+        if data is None:
+            self._over = True
+            return None
+        return _read_response(data)
+
+    def _delta(self, response: Any) -> Delta:
+        delta = read_delta(response)
+        self._generated += delta.completion_tokens
+        if delta.finish is None and is_final(response):
+            # NVIDIA's engine does not say why it ended.
+            finish = "length" if self._generated >= self._max_tokens else "end_id"
+            delta = msgspec.structs.replace(delta, finish=finish)
+        if delta.finish is not None:
+            self._expect_end()
+        return delta
+
+    def _expect_end(self) -> None:
+        self._answered = True
+        if not self._ended:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(self._connection.stop_timeout_s, self._give_up)
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None  # it holds this generation
+        if self._when_ended is not None:
+            self._when_ended.set()
+        if self.on_end is not None:
+            on_end, self.on_end = self.on_end, None
+            on_end()
+
+    def _give_up(self) -> None:
+        assert self._triton_call is not None
+        self._given_up = True
+        self._triton_call.cancel()
+
+    def cut(self) -> None:
+        """Gives it up and waits for nobody, for a server that will not answer; the reader gets an error."""
+        if self._triton_call is not None and not self._ended:
+            self._cut = True
+            self._triton_call.cancel()
+            if self._engine:
+                self._connection.run_stop(self._stop_what_lives())
+
+    async def _stop_what_lives(self) -> None:
+        """It may be another step that died: the engine would go on for nobody."""
+        request = stop_request(self._engine, self._request_id)
+        with contextlib.suppress(GrpcError):
+            async for _ in self._connection.infer(request, timeout_s=self._connection.stop_timeout_s):
+                pass
+
+    def stop(self) -> None:
+        if not (self._stop_asked or self._answered or self._ended):
+            self._stop_asked = True
+            if self._triton_call is not None:
+                self._when_ended = asyncio.Event()
+                self._connection.run_stop(self._deliver_stop(self._when_ended))
+
+    async def _deliver_stop(self, when_ended: asyncio.Event) -> None:
+        request = stop_request(self._engine, self._request_id)
+        limit_s = self._connection.stop_timeout_s
+        give_up_s = time.monotonic() + limit_s
+        interval_s = _STOP_INTERVAL_S
+        while time.monotonic() < give_up_s:
+            try:
+                async for _ in self._connection.infer(request, timeout_s=limit_s):
+                    pass
+            except GrpcError as error:
+                log.warning("%s: the stop was not delivered: %s", request.id, error)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(when_ended.wait(), interval_s)
+                return
+            interval_s *= 2
+        log.error("%s: the engine did not stop within %.1f s", request.id, limit_s)
+        self._give_up()
+
+
+class RelayedGeneration(TritonGeneration):
+    """Gives the responses themselves: with several rows or sequences, one that finishes is not the last."""
+
+    def _delta(self, response: Any) -> Any:
+        if is_final(response):
+            self._expect_end()
+        return response
+
+    async def _read(self, call: Call) -> Any:
+        try:
+            return await super()._read(call)
+        except InflightError as error:
+            cause = error.__cause__
+            if isinstance(cause, GrpcError) and cause.code is StatusCode.RESOURCE_EXHAUSTED:
+                message = "the answer is larger than can be passed on: ask for fewer tokens, or for no logits"
+                raise InflightError(ErrorKind.INVALID_REQUEST, message) from None
+            raise

@@ -1,0 +1,78 @@
+"""What an error of Triton's says of the server, and what of it a client may know."""
+
+from __future__ import annotations
+
+import logging
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.failure import Failure
+from router.grpc.status import GrpcError, StatusCode
+
+log = logging.getLogger(__name__)
+
+UNAVAILABLE = "the model cannot answer at the moment"
+# Triton's own words, in small letters.
+_PHRASES = {
+    "exceeds maximum queue size": Failure.OVERLOADED,
+    "request timeout expired": Failure.OVERLOADED,
+    "stub process": Failure.STUB_DEAD,
+    "unknown model": Failure.NOT_LOADED,
+    "has no available versions": Failure.NOT_LOADED,
+    "is not available": Failure.NOT_LOADED,
+    "is not ready": Failure.NOT_LOADED,
+    "stopped accepting new inference requests": Failure.NOT_LOADED,
+}
+_BY_KIND = {ErrorKind.MODEL_NOT_FOUND: Failure.NOT_LOADED, ErrorKind.CANCELLED: Failure.CALLER}
+
+
+class TritonError(InflightError):
+    """An InflightError that tells what its replica is worth; `said` is not for clients."""
+
+    def __init__(self, kind: ErrorKind, message: str, failure: Failure, said: str = "") -> None:
+        super().__init__(kind, message)
+        self.failure = failure
+        self.said = said or message
+
+
+def cut_error() -> TritonError:
+    """For a request that is given up because its replica will not answer."""
+    return TritonError(ErrorKind.ENGINE_FAILED, UNAVAILABLE, Failure.CUT)
+
+
+def from_status(error: GrpcError, request_id: str) -> TritonError:
+    text = error.details or error.code.name
+    if error.code is StatusCode.DEADLINE_EXCEEDED:
+        return TritonError(ErrorKind.OVERLOADED, "the model did not answer in time", Failure.OVERLOADED)
+    if error.code is StatusCode.UNAVAILABLE and (error.lost or not _is_answer(text)):
+        log.warning("%s: Triton is not available: %s", request_id, text)
+        return TritonError(ErrorKind.ENGINE_FAILED, UNAVAILABLE, Failure.UNREACHABLE)
+    return from_text(text, request_id)
+
+
+def from_text(text: str, request_id: str) -> TritonError:
+    """What a client may know of Triton's error; names of stubs, regions and paths stay in the log."""
+    error = InflightError.from_text(text)
+    if error.kind.is_callers_fault and error.kind is not ErrorKind.MODEL_NOT_FOUND:
+        return TritonError(error.kind, error.message, Failure.CALLER)
+    log.warning("%s: Triton answered: %s", request_id, text)
+    # The router names only models it serves, so one that Triton does not know is not loaded.
+    kind = ErrorKind.ENGINE_FAILED if error.kind is ErrorKind.MODEL_NOT_FOUND else error.kind
+    return TritonError(kind, UNAVAILABLE, _failure(error, text), error.message)
+
+
+def _failure(error: InflightError, text: str) -> Failure:
+    if error.kind in _BY_KIND:
+        return _BY_KIND[error.kind]
+    if error.message != text:  # the engine's words, whatever they quote
+        return Failure.OVERLOADED if error.kind is ErrorKind.OVERLOADED else Failure.ENGINE
+    return _find_phrase(text) or Failure.ENGINE
+
+
+def _is_answer(text: str) -> bool:
+    """Whether Triton or the model said so, and nobody on the way there."""
+    return InflightError.from_text(text).message != text or _find_phrase(text) is not None
+
+
+def _find_phrase(text: str) -> Failure | None:
+    lowered = text.lower()
+    return next((failure for phrase, failure in _PHRASES.items() if phrase in lowered), None)

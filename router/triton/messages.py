@@ -1,0 +1,293 @@
+"""Builds the protobufs that Triton gets and reads the ones it sends, by the tables of `wire`."""
+
+from __future__ import annotations
+
+import math
+import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from tritonclient.grpc import service_pb2
+
+from python_backend.wire import codec
+from python_backend.wire.engine_report import CONFIGURE, ENGINE_REPORT, REPORT, read_report
+from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM, ModelContract
+from python_backend.wire.tiers import Tier
+from router.core.generation import Delta, LoggedToken
+from router.core.stages import EngineTimes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from python_backend.wire.engine_report import EngineReport
+    from router.core.generation import GenerationCall
+
+STOP_WORDS = 4
+# Triton batches only requests with the same set of inputs and the same shapes, so each request sends all of
+# these, in this order, and pads its stop words. Only `end_id` and what
+# _GUIDE_INPUTS names come and go, and ids in place of a text.
+_INPUTS = (
+    "text_input",
+    "max_tokens",
+    "stop_words",
+    "top_k",
+    "top_p",
+    "temperature",
+    "repetition_penalty",
+    "min_tokens",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "return_num_input_tokens",
+    "return_num_output_tokens",
+    "stream",
+    "exclude_input_in_output",
+    "return_perf_metrics",
+)
+# These go past the step that Triton batches, so they may come and go too.
+_GUIDE_INPUTS = ("guided_decoding_guide_type", "guided_decoding_guide")
+_NO_END_ID = -1
+# No request has this id, so that to stop it does nothing.
+_NOBODY = "report"
+# Tensors of one number, each token has some: looking up their format takes longer than reading them.
+_INT32, _INT64 = struct.Struct("<i").unpack, struct.Struct("<q").unpack
+_ENGINE_TIMES = {
+    "arrival_time_ns": "arrival_s",
+    "first_scheduled_time_ns": "first_scheduled_s",
+    "first_token_time_ns": "first_token_s",
+    "last_token_time_ns": "last_token_s",
+}
+
+
+def _template(model: str, contract: ModelContract, names: Sequence[str]) -> Any:
+    message = service_pb2.ModelInferRequest(model_name=model)
+    for name in names:
+        tensor = contract.input(name)
+        width = STOP_WORDS if name == "stop_words" else 1
+        message.inputs.add(name=name, datatype=tensor.dtype, shape=[1, width])
+    return message
+
+
+def _tag(name: str) -> bytes:
+    """What comes before a field of a request on the wire: its number, and that a length follows."""
+    number = service_pb2.ModelInferRequest.DESCRIPTOR.fields_by_name[name].number
+    return bytes((number << 3 | 2,))
+
+
+_ID, _RAW_INPUT = _tag("id"), _tag("raw_input_contents")
+
+
+def _size(size: int) -> bytes:
+    """A number as protobuf writes it: seven bits a byte, the lowest first."""
+    encoded = bytearray()
+    while size >= 128:
+        encoded.append(size & 127 | 128)
+        size >>= 7
+    encoded.append(size)
+    return bytes(encoded)
+
+
+def _raw(data: bytes) -> bytes:
+    return b"".join((_RAW_INPUT, _size(len(data)), data))
+
+
+@lru_cache(maxsize=4096)
+def _raw_number(dtype: str, value: float) -> bytes:
+    """Most requests have the same few values."""
+    return _raw(codec.encode(dtype, [value]))
+
+
+@lru_cache(maxsize=4096)
+def _usual_parameters(tenant: str, add_special_tokens: bool) -> bytes:
+    message = service_pb2.ModelInferRequest()
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    message.parameters["tenant"].string_param = tenant
+    message.parameters["add_special_tokens"].bool_param = add_special_tokens
+    return bytes(message.SerializeToString())
+
+
+_NO_STOP_WORDS = _raw(codec.encode("BYTES", [""] * STOP_WORDS))
+_FLAGS = _raw(codec.encode("BOOL", [True])) * 5
+
+
+class GenerateRequests:
+    """Requests to one pipeline, as bytes.
+
+    The parts of a protobuf may be written one after another. So what never changes is written once, what
+    seldom changes is kept, and no message is built and copied for what is left.
+    """
+
+    def __init__(self, pipeline: str) -> None:
+        usual = _template(pipeline, ENSEMBLE, _INPUTS)
+        without_end = _template(pipeline, ENSEMBLE, (*_INPUTS, "end_id"))
+        self._template: bytes = usual.SerializeToString()
+        self._without_end: bytes = without_end.SerializeToString()
+
+    def encode(self, call: GenerationCall) -> bytes:
+        request_id, prompt = call.request_id.encode(), call.prompt.encode()
+        parts = [
+            self._without_end if call.ignore_eos else self._template,
+            _usual_parameters(call.tenant, call.add_special_tokens),
+            _ID + _size(len(request_id)) + request_id,
+            # The values, in the order of _INPUTS; the prompt is not copied before the end.
+            _RAW_INPUT + _size(len(prompt) + 4) + len(prompt).to_bytes(4, "little"),
+            prompt,
+            _raw_number("INT32", call.max_tokens),
+            _stop_words(call.stop),
+            _raw_number("INT32", call.top_k),
+            _raw_number("FP32", call.top_p),
+            _raw_number("FP32", call.temperature),
+            _raw_number("FP32", call.repetition_penalty),
+            _raw_number("INT32", call.min_tokens),
+            _raw_number("FP32", call.presence_penalty),
+            _raw_number("FP32", call.frequency_penalty),
+            _raw(call.seed.to_bytes(8, "little")),
+            _FLAGS,
+        ]
+        if call.ignore_eos:
+            parts.append(_raw_number("INT32", _NO_END_ID))
+        if (more := _more(call)) is not None:
+            parts.append(more.SerializeToString())
+        return b"".join(parts)
+
+    def build(self, call: GenerationCall) -> Any:
+        """The same as a message, to look at."""
+        return service_pb2.ModelInferRequest.FromString(self.encode(call))
+
+
+def _stop_words(stop: tuple[str, ...]) -> bytes:
+    if not stop:
+        return _NO_STOP_WORDS
+    return _raw(codec.encode("BYTES", (*stop, *[""] * (STOP_WORDS - len(stop)))))
+
+
+def _more(call: GenerationCall) -> Any:
+    """What few requests have: inputs after the usual ones, and what the contract has no tensors for."""
+    unusual = (call.guide, call.prompt_ids, call.logit_bias, call.top_log_probs, call.tier, call.trace)
+    if unusual == (None,) * len(unusual) and not call.engine_echoes:
+        return None
+    message = service_pb2.ModelInferRequest()
+    raw = message.raw_input_contents
+    if call.guide is not None:
+        for name, text in zip(_GUIDE_INPUTS, call.guide, strict=True):
+            message.inputs.add(name=name, datatype="BYTES", shape=[1, 1])
+            raw.append(codec.encode("BYTES", [text]))
+    if call.prompt_ids is not None:
+        message.inputs.add(name="prompt_ids", datatype="INT32", shape=[1, len(call.prompt_ids)])
+        raw.append(codec.encode("INT32", call.prompt_ids))
+    parameters = message.parameters
+    if call.logit_bias is not None:
+        parameters["inflight_logit_bias"].string_param = msgspec.json.encode(call.logit_bias).decode()
+    if call.top_log_probs is not None:
+        parameters["inflight_top_log_probs"].int64_param = call.top_log_probs
+    if call.engine_echoes:
+        parameters["inflight_echo"].bool_param = True
+    if call.tier is not None:
+        parameters["inflight_tier"].string_param = call.tier
+    if call.trace is not None:
+        call.trace.tell(parameters)
+    return message
+
+
+def report_request(engine: str) -> Any:
+    """Asks the engine how it is. One that does not know the question takes it for a stop of nobody."""
+    message = stop_request(engine, _NOBODY)
+    message.parameters[REPORT].bool_param = True
+    return message
+
+
+def configure_request(engine: str, inter_token_ms: Mapping[Tier, float | None]) -> Any:
+    """Tells the engine how far apart the tokens of each tier may be; None: nothing is asked."""
+    message = stop_request(engine, _NOBODY)
+    wanted = {"inter_token_ms": {tier.label: inter_token_ms.get(tier) for tier in Tier}}
+    message.parameters[CONFIGURE].string_param = msgspec.json.encode(wanted).decode()
+    return message
+
+
+def read_engine_report(response: Any) -> EngineReport | None:
+    """None where the engine says nothing of itself; raises ValueError where nobody understands it."""
+    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        if output.name == ENGINE_REPORT:
+            return read_report(_text(raw))
+    return None
+
+
+def stop_request(engine: str, request_id: str) -> Any:
+    """Tells the engine to end a request; the other inputs are there because the contract demands them."""
+    message = _template(engine, TENSORRT_LLM, ("input_ids", "input_lengths", "request_output_len", "stop"))
+    message.id = request_id
+    message.raw_input_contents.extend(
+        [
+            codec.encode("INT32", [0]),
+            codec.encode("INT32", [1]),
+            codec.encode("INT32", [1]),
+            codec.encode("BOOL", [True]),
+        ]
+    )
+    return message
+
+
+def read_delta(response: Any) -> Delta:
+    """What one inference response says; outputs we have no use for are passed over."""
+    text, completion_tokens, prompt_tokens, finish, cached_tokens = "", 0, 0, None, 0
+    log_probs: Sequence[float] = ()
+    pieces: Sequence[bytes] = ()
+    characters: Sequence[int] = ()
+    steps: Sequence[int] = ()
+    times: dict[str, float] = {}
+    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        name = output.name
+        if name == "text_output":
+            text = _text(raw)
+        elif name == "num_output_tokens":
+            (completion_tokens,) = _INT32(raw)
+        elif name == "num_input_tokens":
+            (prompt_tokens,) = _INT32(raw)
+        elif name == "finish_reason":
+            finish = _text(raw) or None
+        elif name in _ENGINE_TIMES:
+            times[_ENGINE_TIMES[name]] = _INT64(raw)[0] / 1e9
+        elif name == "cached_tokens":
+            (cached_tokens,) = _INT32(raw)
+        elif name == "top_log_probs":
+            log_probs = codec.decode("FP32", raw)
+        elif name == "top_tokens":
+            pieces = codec.decode("BYTES", raw)
+        elif name == "token_characters":
+            characters = codec.decode("INT32", raw)
+        elif name == "engine_steps":
+            steps = codec.decode("INT64", raw)
+    engine = EngineTimes(**times) if len(times) == len(_ENGINE_TIMES) else None
+    tokens = _logged(pieces, log_probs, characters) if characters else ()
+    return Delta(text, completion_tokens, prompt_tokens, finish, engine, cached_tokens, tokens, steps)
+
+
+def _text(raw: bytes) -> str:
+    """A tensor of one text, or of several that are one."""
+    if int.from_bytes(raw[:4], "little") == len(raw) - 4:
+        return raw[4:].decode("utf-8", "replace")
+    return b"".join(codec.decode("BYTES", raw)).decode("utf-8", "replace")
+
+
+def _logged(
+    pieces: Sequence[bytes], log_probs: Sequence[float], characters: Sequence[int]
+) -> tuple[LoggedToken, ...]:
+    """Rows of equal width, one a token: the token itself, then the likeliest; NaN where nothing is known."""
+    width = len(pieces) // len(characters)
+    tokens = []
+    for row, completed in enumerate(characters):
+        first, last = row * width, (row + 1) * width
+        log_prob: float | None = log_probs[first]
+        top: tuple[tuple[bytes, float], ...] = ()
+        if math.isnan(log_probs[first]):
+            log_prob = None
+        else:
+            top = tuple(zip(pieces[first + 1 : last], log_probs[first + 1 : last], strict=True))
+        tokens.append(LoggedToken(pieces[first], log_prob, max(completed, 0), completed < 0, top))
+    return tuple(tokens)
+
+
+def is_final(response: Any) -> bool:
+    parameters = response.parameters
+    return "triton_final_response" in parameters and parameters["triton_final_response"].bool_param

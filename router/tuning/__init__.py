@@ -1,1 +1,0 @@
-"""Sets what nobody should have to type in: queue delays of Triton's batchers, from objectives and loads."""

@@ -1,0 +1,229 @@
+"""An engine that is only reckoned: how long its steps take, and what they tell.
+
+Between two changes of the batch all steps are alike but for the cache that grows with each, so a run of them
+is one event, however many tokens it tells. Something that arrives cuts the run at the end of the step that is
+under way: there the real engine would plan anew, too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from python_backend.costs.step_cost import LearnedStepCost, StepCost, StepShape
+from python_backend.engine.scheduling.budget import StepLimits, step_limits
+from python_backend.wire.engine_report import EngineReport
+from python_backend.wire.tiers import Tier
+from simulator.batch import Batch
+from simulator.gaps import Gaps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from simulator.batch import Chunks
+    from simulator.sequence import SimulatedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class EngineShape:
+    """What each replica is: its cost and its limits, as the engine's parameters have them.
+
+    `depth` is how many steps may be under way. With 2, as on a GPU, a step is planned when the one before it
+    begins: who arrives, and the place of one that has ended, take part a step later.
+    """
+
+    cost: StepCost
+    places: int = 64
+    step_tokens: int = 512
+    kv_tokens: int = 40_960
+    block_tokens: int = 16
+    holds_whole_answers: bool = False
+    depth: int = 2
+
+    @property
+    def total_blocks(self) -> int:
+        return self.kv_tokens // self.block_tokens
+
+
+@dataclass(slots=True)
+class _Run:
+    """`steps` steps alike from `began_s` on; each takes `growth_s` longer than the one before."""
+
+    began_s: float
+    step_s: float
+    growth_s: float
+    steps: int
+    decoding: int
+    chunks: Chunks
+
+    def took_s(self, steps: int) -> float:
+        return steps * self.step_s + self.growth_s * steps * (steps - 1) / 2
+
+    def steps_by(self, now_s: float) -> int:
+        """How many have ended by then."""
+        elapsed_s = now_s - self.began_s + 1e-9
+        if self.growth_s <= 0:
+            return min(self.steps, int(elapsed_s / self.step_s))
+        half = self.step_s / self.growth_s - 0.5
+        return min(self.steps, int(math.sqrt(half * half + 2 * elapsed_s / self.growth_s) - half))
+
+
+@dataclass(slots=True)
+class Told:
+    """What a run that ended has told."""
+
+    first_tokens: list[SimulatedRequest] = field(default_factory=list)
+    ended: list[SimulatedRequest] = field(default_factory=list)
+
+
+class SimulatedEngine:
+    """Requests come in by `add`; at `next_s` the caller calls `finish`, which tells what happened."""
+
+    def __init__(
+        self, name: str, shape: EngineShape, inter_token_ms: Mapping[Tier, float | None] | None = None
+    ) -> None:
+        self.name = name
+        self.shape = shape
+        self.next_s = math.inf
+        self.steps_told = 0
+        self.outstanding_tokens = 0  # these two for whoever chooses among engines
+        self.begun = 0
+        self.busy_s = 0.0
+        self.decoded_steps = self.decoded_tokens = 0
+        self.gaps = Gaps()
+        self.limits = self._most = StepLimits(shape.places, shape.step_tokens)
+        self._targets_ms = {tier: ms for tier, ms in (inter_token_ms or {}).items() if ms is not None}
+        self._batch = Batch(shape.total_blocks, shape.block_tokens, shape.holds_whole_answers)
+        self._run: _Run | None = None
+        self._ends: list[tuple[int, int, SimulatedRequest]] = []
+        self._arrived: list[SimulatedRequest] = []  # since the latest step was planned
+
+    @property
+    def preemptions(self) -> int:
+        return self._batch.preemptions
+
+    def report(self) -> EngineReport:
+        """What the real one would say of itself."""
+        shape, batch = self.shape, self._batch
+        return EngineReport(
+            max_batch_size=self.limits.max_batch_size,
+            max_step_tokens=self.limits.max_step_tokens,
+            most_batch_size=shape.places,
+            most_step_tokens=shape.step_tokens,
+            total_blocks=shape.total_blocks,
+            used_blocks=batch.used_blocks,
+            tokens_per_block=shape.block_tokens,
+            active=len(batch.running) + len(batch.waiting) + len(self._arrived),
+            waiting=len(batch.waiting),
+            holds_whole_answers=shape.holds_whole_answers,
+            learned=LearnedStepCost(shape.cost, samples=1, error=0.0),
+        )
+
+    def add(self, request: SimulatedRequest, now_s: float) -> None:
+        request.engine = self
+        self._arrived.append(request)
+        if self._run is None:
+            self._begin(now_s)
+        elif self._run.steps > 1 and self._batch.may_join(request):
+            self._run.steps = min(self._run.steps, self._run.steps_by(now_s) + 1)
+            self.next_s = self._run.began_s + self._run.took_s(self._run.steps)
+
+    def look(self, now_s: float) -> None:
+        """Brings `steps_told`, by which its requests count their tokens, up to this moment."""
+        if self._run is not None and self._run.decoding:
+            self.steps_told = self._batch.step + self._run.steps_by(now_s)
+
+    def finish(self) -> Told:
+        """The run is over at `next_s`: who got a first token, who ended; and the next one begins."""
+        assert self._run is not None
+        run, now_s, told = self._run, self.next_s, Told()
+        self.busy_s += now_s - run.began_s
+        if run.decoding:
+            self._advance(run)
+        while self._ends and self._ends[0][0] <= self._batch.step:
+            request = heappop(self._ends)[2]
+            if request.last_step == self._batch.step:  # else it gave way meanwhile
+                self._end(request, now_s, told)
+        for request, count in run.chunks:
+            request.computed_tokens += count
+            if not request.lacking_tokens:
+                self._tell_token_of_prompt(request, now_s, told)
+        self._begin(now_s)
+        return told
+
+    def _advance(self, run: _Run) -> None:
+        step_s = run.took_s(run.steps) / run.steps
+        for tier, count in enumerate(self._batch.decoding):
+            if count:
+                self.gaps.add(tier, step_s, count * run.steps)
+        self._batch.advance(run.steps)
+        self.steps_told = self._batch.step
+        self.decoded_steps += run.steps
+        self.decoded_tokens += run.steps * run.decoding
+
+    def _tell_token_of_prompt(self, request: SimulatedRequest, now_s: float, told: Told) -> None:
+        if request.first_token_s is None:
+            request.first_token_s = now_s
+            told.first_tokens.append(request)
+        else:  # it goes on after it gave way
+            self.gaps.add(request.tier, now_s - request.last_token_s, 1)
+        self._batch.begin_decoding(request)
+        if request.last_step == self._batch.step:
+            self._end(request, now_s, told)
+        else:
+            heappush(self._ends, (request.last_step, request.number, request))
+
+    def _end(self, request: SimulatedRequest, now_s: float, told: Told) -> None:
+        self._batch.end(request)
+        request.ended_s = now_s
+        request.engine = None
+        told.ended.append(request)
+
+    def _begin(self, now_s: float) -> None:
+        """Plans what runs from now on; nothing where nobody is here."""
+        batch, cost = self._batch, self.shape.cost
+        if self.shape.depth == 1 or self._run is None:
+            self._look_around()
+        chunks = self._plan(now_s)
+        is_new = self._look_around()
+        if is_new and not chunks and not sum(batch.decoding):
+            chunks, is_new = self._plan(now_s), False
+        decoding = sum(batch.decoding)
+        if not decoding and not chunks:
+            self._run, self.next_s = None, math.inf
+            return
+        prefill_tokens = sum(count for _, count in chunks)
+        kv_tokens = batch.decoding_kv_tokens + sum(request.computed_tokens for request, _ in chunks)
+        step_ms = cost.step_ms(StepShape(prefill_tokens, decoding, kv_tokens))
+        growth_ms = cost.kv_kilotoken_ms * decoding / 1000
+        steps = 1 if batch.behind or (is_new and batch.waiting) else self._steps_alike()
+        self._run = _Run(now_s, step_ms / 1000, growth_ms / 1000, steps, decoding, chunks)
+        self.next_s = now_s + self._run.took_s(steps)
+
+    def _look_around(self) -> bool:
+        """Who has ended goes, who has arrived may come in; whether that can change anything."""
+        is_new = self._batch.let_go() or bool(self._arrived)
+        for request in self._arrived:
+            self._batch.add(request)
+        self._arrived.clear()
+        return is_new
+
+    def _plan(self, now_s: float) -> Chunks:
+        self.limits = self._limits()
+        return self._batch.plan(self.limits.max_batch_size, self.limits.max_step_tokens, now_s)
+
+    def _steps_alike(self) -> int:
+        """Until the first of them ends, or the cache might be full."""
+        while self._ends[0][2].last_step != self._ends[0][0]:
+            heappop(self._ends)
+        steps = self._ends[0][0] - self._batch.step
+        return steps if self.shape.holds_whole_answers else min(steps, self._batch.steps_until_full())
+
+    def _limits(self) -> StepLimits:
+        targets_ms = [ms for tier, ms in self._targets_ms.items() if self._batch.present[tier]]
+        if not targets_ms:
+            return self._most
+        decoding, kv_tokens = sum(self._batch.decoding), self._batch.decoding_kv_tokens
+        return step_limits(self._most, self.shape.cost, min(targets_ms), decoding, kv_tokens)

@@ -1,0 +1,37 @@
+"""The router's own policies, made for a scenario."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from router.admission.dispatcher import Dispatcher
+from router.admission.policy import EVERYTHING, FirstCome
+from router.admission.pricing import OutputLengths
+from simulator.scenario import Admission
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from router.admission.policy import Policy
+    from simulator.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class GivenShares:
+    """What tenants are entitled to; those who are not named have a weight of 1 and no limit."""
+
+    weights: Mapping[str, float]
+    slot_shares: Mapping[str, float]
+
+    def weight(self, tenant: str) -> float:
+        return self.weights.get(tenant, 1.0)
+
+    def slot_share(self, tenant: str) -> float:
+        return self.slot_shares.get(tenant, 1.0)
+
+
+def policy_of(scenario: Scenario) -> Policy:
+    if scenario.admission is Admission.OBJECTIVES:
+        return Dispatcher(GivenShares(scenario.weights, scenario.slot_shares), OutputLengths())
+    return FirstCome(EVERYTHING if scenario.admission is Admission.FIRST_COME else scenario.cap)

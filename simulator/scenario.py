@@ -1,0 +1,62 @@
+"""What is to be simulated: engines, objectives, admission, and how clients behave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from python_backend.wire.tiers import Tier
+from router.core.objective import Objective
+from simulator.engine import EngineShape
+
+MODEL = "simulated"
+
+
+class Admission(str, Enum):
+    """How requests are let in: the router's setting `admission`, and a concurrency cap."""
+
+    OBJECTIVES = "objectives"
+    FIRST_COME = "first-come"  # everything is passed on at once; the engine's own queue is the only one
+    CAP = "cap"  # as many as the engines have places for, the others wait in order of arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """What clients do when they are refused: ask again so many times, `after_s` later.
+
+    With None for `after_s` they do as they are told, and wait for `Retry-After`.
+    """
+
+    times: int = 0
+    after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`overhead_s` is what a request takes from the router's queue to the engine, and its token back.
+
+    `cap` is of all replicas together, 0 for as many as they have places. `weights` and `slot_shares` are
+    those of tenants who have others than 1. Without `tells_tiers` engines serve all tiers alike.
+    """
+
+    shape: EngineShape
+    replicas: int = 1
+    admission: Admission = Admission.OBJECTIVES
+    objectives: Mapping[Tier, Objective] = field(default_factory=dict)
+    overhead_s: float = 0.015
+    cap: int = 0
+    retries: Retries = Retries()
+    tells_tiers: bool = True
+    weights: Mapping[str, float] = field(default_factory=dict)
+    slot_shares: Mapping[str, float] = field(default_factory=dict)
+
+    def objective(self, tier: Tier) -> Objective:
+        return self.objectives.get(tier) or Objective(MODEL, tier)
+
+    @property
+    def inter_token_ms(self) -> dict[Tier, float | None]:
+        return {
+            tier: None if (target_s := self.objective(tier).inter_token_s) is None else 1000 * target_s
+            for tier in Tier
+        }

@@ -1,0 +1,74 @@
+"""One request in the simulation: what it wants, how far it is, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from python_backend.wire.tiers import Tier
+
+if TYPE_CHECKING:
+    from router.admission.demand import Reason
+    from simulator.engine import SimulatedEngine
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedRequest:
+    """It is its own record of progress: an engine that has it counts its tokens.
+
+    `generated` is how many tokens it had when it last began to decode, or gave way; `last_step` the number of
+    the engine's decoding step that tells its last one, -1 while it does not decode. `attempt` counts the
+    times that the same client has asked before.
+    """
+
+    number: int
+    at_s: float
+    tenant: str
+    tier: Tier
+    prompt_tokens: int
+    output_tokens: int
+    max_tokens: int
+    attempt: int = 0
+    is_tier_told: bool = True
+
+    engine: SimulatedEngine | None = None
+    generated: int = 0
+    computed_tokens: int = 0
+    blocks: int = 0
+    last_step: int = -1
+    preemptions: int = 0
+
+    begun_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float = 0.0
+    ended_s: float | None = None
+    refused: Reason | None = None
+    refused_s: float = 0.0
+    retry_after_s: float | None = None
+    forecast_late_s: float | None = None
+
+    @property
+    def engine_tier(self) -> Tier:
+        """The one that the engine knows of."""
+        return self.tier if self.is_tier_told else Tier.STANDARD
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.engine_tier, self.number
+
+    @property
+    def lacking_tokens(self) -> int:
+        """What has to be computed before its next token can be told."""
+        return self.prompt_tokens + self.generated - self.computed_tokens
+
+    def tokens_at(self, step: int) -> int:
+        """How many it has after so many decoding steps of its engine."""
+        return self.generated if self.last_step < 0 else self.output_tokens - (self.last_step - step)
+
+    @property
+    def completion_tokens(self) -> int:
+        return self.generated if self.engine is None else self.tokens_at(self.engine.steps_told)
+
+    @completion_tokens.setter
+    def completion_tokens(self, value: int) -> None:
+        raise AttributeError("tokens are counted by the engine")

@@ -1,0 +1,281 @@
+"""Preparation makes what is missing, says how far it is, and costs nothing when all is there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from python_backend.engine.host.device import Device, Gpu, visible_gpus
+from python_backend.engine.tasks import prepare as preparation
+from python_backend.wire.errors import InflightError
+from tests.engine.checkpoints import random_model, save
+
+# What is prepared for a GPU is little, and can be looked at without one.
+packs = pytest.mark.usefixtures("cpu_kernels")
+
+H200 = Gpu("NVIDIA H200", (9, 0))
+PROGRAM = [sys.executable, "-m", "python_backend.engine.tasks.prepare"]
+
+
+@dataclass
+class Prepared:
+    status: int
+    events: list[dict[str, Any]]
+    complaint: str
+
+    @property
+    def stages(self) -> list[str]:
+        return list(dict.fromkeys(event["stage"] for event in self.events if "stage" in event))
+
+
+def result_of(process: subprocess.Popen[str]) -> Prepared:
+    out, complaint = process.communicate(timeout=240)
+    return Prepared(process.returncode, [json.loads(line) for line in out.splitlines()], complaint)
+
+
+def start(model: Path, packed: Path, *python: str, **parameters: str) -> subprocess.Popen[str]:
+    told = {"gpt_model_path": str(model), "inflight_packed_cache_dir": str(packed)}
+    told |= {"inflight_device": "cpu", **parameters}
+    return subprocess.Popen(
+        [PROGRAM[0], *python, *PROGRAM[1:], json.dumps(told)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def prepare(model: Path, packed: Path, *python: str, **parameters: str) -> Prepared:
+    return result_of(start(model, packed, *python, **parameters))
+
+
+def packed_folders(packed: Path) -> list[Path]:
+    return [path for path in packed.iterdir() if path.is_dir()]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(random_model("Llama"), tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Path:
+    """Where the kernels are: compiled by an earlier run, or by the first of these tests."""
+    import numba
+
+    import python_backend.engine.native  # noqa: F401  (it tells numba)
+
+    return Path(numba.config.CACHE_DIR)  # type: ignore[attr-defined]  # numba makes them as it starts
+
+
+@packs
+def test_the_weights_are_packed_once_for_each_precision(model: Path, tmp_path: Path) -> None:
+    first = prepare(model, tmp_path)
+    assert first.status == 0, first.complaint
+    packing = [event for event in first.events if event.get("stage") == "packing"]
+    assert [(event["done"], event["total"]) for event in packing] == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert {event["precision"] for event in packing} == {"int8"}
+    assert prepare(model, tmp_path).events == [{"inflight_device": "cpu", "computes_on": "the CPU, int8"}]
+    other = prepare(model, tmp_path, inflight_precision="int4")
+    assert other.stages == ["packing"], "the kernels are the same for every precision"
+    assert len(packed_folders(tmp_path)) == 2
+
+
+@packs
+def test_what_is_all_there_is_found_without_loading_anything_heavy(model: Path, tmp_path: Path) -> None:
+    assert prepare(model, tmp_path).status == 0
+    again = prepare(model, tmp_path, "-X", "importtime")
+    assert again.stages == []
+    assert "numba" not in again.complaint
+    assert "numpy" not in again.complaint
+    assert "python_backend.wire.parameters" in again.complaint
+
+
+@packs
+def test_the_engine_finds_the_kernels_compiled(model: Path, tmp_path: Path, kernels: Path) -> None:
+    """A step of serving's own kind, many rows on many threads, must not compile anything more."""
+    assert prepare(model, tmp_path).status == 0
+    compiled = {path: path.stat().st_mtime_ns for path in kernels.rglob("*.nb[ci]")}
+    assert compiled
+    serve = f"""
+from python_backend.engine.build import build_engine
+from python_backend.engine.engine import EngineConfig
+from python_backend.engine.native.step import run_step
+from python_backend.engine.request import GenerationRequest
+engine = build_engine(EngineConfig({str(model)!r}, threads=2, packed_cache_dir={str(tmp_path)!r}))
+for key in range(5):
+    engine.add(key, GenerationRequest([1, 2, 3] * (key + 1), 4), 0)
+while engine.has_work:
+    engine.step()
+assert sum(run_step.stats.cache_hits.values()) == 1, run_step.stats
+assert not run_step.stats.cache_misses, run_step.stats
+"""
+    subprocess.run([sys.executable, "-c", serve], check=True, timeout=120)
+    assert {path: path.stat().st_mtime_ns for path in kernels.rglob("*.nb[ci]")} == compiled
+
+
+@packs
+def test_what_was_deleted_is_made_again(model: Path, tmp_path: Path) -> None:
+    assert prepare(model, tmp_path).status == 0
+    (packed,) = packed_folders(tmp_path)
+    packed.rename(tmp_path.parent / f"{tmp_path.name}-moved-away")
+    assert prepare(model, tmp_path).stages == ["packing"]
+    assert packed.is_dir()
+
+
+@packs
+def test_a_changed_checkpoint_is_packed_again_and_replaces_the_old_one(tmp_path: Path) -> None:
+    model = save(random_model("Llama"), tmp_path / "model")
+    assert prepare(model, tmp_path / "packed").status == 0
+    save(random_model("Llama", seed=1), model)
+    assert prepare(model, tmp_path / "packed").stages == ["packing"]
+    assert len(packed_folders(tmp_path / "packed")) == 1
+
+
+@packs
+def test_two_that_start_together_pack_once(model: Path, tmp_path: Path) -> None:
+    results = [result_of(process) for process in [start(model, tmp_path), start(model, tmp_path)]]
+    assert [result.status for result in results] == [0, 0], results
+    assert sorted("packing" in result.stages for result in results) == [False, True]
+
+
+@packs
+def test_a_model_of_another_kind_needs_no_other_kernels(model: Path, tmp_path: Path, kernels: Path) -> None:
+    assert prepare(model, tmp_path / "packed").status == 0
+    compiled = sorted(kernels.rglob("*.nbc"))
+    other = save(random_model("Mixtral"), tmp_path / "model")
+    result = prepare(other, tmp_path / "packed")
+    assert result.status == 0, result.complaint
+    assert result.stages == ["packing"]
+    assert sorted(kernels.rglob("*.nbc")) == compiled
+
+
+def changed_config(model: Path, **changes: object) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | changes))
+
+
+@packs
+def test_an_unknown_architecture_is_refused_in_the_projects_words(tmp_path: Path) -> None:
+    model = save(random_model("Llama"), tmp_path / "model")
+    changed_config(model, architectures=["PoemForCausalLM"])
+    result = prepare(model, tmp_path / "packed")
+    assert result.status == 1
+    last = result.complaint.splitlines()[-1]
+    assert last.startswith("unsupported: ")
+    assert "is a PoemForCausalLM, which this engine does not know" in last
+    assert packed_folders(tmp_path / "packed") == []
+
+
+@packs
+def test_a_damaged_checkpoint_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    model = save(random_model("Llama"), tmp_path / "model")
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4000])
+    result = prepare(model, tmp_path / "packed")
+    assert result.status == 1
+    assert result.complaint.splitlines()[-1].startswith("invalid_request: ")
+    assert "Traceback" not in result.complaint
+    assert packed_folders(tmp_path / "packed") == []
+
+
+@packs
+def test_more_positions_than_the_model_has_are_said_here_already(model: Path, tmp_path: Path) -> None:
+    result = prepare(model, tmp_path, inflight_max_sequence_tokens="257")
+    assert result.status == 2
+    assert "inflight_max_sequence_tokens is '257'; allowed: 1 to 256" in result.complaint
+    assert "Traceback" not in result.complaint
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "choose_device", lambda asked, gpu: Device(H200, gpu))
+
+
+def told(model: Path, packed: Path, **parameters: str) -> dict[str, str]:
+    return {"gpt_model_path": str(model), "inflight_packed_cache_dir": str(packed), **parameters}
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_for_a_gpu_nothing_is_packed_or_compiled(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preparation.prepare(told(model, tmp_path / "packed"))
+    (tmp_path / "shapes").mkdir()
+    shutil.copy(model / "config.json", tmp_path / "shapes")
+    without_weights = told(tmp_path / "shapes", tmp_path / "packed", inflight_weights="random")
+    preparation.prepare({**without_weights, "gpu_device_ids": "2", "inflight_precision": "fp8"})
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"inflight_device": "cuda", "computes_on": "GPU 0 (NVIDIA H200), bf16"},
+        {"inflight_device": "cuda", "computes_on": "GPU 2 (NVIDIA H200), fp8"},
+    ]
+    assert not (tmp_path / "packed").exists()
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_for_a_gpu_too_a_model_that_cannot_be_served_is_refused_here(tmp_path: Path) -> None:
+    model = save(random_model("Llama"), tmp_path / "model")
+    with pytest.raises(InflightError, match=r"inflight_precision is 'int8'.*this machine computes on a GPU"):
+        preparation.prepare(told(model, tmp_path, inflight_precision="int8"))
+    with pytest.raises(InflightError, match="inflight_max_sequence_tokens is '257'; allowed: 1 to 256"):
+        preparation.prepare(told(model, tmp_path, inflight_max_sequence_tokens="257"))
+    with pytest.raises(InflightError, match="inflight_weights is 'random'; allowed: checkpoint for a GGUF"):
+        preparation.prepare(told(model / "config.json", tmp_path, inflight_weights="random"))
+    changed_config(model, architectures=["PoemForCausalLM"])
+    for weights in ("checkpoint", "random"):
+        with pytest.raises(InflightError, match="is a PoemForCausalLM"):
+            preparation.prepare(told(model, tmp_path, inflight_weights=weights))
+
+
+def test_random_weights_are_refused_without_loading_torch(model: Path) -> None:
+    program = f"""import sys
+sys.modules["torch"] = None
+from python_backend.engine.checkpoint.shapes_only import ShapesOnly
+from python_backend.engine.models import load_weights
+load_weights(ShapesOnly({str(model)!r}))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_gpu_that_is_not_used_is_told_first(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        preparation, "choose_device", lambda asked, gpu: Device(unused="torch is not installed in x")
+    )
+    monkeypatch.setattr(preparation, "_prepare_for_cpu", lambda parameters, settings: None)
+    preparation.prepare(told(model, tmp_path))
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert events == [
+        {"notice": "Computing on the CPU: there is a GPU, but torch is not installed in x"},
+        {"inflight_device": "cpu", "computes_on": "the CPU, int8"},
+    ]
+
+
+@packs
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_made(model: Path, tmp_path: Path) -> None:
+    if visible_gpus():
+        pytest.skip("this machine has a GPU")
+    result = prepare(model, tmp_path / "packed", inflight_device="cuda")
+    assert result.status == 2
+    assert result.complaint.startswith("unsupported: inflight_device is 'cuda', and there is no NVIDIA GPU")
+    assert not (tmp_path / "packed").exists()
+
+
+@packs
+def test_what_a_killed_preparation_left_is_removed_and_what_perplexity_works_on_is_not(
+    model: Path, tmp_path: Path
+) -> None:
+    left = tmp_path / ".0123456789ab-int8-0123456789abcdef.killed"
+    working = tmp_path / ".perplexity-works"
+    left.mkdir()
+    working.mkdir()
+    assert prepare(model, tmp_path).status == 0
+    assert not left.exists()
+    assert working.exists()

@@ -1,0 +1,65 @@
+"""What `inflight triton` tells `inflight router`, by a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.commands.deployment.model_facts import FACTS_FILE, read_facts, write_facts
+from launcher.settings import SettingsError
+from launcher.stack.router_process import Served
+
+TEXTS = st.dictionaries(st.text(max_size=10), st.text(max_size=20), max_size=4)
+TABLES = st.lists(TEXTS, max_size=3).map(tuple)
+
+
+@settings(deadline=None, max_examples=50)
+@given(models=TABLES, embedders=TABLES)
+def test_what_is_written_is_read(
+    models: tuple[dict[str, str], ...],
+    embedders: tuple[dict[str, str], ...],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    state = tmp_path_factory.mktemp("state")
+    write_facts(state, Served(models, embedders))
+    assert read_facts(state) == Served(models, embedders)
+
+
+def test_routers_of_other_users_can_read_it_and_nothing_half_written_stays(tmp_path: Path) -> None:
+    path = write_facts(tmp_path / "state", Served(({"name": "a"},)))
+    write_facts(tmp_path / "state", Served(({"name": "b"},)))
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert [each.name for each in path.parent.iterdir()] == [FACTS_FILE]
+    assert read_facts(tmp_path / "state") == Served(({"name": "b"},))
+
+
+def test_a_failed_write_leaves_the_former_one(tmp_path: Path) -> None:
+    write_facts(tmp_path, Served(({"name": "a"},)))
+    with pytest.raises(TypeError):
+        write_facts(tmp_path, Served(({"name": object()},)))
+    assert read_facts(tmp_path) == Served(({"name": "a"},))
+    assert [each.name for each in tmp_path.iterdir()] == [FACTS_FILE]
+
+
+def test_before_it_is_written_there_is_nothing(tmp_path: Path) -> None:
+    assert read_facts(tmp_path) is None
+    assert read_facts(tmp_path / "not-there") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cheese", "is not what `inflight triton` writes"),
+        ('{"format": 2}', "is of another version of inflight"),
+        ("[]", "is of another version of inflight"),
+        ('{"format": 1, "models": {}}', "models is not a list of tables"),
+        ('{"format": 1, "models": [], "embedders": [1]}', "embedders is not a list of tables"),
+    ],
+)
+def test_something_else_in_its_place_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / FACTS_FILE).write_text(text)
+    with pytest.raises(SettingsError, match=message):
+        read_facts(tmp_path)

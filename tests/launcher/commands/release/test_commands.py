@@ -1,0 +1,213 @@
+"""`inflight release` beside `add`: what the commands do to the store, and what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from launcher.commands.release.control import NOBODY_ACTS
+from router.control.releases import records
+from router.control.releases.adoption import adopt
+from router.control.releases.states import State
+from router.routing.split import Shadow, Sticky
+from tests.launcher.commands.release.conftest import SYNTHETIC, Shell
+from tests.launcher.commands.release.materials import write_checkpoint
+from tests.router.control.releases.values import built_in
+
+if TYPE_CHECKING:
+    from router.control.releases.records import Rollout
+    from router.routing.split import ModelSplit
+
+
+def split_of(inflight: Shell, model: str = "m") -> ModelSplit:
+    with inflight.store() as store, store.read() as connection:
+        found = records.find_split(connection, model)
+    assert found is not None
+    return found
+
+
+def rollout_of(inflight: Shell, model: str = "m") -> Rollout:
+    with inflight.store() as store, store.read() as connection:
+        return records.list_rollouts(connection, model)[0]
+
+
+def test_list_and_show_tell_what_there_is(served: Shell) -> None:
+    listed = served("list")
+    assert all(f"m@{version}" in listed for version in (1, 2, 3))
+    kept = served.json("list", "m")
+    assert [each["notes"] for each in kept] == ["number 1", "number 2", "number 3"]
+    assert served.json("list", "other") == []
+    shown = served("show", "m@2")
+    for words in (kept[1]["manifest"]["weights_sha256"], kept[1]["digest"], "inflight_runtime=synthetic"):
+        assert words in shown
+    assert served.json("show", "m@2") == kept[1]
+
+
+def test_where_there_is_nothing_that_is_said(inflight: Shell) -> None:
+    assert inflight("list").startswith("There are no releases yet")
+    assert inflight("list", "m").startswith("There are no releases of m yet")
+    assert inflight("history", "m") == "Nothing has happened to releases of m yet.\n"
+
+
+def test_what_comes_with_the_stack_has_no_files_to_verify(inflight: Shell) -> None:
+    with inflight.store() as store:
+        adopt(store, built_in(model="m"))
+    assert "comes with the stack" in inflight("verify", "m@1")
+    assert "0 files" not in inflight("show", "m@1")
+
+
+def test_a_release_that_is_not_there_is_named_with_those_that_are(served: Shell) -> None:
+    for command in ("show", "verify", "remove", "load", "unload", "canary"):
+        assert "there is no release m@9; there are m@1, m@2, m@3" in served.refusal(command, "m@9")
+    assert "'m' names no version: write m@VERSION" in served.refusal("show", "m")
+    assert "'x' is no version; allowed: 1 to" in served.refusal("show", "m@x")
+    assert "'../x' cannot be the name of a model" in served.refusal("show", "../x@1")
+
+
+def test_verify_finds_what_was_changed(inflight: Shell, tmp_path: Path) -> None:
+    weights = write_checkpoint(tmp_path / "m") / "model.safetensors"
+    inflight("add", "m", str(weights.parent), *SYNTHETIC)
+    assert inflight("verify", "m@1").startswith("m@1 is what was added: ")
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + b"\xff")
+    changed = inflight.ask("verify", "m@1")
+    assert changed.exit_code == 1
+    assert "m@1 is not what was added: model.safetensors has changed" in changed.output
+    weights.write_bytes(content)
+    (inflight.repository / "m.1" / "1" / "stranger.py").write_text("")
+    assert "was not there when it was added" in inflight.ask("verify", "m@1").output
+
+
+def test_remove_deletes_the_files_of_a_release_and_of_no_other(served: Shell) -> None:
+    checkpoint = Path(served.release("m", 3).manifest.checkpoint_dir)
+    assert "m@3 is ready: unload it first" in served.refusal("remove", "m@3")
+    assert "m@1 has a part in the split of m" in served.refusal("remove", "m@1")
+    served.comes_to("m", 3, State.UNLOADED)
+    assert "m@3 is removed." in served("remove", "m@3")
+    assert not [name for name in served.files() if "m.3" in name or "m@3" in name]
+    steps = ("", ".preprocessing", ".tensorrt_llm", ".postprocessing")
+    left = {f"m.{version}{step}" for version in (1, 2) for step in steps}
+    assert {name.split("/")[1] for name in served.files() if "repository" in name} == left
+    assert (checkpoint / "model.safetensors").is_file()
+    assert "m@4 is added" in served("add", "m", str(checkpoint), *SYNTHETIC), "numbers do not come back"
+
+
+def test_a_split_is_divided_stuck_and_shadowed_as_it_is_said(served: Shell) -> None:
+    said = served("split", "m", "1=90%", "2=0.1", "--sticky", "user", "--shadow", "3=5%")
+    assert "90% to m@1, 10% to m@2; sticky by user." in said
+    split = split_of(served)
+    assert (split.arms, split.sticky, split.shadow) == (((1, 0.9), (2, 0.1)), Sticky.USER, Shadow(3, 0.05))
+    served("split", "m", "1=1")
+    assert (split_of(served).sticky, split_of(served).shadow) == (Sticky.USER, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (["1=0.9", "2=0.2"], "the weights add up to 1.1, not to 1"),
+        (["1=0.9", "9=0.1"], "there is no release m@9"),
+        (["1=0.5", "1=0.5"], "each once"),
+        (["1"], "'1' is not a version and its share"),
+        (["1=1", "--sticky", "mood"], "sticky 'mood': allowed are request, tenant, user, conversation"),
+        (["1=1", "--shadow", "2=0"], "the share of a shadow is 0"),
+    ],
+)
+def test_a_split_that_is_none_is_refused_and_changes_nothing(
+    words: list[str], refusal: str, served: Shell
+) -> None:
+    before = split_of(served)
+    assert refusal in served.refusal("split", "m", *words)
+    assert split_of(served) == before
+
+
+def test_nobody_waits_for_a_load_by_a_split(served: Shell) -> None:
+    served.comes_to("m", 2, State.FAILED, "out of memory")
+    assert "m@2 is failed: out of memory; first `inflight release load m@2`" in served.refusal(
+        "split", "m", "1=0.5", "2=0.5"
+    )
+
+
+def test_a_canary_is_planned_paused_resumed_and_promoted(served: Shell, tmp_path: Path) -> None:
+    golden = tmp_path / "golden.jsonl"
+    golden.write_text('{"prompt": "2+2?", "contains": "4"}\n')
+    said = served(
+        "canary", "m@2", "--steps", "10%,100%", "--min-requests", "20", "--min-duration", "5s",
+        "--golden", str(golden), "--tolerance", "error_rate=1%", "--tolerance", "latency_ratio=1.5",
+    )  # fmt: skip
+    assert "m@2 is rolled out against m@1, in steps of 10%, 100%." in said
+    rollout = rollout_of(served)
+    assert (rollout.stable, rollout.canary, rollout.state.value) == (1, 2, "running")
+    assert (rollout.plan.weights, rollout.plan.min_requests, rollout.plan.min_duration_s) == ((0.1, 1), 20, 5)
+    assert (rollout.plan.tolerance.error_rate, rollout.plan.tolerance.latency_ratio) == (0.01, 1.5)
+    assert [each.prompt for each in rollout.golden] == ["2+2?"]
+    assert "m@2 is being rolled out" in served.refusal("canary", "m@3")
+    served("pause", "m")
+    assert rollout_of(served).state.value == "paused"
+    served("resume", "m")
+    assert rollout_of(served).state.value == "running"
+    assert "All requests to m go to m@2." in served("promote", "m", "--reason", "looks good")
+    assert (rollout_of(served).state.value, rollout_of(served).reason) == ("promoted", "looks good")
+    assert split_of(served).standby == 1
+    assert "m has no rollout" in served.refusal("promote", "m")
+    assert "All requests to m go to m@1." in served("rollback", "m", "--reason", "the night shift complains")
+    assert split_of(served).arms == ((1, 1.0),)
+    history = served.json("history", "m")
+    assert [each["what"] for each in history[:3]] == ["rollback", "promote", "resume"]
+    assert "the night shift complains" in served("history")
+
+
+def test_history_tells_all_of_a_split(served: Shell) -> None:
+    served("split", "m", "1=1", "--shadow", "2=10%", "--sticky", "tenant")
+    assert served.json("history", "m")[0]["reason"] == "1=1, sticky by tenant, shadow 2=0.1"
+
+
+def test_golden_prompts_that_cannot_be_read_are_said(served: Shell, tmp_path: Path) -> None:
+    assert "No such file" in served.refusal("canary", "m@2", "--golden", str(tmp_path / "none"))
+    (tmp_path / "latin").write_bytes(b"\xff")
+    assert "this is not UTF-8" in served.refusal("canary", "m@2", "--golden", str(tmp_path / "latin"))
+
+
+def test_steps_that_do_not_reach_all_of_the_traffic_are_refused(served: Shell) -> None:
+    assert "the last step of a rollout is 1" in served.refusal("canary", "m@2", "--steps", "1%,50%")
+    assert "grow" in served.refusal("canary", "m@2", "--steps", "50%,1%,100%")
+    assert "No such file" in served.refusal("canary", "m@2", "--golden", "nowhere.jsonl")
+
+
+def test_the_first_release_of_a_model_serves_once_it_is_ready(inflight: Shell, tmp_path: Path) -> None:
+    inflight("add", "m", str(write_checkpoint(tmp_path / "m")), *SYNTHETIC)
+    assert "m is not served" in inflight.refusal("canary", "m@1")
+    said = inflight("promote", "m@1")
+    assert "All requests to m go to m@1, once it is ready." in said
+    assert NOBODY_ACTS in said
+    assert inflight.release("m", 1).wanted
+    assert "`inflight release canary m@2`" not in inflight("list")
+    assert "inflight release canary m@2" in inflight("add", "m", str(tmp_path / "m"), *SYNTHETIC)
+
+
+def test_who_changes_something_learns_that_nobody_is_there_to_do_it(served: Shell) -> None:
+    assert NOBODY_ACTS in served("split", "m", "1=1")
+    with served.router_in_control():
+        assert NOBODY_ACTS not in served("split", "m", "1=1")
+        assert "m@2 is to be loaded." in served("load", "m@2", "--no-wait")
+
+
+def test_the_only_release_goes_when_the_model_is_withdrawn(inflight: Shell, tmp_path: Path) -> None:
+    inflight("add", "m", str(write_checkpoint(tmp_path / "m")), *SYNTHETIC)
+    inflight("promote", "m@1")
+    inflight.comes_to("m", 1, State.READY)
+    assert "m@1 gets 100% of the requests" in inflight.refusal("unload", "m@1", "--no-wait")
+    inflight("unload", "m@1", "--no-wait", "--withdraw")
+    assert not inflight.release("m", 1).wanted
+
+
+def test_help_does_not_wait_for_the_database_or_triton() -> None:
+    program = (
+        "import sys; from launcher.commands.main import app; "
+        "print([name for name in ('sqlalchemy', 'google.protobuf', 'numpy', 'grpc') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,122 @@
+"""Shares, durations, steps, tolerances and golden prompts, as people write them."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from launcher.commands.release import options
+from router.control.releases.canary import Plan
+from router.control.releases.records import GoldenPrompt
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@settings(deadline=None)
+@given(some.integers(0, 10_000))
+def test_a_share_is_the_same_as_a_number_and_in_percent(count: int) -> None:
+    assert options.share(f"{count / 100}%") == pytest.approx(options.share(str(count / 10_000)))
+
+
+@settings(deadline=None)
+@given(some.text(max_size=12))
+def test_any_text_is_a_share_or_refused(text: str) -> None:
+    with suppress(ValueError):
+        assert 0 <= options.share(text) <= 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "=0.1", "x=0.1", "0=0.1", "1=2", "1=150%", "1=nan", "-1=0.1", "12345678901=1"]
+)
+def test_what_is_no_version_with_a_share_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="for instance"):
+        options.arm(text)
+
+
+def test_an_arm_and_a_shadow_are_a_version_and_a_share() -> None:
+    assert options.arm("12=10%") == (12, 0.1)
+    shadow = options.shadow("3=0.05")
+    assert shadow is not None
+    assert (shadow.version, shadow.share) == (3, 0.05)
+    assert options.shadow(None) is None
+    with pytest.raises(ValueError, match="above 0"):
+        options.shadow("3=0")
+
+
+def test_steps_that_are_too_short_for_latencies_are_remarked_upon() -> None:
+    assert options.remark_on(options.plan(None, None, "20s", [])) is None
+    remark = options.remark_on(options.plan(None, None, "5s", []))
+    assert remark is not None
+    assert "latencies are compared only in steps that last 20 s or more" in remark
+
+
+def test_durations_have_a_unit() -> None:
+    assert [options.seconds(text) for text in ("90s", "2m", "1h", "0.5s")] == [90, 120, 3600, 0.5]
+    for text in ("90", "s", "1d", "-1s", "1e3s"):
+        with pytest.raises(ValueError, match="is not a duration"):
+            options.seconds(text)
+
+
+def test_a_plan_is_the_default_but_for_what_is_said() -> None:
+    assert options.plan(None, None, None, []) == Plan()
+    plan = options.plan("2%, 0.5,100%", 10, "5s", ["error_rate=1%", "latency_ratio=2", "golden_failures=1"])
+    assert (plan.weights, plan.min_requests, plan.min_duration_s) == ((0.02, 0.5, 1.0), 10, 5.0)
+    tolerance = plan.tolerance
+    assert (tolerance.error_rate, tolerance.latency_ratio, tolerance.golden_failures) == (0.01, 2.0, 1)
+    assert tolerance.refusal_rate == Plan().tolerance.refusal_rate
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["speed=1", "error_rate", "error_rate=2", "latency_ratio=0.5", "golden_failures=x", "length_ratio=nan"],
+)
+def test_a_tolerance_that_is_none_is_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(ValueError, match=r"allowed, with what holds unless said: error_rate=0\.002"):
+        options.tolerance([text])
+
+
+def test_golden_prompts_are_one_object_a_line(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"prompt": "2+2?", "equals": "4"},
+        {"prompt": "Capital of France?", "contains": "Paris", "max_tokens": 8},
+        {"prompt": "A digit?", "matches": r"^\d$"},
+    ]
+    file = tmp_path / "golden.jsonl"
+    file.write_text("\n\n".join(map(json.dumps, lines)) + "\n")
+    assert options.golden_prompts(file) == [GoldenPrompt(**line) for line in lines]
+    assert options.golden_prompts(None) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "line 2 is not JSON"),
+        ("[]", "line 2 has no prompt"),
+        ('{"contains": "x"}', "line 2 has no prompt"),
+        ('{"prompt": "x"}', "line 2 does not say what the answer is"),
+        ('{"prompt": "x", "contains": 4}', "line 2 does not say what the answer is"),
+        ('{"prompt": "x", "like": "y"}', "line 2 has 'like'; allowed: contains, equals, matches"),
+        ('{"prompt": "x", "matches": "("}', "line 2: matches is not a regular expression"),
+        ('{"prompt": "x", "equals": "y", "max_tokens": 0}', "line 2: max_tokens is 0"),
+    ],
+)
+def test_a_golden_prompt_that_is_none_is_refused_with_its_line(line: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "golden.jsonl"
+    file.write_text('{"prompt": "x", "contains": "y"}\n' + line)
+    with pytest.raises(ValueError, match=r"golden\.jsonl") as refused:
+        options.golden_prompts(file)
+    assert words in str(refused.value)
+
+
+def test_a_file_without_prompts_or_with_too_many_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "golden.jsonl"
+    for count in (0, options.MOST_GOLDEN_PROMPTS + 1):
+        file.write_text('{"prompt": "x", "contains": "y"}\n' * count)
+        with pytest.raises(ValueError, match=f"has {count} golden prompts; allowed: 1 to 200"):
+            options.golden_prompts(file)

@@ -1,0 +1,38 @@
+"""Several Triton servers and the GPUs of a machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.stack.gpus import VISIBLE, share_of_gpus
+
+
+@pytest.fixture
+def devices(tmp_path: Path) -> Path:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def test_servers_take_the_gpus_in_turn(devices: Path) -> None:
+    assert [share_of_gpus(number, {}, devices)[VISIBLE] for number in range(3)] == ["0", "1", "0"]
+
+
+def test_they_take_them_from_those_that_the_user_shows(devices: Path) -> None:
+    base = {VISIBLE: "GPU-a, GPU-b,GPU-c"}
+    assert [share_of_gpus(number, base, devices)[VISIBLE] for number in (1, 2, 3)] == [
+        "GPU-b",
+        "GPU-c",
+        "GPU-a",
+    ]
+
+
+@pytest.mark.parametrize("visible", ["", "3", "-1"])
+def test_one_gpu_or_none_is_left_to_all(visible: str, devices: Path) -> None:
+    assert share_of_gpus(1, {VISIBLE: visible}, devices) == {}
+
+
+def test_without_a_gpu_nothing_is_said(tmp_path: Path) -> None:
+    assert share_of_gpus(0, {}, tmp_path) == {}

@@ -1,0 +1,114 @@
+"""What the launcher knows of the router: who judges its settings, and how long it may take to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.packaging.models.checkpoint import Checkpoint
+from launcher.packaging.models.fingerprint import Fingerprint
+from launcher.settings import ROUTER_KEYS_OF_OURS, SettingsError
+from launcher.stack.router_process import (
+    CLOSING_S,
+    DEFAULT_STOP_TIMEOUT_S,
+    BuiltIn,
+    RouterProcess,
+    check_router_settings,
+    longest_stop_s,
+)
+from launcher.stack.triton_runtime import TritonRuntime
+from launcher.stack.triton_server import TritonServer
+from router.settings import EmbedderSettings, ModelSettings, Settings, TritonSettings, Tuning, load
+
+
+def checkpoint(name: str) -> Checkpoint:
+    return Checkpoint(name, Path(f"/{name}"), Path(f"/{name}"))
+
+
+def check(settings: dict[str, int], directory: Path, host: str = "127.0.0.1") -> None:
+    check_router_settings(host, directory / "data", settings, directory / "router.toml")
+
+
+def test_an_address_that_others_reach_is_refused_while_there_are_no_keys(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="there are no API keys: make one with `inflight keys create`"):
+        check({}, tmp_path, "0.0.0.0")
+
+
+def test_good_settings_of_the_router_pass(tmp_path: Path) -> None:
+    check({"max_body_bytes": 2048, "stop_timeout_s": 2}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"max_body_byte": 2048},
+            r"^\[router\] unknown setting max_body_byte: allowed are max_body_bytes, stop_timeout_s, ",
+        ),
+        ({"max_body_bytes": 1}, r"^\[router\] setting max_body_bytes: Expected `int` >= 1024$"),
+    ],
+)
+def test_bad_ones_are_refused_in_the_words_of_the_router(
+    settings: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        check(settings, tmp_path)
+
+
+def test_another_router_in_the_working_directory_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "router").mkdir()
+    (tmp_path / "router" / "__init__.py").write_text("raise ImportError('not ours')")
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match="max_body_bytes"):
+        check({"max_body_bytes": 1}, tmp_path / "run")
+
+
+def test_a_setting_is_either_the_launchers_or_the_users() -> None:
+    assert set(Settings.__struct_fields__) - ROUTER_KEYS_OF_OURS == set(Tuning.__struct_fields__)
+
+
+def test_the_router_can_read_what_is_written_for_it(tmp_path: Path) -> None:
+    text = BuiltIn(checkpoint("text"), Fingerprint("aa", "bb", 7), {"inflight_device": "cpu"})
+    vectors = BuiltIn(checkpoint("vectors"), Fingerprint("cc", "dd", 7))
+    runtime = TritonRuntime(Path(), Path(), Path())
+    tritons = [TritonServer(runtime, (), "", port, port + 1, secret=f"s{port}") for port in (1, 3)]
+    router = RouterProcess("127.0.0.1", 8080, tmp_path / "router.toml", tmp_path)
+    router.write_settings(tritons, text, 30, {"max_body_bytes": 2048})
+    assert load(router.settings_path).embedders == ()
+    router.write_settings(tritons, text, 30, {}, vectors)
+    settings = load(router.settings_path)
+    assert settings.triton_servers == (
+        TritonSettings("127.0.0.1:1", "s1"),
+        TritonSettings("127.0.0.1:3", "s3"),
+    )
+    assert settings.models == (
+        ModelSettings(
+            "text", "/text", weights_sha256="aa", tokenizer_sha256="bb", parameters={"inflight_device": "cpu"}
+        ),
+    )
+    assert settings.embedders == (EmbedderSettings("vectors", "/vectors", "embeddings", "cc", "dd"),)
+
+
+def test_nobody_else_can_read_the_secrets(tmp_path: Path) -> None:
+    router = RouterProcess("127.0.0.1", 8080, tmp_path / "router.toml", tmp_path)
+    router.settings_path.write_text("what was checked before")
+    router.settings_path.chmod(0o644)
+    router.write_settings([], BuiltIn(checkpoint("text"), Fingerprint("", "", 0)), 30, {})
+    assert router.settings_path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_proper_end_of_the_router_is_never_cut() -> None:
+    assert Tuning().stop_timeout_s == DEFAULT_STOP_TIMEOUT_S
+    assert longest_stop_s(30, {}) == 30 + 4 * DEFAULT_STOP_TIMEOUT_S + CLOSING_S
+    assert longest_stop_s(30, {"stop_timeout_s": 60}) == 30 + 4 * 60 + CLOSING_S
+
+
+def test_the_grpc_port_is_told_to_the_router_and_may_be_off(tmp_path: Path) -> None:
+    off = RouterProcess("127.0.0.1", 8080, tmp_path / "router.toml", tmp_path)
+    assert off.grpc_url is None
+    on = RouterProcess("::1", 8080, tmp_path / "router.toml", tmp_path, grpc_port=8081)
+    assert on.grpc_url == "[::1]:8081"

@@ -1,0 +1,314 @@
+"""A stack with a real Triton: it comes up, survives what is killed, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pytest
+from tritonclient import grpc as triton
+
+from launcher.packaging.models.checkpoint import served_name
+from tests.launcher.stand_ins.running_stack import READY, RunningStack, is_live
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.stack
+
+SERVER, STUB, ROUTER = "tritonserver", "triton_python_backend_stub", "stand_ins/router.py"
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[list[RunningStack]]:
+    """Stacks put here are ended with the test."""
+    stacks: list[RunningStack] = []
+    yield stacks
+    for stack in stacks:
+        stack.end()
+
+
+def ask_engine(stack: RunningStack, server: int = 0) -> dict[str, str]:
+    """What the stand-in engine says about itself, through the ensemble."""
+    number = triton.InferInput("x", [1, 1], "INT32")
+    number.set_data_from_numpy(np.array([[1]], dtype=np.int32))
+    with triton.InferenceServerClient(stack.tritons[server]["url"]) as client:
+        answer: Any = client.infer("ensemble", [number]).as_numpy("y")
+    facts: dict[str, str] = json.loads(answer.item())
+    return facts
+
+
+def load_again(stack: RunningStack) -> None:
+    """As the router does with a model whose process died: with a changed parameter."""
+    (server,) = stack.tritons
+    headers = {"triton-grpc-protocol-inflight": server["secret"]}
+    with triton.InferenceServerClient(server["url"]) as client:
+        config: Any = client.get_model_config("tensorrt_llm", headers=headers, as_json=True)
+        config["config"]["parameters"]["inflight_epoch"] = {"string_value": "1"}
+        client.load_model("tensorrt_llm", headers=headers, config=json.dumps(config["config"]))
+
+
+def stop_and_check_nothing_is_left(stack: RunningStack, expected_status: int = 0) -> None:
+    processes = stack.processes()
+    assert processes
+    stack.process.terminate()
+    assert stack.process.wait(timeout=30) == expected_status, stack.output
+    assert [process for process in processes if is_live(process)] == []
+    assert stack.shared_memory() == []
+
+
+def test_a_stack_comes_up_serves_and_stops_without_a_trace(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, engine={"inflight_max_batch_size": "3"})
+    started.append(stack)
+    stack.wait_for(READY)
+
+    facts = ask_engine(stack)
+    assert facts["gpt_model_path"] == facts["tokenizer_dir"] == str(tmp_path / "model")
+    assert facts["inflight_max_batch_size"] == "3"
+    assert facts["inflight_packed_cache_dir"] == str(tmp_path / "data" / "packed")
+    assert "Packing the weights (int8)" in stack.output
+    assert facts["inflight_device"] == "cpu", "decided once, when it was prepared"
+    assert "  computes on the CPU, int8\n" in stack.output
+    assert "Computing on the CPU: there is a GPU, but it is made of cheese\n" in stack.output
+    assert "Reading poems ..." in stack.output, "what the engine says in Triton's log is shown"
+    assert facts["prefix"] == sys.prefix, "models must see this virtual environment"
+
+    settings = tomllib.loads((stack.run_directory / "router.toml").read_text())
+    model = settings["models"][0]
+    assert model["name"] == served_name("model")
+    assert (model["pipeline"], model["engine"]) == ("ensemble", "tensorrt_llm")
+    assert (len(model["weights_sha256"]), len(model["tokenizer_sha256"])) == (64, 64)
+    assert model["parameters"] == {
+        "inflight_max_batch_size": "3",
+        "inflight_device": "cpu",
+        "inflight_precision": "int8",
+    }
+    ((url, secret),) = ((server["url"], server["secret"]) for server in stack.tritons)
+    assert_repository_is_closed_without(secret, url)
+    assert f"Triton   {url}" in stack.output
+    assert list(stack.releases.iterdir()) == []
+    assert secret not in stack.logs["triton.log"] + stack.output
+
+    assert stack.shared_memory() != []
+    stop_and_check_nothing_is_left(stack)
+    assert "drained while Triton was there" in stack.logs["router.log"]
+
+
+def assert_repository_is_closed_without(secret: str, url: str) -> None:
+    with triton.InferenceServerClient(url) as client:
+        with pytest.raises(triton.InferenceServerException, match="triton-grpc-protocol-inflight"):
+            client.get_model_repository_index()
+        headers = {"triton-grpc-protocol-inflight": secret}
+        assert len(client.get_model_repository_index(headers=headers).models) == 2
+
+
+def test_whatever_is_killed_comes_back_and_nothing_is_left_at_the_end(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path)
+    started.append(stack)
+    stack.wait_for(READY)
+    victims = []
+    for times, name in enumerate((SERVER, STUB, ROUTER, SERVER), start=1):
+        (victim,) = stack.processes(name)
+        victims += [victim, *victim.children(recursive=True)]
+        victim.kill()
+        if name == STUB:
+            stack.wait_for("The tensorrt_llm model died; the router loads it again.")
+            load_again(stack)
+        stack.wait_for("is back.", times)
+        assert "gpt_model_path" in ask_engine(stack)
+        # A dead stub's region stays until Triton clears it away, which is seldom before its own end.
+        assert 1 <= len(stack.shared_memory()) <= (2 if name in (STUB, ROUTER) else 1)
+    assert [process for process in victims if is_live(process)] == []
+    assert "Triton died (killed by SIGKILL)" in stack.output
+    assert "The tensorrt_llm model is back." in stack.output
+    assert "The router died (killed by SIGKILL)" in stack.output
+    (stub,) = stack.processes(STUB)
+    stub.kill()
+    stop_and_check_nothing_is_left(stack)
+
+
+def test_one_of_two_triton_servers_dies_and_comes_back_while_the_other_goes_on(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, stack={"triton_servers": 2})
+    started.append(stack)
+    stack.wait_for(READY)
+    first, second = stack.tritons
+    assert first["secret"] != second["secret"]
+    stack.wait_for(f"  and      {second['url']}  (gRPC), http://127.0.0.1:")
+    assert len(stack.shared_memory()) == 2
+    port = f"--grpc-port={second['url'].split(':')[1]}"
+    (victim,) = [server for server in stack.processes(SERVER) if port in server.cmdline()]
+    survivors = [process for process in stack.processes() if process not in family_of(victim)]
+    victim.kill()
+    while "Triton-1 is back." not in stack.output:
+        assert "gpt_model_path" in ask_engine(stack, server=0)
+        time.sleep(0.05)
+    assert "gpt_model_path" in ask_engine(stack, server=1)
+    assert [process for process in survivors if not is_live(process)] == []
+    assert len(stack.shared_memory()) == 2
+    stop_and_check_nothing_is_left(stack)
+    assert {"triton.log", "triton-1.log", "router.log"} == set(stack.logs)
+
+
+def family_of(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
+def test_what_lies_among_the_releases_does_not_keep_a_stack_from_starting(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    releases = tmp_path / "data" / "releases" / "repository"
+    for name in ("broken.1", "without-files.2", "__pycache__"):
+        (releases / name).mkdir(parents=True)
+    (releases / "broken.1" / "config.pbtxt").write_text("name: ${cheese")
+    (releases / "without-files.2" / "config.pbtxt").write_text('backend: "python"')
+    (releases / "README.md").write_text("not a model")
+    stack = RunningStack(tmp_path)
+    started.append(stack)
+    stack.wait_for(READY)
+    assert "gpt_model_path" in ask_engine(stack)
+    stop_and_check_nothing_is_left(stack)
+    assert len(list(releases.iterdir())) == 4
+
+
+def test_after_a_killed_launcher_the_next_one_cleans_up(tmp_path: Path, started: list[RunningStack]) -> None:
+    first = RunningStack(tmp_path)
+    started.append(first)
+    first.wait_for(READY)
+    first_directory = first.run_directory
+    processes = first.processes()
+    (server,) = first.processes(SERVER)
+    server.suspend()  # it cannot follow its launcher by itself
+    first.process.kill()
+    first.process.wait()
+
+    second = RunningStack(tmp_path)
+    started.append(second)
+    second.wait_for(READY)
+    assert [process for process in processes if is_live(process)] == []
+    assert {path.name for path in first_directory.iterdir()} == {"triton.log", "router.log"}
+    assert len(second.shared_memory()) == 1
+    stop_and_check_nothing_is_left(second)
+
+
+def test_a_model_that_does_not_load_ends_the_start_with_its_error(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, engine={"inflight_runtime": "synthetic"})  # the stand-in's way to fail
+    started.append(stack)
+    assert stack.process.wait(timeout=30) == 1
+    assert "Packing" not in stack.output, "a synthetic engine has no weights"
+    assert "Triton did not start (exit code 1)" in stack.output
+    assert "the weights are made of cheese" in stack.output
+    assert "Loading the model: " not in stack.output, "it was not done"
+    assert stack.shared_memory() == []
+
+
+def test_a_model_that_the_engine_refuses_ends_the_start_before_triton(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, engine={"inflight_precision": "fp32"})  # the stand-in's way to refuse
+    started.append(stack)
+    assert stack.process.wait(timeout=30) == 1
+    assert stack.output.endswith("this model is a poem, which this engine does not know\n")
+    assert stack.logs == {}
+
+
+def test_a_parameter_that_the_engine_refuses_is_a_setting_that_cannot_be_used(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, engine={"inflight_precision": "bf16"})  # the stand-in's way to refuse it
+    started.append(stack)
+    assert stack.process.wait(timeout=30) == 2
+    assert stack.output.endswith("parameter inflight_precision is 'bf16'; allowed: int8\n")
+
+
+def test_a_stop_during_the_preparation_ends_that_too(tmp_path: Path, started: list[RunningStack]) -> None:
+    stack = RunningStack(tmp_path, engine={"inflight_precision": "int4"})  # the stand-in's way to take long
+    started.append(stack)
+    stack.wait_for("Compiling the kernels")
+    stop_and_check_nothing_is_left(stack, expected_status=128 + signal.SIGTERM)
+
+
+def test_a_stop_before_the_stack_is_ready_says_which_signal(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path)
+    started.append(stack)
+    stack.wait_until(lambda: bool(stack.processes(SERVER)))
+    stop_and_check_nothing_is_left(stack, expected_status=128 + signal.SIGTERM)
+    assert READY not in stack.output
+    assert "Loading the model: " not in stack.output, "it was not done"
+
+
+def test_a_second_interrupt_does_not_wait_for_requests_in_flight(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, drain_s=60)
+    started.append(stack)
+    stack.wait_for(READY)
+    processes = stack.processes()
+    stack.process.send_signal(signal.SIGINT)
+    stack.wait_for("Stopping the router")
+    time.sleep(0.5)
+    assert len(stack.processes(SERVER)) == 1, "Triton must be there while the router drains"
+    began_s = time.monotonic()
+    stack.process.send_signal(signal.SIGINT)
+    assert stack.process.wait(timeout=30) == 0
+    assert time.monotonic() - began_s < 10
+    assert [process for process in processes if is_live(process)] == []
+    assert stack.shared_memory() == []
+
+
+def test_a_bad_router_setting_is_told_before_anything_is_started(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    stack = RunningStack(tmp_path, router={"max_body_byte": 2048})
+    started.append(stack)
+    assert stack.process.wait(timeout=30) == 2
+    (line,) = stack.output.splitlines()
+    assert line.startswith("[router] unknown setting max_body_byte: allowed are max_body_bytes, ")
+    assert stack.logs == {}
+
+
+def test_a_taken_port_is_told_at_once(tmp_path: Path, started: list[RunningStack]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stack = RunningStack(tmp_path, stack={"triton_metrics_port": server.getsockname()[1]})
+        started.append(stack)
+        assert stack.process.wait(timeout=30) == 2
+    assert "is already in use; choose another with --triton-metrics-port" in stack.output
+
+
+def test_requests_in_flight_finish_when_nobody_reads_the_output_any_more(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
+    reading, writing = os.pipe()
+    stack = RunningStack(tmp_path, drain_s=1, output=writing)
+    started.append(stack)
+    os.close(writing)
+    said = b""
+    while READY.encode() not in said:
+        piece = os.read(reading, 4096)
+        assert piece, said.decode()
+        said += piece
+    os.close(reading)
+    stop_and_check_nothing_is_left(stack)
+    assert "drained while Triton was there" in stack.logs["router.log"]

@@ -1,0 +1,126 @@
+"""Starting again what died, giving up on what does not stay up."""
+
+from __future__ import annotations
+
+import sys
+import time
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from launcher.console import StackConsole
+from launcher.stack.processes import ChildProcess
+from launcher.stack.restart_policy import RestartPolicy
+from launcher.stack.supervisor import Service, StackFailed, Supervisor
+
+DIES = "import sys; print('out of cheese'); sys.exit(3)"
+LIVES = "import time; time.sleep(60)"
+
+
+def service(tmp_path: Path, program: str, chances: int = 2) -> Service:
+    child = ChildProcess([sys.executable, "-c", program], {}, tmp_path / "child.log")
+    policy = RestartPolicy(chances=chances)
+    return Service(
+        "the child", child, lambda: True, start_timeout_s=5, longest_stop_s=lambda: 5, policy=policy
+    )
+
+
+def supervisor() -> tuple[Supervisor, StringIO]:
+    output = StringIO()
+    console = Console(file=output, highlight=False, width=200)
+    return Supervisor(StackConsole(console, console)), output
+
+
+def tick_until(supervisor: Supervisor, service: Service, ready: bool) -> None:
+    deadline_s = time.monotonic() + 10
+    while service.ready is not ready:
+        assert time.monotonic() < deadline_s
+        supervisor.tick()
+        time.sleep(0.02)
+
+
+def wait_for_end(service: Service) -> None:
+    deadline_s = time.monotonic() + 10
+    while service.child.running:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def test_a_service_that_dies_before_it_was_ready_fails_the_start_with_its_log(tmp_path: Path) -> None:
+    keeper, _ = supervisor()
+    child = service(tmp_path, DIES)
+    child.is_ready = lambda: False
+    keeper.start(child)
+    wait_for_end(child)
+    with pytest.raises(StackFailed, match=r"The child did not start \(exit code 3\)") as failure:
+        keeper.has_come_up(child)
+    assert failure.value.lines == ["out of cheese"]
+
+
+def test_a_killed_service_is_started_again_and_both_are_told(tmp_path: Path) -> None:
+    keeper, output = supervisor()
+    child = service(tmp_path, LIVES)
+    keeper.start(child)
+    assert keeper.has_come_up(child)
+    first_pid = child.child.pid
+    child.child.kill()
+    tick_until(keeper, child, ready=False)
+    assert "The child died (killed by SIGKILL) after 0 s; starting it again in 0.5 s." in output.getvalue()
+    tick_until(keeper, child, ready=True)
+    assert child.child.pid != first_pid
+    assert "The child is back." in output.getvalue()
+    child.child.kill()
+
+
+def test_a_service_that_is_alive_but_broken_is_started_again(tmp_path: Path) -> None:
+    keeper, output = supervisor()
+    child = service(tmp_path, LIVES)
+    child.find_fault = lambda now_s: "it only stares"
+    keeper.start(child)
+    assert keeper.has_come_up(child)
+    tick_until(keeper, child, ready=False)
+    assert "The child is broken (it only stares)" in output.getvalue()
+    assert not child.child.running
+
+
+def test_one_that_does_not_stay_up_is_given_up(tmp_path: Path) -> None:
+    keeper, _ = supervisor()
+    child = service(tmp_path, DIES, chances=1)
+    child.is_ready = lambda: False
+    keeper.start(child)
+    with pytest.raises(StackFailed, match=r"does not stay up: giving up; its log is .*child\.log") as failure:
+        tick_until(keeper, child, ready=True)
+    assert failure.value.lines == ["out of cheese"]
+
+
+def test_one_that_hangs_when_it_is_started_again_is_killed_and_in_the_end_given_up(tmp_path: Path) -> None:
+    keeper, output = supervisor()
+    child = service(tmp_path, LIVES, chances=2)
+    keeper.start(child)
+    assert keeper.has_come_up(child)
+    child.is_ready = lambda: False
+    child.start_timeout_s = 0.1
+    child.policy.quick_death_s = 0.05  # even one that loads for long must not be tried for ever
+    child.child.kill()
+    tick_until(keeper, child, ready=False)
+    with pytest.raises(StackFailed, match="was not ready in time and does not stay up: giving up"):
+        tick_until(keeper, child, ready=True)
+    assert "The child was not ready in time after 0 s; starting it again in" in output.getvalue()
+    assert not child.child.running
+
+
+def test_one_that_does_not_stay_up_is_tried_again_and_again_while_another_does_its_work(
+    tmp_path: Path,
+) -> None:
+    keeper, output = supervisor()
+    child, peer = service(tmp_path, DIES, chances=1), service(tmp_path, LIVES)
+    child.peers, peer.ready = [peer], True
+    child.is_ready = lambda: False
+    keeper.start(child)
+    deadline_s = time.monotonic() + 10
+    while "starting it again in 30 s." not in output.getvalue():
+        assert time.monotonic() < deadline_s
+        keeper.tick()
+        time.sleep(0.02)

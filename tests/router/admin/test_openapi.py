@@ -1,0 +1,59 @@
+"""What the router says of itself, held against what it does."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from router.openai.bodies import NEUTRAL, ChatBody, CompletionBody
+from tests.router.running import MODEL, RunningRouter
+
+
+def references(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        found = {value["$ref"]} if "$ref" in value else set()
+        return found.union(*map(references, value.values()))
+    return set().union(*map(references, value)) if isinstance(value, list) else set()
+
+
+async def described(router: RunningRouter) -> Any:
+    return (await router.http.get("/openapi.json")).json()
+
+
+async def test_every_schema_that_is_named_is_there(router: RunningRouter) -> None:
+    document = await described(router)
+    names = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert references(document) <= names
+
+
+@pytest.mark.parametrize("body", [ChatBody, CompletionBody])
+async def test_every_field_that_is_taken_is_described(
+    router: RunningRouter, body: type[msgspec.Struct]
+) -> None:
+    schema = (await described(router))["components"]["schemas"][body.__name__]
+    assert set(schema["properties"]) == set(body.__struct_fields__)
+    for name in NEUTRAL.keys() & set(body.__struct_fields__):
+        assert schema["properties"][name]["description"] == "Not honoured yet."
+
+
+async def test_every_path_that_is_described_is_there_with_these_methods_and_no_other(
+    router: RunningRouter,
+) -> None:
+    paths = (await described(router))["paths"]
+    assert {"/v1/chat/completions", "/v1/models/{id}", "/openapi.json", "/docs"} <= set(paths)
+    for path, methods in paths.items():
+        wrong = await router.http.request("OPTIONS", re.sub(r"\{\w+\}", MODEL, path))
+        assert wrong.status_code == 405, path
+        assert {method.strip().lower() for method in wrong.headers["allow"].split(",")} == set(methods)
+
+
+async def test_the_page_shows_every_endpoint_and_loads_nothing(router: RunningRouter) -> None:
+    response = await router.http.get("/docs")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert response.headers["content-security-policy"].startswith("default-src 'none'")
+    assert all(path in response.text for path in (await described(router))["paths"])
+    assert "://" not in response.text
+    assert "<script" not in response.text

@@ -1,0 +1,172 @@
+"""The administration over HTTP, and who may use it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from router.core.tenant import Role, Scope
+from tests.router.running import MODEL, RunningRouter
+
+EVERYTHING = frozenset(Scope)
+
+
+class Admin:
+    """An administrator's client: every call must succeed."""
+
+    def __init__(self, router: RunningRouter, key: str = "") -> None:
+        self._router = router
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+
+    async def ask(self, method: str, path: str, body: object = None) -> httpx.Response:
+        return await self._router.http.request(method, path, json=body, headers=self._headers)
+
+    async def __call__(self, method: str, path: str, body: object = None) -> Any:
+        response = await self.ask(method, path, body)
+        assert response.is_success, response.text
+        return response.json()
+
+
+async def test_a_tenant_lives_its_whole_life_over_the_api(router: RunningRouter) -> None:
+    admin = Admin(router)
+    tenant = f"/admin/tenants/{(await admin('POST', '/admin/tenants', {'name': 'acme'}))['id']}"
+    boss = await admin("POST", f"{tenant}/users", {"name": "ann", "role": "owner", "platform_admin": True})
+    asked = {"user_id": boss["id"], "name": "laptop", "scopes": sorted(EVERYTHING)}
+    made = await admin("POST", f"{tenant}/keys", asked)
+    admin = Admin(router, made["key"])  # there is a key now, so one is needed
+    assert made["key"].startswith("ik-")
+    (kept,) = (await admin("GET", f"{tenant}/keys"))["data"]
+    assert made["key"] not in str(kept)
+    assert "digest" not in kept
+    limits = {"requests_per_min": 600, "monthly_budget_microdollars": 5_000_000, "weight": 2}
+    assert (await admin("PUT", f"{tenant}/limits", limits))["requests_per_min"] == 600
+    await admin("PUT", f"{tenant}/keys/{kept['id']}/limits", {"tokens_per_min": 10_000})
+    listed = await admin("GET", f"{tenant}/limits")
+    assert sorted(each["weight"] or 0 for each in listed.values()) == [0, 2]
+    await admin("PUT", f"/admin/prices/{MODEL}", {"prompt": 1_000_000, "completion": 2_000_000})
+    assert (await admin("GET", "/admin/prices"))["data"][0]["cached_prompt"] == 1_000_000
+    question = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+    await admin("POST", "/v1/chat/completions", question)
+    await router.service.tenancy.administer(lambda _: router.service.tenancy.deliver())
+    (used,) = (await admin("GET", "/v1/usage?by=model"))["data"]
+    assert (used["model"], used["prompt_tokens"], used["completion_tokens"]) == (MODEL, 7, 2)
+    assert used["cost_microdollars"] == 7 + 2 * 2
+    assert (await admin("GET", f"{tenant}/usage"))["data"][0]["requests"] == 1
+    assert (await admin("GET", "/admin/usage?by=organisation"))["data"][0]["requests"] == 1
+    rotated = await admin("POST", f"{tenant}/keys/{kept['id']}/rotate", {"grace_s": 60})
+    assert rotated["key"] != made["key"]
+    admin = Admin(router, rotated["key"])
+    exported = await admin("GET", f"{tenant}/export")
+    assert exported["organisation"]["name"] == "acme"
+    actions = [entry["action"] for entry in (await admin("GET", "/admin/audit"))["data"]]
+    assert {"organisation.create", "key.write", "key.rotate", "price.write"} <= set(actions)
+    await admin("DELETE", tenant)
+    assert (await admin.ask("GET", "/admin/tenants")).status_code == 401  # its key went with it
+
+
+async def test_names_that_are_taken_things_that_are_not_there_and_bad_values(router: RunningRouter) -> None:
+    admin = Admin(router)
+    await admin("POST", "/admin/tenants", {"name": "acme"})
+    wrong = [
+        ("POST", "/admin/tenants", {"name": "acme"}, 409),
+        ("POST", "/admin/tenants", {"name": ""}, 400),
+        ("POST", "/admin/tenants", {"nam": "x"}, 400),
+        ("GET", "/admin/tenants/nobody/export", None, 404),
+        ("DELETE", "/admin/tenants/local/keys/nothing", None, 404),
+        ("POST", "/admin/tenants/local/users", {"name": "x", "role": "king"}, 400),
+        ("POST", "/admin/tenants/local/keys", {"user_id": "nobody", "name": "x"}, 404),
+        ("PUT", "/admin/prices/no name", {"prompt": 1, "completion": 1}, 400),
+        ("PUT", "/admin/prices/x", {"prompt": -1, "completion": 1}, 400),
+        ("PUT", "/admin/prices/x", {"prompt": 10**30, "completion": 1}, 400),
+        ("GET", "/v1/usage?by=colour", None, 400),
+        ("GET", "/v1/usage?since=yesterday", None, 400),
+        ("GET", "/v1/usage?until=2026-02-30", None, 400),
+        ("GET", "/admin/tenants/nobody/users", None, 404),
+        ("GET", "/admin/audit?tenant=%00", None, 400),
+        ("POST", "/admin/tenants/local/keys", {"user_id": "\0", "name": "x"}, 400),
+        ("POST", "/admin/tenants/local/keys", {"user_id": "x", "name": "x", "expires_at": 1}, 400),
+        ("GET", "/admin/audit?limit=0", None, 400),
+        ("PUT", "/admin/tenants/local/limits", {"weight": 0}, 400),
+        ("PUT", "/admin/tenants/local/limits", {"slot_percent": 101}, 400),
+        ("PUT", "/admin/tenants/local/keys/nothing/limits", {"weight": 2}, 400),
+    ]
+    for method, path, body, status in wrong:
+        response = await admin.ask(method, path, body)
+        assert response.status_code == status, (method, path, response.text)
+        assert response.json()["error"]["message"]
+
+
+async def admin_routes(router: RunningRouter) -> list[tuple[str, str]]:
+    paths = (await router.http.get("/openapi.json")).json()["paths"]
+    return [
+        (method.upper(), path.replace("{", "").replace("}", ""))
+        for path, methods in paths.items()
+        if path.startswith("/admin")
+        for method in methods
+    ]
+
+
+@pytest.mark.parametrize("scopes", [frozenset({Scope.INFERENCE}), EVERYTHING], ids=["usual", "every scope"])
+async def test_a_tenants_key_is_refused_on_every_route_of_the_administration(
+    router: RunningRouter, scopes: frozenset[Scope]
+) -> None:
+    """T36. The routes name another tenant: neither all scopes nor the highest role in one's own help."""
+    other = await router.new_tenant("other")
+    key = await router.new_key(await router.new_tenant(), scopes, Role.OWNER)
+    bodies: dict[str, object] = {
+        "users": {"name": "x"},
+        "keys": {"user_id": "x", "name": "x"},
+        "tenants": {"name": "x"},
+        "user": {"role": "owner"},
+        "split": {"arms": [{"version": 1, "weight": 1}]},
+        "canary": {"version": 1},
+    }
+    routes = await admin_routes(router)
+    assert len(routes) >= 31
+    for method, path in routes:
+        if (method, path) == ("GET", "/admin/prices") and scopes == EVERYTHING:
+            continue  # what tokens cost is for every tenant to see
+        default = {"prompt": 1, "completion": 1} if "prices" in path else {}
+        body = bodies.get(path.rpartition("/")[2], default) if method in ("POST", "PUT", "PATCH") else None
+        place = path.replace("/tenants/tenant", f"/tenants/{other}")
+        response = await Admin(router, key).ask(method, place, body)
+        assert response.status_code == 403, (method, path, response.text)
+        assert response.json()["error"]["code"] == "permission_denied"
+
+
+async def test_looking_at_things_does_not_wait_for_the_stores_thread(router: RunningRouter) -> None:
+    """Nor does that thread, by which keys and leases come, wait for somebody who looks."""
+    may_go_on = threading.Event()
+    router.service.tenancy.worker.submit(may_go_on.wait)
+    try:
+        assert (await Admin(router)("GET", "/v1/usage"))["data"] == []
+        assert (await Admin(router).ask("HEAD", "/v1/usage?by=colour")).status_code == 400
+    finally:
+        may_go_on.set()
+
+
+async def test_the_last_owner_stays(router: RunningRouter) -> None:
+    admin = Admin(router)
+    tenant = f"/admin/tenants/{(await admin('POST', '/admin/tenants', {'name': 'acme'}))['id']}"
+    ann = await admin("POST", f"{tenant}/users", {"name": "ann", "role": "owner"})
+    for method, body in (("DELETE", None), ("PATCH", {"role": "member"})):
+        refusal = await admin.ask(method, f"{tenant}/users/{ann['id']}", body)
+        assert refusal.status_code == 400
+        assert "ann is the last owner" in refusal.json()["error"]["message"]
+    await admin("POST", f"{tenant}/users", {"name": "bob", "role": "owner"})
+    await admin("DELETE", f"{tenant}/users/{ann['id']}")
+    assert [user["name"] for user in (await admin("GET", f"{tenant}/users"))["data"]] == ["bob"]
+
+
+async def test_a_tenant_sees_no_usage_but_its_own(router: RunningRouter) -> None:
+    """T37, usage."""
+    mine, other = await router.new_tenant("mine"), await router.new_tenant("other")
+    key = await router.new_key(mine)
+    question = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+    await Admin(router, await router.new_key(other))("POST", "/v1/chat/completions", question)
+    await router.service.tenancy.administer(lambda _: router.service.tenancy.deliver())
+    assert (await Admin(router, key)("GET", "/v1/usage"))["data"] == []
+    assert (await Admin(router, key).ask("GET", f"/admin/tenants/{other}/usage")).status_code == 403

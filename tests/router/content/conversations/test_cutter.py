@@ -1,0 +1,157 @@
+"""The past is cut to what fits: sizes are a guess, the prompt decides."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.conversations.cutter import Cutter, Past, room_for_prompt
+from router.content.conversations.items import Item, message_item, text_part
+from router.content.conversations.token_counts import ContextLengths, Tokenizers, estimate
+from router.routing.models import ServedModel
+from tests.fakes.pipeline import FakePipeline
+
+FRAME = "<turn> "
+
+
+def said(role: str, text: str) -> Item:
+    return message_item(role, [text_part(role, text)], text)
+
+
+def turns(count: int, words: int) -> list[Item]:
+    return [said(role, "word " * words) for _ in range(count) for role in ("user", "assistant")]
+
+
+def render(items: Sequence[Item]) -> str:
+    return "".join(f"{FRAME}{item.text}" for item in items)
+
+
+def model(context_tokens: int) -> ServedModel:
+    return ServedModel("tiny", FakePipeline(), context_tokens=context_tokens)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """With a tokenizer that makes a token of each word and of each mark."""
+    tokenizer = Tokenizer(WordLevel({"word": 0, "?": 1}, unk_token="?"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+@pytest.fixture
+def tokenizers(checkpoint: Path) -> Tokenizers:
+    return Tokenizers({"tiny": checkpoint})
+
+
+async def test_a_prompt_of_few_bytes_is_not_counted(tmp_path: Path) -> None:
+    """No tokenizer is read for it: this one would fail."""
+    (tmp_path / "tokenizer.json").mkdir()
+    cutter = Cutter(Tokenizers({"tiny": tmp_path}), ContextLengths())
+    past = Past(turns(2, 3), [said("user", "word")])
+    cut = await cutter.cut(model(1000), past, 10, render)
+    assert list(cut.shown) == [*past.history, *past.new]
+    assert cut.tokens is None
+
+
+async def test_the_oldest_turns_are_dropped_until_the_prompt_fits(tokenizers: Tokenizers) -> None:
+    cutter = Cutter(tokenizers, ContextLengths())
+    past = Past([said("system", "word"), *turns(10, 20)], [said("user", "word")])
+    cut = await cutter.cut(model(200), past, 50, render)
+    assert cut.tokens is not None
+    assert cut.tokens <= 150
+    assert cut.shown[0].id == past.history[0].id
+    assert cut.shown[-1].id == past.new[0].id
+    assert 0 < len(cut.shown) - 2 < 20
+    assert len(cut.shown) % 2 == 0
+    assert {item.counted_by for item in cut.counted} == {"tiny"}
+
+
+async def test_sizes_that_are_known_are_not_counted_again(tokenizers: Tokenizers) -> None:
+    cutter = Cutter(tokenizers, ContextLengths())
+    first = await cutter.cut(model(200), Past(turns(10, 20), [said("user", "word")]), 50, render)
+    again = await cutter.cut(model(200), Past(first.counted, [said("user", "word")]), 50, render)
+    assert again.counted == []
+
+
+async def test_new_input_that_does_not_fit_alone_is_refused(tokenizers: Tokenizers) -> None:
+    cutter = Cutter(tokenizers, ContextLengths())
+    with pytest.raises(InflightError, match=r"has 303 tokens; at most 50 fit .* 100 tokens") as caught:
+        await cutter.cut(model(100), Past(turns(3, 5), [said("user", "word " * 300)]), 50, render)
+    assert caught.value.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED
+    assert caught.value.param == "input"
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), st.integers(0, 30)), max_size=12),
+    st.integers(40, 400),
+)
+def test_whatever_was_said_the_prompt_fits_or_is_refused(before: list[tuple[str, int]], room: int) -> None:
+    history = [said(role, "w " * words) for role, words in before]
+    past = Past(history, [said("user", "w")])
+    cutting = Cutter(Tokenizers({}), ContextLengths()).cut(model(room), past, 0, render)
+    must_stay = [*(item for item in history if item.role == "system"), *past.new]
+    if estimate(render(must_stay)) > room:
+        with pytest.raises(InflightError, match="at most"):
+            asyncio.run(cutting)
+    else:
+        made = asyncio.run(cutting)
+        assert estimate(made.prompt) <= room
+        assert made.shown[-1].id == past.new[0].id
+
+
+async def test_what_the_engine_says_of_its_limit_is_remembered(tokenizers: Tokenizers) -> None:
+    contexts = ContextLengths()
+    cutter = Cutter(tokenizers, contexts)
+    served = model(8192)
+    past = Past(turns(40, 20), [said("user", "word")])
+    cut = await cutter.cut(served, past, 64, render)
+    refusal = InflightError(
+        ErrorKind.CONTEXT_LENGTH_EXCEEDED,
+        "the prompt has 2000 tokens; prompt and answer together may have at most 512",
+    )
+    assert await cutter.lessened(served, cut, refusal) is None
+    assert contexts.of(served) == 512
+    again = await cutter.cut(served, past, 64, render)
+    assert again.tokens is not None
+    assert again.tokens <= 448
+
+
+async def test_without_a_number_less_is_tried(tokenizers: Tokenizers) -> None:
+    cutter = Cutter(tokenizers, ContextLengths())
+    past = Past(turns(10, 20), [said("user", "word")])
+    cut = await cutter.cut(model(8192), past, 64, render)
+    room = await cutter.lessened(
+        model(8192), cut, InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, "too long")
+    )
+    assert room is not None
+    again = await cutter.cut(model(8192), past, 64, render, room)
+    assert len(again.shown) < len(cut.shown)
+
+
+async def test_a_tokenizer_that_cannot_be_read_leaves_an_estimate(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{")
+    tokenizers = Tokenizers({"tiny": tmp_path})
+    assert await tokenizers.count("tiny", ["hello there"]) == [estimate("hello there")]
+    assert await tokenizers.count("unknown", [""]) == [1]
+
+
+async def test_tokens_are_those_of_the_models_tokenizer(tokenizers: Tokenizers) -> None:
+    assert await tokenizers.count("tiny", ["word word", "", "word, word"]) == [2, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("context", "asked", "room"), [(8192, None, 7168), (1000, None, 750), (1000, 900, 100)]
+)
+def test_room_is_left_for_an_answer(context: int, asked: int | None, room: int) -> None:
+    assert room_for_prompt(context, asked) == room

@@ -1,0 +1,252 @@
+"""Conversations and responses in a store of each kind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import sqlalchemy as sql
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.conversations.conversation_store import ConversationStore
+from router.content.conversations.items import Item, message_item, text_part
+from router.content.conversations.owner import Owner
+from router.content.conversations.pages import PageQuery
+from router.content.conversations.response_store import EndedResponse, ResponseStore
+from router.store import conversation_tables
+from router.store.access import StoreAccess
+from router.store.database import Store
+from router.tenants.administration import Administration
+from router.tenants.rbac import SYSTEM
+from tests.router.tenants.values import PEPPER
+
+ANN = Owner("org-1", "user-ann")
+OTHERS = [Owner("org-2", "user-bob"), Owner("org-1", "user-eve")]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        self.now_s += 1
+        return self.now_s
+
+
+@pytest.fixture
+async def access(store: Store) -> AsyncIterator[StoreAccess]:
+    opened = StoreAccess(store)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def conversations(access: StoreAccess) -> ConversationStore:
+    return ConversationStore(access, Clock())
+
+
+@pytest.fixture
+def responses(access: StoreAccess) -> ResponseStore:
+    return ResponseStore(access, Clock())
+
+
+def said(text: str, role: str = "user") -> Item:
+    return message_item(role, [text_part(role, text)], text)
+
+
+def ended(name: str, previous: str | None = None, conversation: str | None = None) -> EndedResponse:
+    asked, answered = said(f"q-{name}"), said(f"a-{name}", "assistant")
+    body = {"id": f"resp_{name}", "object": "response"}
+    return EndedResponse(f"resp_{name}", 1.0, body, [asked], [answered], previous, conversation)
+
+
+def texts(items: list[Item]) -> list[str]:
+    return [item.text for item in items]
+
+
+async def refused(awaited: object) -> InflightError:
+    with pytest.raises(InflightError) as caught:
+        await awaited  # type: ignore[misc]  # each is a coroutine
+    return caught.value
+
+
+async def test_a_conversation_keeps_what_was_said(conversations: ConversationStore) -> None:
+    made = await conversations.create(ANN, {"title": "trees"}, [said("be brief", "system")])
+    await conversations.add(ANN, made.id, [said("one\0two"), said("three", "assistant")])
+    assert texts(await conversations.history(ANN, made.id)) == ["be brief", "one\0two", "three"]
+    found = await conversations.find(ANN, made.id)
+    assert found.metadata == {"title": "trees"}
+    assert found.updated_s > found.created_s
+
+
+async def test_for_others_it_does_not_exist(
+    conversations: ConversationStore, responses: ResponseStore
+) -> None:
+    made = await conversations.create(ANN, {}, [said("mine")])
+    item = (await conversations.history(ANN, made.id))[0]
+    await responses.save(ANN, ended("1"), True)
+    for other in OTHERS:
+        attempts = [
+            conversations.find(other, made.id),
+            conversations.update(other, made.id, {}),
+            conversations.delete(other, made.id),
+            conversations.add(other, made.id, [said("yours")]),
+            conversations.items(other, made.id, PageQuery()),
+            conversations.item(other, made.id, item.id),
+            conversations.delete_item(other, made.id, item.id),
+            conversations.history(other, made.id),
+            conversations.page(other, PageQuery(after=made.id)),
+            responses.find(other, "resp_1"),
+            responses.input_items(other, "resp_1"),
+            responses.delete(other, "resp_1"),
+            responses.history(other, "resp_1"),
+        ]
+        for attempt in attempts:
+            assert (await refused(attempt)).kind is ErrorKind.NOT_FOUND
+        assert (await conversations.page(other, PageQuery())).entries == []
+        # What is no conversation of theirs takes nothing in.
+        await responses.save(other, ended(f"by_{other.user_id[5:]}", None, made.id), True)
+    assert texts(await conversations.history(ANN, made.id)) == ["mine"]
+
+
+async def test_pages_of_conversations_go_from_the_last_used_to_the_first(
+    conversations: ConversationStore,
+) -> None:
+    made = [await conversations.create(ANN, {"title": str(number)}, []) for number in range(5)]
+    await conversations.add(ANN, made[0].id, [said("used again")])
+    first = await conversations.page(ANN, PageQuery(limit=2))
+    assert [entry.metadata["title"] for entry in first.entries] == ["0", "4"]
+    assert first.has_more
+    rest = await conversations.page(ANN, PageQuery(limit=3, after=first.entries[-1].id))
+    assert [entry.metadata["title"] for entry in rest.entries] == ["3", "2", "1"]
+    assert not rest.has_more
+    oldest = await conversations.page(ANN, PageQuery(limit=1, order="asc"))
+    assert oldest.entries[0].metadata["title"] == "1"
+
+
+async def test_pages_of_items_go_either_way(conversations: ConversationStore) -> None:
+    made = await conversations.create(ANN, {}, [said(str(number)) for number in range(5)])
+    newest = await conversations.items(ANN, made.id, PageQuery(limit=2))
+    assert texts(list(newest.entries)) == ["4", "3"]
+    older = await conversations.items(ANN, made.id, PageQuery(limit=9, after=newest.entries[-1].id))
+    assert texts(list(older.entries)) == ["2", "1", "0"]
+    oldest = await conversations.items(ANN, made.id, PageQuery(limit=2, order="asc"))
+    assert texts(list(oldest.entries)) == ["0", "1"]
+    assert oldest.has_more
+
+
+async def test_an_item_can_be_deleted(conversations: ConversationStore) -> None:
+    made = await conversations.create(ANN, {}, [said("a"), said("b")])
+    [first, _] = await conversations.history(ANN, made.id)
+    assert (await conversations.item(ANN, made.id, first.id)).text == "a"
+    await conversations.delete_item(ANN, made.id, first.id)
+    assert (await refused(conversations.item(ANN, made.id, first.id))).kind is ErrorKind.NOT_FOUND
+    await conversations.add(ANN, made.id, [said("c")])
+    assert texts(await conversations.history(ANN, made.id)) == ["b", "c"]
+
+
+async def test_of_a_long_past_the_newest_and_the_system_messages_are_read(
+    conversations: ConversationStore,
+) -> None:
+    made = await conversations.create(ANN, {}, [said("rules", "system"), *map(said, "abcdef")])
+    assert texts(await conversations.history(ANN, made.id, most=2)) == ["rules", "e", "f"]
+
+
+async def test_answers_at_the_same_time_come_one_after_the_other(
+    conversations: ConversationStore, responses: ResponseStore
+) -> None:
+    made = await conversations.create(ANN, {}, [])
+    names = [str(number) for number in range(12)]
+    await asyncio.gather(*(responses.save(ANN, ended(name, None, made.id), True) for name in names))
+    said_there = texts(await conversations.history(ANN, made.id))
+    assert sorted(said_there) == sorted([f"{kind}-{name}" for name in names for kind in "qa"])
+    pairs = list(zip(said_there[::2], said_there[1::2], strict=True))
+    assert all(asked[2:] == answered[2:] for asked, answered in pairs)
+
+
+async def test_a_response_leads_to_those_before_it(responses: ResponseStore) -> None:
+    await responses.save(ANN, ended("1"), True)
+    await responses.save(ANN, ended("2", "resp_1"), True)
+    await responses.save(ANN, ended("3", "resp_2"), True)
+    assert texts(await responses.history(ANN, "resp_3")) == ["q-1", "a-1", "q-2", "a-2", "q-3", "a-3"]
+    assert await responses.find(ANN, "resp_2") == {"id": "resp_2", "object": "response"}
+    assert texts(await responses.input_items(ANN, "resp_2")) == ["q-2"]
+    await responses.delete(ANN, "resp_2")
+    assert texts(await responses.history(ANN, "resp_3")) == ["q-3", "a-3"]
+    assert (await refused(responses.delete(ANN, "resp_2"))).kind is ErrorKind.NOT_FOUND
+
+
+async def test_a_response_in_a_conversation_leads_to_what_was_said_before_it_there(
+    conversations: ConversationStore, responses: ResponseStore
+) -> None:
+    made = await conversations.create(ANN, {}, [said("hello")])
+    await responses.save(ANN, ended("1", None, made.id), True)
+    await responses.save(ANN, ended("2", None, made.id), True)
+    assert texts(await responses.history(ANN, "resp_1")) == ["hello", "q-1", "a-1"]
+    await conversations.delete(ANN, made.id)
+    assert texts(await responses.history(ANN, "resp_2")) == ["q-2", "a-2"]
+
+
+async def test_a_response_that_is_not_to_be_kept_is_in_its_conversation_alone(
+    conversations: ConversationStore, responses: ResponseStore
+) -> None:
+    made = await conversations.create(ANN, {}, [])
+    await responses.save(ANN, ended("1", None, made.id), keeps_response=False)
+    assert texts(await conversations.history(ANN, made.id)) == ["q-1", "a-1"]
+    assert (await refused(responses.find(ANN, "resp_1"))).kind is ErrorKind.NOT_FOUND
+
+
+async def test_a_conversation_that_was_deleted_meanwhile_stays_gone(
+    conversations: ConversationStore, responses: ResponseStore
+) -> None:
+    made = await conversations.create(ANN, {}, [])
+    await conversations.delete(ANN, made.id)
+    await responses.save(ANN, ended("1", None, made.id), True)
+    assert (await refused(conversations.find(ANN, made.id))).kind is ErrorKind.NOT_FOUND
+    assert texts(await responses.history(ANN, "resp_1")) == ["q-1", "a-1"]
+
+
+async def test_answers_that_end_while_a_conversation_is_deleted_leave_nothing_behind(
+    conversations: ConversationStore, responses: ResponseStore, store: Store
+) -> None:
+    made = await conversations.create(ANN, {}, [])
+    saving = [responses.save(ANN, ended(str(number), None, made.id), True) for number in range(8)]
+    await asyncio.gather(*saving[:4], conversations.delete(ANN, made.id), *saving[4:])
+    with store.read() as connection:
+        assert connection.execute(sql.select(conversation_tables.conversation_items)).all() == []
+        assert len(connection.execute(sql.select(conversation_tables.responses)).all()) == 8
+
+
+async def test_all_of_a_tenant_can_be_taken_away_and_deleted(
+    conversations: ConversationStore, responses: ResponseStore, store: Store
+) -> None:
+    for owner in (ANN, *OTHERS):
+        made = await conversations.create(owner, {"title": owner.user_id}, [said("first")])
+        await responses.save(owner, ended(owner.user_id[5:], None, made.id), True)
+    with store.read() as connection:
+        exported = conversation_tables.export(connection, "org-1")
+    assert {each["metadata"]["title"] for each in exported["conversations"]} == {"user-ann", "user-eve"}
+    assert exported["conversations"][0]["items"][0]["text"] == "first"
+    assert {each["body"]["id"] for each in exported["responses"]} == {"resp_ann", "resp_eve"}
+    with store.begin() as connection:
+        conversation_tables.delete(connection, "org-1")
+    with store.read() as connection:
+        assert conversation_tables.export(connection, "org-1") == {"responses": [], "conversations": []}
+        assert len(conversation_tables.export(connection, "org-2")["conversations"]) == 1
+
+
+async def test_what_ends_after_its_tenant_was_deleted_is_not_kept(
+    store: Store, conversations: ConversationStore, responses: ResponseStore
+) -> None:
+    administration = Administration(store, PEPPER)
+    owner = Owner(administration.create_organisation(SYSTEM, "acme").id, "user-ann")
+    administration.delete_organisation(SYSTEM, owner.organisation_id)
+    await responses.save(owner, ended("1"), keeps_response=True)
+    with pytest.raises(InflightError, match="not found"):
+        await conversations.create(owner, {}, [])
+    with store.read() as connection:
+        assert conversation_tables.export(connection, owner.organisation_id) == {
+            "responses": [],
+            "conversations": [],
+        }

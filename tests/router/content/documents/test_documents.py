@@ -1,0 +1,199 @@
+"""Files become text, or are refused with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.documents import documents as reading
+from router.content.documents import pdf as pdf_reading
+from router.content.documents.documents import Documents
+from router.content.documents.limits import DocumentLimits
+from router.content.documents.pdf import PdfReader
+from router.content.documents.tables import render_table
+from router.core.messages import FileReference
+from router.core.tenant import LOCAL_CALLER
+from tests.fakes.files import FakeFiles
+from tests.router.content.documents.pdf_files import encrypted_pdf, pdf, pdf_bomb
+
+WHERE = "input[0].content[1]"
+
+
+def inline(data: bytes, name: str = "a.txt", kind: str = "text/plain") -> FileReference:
+    return FileReference(file_data=f"data:{kind};base64,{b64encode(data).decode()}", filename=name)
+
+
+async def read(data: bytes, name: str = "a.txt", kind: str = "text/plain", **limits: float) -> str:
+    documents = Documents(limits=DocumentLimits(**limits))  # type: ignore[arg-type]  # whole ones are whole
+    return (await documents.read(inline(data, name, kind), LOCAL_CALLER, WHERE)).text
+
+
+async def refusal(data: bytes, name: str = "a.txt", kind: str = "text/plain", **limits: float) -> str:
+    with pytest.raises(InflightError) as caught:
+        await read(data, name, kind, **limits)
+    assert caught.value.kind is ErrorKind.INVALID_REQUEST
+    assert caught.value.param == WHERE
+    assert name in caught.value.message
+    return caught.value.message
+
+
+async def test_text_is_taken_as_it_is() -> None:
+    assert await read("# Grüße\n".encode(), "a.md", "text/markdown") == "# Grüße\n"
+    assert await read("\ufeffwith a mark".encode()) == "with a mark"
+    assert await read("in sixteen bits".encode("utf-16")) == "in sixteen bits"
+
+
+async def test_a_model_is_told_the_name_of_a_file() -> None:
+    document = await Documents().read(inline(b"hello", 'my "notes"\n.txt'), LOCAL_CALLER, WHERE)
+    assert document.rendered() == '<file name="my _notes__.txt">\nhello\n</file>'
+
+
+async def test_a_table_becomes_one_that_can_be_read() -> None:
+    text = await read(b'name,says\nAnn,"a, b|c\nd"\n', "people.csv", "application/octet-stream")
+    assert text == "| name | says |\n| --- | --- |\n| Ann | a, b\\|c d |"
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_the_delimiter_is_found(delimiter: str) -> None:
+    table = delimiter.join(["a", "b", "c"]) + "\n" + delimiter.join(["1", "2", "3"])
+    assert render_table(table) == "| a | b | c |\n| --- | --- | --- |\n| 1 | 2 | 3 |"
+
+
+def test_what_is_in_quotes_is_no_delimiter() -> None:
+    assert render_table('"a;b;c;d",e\n1,2') == "| a;b;c;d | e |\n| --- | --- |\n| 1 | 2 |"
+    assert render_table('"one;\ntwo;",e\n1,2') == "| one; two; | e |\n| --- | --- |\n| 1 | 2 |"
+
+
+@settings(deadline=None)
+@example([["\t"], ["", "\r"]])
+@given(st.lists(st.lists(st.text(), min_size=1), min_size=1))
+def test_each_row_is_a_line_whatever_is_in_its_cells(rows: list[list[str]]) -> None:
+    written = io.StringIO()
+    csv.writer(written, quoting=csv.QUOTE_ALL).writerows(rows)
+    lines = render_table(written.getvalue()).split("\n")
+    assert len(lines) == len(rows) + 1
+    assert all(line.startswith("| ") and line.endswith(" |") for line in lines)
+
+
+async def test_the_pages_of_a_pdf_are_read() -> None:
+    assert await read(pdf("The first page", "and the second"), "a.pdf") == "The first page\n\nand the second"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (encrypted_pdf("secret", "word"), "is encrypted"),
+        (pdf(""), "its pages are pictures, perhaps scanned"),
+        (pdf(), "is a PDF without pages"),
+        (b"%PDF-1.7 and nothing more", "cannot be read as a PDF"),
+        (pdf("hello")[:-200], "cannot be read as a PDF"),
+    ],
+    ids=["encrypted", "scanned", "no pages", "no PDF", "cut off"],
+)
+async def test_a_pdf_without_text_is_refused_with_the_reason(data: bytes, reason: str) -> None:
+    message = await refusal(data, "a.pdf", "application/pdf")
+    assert reason in message or "holds no text" in message
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"max_pdf_pages": 1}, "has 2 pages; at most 1 are read"),
+        ({"max_characters": 5}, "has more than 5 characters"),
+        ({"pdf_time_s": 0.001}, "takes more than 0.001 s"),
+        ({"max_bytes": 100}, "at most 100 are read"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+async def test_a_pdf_that_takes_too_much_is_refused(limits: dict[str, float], reason: str) -> None:
+    file = pdf("The first page", "and the second")
+    assert reason in await refusal(file, "a.pdf", "application/pdf", **limits)
+
+
+async def test_a_pdf_that_becomes_large_when_it_is_read_hurts_nobody() -> None:
+    bomb = pdf_bomb(60 << 20)
+    assert len(bomb) < 1 << 20
+    message = await refusal(bomb, "a.pdf", "application/pdf", pdf_memory_bytes=100 << 20)
+    assert "too much memory" in message or "cannot be read" in message
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "reason"),
+    [
+        (b"\x89PNG\r\n", "image/png", "no model here reads pictures"),
+        (b"PK\x03\x04\0\0\0", "application/zip", "neither UTF-8 text nor a PDF"),
+        (b"\xff\xfe\x00\xd8", "text/plain", "neither UTF-8 text nor a PDF"),
+        (b"", "text/plain", "is empty"),
+        (b" \n ", "text/plain", "nothing but white space"),
+        (b'"' + b"x" * 200_000, "text/csv", "is not a table"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused_with_the_reason(data: bytes, kind: str, reason: str) -> None:
+    assert reason in await refusal(data, "a.bin", kind)
+
+
+async def test_the_limit_on_text_is_named() -> None:
+    assert "has 11 characters; at most 10 are read" in await refusal(b"01234567890", max_characters=10)
+
+
+async def test_a_table_is_measured_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "render_table", None)
+    message = await refusal(b"," * 50_000, "a.csv", max_characters=40_000)
+    assert "has 50000 characters; at most 40000 are read" in message
+
+
+async def test_only_a_few_pdfs_wait_for_their_turn_and_the_rest_are_sent_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = PdfReader(DocumentLimits())
+    monkeypatch.setattr(pdf_reading, "_MOST_WAITING", 1)
+    wanted = [reader.read(pdf("A page")) for _ in range(5)]
+    answers = await asyncio.gather(*wanted, return_exceptions=True)
+    assert answers.count("A page") == 3
+    refused = [answer for answer in answers if isinstance(answer, InflightError)]
+    assert [error.kind for error in refused] == [ErrorKind.OVERLOADED] * 2
+    assert await reader.read(pdf("A page")) == "A page"  # places are given back
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [("data:text/plain,hello", "expected data:TYPE;base64,DATA"), ("data:;base64,@@", "not base64")],
+)
+async def test_data_that_is_no_data_url_is_refused(data: str, said: str) -> None:
+    with pytest.raises(InflightError, match=said):
+        await Documents().read(FileReference(file_data=data), LOCAL_CALLER, WHERE)
+
+
+async def test_bare_base64_is_taken_too() -> None:
+    reference = FileReference(file_data=b64encode(b"hello").decode())
+    assert (await Documents().read(reference, LOCAL_CALLER, WHERE)).text == "hello"
+
+
+async def test_an_uploaded_file_is_read_by_its_id() -> None:
+    documents = Documents(FakeFiles({("local", "file-1"): ("notes.txt", b"hello")}))
+    document = await documents.read(FileReference(file_id="file-1"), LOCAL_CALLER, WHERE)
+    assert (document.name, document.text) == ("notes.txt", "hello")
+    with pytest.raises(InflightError) as caught:
+        await documents.read(FileReference(file_id="file-2"), LOCAL_CALLER, WHERE)
+    assert caught.value.kind is ErrorKind.NOT_FOUND
+
+
+@pytest.mark.parametrize("reference", [FileReference(), FileReference("file-1", "aGk=")])
+async def test_a_file_comes_by_id_or_as_data(reference: FileReference) -> None:
+    with pytest.raises(InflightError, match="either file_id or file_data"):
+        await Documents(FakeFiles()).read(reference, LOCAL_CALLER, WHERE)
+
+
+def test_the_program_that_reads_pdfs_imports_nothing_of_the_router() -> None:
+    program = Path("router/content/documents/pdf_program.py")
+    source = (Path(__file__).parents[4] / program).read_text()
+    assert "import router" not in source
+    assert "from router" not in source

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from python_backend.wire.errors import InflightError
+from python_backend.wire.tiers import Tier
+from router.control.objectives.commands import ALL_TIERS, ObjectiveOffice
+from router.control.objectives.snapshot import ObjectiveBook
+from router.core.objective import Metric
+from router.store.access import StoreAccess
+from router.store.database import Store
+from router.tenants.rbac import SYSTEM
+from tests.router.control.releases.values import MODEL, manifest
+from tests.router.control.releases.values import office as releases
+
+
+@pytest.fixture
+def office(lite: Store) -> ObjectiveOffice:
+    releases(lite).add(manifest())
+    return ObjectiveOffice(lite, SYSTEM)
+
+
+async def test_what_was_set_is_known_at_the_next_look(office: ObjectiveOffice, access: StoreAccess) -> None:
+    book = ObjectiveBook(access)
+    await book.refresh()
+    assert book.of(MODEL, Tier.STANDARD).is_empty
+    assert book.objectives == []
+    office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5, Metric.INTER_TOKEN: 0.05})
+    await book.refresh()
+    assert book.of(MODEL, Tier.STANDARD).first_token_s == 0.5
+    assert book.of(MODEL, Tier.BATCH).is_empty
+    assert [each.tier for each in book.objectives] == [Tier.STANDARD]
+    assert book.inter_token_ms(MODEL) == {Tier.INTERACTIVE: None, Tier.STANDARD: 50.0, Tier.BATCH: None}
+    office.clear(MODEL, ALL_TIERS)
+    await book.refresh()
+    assert book.of(MODEL, Tier.STANDARD).is_empty
+
+
+async def test_where_nothing_has_changed_nothing_is_read_again(
+    office: ObjectiveOffice, access: StoreAccess
+) -> None:
+    office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
+    book = ObjectiveBook(access)
+    await book.refresh()
+    before = book.of(MODEL, Tier.STANDARD)
+    await book.refresh()
+    assert book.of(MODEL, Tier.STANDARD) is before
+    assert book.of(MODEL, Tier.BATCH) is book.of(MODEL, Tier.BATCH), "also what asks for nothing"
+
+
+async def test_while_the_store_is_away_what_is_known_holds_on(
+    office: ObjectiveOffice, access: StoreAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
+    book = ObjectiveBook(access)
+    await book.refresh()
+    monkeypatch.setattr("router.control.objectives.snapshot._POLL_S", 0.001)
+    tried = asyncio.Event()
+    reads = 0
+
+    async def read(act: object) -> object:
+        nonlocal reads
+        reads += 1
+        if reads == 3:
+            tried.set()
+        if reads == 2:
+            raise ZeroDivisionError
+        raise InflightError.from_text("overloaded: the store cannot be reached")
+
+    monkeypatch.setattr(access, "read", read)
+    running = asyncio.create_task(book.run())
+    await asyncio.wait_for(tried.wait(), 10)
+    running.cancel()
+    await asyncio.wait([running])
+    assert book.of(MODEL, Tier.STANDARD).first_token_s == 0.5

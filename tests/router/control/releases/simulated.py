@@ -1,0 +1,112 @@
+"""Whole rollouts in simulated time: requests that come by chance to a machine with good and bad hours."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from router.control.releases.canary import (
+    ArmStats,
+    Decision,
+    Measured,
+    Plan,
+    Progress,
+    Sample,
+    Verdict,
+    decide,
+)
+
+BEGIN_S = 1_800_000_000.0
+
+
+@dataclass(frozen=True)
+class Release:
+    """How it differs from the best there could be."""
+
+    errors: float = 0.0
+    slower: float = 1.0  # both latencies
+    slower_tokens: float = 1.0  # inter-token latency alone
+    longer: float = 1.0
+    refusals: float = 0.02
+
+
+@dataclass(frozen=True)
+class World:
+    """`load` multiplies the latencies of both arms at a time; an arm may have slow phases of its own too."""
+
+    rate: float = 20.0
+    deviation: float = 0.4
+    tail: float = 0.03  # share of requests that take several times as long
+    load: Callable[[float], float] = lambda at_s: 1.0
+    shared_phases: bool = False
+    own_phases: bool = False
+    outage: Callable[[float], bool] = lambda at_s: False
+
+
+@dataclass
+class Phases:
+    """Three times as slow for about 10 s, then well for about 50."""
+
+    chance: random.Random
+    slow: bool = False
+    until_s: float = 0.0
+
+    def factor(self, at_s: float) -> float:
+        while at_s >= self.until_s:
+            self.slow = not self.slow if self.until_s else False
+            self.until_s += self.chance.expovariate(1 / (10 if self.slow else 50))
+        return 3.0 if self.slow else 1.0
+
+
+@dataclass
+class Rollout:
+    """Told after each second what to do; `canary_requests` counts over all steps."""
+
+    seed: int
+    canary: Release
+    stable: Release = field(default_factory=Release)
+    world: World = field(default_factory=World)
+    plan: Plan = field(default_factory=Plan)
+
+    def run(self, most_s: float = 1200.0) -> tuple[Decision, int, float]:
+        """How it ended, after how many of the canary's requests, and after how many seconds."""
+        chance = random.Random(self.seed)
+        phases = [Phases(chance), Phases(chance), Phases(chance)]
+        steps = [(ArmStats(), ArmStats())]
+        progress, answered, at_s = Progress(step_began_s=BEGIN_S, golden_step=99), 0, 0.0
+        for second in range(1, int(most_s) + 1):
+            arms: tuple[list[Sample], list[Sample]] = ([], [])
+            while at_s < second:
+                is_canary = chance.random() < self.plan.weights[progress.step]
+                release = self.canary if is_canary else self.stable
+                factor = self.world.load(at_s)
+                factor *= phases[2].factor(at_s) if self.world.shared_phases else 1.0
+                factor *= phases[is_canary].factor(at_s) if self.world.own_phases else 1.0
+                arms[not is_canary].append(self._sample(chance, release, factor, at_s))
+                at_s += chance.expovariate(self.world.rate)
+            answered += len(arms[0])
+            steps[-1] = (steps[-1][0].with_all(arms[0]), steps[-1][1].with_all(arms[1]))
+            found = decide(self.plan, progress, Measured(tuple(steps)), BEGIN_S + second)
+            if found.verdict is Verdict.ADVANCE:
+                progress = replace(progress, step=progress.step + 1, step_began_s=BEGIN_S + second)
+                steps.append((ArmStats(), ArmStats()))
+            elif found.verdict is not Verdict.WAIT:
+                return found, answered, float(second)
+        return found, answered, most_s
+
+    def _sample(self, chance: random.Random, release: Release, factor: float, at_s: float) -> Sample:
+        if self.world.outage(at_s) or chance.random() < release.errors:
+            return Sample(failed=True, at_s=BEGIN_S + at_s)
+        if chance.random() < self.world.tail:
+            factor *= math.exp(chance.expovariate(1.0))
+        scale = factor * release.slower
+        return Sample(
+            False,
+            0.1 * scale * chance.lognormvariate(0, self.world.deviation),
+            0.02 * scale * release.slower_tokens * chance.lognormvariate(0, self.world.deviation * 0.75),
+            max(1, int(120 * release.longer * chance.lognormvariate(0, 0.8))),
+            chance.random() < release.refusals,
+            BEGIN_S + at_s,
+        )

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sql
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.control.releases.arm_figures import ArmFigures, read_figures, stats_from_json, stats_to_json
+from router.control.releases.arms import ArmRecorder, sample_of
+from router.control.releases.canary import ArmStats, Sample
+from router.control.releases.evidence import Proportion
+from router.core.record import Record
+from router.core.stages import EngineTimes
+from router.routing.models import Lineup, ServedModel
+from router.routing.split import ModelSplit
+from router.store.access import StoreAccess
+from router.store.database import Store
+from tests.fakes.pipeline import FakePipeline, words
+from tests.router.running import EMBEDDER, MODEL, RunningRouter
+
+FAILED = InflightError(ErrorKind.ENGINE_FAILED, "the step broke")
+
+
+@pytest.fixture
+async def access(lite: Store) -> AsyncIterator[StoreAccess]:
+    opened = StoreAccess(lite)
+    yield opened
+    opened.close()
+
+
+def record(outcome: str = "finished", version: int = 2, **fields: object) -> Record:
+    made = Record("/v1", "r-1", arrived_s=10.0)
+    made.rollout, made.model_version, made.outcome = (7, 0), str(version), outcome
+    made.dispatched_s, made.first_token_s, made.received_s = 11.0, 11.5, 13.5
+    made.completion_tokens, made.opening = 21, "Sure"
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def figures(store: Store) -> dict[tuple[int, int, str], ArmStats]:
+    with store.read() as connection:
+        found: list[ArmFigures] = read_figures(connection, 7)
+    return {(each.step, each.version, each.process): each.stats for each in found}
+
+
+def test_the_sample_of_a_text_has_the_time_from_when_it_was_sent_to_its_release() -> None:
+    sample = sample_of(record(), False, 1000.0)
+    assert sample == Sample(False, 0.5, 0.1, 21, False, 1011.0)
+
+
+def test_what_makes_no_text_has_the_time_of_the_whole_answer_and_no_tokens() -> None:
+    assert sample_of(record(first_token_s=None, completion_tokens=0), False) == Sample(False, 2.5, at_s=11.0)
+
+
+def test_one_token_has_no_time_between_tokens() -> None:
+    assert sample_of(record(completion_tokens=1), False).between_tokens_s is None
+
+
+def test_the_engines_own_clock_tells_the_time_between_tokens() -> None:
+    """Here all of them have come in one bundle at the end."""
+    bundled = record(first_token_s=13.4, engine=EngineTimes(900.0, 900.1, 900.2, 904.2))
+    assert sample_of(bundled, False).between_tokens_s == pytest.approx(0.2)
+
+
+async def test_figures_are_written_by_step_and_version_and_read_back(
+    access: StoreAccess, lite: Store
+) -> None:
+    recorder = ArmRecorder(access, "one")
+    recorder.closed(record(), None)
+    recorder.closed(record(opening="I'm sorry, but I can't do that."), None)
+    recorder.closed(record("failed"), FAILED)
+    recorder.closed(record(version=1, rollout=(7, 1)), None)
+    await recorder.write()
+    found = figures(lite)
+    canary = found[0, 2, "one"]
+    assert (canary.errors, canary.refusals) == (Proportion(1, 3), Proportion(1, 2))
+    assert canary.timed.first_token.parts[0][1].count == 2
+    assert found[1, 1, "one"].errors == Proportion(0, 1)
+
+
+async def test_what_says_nothing_about_a_release_is_not_counted(access: StoreAccess, lite: Store) -> None:
+    recorder = ArmRecorder(access, "one")
+    recorder.closed(record("cancelled"), None)
+    recorder.closed(record("failed"), InflightError(ErrorKind.INVALID_REQUEST, "max_tokens"))
+    recorder.closed(record("failed"), InflightError(ErrorKind.CONTENT_FILTER, "no"))
+    recorder.closed(record("failed", dispatched_s=None), FAILED)
+    recorder.closed(record(rollout=(None, 0)), None)
+    await recorder.write()
+    assert figures(lite) == {}
+
+
+async def test_a_release_that_triton_does_not_know_is_not_its_callers_fault(
+    access: StoreAccess, lite: Store
+) -> None:
+    recorder = ArmRecorder(access, "one")
+    recorder.closed(record("failed"), InflightError(ErrorKind.MODEL_NOT_FOUND, "unknown model"))
+    recorder.closed(record("failed"), ValueError("a defect"))
+    await recorder.write()
+    assert figures(lite)[0, 2, "one"].errors == Proportion(2, 2)
+
+
+async def test_each_router_has_a_row_of_its_own_and_a_restarted_one_too(
+    access: StoreAccess, lite: Store
+) -> None:
+    for _ in range(2):
+        recorder = ArmRecorder(access)
+        recorder.closed(record(), None)
+        await recorder.write()
+    assert [stats.errors for stats in figures(lite).values()] == [Proportion(0, 1)] * 2
+
+
+async def test_figures_wait_for_a_store_that_is_away(access: StoreAccess, lite: Store) -> None:
+    recorder = ArmRecorder(access, "one")
+    begin = lite.begin
+
+    def away() -> object:
+        raise sql.exc.OperationalError("insert", {}, Exception("gone"))
+
+    lite.begin = away  # type: ignore[method-assign, assignment]  # a store that cannot be reached
+    for _ in range(100):
+        recorder.closed(record(), None)
+        await recorder.write()
+    lite.begin = begin  # type: ignore[method-assign]  # it is back
+    await recorder.write()
+    assert figures(lite)[0, 2, "one"].errors == Proportion(0, 100)
+
+
+async def test_what_is_left_is_written_when_the_router_stops(access: StoreAccess, lite: Store) -> None:
+    recorder = ArmRecorder(access, "one")
+    task = asyncio.ensure_future(recorder.run())
+    await asyncio.sleep(0)
+    recorder.closed(record(), None)
+    task.cancel()
+    await asyncio.wait([task])
+    assert figures(lite)[0, 2, "one"].errors == Proportion(0, 1)
+
+
+async def test_arms_of_long_ago_are_forgotten_and_their_rows_are_not(
+    access: StoreAccess, lite: Store
+) -> None:
+    now_s = 1000.0
+    recorder = ArmRecorder(access, "one", clock=lambda: now_s)
+    recorder.closed(record(), None)
+    await recorder.write()
+    now_s += 4000
+    await recorder.write()
+    assert recorder.arm_count == 0
+    assert len(figures(lite)) == 1
+
+
+samples = st.builds(
+    Sample,
+    st.booleans(),
+    st.one_of(st.none(), st.floats(0.001, 10)),
+    st.one_of(st.none(), st.floats(0.001, 10)),
+    st.one_of(st.none(), st.integers(1, 1000)),
+    st.one_of(st.none(), st.booleans()),
+    st.floats(0, 1e4),
+)
+
+
+@given(st.lists(samples, max_size=40))
+@settings(max_examples=30, deadline=None)
+def test_figures_are_the_same_after_a_row_up_to_a_millionth(every: list[Sample]) -> None:
+    stats = ArmStats().with_all(every)
+    text = stats_to_json(stats)
+    read = stats_from_json(text)
+    assert replace(read, timed=stats.timed) == stats
+    assert stats_from_json(stats_to_json(read)) == read
+
+
+def test_a_row_stays_small_however_long_a_step_lasts() -> None:
+    every = (
+        Sample(False, 0.1234567 + each % 7, 0.0123, 100 + each, at_s=1.8e9 + each) for each in range(2000)
+    )
+    assert len(stats_to_json(ArmStats().with_all(every))) < 6000
+
+
+def roll_out(router: RunningRouter, weight: float = 1.0) -> FakePipeline:
+    """The second release of the model gets this share, by a rollout."""
+    lineups = dict(router.service.registry.lineups)
+    stable = lineups[MODEL].stable
+    assert isinstance(stable, ServedModel)
+    canary = replace(stable, pipeline=FakePipeline(), version=2)
+    split = ModelSplit(MODEL, ((2, weight), (1, 1 - weight)), "salt", rollout_id=7)
+    lineups[MODEL] = Lineup(MODEL, {1: stable, 2: canary}, split)
+    router.service.registry.publish(lineups)
+    assert isinstance(canary.pipeline, FakePipeline)
+    return canary.pipeline
+
+
+async def written(router: RunningRouter) -> dict[tuple[int, int], ArmStats]:
+    recorder = router.service.arms
+    assert recorder is not None
+    await recorder.write()
+    found = figures(router.service.store.store)
+    return {(step, version): stats for (step, version, _), stats in found.items()}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_answers_of_an_arm_are_measured_with_their_openings(
+    router: RunningRouter, stream: bool
+) -> None:
+    pipeline = roll_out(router)
+    pipeline.script = lambda call: words("I'm sorry,", " but I can't", " help.", *["x"] * 200)
+    await router.chat(stream=stream)
+    pipeline.script = lambda call: words("Sure", ", here")
+    await router.chat(stream=stream)
+    stats = (await written(router))[0, 2]
+    assert (stats.errors, stats.refusals) == (Proportion(0, 2), Proportion(1, 2))
+    assert stats.first_token.count == stats.length.count == 2
+
+
+async def test_failures_count_and_callers_faults_do_not(router: RunningRouter) -> None:
+    pipeline = roll_out(router)
+    pipeline.script = lambda call: [InflightError(ErrorKind.ENGINE_FAILED, "NaN in the logits")]
+    assert (await router.chat()).status_code == 503
+    pipeline.script = lambda call: [InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, "too long")]
+    assert (await router.chat()).status_code == 400
+    assert (await written(router))[0, 2].errors == Proportion(1, 1)
+
+
+async def test_without_a_rollout_nothing_is_measured(router: RunningRouter) -> None:
+    await router.chat()
+    await router.http.post("/v1/embeddings", json={"model": EMBEDDER, "input": "hi"})
+    assert await written(router) == {}
+
+
+async def test_embeddings_are_measured_by_their_whole_time(router: RunningRouter) -> None:
+    lineups = dict(router.service.registry.lineups)
+    split = replace(lineups[EMBEDDER].split, rollout_id=7)
+    lineups[EMBEDDER] = replace(lineups[EMBEDDER], split=split)
+    router.service.registry.publish(lineups)
+    await router.http.post("/v1/embeddings", json={"model": EMBEDDER, "input": "hi"})
+    stats = (await written(router))[0, 1]
+    assert (stats.errors, stats.first_token.count) == (Proportion(0, 1), 1)
+    assert stats.length.count == stats.between_tokens.count == stats.refusals.total == 0
+
+
+async def test_who_asks_for_a_release_by_its_number_is_no_part_of_a_rollout(router: RunningRouter) -> None:
+    roll_out(router)
+    assert (await router.chat(model=f"{MODEL}@2")).status_code == 200
+    assert await written(router) == {}

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.control.releases.canary import (
+    ArmStats,
+    Decision,
+    Measured,
+    Plan,
+    Progress,
+    Sample,
+    Tolerance,
+    Verdict,
+    decide,
+)
+from router.control.releases.evidence import Proportion
+
+PLAN = Plan(min_requests=10, min_duration_s=60)
+TRIED = Progress(golden_step=9)
+GOOD = ArmStats(errors=Proportion(0, 1000))
+
+
+def counted(hits: int, total: int) -> ArmStats:
+    return ArmStats(errors=Proportion(hits, total))
+
+
+def told(
+    canary: ArmStats = GOOD, stable: ArmStats = GOOD, progress: Progress = TRIED, now_s: float = 61.0
+) -> Decision:
+    steps = ((ArmStats(), ArmStats()),) * progress.step + ((canary, stable),)
+    return decide(PLAN, progress, Measured(steps), now_s)
+
+
+def test_a_rollout_goes_on_by_steps_and_each_waits_its_time() -> None:
+    first = told(counted(0, 4), now_s=1.0)
+    assert (first.verdict, first.reason) == (Verdict.WAIT, "step 1 needs 6 more requests and 59 s more")
+    assert told(counted(0, 9)).reason == "step 1 needs 1 more requests"
+    assert told().verdict is Verdict.ADVANCE
+    assert told().reason == "no gate objects: on to 5% of the traffic"
+    assert told(progress=replace(TRIED, step=3)).verdict is Verdict.PROMOTE
+
+
+def test_a_paused_rollout_waits_and_is_still_taken_back() -> None:
+    paused = replace(TRIED, paused=True)
+    assert told(progress=paused) == Decision(Verdict.WAIT, "paused")
+    assert told(counted(50, 100), progress=paused).verdict is Verdict.ROLL_BACK
+
+
+def test_a_step_is_not_over_before_its_golden_prompts_were_tried() -> None:
+    found = told(progress=Progress(golden_step=-1))
+    assert (found.verdict, found.reason) == (Verdict.WAIT, "step 1 waits for its golden prompts")
+
+
+def test_a_failed_golden_prompt_is_reason_enough_even_while_paused() -> None:
+    failed = replace(TRIED, paused=True, golden_failed=1, golden_note="'2+2' got '5'")
+    found = told(progress=failed)
+    assert found.verdict is Verdict.ROLL_BACK
+    assert found.reason == "golden prompts: 1 failed, 0 are allowed ('2+2' got '5')"
+
+
+def test_the_reason_names_the_gate_and_its_figures() -> None:
+    found = told(counted(5, 96), counted(4, 4210))
+    assert found == Decision(Verdict.ROLL_BACK, "errors: 5.2% of 96 against 0.1% of 4,210")
+
+
+def test_a_canary_that_never_answered_is_taken_back_whatever_the_stable_release_does() -> None:
+    hopeless = counted(500, 500)
+    assert told(counted(19, 19), hopeless, now_s=0).verdict is Verdict.WAIT
+    found = told(counted(20, 20), hopeless, now_s=0)
+    assert found == Decision(Verdict.ROLL_BACK, "errors: all of the canary's first 20 requests failed")
+
+
+def test_a_canary_with_all_of_the_traffic_from_the_start_is_held_against_what_is_presumed() -> None:
+    plan = Plan(weights=(1.0,), min_requests=10)
+    half = Measured(((counted(20, 40), ArmStats()),))
+    assert decide(plan, TRIED, half, 61.0).verdict is Verdict.ROLL_BACK
+    assert decide(plan, TRIED, Measured(((counted(2, 40), ArmStats()),)), 61.0).verdict is Verdict.PROMOTE
+
+
+def test_one_mishap_is_not_a_pattern() -> None:
+    assert told(counted(2, 2)).verdict is Verdict.WAIT
+    assert told(counted(3, 3)).verdict is Verdict.ROLL_BACK
+
+
+def test_without_traffic_a_rollout_waits_and_says_so() -> None:
+    assert not told(ArmStats(), ArmStats(), now_s=59).is_idle
+    found = told(ArmStats(), ArmStats(), now_s=600)
+    assert found.verdict is Verdict.WAIT
+    assert found.is_idle
+    assert found.reason == "step 1 has had no request in 600 s: it goes on when they come"
+
+
+def test_a_canary_that_nobody_asks_while_others_are_asked_is_told_as_such() -> None:
+    found = told(ArmStats(), counted(0, 4210), now_s=600)
+    assert found.is_idle
+    assert found.reason.startswith("the canary got none of the 4,210 requests of step 1 in 600 s")
+
+
+def test_a_bad_hour_of_both_arms_is_not_held_against_the_canary() -> None:
+    """In the first step all was well; in the second one tenth of what was asked failed, in both arms."""
+    early = (counted(0, 50), counted(0, 5000))
+    measured = Measured((early, (counted(30, 300), counted(90, 900))))
+    assert decide(PLAN, replace(TRIED, step=1), measured, 61.0).verdict is Verdict.ADVANCE
+
+
+def test_in_the_last_step_the_stable_release_of_the_steps_before_stands_in() -> None:
+    early = (counted(0, 300), counted(2, 900))
+    last = replace(TRIED, step=1)
+    plan = Plan(weights=(0.25, 1.0), min_requests=10)
+    worse = Measured((early, (counted(40, 600), ArmStats())))
+    assert decide(plan, last, worse, 61.0).verdict is Verdict.ROLL_BACK
+    as_before = Measured((early, (counted(2, 600), ArmStats())))
+    assert decide(plan, last, as_before, 61.0).verdict is Verdict.PROMOTE
+
+
+def timed(slower: float, seconds: int = 60) -> ArmStats:
+    samples = [
+        Sample(False, 0.1 * slower * (1 + each % 3), 0.01 * slower, 100, False, at_s=each / 4)
+        for each in range(seconds * 4)
+    ]
+    return ArmStats().with_all(samples)
+
+
+def test_a_slow_canary_is_told_with_times_and_their_ratio() -> None:
+    found = told(timed(2.0), timed(1.0))
+    assert found.verdict is Verdict.ROLL_BACK
+    assert found.reason == (
+        "inter-token latency: 20.0 ms of 240 against 10.0 ms of 240, "
+        "2.00 times of what the stable release took at the same time"
+    )
+
+
+def test_latencies_are_not_compared_where_the_canary_has_more_to_do_than_the_stable_release() -> None:
+    plan = Plan(weights=(0.5, 0.9, 1.0), min_requests=10)
+    slow = (timed(2.0), timed(1.0))
+    assert decide(plan, TRIED, Measured((slow,)), 61.0).verdict is Verdict.ROLL_BACK
+    at_ninety = Measured(((GOOD, GOOD), slow))
+    assert decide(plan, replace(TRIED, step=1), at_ninety, 61.0).verdict is Verdict.ADVANCE
+
+
+def test_a_canary_that_cannot_bear_all_of_the_traffic_is_taken_back() -> None:
+    """Alone it is held against the stable release of the steps before, which had as much to do."""
+    plan = Plan(weights=(0.05, 1.0), min_requests=10)
+    beside, last = (timed(1.0), timed(1.0)), replace(TRIED, step=1)
+    crushed = decide(plan, last, Measured((beside, (timed(20.0), ArmStats()))), 61.0)
+    assert crushed.verdict is Verdict.ROLL_BACK
+    assert crushed.reason.endswith("20.00 times of what the stable release took in the steps before")
+    busier = decide(plan, last, Measured((beside, (timed(2.0), ArmStats()))), 61.0)
+    assert busier.verdict is Verdict.PROMOTE
+
+
+def test_a_canary_that_was_slow_in_a_step_that_is_over_goes_on() -> None:
+    """It was not slow enough then to be taken back, and load differs over time."""
+    measured = Measured(((timed(2.0), timed(1.0)), (timed(1.0), timed(1.0))))
+    assert decide(PLAN, replace(TRIED, step=1), measured, 61.0).verdict is Verdict.ADVANCE
+
+
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(0, 300), st.integers(0, 5000), st.booleans())
+def test_whatever_is_measured_there_is_a_decision_with_a_reason(
+    fewer: int, more: int, stable_fails: int, stable_rest: int, paused: bool
+) -> None:
+    canary, stable = counted(fewer, fewer + more), counted(stable_fails, stable_fails + stable_rest)
+    found = told(canary, stable, replace(TRIED, paused=paused))
+    assert found.reason
+    if canary.errors.rate <= stable.errors.rate and canary.errors.rate != 1.0:
+        assert found.verdict is not Verdict.ROLL_BACK
+
+
+@pytest.mark.parametrize("weights", [(), (0.5, 0.1, 1.0), (0.0, 1.0), (0.1, 0.5), (float("nan"), 1.0)])
+def test_a_plan_that_makes_no_sense_is_refused(weights: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="rollout"):
+        Plan(weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"min_requests": -1}, "-1 requests; allowed: 0 and more"),
+        ({"min_duration_s": float("nan")}, "lasts nan s; allowed: 0 and more"),
+        ({"alpha": 1.0}, "between 0 and 1"),
+    ],
+)
+def test_a_plan_says_what_is_allowed(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(Plan(), **wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"error_rate": 1.0}, {"refusal_rate": -0.1}, {"latency_ratio": 0.9}, {"length_ratio": float("nan")}],
+    ids=str,
+)
+def test_a_tolerance_says_what_is_allowed(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="allowed: "):
+        Tolerance(**wrong)
+
+
+def test_what_was_not_measured_changes_no_figure() -> None:
+    stats = ArmStats().with_one(Sample(False, float("nan"), 0.0, None, None))
+    assert stats == ArmStats(errors=Proportion(0, 1))
+    assert ArmStats().with_one(Sample(True, 0.1, 0.1, 5, True)) == ArmStats(errors=Proportion(1, 1))
+
+
+def test_a_canary_that_all_who_ask_belong_to_is_not_promoted_unseen() -> None:
+    found = told(counted(0, 1006), counted(0, 0))
+    assert (found.verdict, found.is_idle) == (Verdict.WAIT, True)
+    assert found.reason.startswith("the stable release got none of the 1,006 requests of step 1")

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.control.releases.golden import GoldenRunner, is_as_expected
+from router.control.releases.records import GoldenPrompt
+from router.core.manifest import Manifest
+from tests.fakes.pipeline import FakePipeline, words
+from tests.router.control.releases.values import manifest
+
+FOUR = GoldenPrompt("2+2?", contains="4", max_tokens=8)
+
+
+def runner(pipeline: FakePipeline, timeout_s: float = 5.0) -> GoldenRunner:
+    def of(_: Manifest) -> FakePipeline:
+        return pipeline
+
+    return GoldenRunner(of, timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("golden", "text", "holds"),
+    [
+        (GoldenPrompt("p", contains="4"), "it is 4.", True),
+        (GoldenPrompt("p", contains="4"), "it is four", False),
+        (GoldenPrompt("p", equals="4"), " 4\n", True),
+        (GoldenPrompt("p", equals="4"), "4.", False),
+        (GoldenPrompt("p", matches=r"^\d+$"), "42", True),
+        (GoldenPrompt("p", matches=r"^\d+$"), "42!", False),
+        (GoldenPrompt("p", contains="4", matches="x"), "4", False),
+    ],
+)
+def test_an_answer_is_what_was_expected_or_not(golden: GoldenPrompt, text: str, holds: bool) -> None:
+    assert is_as_expected(golden, text) is holds
+
+
+async def test_prompts_are_put_as_they_are_to_a_model_without_a_template(tmp_path: Path) -> None:
+    pipeline = FakePipeline(lambda call: words("it is 4"))
+    release = replace(manifest(1), checkpoint_dir=str(tmp_path))
+    assert await runner(pipeline).failures(release, [FOUR]) == []
+    (call,) = pipeline.calls
+    assert (call.prompt, call.max_tokens, call.top_k, call.add_special_tokens) == ("2+2?", 8, 1, True)
+
+
+async def test_prompts_are_a_users_message_where_the_model_has_a_template(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("<{{ messages[0].role }}>{{ messages[0].content }}<bot>")
+    pipeline = FakePipeline(lambda call: words("4"))
+    release = replace(manifest(1), checkpoint_dir=str(tmp_path))
+    assert await runner(pipeline).failures(release, [FOUR]) == []
+    assert pipeline.calls[0].prompt == "<user>2+2?<bot>"
+    assert not pipeline.calls[0].add_special_tokens
+
+
+async def test_what_came_instead_is_told_in_short(tmp_path: Path) -> None:
+    pipeline = FakePipeline(lambda call: words("x" * 1000))
+    (failure,) = await runner(pipeline).failures(replace(manifest(1), checkpoint_dir=str(tmp_path)), [FOUR])
+    assert len(failure.came) == 200
+    assert failure.sentence().startswith("'2+2?' should contain '4', and got 'xxx")
+
+
+async def test_an_error_and_silence_are_failures_too(tmp_path: Path) -> None:
+    release = replace(manifest(1), checkpoint_dir=str(tmp_path))
+    broken = FakePipeline(lambda call: [InflightError(ErrorKind.INTERNAL, "at /srv/model.py")])
+    (failure,) = await runner(broken).failures(release, [FOUR])
+    assert failure.came == "at model.py"
+    silent = FakePipeline(lambda call: [None])
+    (failure,) = await runner(silent, 0.05).failures(release, [FOUR])
+    assert failure.came == "no answer within 0.05 s"
+    assert silent.generations[0].stopped
+
+
+async def test_nothing_is_asked_where_nothing_is_known() -> None:
+    pipeline = FakePipeline()
+    assert await runner(pipeline).failures(manifest(1), []) == []
+    assert pipeline.calls == []

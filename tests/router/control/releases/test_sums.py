@@ -1,0 +1,131 @@
+"""Adding up what several routers have counted is the same as one router's counting it all."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.control.releases.canary import ArmStats, Sample, merge_stats
+from router.control.releases.evidence import Proportion, Spread
+from router.control.releases.sums import (
+    MOST_STRETCHES,
+    Stretches,
+    merge_proportions,
+    merge_spreads,
+    merge_stretches,
+    pair_up,
+    pair_with,
+    spread_of,
+)
+
+numbers = st.floats(-50, 50)
+moments = st.floats(0, 5000)
+timed = st.lists(st.tuples(moments, numbers), max_size=60)
+
+
+def close(one: Spread, other: Spread) -> None:
+    assert one.count == other.count
+    assert one.mean == pytest.approx(other.mean, abs=1e-7)
+    assert one.squares == pytest.approx(other.squares, abs=1e-5)
+
+
+def same(one: Stretches, other: Stretches) -> None:
+    assert one.length_s == other.length_s
+    assert [number for number, _ in one.parts] == [number for number, _ in other.parts]
+    for (_, left), (_, right) in zip(one.parts, other.parts, strict=True):
+        close(left, right)
+
+
+def alike(one: ArmStats, other: ArmStats) -> None:
+    assert (one.errors, one.refusals) == (other.errors, other.refusals)
+    for name in ("first_token", "between_tokens", "length"):
+        close(getattr(one, name), getattr(other, name))
+        same(getattr(one.timed, name), getattr(other.timed, name))
+
+
+def one_by_one(values: list[float]) -> Spread:
+    return reduce(Spread.with_one, values, Spread())
+
+
+def stretches_of(values: list[tuple[float, float]]) -> Stretches:
+    """One by one too."""
+    return reduce(lambda stretches, value: stretches.with_all([value]), values, Stretches())
+
+
+@given(st.lists(st.booleans()), st.lists(st.booleans()))
+def test_proportions_add_up(one: list[bool], other: list[bool]) -> None:
+    parts = [reduce(Proportion.with_one, each, Proportion()) for each in (one, other)]
+    assert merge_proportions(*parts) == reduce(Proportion.with_one, one + other, Proportion())
+
+
+@given(st.lists(numbers, max_size=60), st.lists(numbers, max_size=60))
+def test_spreads_add_up(one: list[float], other: list[float]) -> None:
+    alone = one_by_one(one + other)
+    close(merge_spreads(one_by_one(one), one_by_one(other)), alone)
+    close(spread_of(one + other), alone)
+
+
+@given(timed, timed)
+def test_stretches_add_up_in_whatever_order_they_come(
+    one: list[tuple[float, float]], other: list[tuple[float, float]]
+) -> None:
+    merged = merge_stretches(stretches_of(one), stretches_of(other))
+    same(merged, stretches_of(one + other))
+    same(merged, merge_stretches(stretches_of(other), stretches_of(one)))
+    same(merged, Stretches().with_all(one + other))
+
+
+@given(timed)
+def test_stretches_stay_few_and_lose_nothing(values: list[tuple[float, float]]) -> None:
+    stretches = stretches_of(values)
+    assert len(stretches.parts) <= MOST_STRETCHES
+    assert sum(spread.count for _, spread in stretches.parts) == len(values)
+    borders = [number for number, _ in stretches.parts]
+    assert borders == sorted(set(borders))
+
+
+samples = st.builds(
+    Sample,
+    st.booleans(),
+    st.one_of(st.none(), st.floats(0.001, 10)),
+    st.one_of(st.none(), st.floats(0.001, 10)),
+    st.one_of(st.none(), st.integers(1, 1000)),
+    st.one_of(st.none(), st.booleans()),
+    moments,
+)
+
+
+@given(st.lists(samples, max_size=40), st.lists(samples, max_size=40))
+@settings(max_examples=25, deadline=None)
+def test_the_figures_of_two_routers_add_up(one: list[Sample], other: list[Sample]) -> None:
+    merged = merge_stats(ArmStats().with_all(one), ArmStats().with_all(other))
+    alike(merged, ArmStats().with_all(one + other))
+
+
+@given(st.lists(samples, max_size=40), st.integers(0, 40))
+@settings(max_examples=25, deadline=None)
+def test_it_does_not_matter_in_what_portions_samples_are_added(every: list[Sample], cut: int) -> None:
+    alike(
+        ArmStats().with_all(every[:cut]).with_all(every[cut:]), reduce(ArmStats.with_one, every, ArmStats())
+    )
+
+
+@given(timed, timed)
+def test_arms_are_paired_only_where_both_have_something(
+    one: list[tuple[float, float]], other: list[tuple[float, float]]
+) -> None:
+    canary, stable = stretches_of(one), stretches_of(other)
+    pairs = pair_up(canary, stable)
+    length_s = max(canary.length_s, stable.length_s)
+    shared = {int(at_s // length_s) for at_s, _ in one} & {int(at_s // length_s) for at_s, _ in other}
+    assert len(pairs) == len(shared)
+    assert all(pair.canary.count and pair.stable.count for pair in pairs)
+
+
+def test_without_anything_to_stand_in_there_are_no_pairs() -> None:
+    canary = stretches_of([(1.0, 5.0), (9.0, 6.0)])
+    assert pair_with(canary, Spread()) == []
+    assert [pair.difference for pair in pair_with(canary, Spread(3, 5.0, 0.1))] == [0.0, 1.0]

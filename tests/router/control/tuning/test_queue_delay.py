@@ -1,0 +1,85 @@
+"""How long requests wait for others, from the objective, the arrivals and what batches take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from python_backend.costs.batch_cost import BatchCost
+from router.control.tuning.queue_delay import GUARD_MS, LADDER_MS, Arrivals, Room, choose_linger, snap_down
+
+COST = BatchCost(4.0, 0.5)  # that of the facts that were measured
+ROOM = Room(100.0, 0.0, 64)
+
+arrivals = st.builds(
+    Arrivals, st.floats(0, 5000, allow_subnormal=False), st.floats(1, 16, allow_subnormal=False)
+)
+costs = st.builds(BatchCost, st.floats(0, 50), st.floats(0, 10), st.floats(1, 3))
+rooms = st.builds(Room, st.floats(1, 5000), st.floats(0, 50), st.integers(2, 128), st.integers(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("per_s", "objective_ms", "delay_ms"),
+    [(0, 100, 0), (1, 100, 0), (20, 1000, 0), (200, 100, 50), (200, 50, 20), (200, 25, 10), (200, 8, 0)],
+)
+def test_the_delay_follows_the_arrivals_and_the_objective(
+    per_s: float, objective_ms: float, delay_ms: float
+) -> None:
+    assert choose_linger(Arrivals(per_s), replace(ROOM, objective_ms=objective_ms), COST).delay_ms == delay_ms
+
+
+def test_where_rows_cost_the_same_in_a_batch_nobody_waits() -> None:
+    found = choose_linger(Arrivals(200), ROOM, BatchCost(0.0, 4.0))
+    assert found.delay_ms == 0
+    assert "save 0%" in found.sentence
+
+
+def test_more_than_the_model_can_do_fills_batches_by_itself() -> None:
+    assert choose_linger(Arrivals(5000), ROOM, COST).delay_ms == 0
+
+
+def test_requests_of_many_rows_need_no_others_to_fill_a_batch() -> None:
+    assert choose_linger(Arrivals(50, 64), ROOM, COST).delay_ms == 0
+
+
+def test_a_chosen_delay_says_how_it_came_about() -> None:
+    found = choose_linger(Arrivals(200), replace(ROOM, objective_ms=50), COST)
+    assert found.batch == 8
+    assert found.queue_size == 256
+    assert "200 requests/s" in found.sentence
+    assert "in 20 ms" in found.sentence
+
+
+@settings(deadline=None)
+@given(arrivals, rooms, costs)
+def test_a_delay_is_on_the_ladder_and_leaves_time_for_the_batch(
+    arrivals: Arrivals, room: Room, cost: BatchCost
+) -> None:
+    found = choose_linger(arrivals, room, cost)
+    assert found.delay_ms in LADDER_MS
+    assert found.sentence
+    assert found.queue_size >= room.max_batch
+    if found.delay_ms:
+        taken_ms = found.delay_ms + cost.slow_batch_ms(found.batch) + room.elsewhere_ms + GUARD_MS
+        assert taken_ms <= room.objective_ms + 1e-6
+        assert 1 < found.batch <= room.max_batch
+        assert found.delay_ms * arrivals.requests_per_s >= 1000  # somebody is expected to join
+
+
+@settings(deadline=None)
+@given(arrivals, rooms, costs, st.floats(0, 1000))
+def test_a_looser_objective_never_shortens_the_delay(
+    arrivals: Arrivals, room: Room, cost: BatchCost, more_ms: float
+) -> None:
+    looser = replace(room, objective_ms=room.objective_ms + more_ms)
+    tight_ms = choose_linger(arrivals, room, cost).delay_ms
+    assert choose_linger(arrivals, looser, cost).delay_ms >= tight_ms
+
+
+@settings(deadline=None)
+@given(st.floats(0, 1e4))
+def test_snapping_never_makes_a_delay_longer(delay_ms: float) -> None:
+    assert snap_down(delay_ms) <= delay_ms

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.openai.bodies import ChatBody, CompletionBody, decode_chat, decode_completion
+from router.openai.calls import chat_calls, chat_messages, completion_calls
+from router.routing.checkpoint import SamplingDefaults
+from tests.router.running import MODEL, QUESTION, RunningRouter
+
+GOOD: dict[str, Any] = {"model": MODEL, "messages": QUESTION}
+
+
+def refusal(body: bytes) -> InflightError:
+    with pytest.raises(InflightError) as caught:
+        decode_chat(body)
+    return caught.value
+
+
+def with_fields(**fields: object) -> bytes:
+    return json.dumps({**GOOD, **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "the body is not valid JSON"),
+        (b"{", "the body is not valid JSON"),
+        (b"[]", "the body: expected `object`, got `array`"),
+        (b"null", "the body: expected `object`, got `null`"),
+        (b'{"model": "tiny"}', "Missing required parameter: messages"),
+        (b'{"messages": [{"content": "x"}], "model": "m"}', "Missing required parameter: messages[0].role"),
+        (b'{"model": "\xff"}', "the body is not valid UTF-8"),
+        (b'{"model": "\\ud800"}', "the body is not valid JSON"),
+        (b'{"temperature": NaN}', "the body is not valid JSON"),
+        (b'{"temperature": 1e309}', "temperature: number out of range"),
+        (b'{"metadata": ' + b"[" * 200_000, "the JSON is nested too deeply"),
+        (b"[" * 200_000, "the body: expected `object`, got `array`"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused_with_a_reason(body: bytes, message: str) -> None:
+    error = refusal(body)
+    assert error.kind is ErrorKind.INVALID_REQUEST
+    assert error.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_tokens": -1}, "max_tokens: expected `int` >= 1"),
+        ({"max_tokens": 0}, "max_tokens: expected `int` >= 1"),
+        ({"max_tokens": 10**30}, "max_tokens: expected `int` <= 1000000"),
+        ({"max_tokens": 1.5}, "max_tokens: expected `int | null`, got `float`"),
+        ({"max_tokens": True}, "max_tokens: expected `int | null`, got `bool`"),
+        ({"max_tokens": "5"}, "max_tokens: expected `int | null`, got `str`"),
+        ({"temperature": 2.1}, "temperature: expected `float` <= 2.0"),
+        ({"temperature": -0.1}, "temperature: expected `float` >= 0.0"),
+        ({"top_p": 1.1}, "top_p: expected `float` <= 1.0"),
+        ({"stop": ["a"] * 5}, "stop: expected `array` of length <= 4"),
+        ({"stop": ""}, "stop: expected `str` of length >= 1"),
+        ({"stop": ["a", ""]}, "stop[1]: expected `str` of length >= 1"),
+        ({"stop": 3}, "stop: expected `str | array | null`, got `int`"),
+        ({"seed": 2**64}, "seed: "),
+        ({"stream": "yes"}, "stream: expected `bool | null`, got `str`"),
+        ({"messages": []}, "messages: expected `array` of length >= 1"),
+        ({"messages": "hi"}, "messages: expected `array`, got `str`"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content: expected"),
+        ({"triton_enable_empty_final_response": True}, "Unrecognized request argument supplied: triton_"),
+        ({"no_such_field": 1}, "Unrecognized request argument supplied: no_such_field"),
+        (
+            {"messages": [{"role": "user", "text": "x"}]},
+            "Unrecognized request argument supplied: messages[0].text",
+        ),
+        (
+            {"service_tier": "scale"},
+            "service_tier: invalid enum value 'scale'; allowed: auto, default, flex, priority",
+        ),
+        ({"n": 0}, "n: expected `int` >= 1"),
+        ({"n": 17}, "n: expected `int` <= 16"),
+        ({"n": True}, "n: expected `int | null`, got `bool`"),
+        ({"logit_bias": {"5": 101}}, "logit_bias[5]: expected -100 to 100, got 101"),
+        ({"logit_bias": {"five": 1}}, "logit_bias: a key: expected a token id, as digits"),
+        (
+            {"logit_bias": {str(token): 1 for token in range(301)}},
+            "logit_bias: expected `object` of length",
+        ),
+        ({"response_format": {"type": "xml"}}, "response_format.type: "),
+        (
+            {"response_format": {"type": "json_schema"}},
+            "response_format: json_schema goes with type json_schema",
+        ),
+        (
+            {"response_format": {"type": "text", "json_schema": {"name": "a", "schema": {}}}},
+            "response_format: json_schema goes with type json_schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+            "Missing required parameter: response_format.json_schema.schema",
+        ),
+        ({"stream_options": {"include_usage": True}}, "stream_options is only allowed when stream is true"),
+    ],
+)
+def test_a_wrong_value_is_refused_naming_the_field_and_what_is_allowed(
+    fields: dict[str, object], message: str
+) -> None:
+    assert refusal(with_fields(**fields)).message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("audio", {}),
+        ("modalities", ["text", "audio"]),
+        ("prediction", {"type": "content"}),
+        ("functions", [{}]),
+        ("reasoning_effort", "high"),
+        ("web_search_options", {}),
+    ],
+)
+def test_what_is_not_honoured_yet_is_refused_by_name(field: str, value: object) -> None:
+    error = refusal(with_fields(**{field: value}))
+    assert error.kind is ErrorKind.UNSUPPORTED
+    assert error.message.startswith(f"{field} is not supported yet")
+    assert error.param == field
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 1},
+        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True},
+        {"response_format": {"type": "text"}},
+        {"logprobs": False, "top_logprobs": 0, "logit_bias": {}},
+        {"modalities": ["text"], "service_tier": "auto"},
+        {"service_tier": "default", "max_completion_tokens": 5, "seed": -1},
+        {"temperature": None, "max_tokens": None, "stop": None, "stream": None, "seed": None, "tools": None},
+        {"user": "u", "metadata": {"a": "b"}, "store": True, "prompt_cache_key": "k"},
+    ],
+)
+def test_values_that_ask_for_nothing_new_are_accepted(fields: dict[str, object]) -> None:
+    decode_chat(with_fields(**fields))
+
+
+@pytest.mark.parametrize(("field", "value"), [("suffix", "x"), ("best_of", 2)])
+def test_what_completions_do_not_honour_yet_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(InflightError, match=f"{field} is not supported yet"):
+        decode_completion(json.dumps({"model": MODEL, "prompt": "x", field: value}).encode())
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([{"role": "robot", "content": "x"}], "messages[0].role: expected one of system, developer, user"),
+        ([{"role": "user"}], "messages[0].content: expected a string or a list of text parts"),
+        ([{"role": "user", "content": None}], "messages[0].content: expected"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+            "messages[0].content[0]: no vision model is loaded: this one reads text, not images",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}],
+            "messages[0].content[0]: no vision model is loaded",
+        ),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text: expected a string"),
+        (
+            [{"role": "user", "content": [{"type": "\n" * 99}]}],
+            "messages[0].content[0]: this model reads text",
+        ),
+        (
+            [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}],
+            "Missing required parameter: messages[0].tool_calls[0].function",
+        ),
+    ],
+)
+def test_messages_that_no_template_could_take_are_refused(messages: list[Any], message: str) -> None:
+    with pytest.raises(InflightError) as caught:
+        chat_messages(decode_chat(with_fields(messages=messages)))
+    assert caught.value.message.startswith(message)
+
+
+def test_both_names_for_the_token_limit_at_once_are_refused() -> None:
+    body = decode_chat(with_fields(max_tokens=5, max_completion_tokens=6))
+    with pytest.raises(InflightError, match="not both"):
+        chat_calls(body, "x", "id", "local", SamplingDefaults())
+
+
+def test_more_minimum_than_maximum_is_refused() -> None:
+    body = decode_chat(with_fields(max_tokens=5, min_tokens=6))
+    with pytest.raises(InflightError, match="min_tokens: 6 is more than the 5 allowed"):
+        chat_calls(body, "x", "id", "local", SamplingDefaults())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([1, -2], "prompt: expected one or more token ids"),
+        ([1, 2**31], "prompt: expected one or more token ids"),
+        ([[1, 2], []], r"prompt\[1\]: expected one or more token ids"),
+        ([[1, 2], [True]], r"prompt\[1\]: expected one or more token ids"),
+        ([[1]] * 65, "expected 1 to 64 prompts"),
+        ([], "expected 1 to 64 prompts"),
+        (["x"] * 65, "expected 1 to 64 prompts"),
+        (["x", None], "expected a string, a list of strings, token ids"),
+        (["x", 1], "expected a string, a list of strings, token ids"),
+        ([{"a": 1}], "expected a string, a list of strings, token ids"),
+    ],
+)
+def test_prompts_of_other_kinds_are_refused(prompt: object, message: str) -> None:
+    body = decode_completion(json.dumps({"model": MODEL, "prompt": prompt}).encode())
+    with pytest.raises(InflightError, match=message):
+        completion_calls(body, "id", "local", SamplingDefaults())
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+_fields = {*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__, "triton_x"}
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(fields=st.dictionaries(st.sampled_from(sorted(_fields)), _values, max_size=4), chat=st.booleans())
+async def test_no_value_of_any_field_is_our_failure(
+    router: RunningRouter, fields: dict[str, Any], chat: bool
+) -> None:
+    fields.pop("stream", None)
+    base = {"model": MODEL, "messages": QUESTION} if chat else {"model": MODEL, "prompt": "x"}
+    body = json.dumps({**base, **fields}).encode()
+    path = "/v1/chat/completions" if chat else "/v1/completions"
+    response = await router.http.post(path, content=body, headers={"content-type": "application/json"})
+    assert response.status_code in (200, 400, 404)
+    if response.status_code != 200:
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=st.binary(max_size=64))
+async def test_no_bytes_are_our_failure(router: RunningRouter, body: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    response = await router.http.post("/v1/chat/completions", content=body, headers=headers)
+    assert response.status_code == 400

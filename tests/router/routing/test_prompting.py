@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.routing.checkpoint import ChatTemplate, TemplateBroken, load_template
+
+CHATML = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are helpful<|im_end|>\n' }}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA2 = (
+    "{{ bos_token }}{% for message in messages %}\n"
+    "    {% if message['role'] == 'user' %}\n"
+    "[INST] {{ message['content'] | trim }} [/INST]\n"
+    "    {% elif message['role'] == 'assistant' %}\n"
+    "{% generation %}{{ message['content'] }}{{ eos_token }}{% endgeneration %}\n"
+    "    {% else %}{{ raise_exception('Only user and assistant roles are supported!') }}{% endif %}\n"
+    "{% endfor %}\n"
+)
+FANCY = (
+    "{%- set ns = namespace(count=0) -%}\n"
+    "{%- if tools is not none -%}TOOLS{%- endif -%}\n"
+    "{%- for message in messages -%}\n"
+    "    {%- if message.role == 'system' -%}{%- continue -%}{%- endif -%}\n"
+    "    {%- set ns.count = ns.count + 1 -%}\n"
+    "    {{- message | tojson -}}{{- message | tojson(indent=2) -}}\n"
+    "    {%- if ns.count >= 3 -%}{%- break -%}{%- endif -%}\n"
+    "{%- endfor -%}\n"
+    "{{- strftime_now('%Y') | length -}}{{ missing is defined }}\n"
+)
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+CHATS: list[list[dict[str, Any]]] = [
+    [{"role": "user", "content": "hi"}],
+    [{"role": "user", "content": ' <b>&"quotes"\' \n é 😀 '}, {"role": "assistant", "content": "x"}],
+    [{"role": "user", "content": f"turn {n}"} for n in range(5)],
+]
+
+
+@pytest.mark.parametrize("template", [CHATML, LLAMA2, FANCY])
+@pytest.mark.parametrize("messages", CHATS)
+def test_prompts_are_those_of_transformers(template: str, messages: list[dict[str, Any]]) -> None:
+    options: dict[str, Any] = {"add_generation_prompt": True, **TOKENS}
+    rendered = render_jinja_template(conversations=[messages], chat_template=template, **options)
+    assert ChatTemplate(template, TOKENS).render(messages) == rendered[0][0]
+
+
+def refuses(template: str, messages: list[dict[str, Any]]) -> InflightError:
+    with pytest.raises(InflightError) as caught:
+        ChatTemplate(template, TOKENS).render(messages)
+    assert caught.value.kind is ErrorKind.INVALID_REQUEST
+    return caught.value
+
+
+def test_a_template_that_refuses_messages_says_why() -> None:
+    error = refuses(LLAMA2, [{"role": "system", "content": "x"}])
+    assert "Only user and assistant roles are supported!" in error.message
+    assert error.param == "messages"
+
+
+def test_a_template_that_stumbles_is_the_requests_fault() -> None:
+    refuses("{{ messages[5].content.upper() }}", CHATS[0])
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ raise_exception.__globals__.os }}"],
+)
+def test_a_template_cannot_reach_out_of_its_box(template: str) -> None:
+    refuses(template, CHATS[0])
+
+
+def write(directory: Path, config: dict[str, Any]) -> None:
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def test_the_template_file_comes_before_the_one_in_the_config(tmp_path: Path) -> None:
+    write(tmp_path, {"chat_template": "config", "bos_token": {"content": "<s>"}, "eos_token": None})
+    (tmp_path / "chat_template.jinja").write_text("file {{ bos_token }}{{ eos_token }}")
+    template = load_template(tmp_path)
+    assert template is not None
+    assert template.render(CHATS[0]) == "file <s>"
+
+
+def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
+    templates = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
+    write(tmp_path, {"chat_template": templates})
+    template = load_template(tmp_path)
+    assert template is not None
+    assert template.render(CHATS[0]) == "yes"
+
+
+def test_a_checkpoint_may_have_no_template(tmp_path: Path) -> None:
+    assert load_template(tmp_path) is None
+    write(tmp_path, {"bos_token": "<s>"})
+    assert load_template(tmp_path) is None
+
+
+def test_a_broken_checkpoint_is_named_at_start(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(TemplateBroken, match=r"tokenizer_config\.json is not valid JSON"):
+        load_template(tmp_path)
+    write(tmp_path, {"chat_template": "{% for %}"})
+    with pytest.raises(TemplateBroken, match="does not compile"):
+        load_template(tmp_path)

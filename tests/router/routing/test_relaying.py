@@ -1,0 +1,203 @@
+"""Requests that somebody else built, and models of tensors, on several servers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.embedding import EmbeddingCall
+from router.core.generation import Delta, read_to_the_end
+from router.core.manifest import Kind, Manifest
+from router.core.trace import Trace, TraceContext
+from router.grpc.status import GrpcError, StatusCode
+from router.routing.generation import FleetEmbedder, FleetPipeline, FleetTensors
+from router.routing.replicas import FleetSettings, ReplicaSet
+from router.triton.messages import read_delta
+from tests.fakes.fleet import DEAD_STUB, LOST, Script, fleet_of
+from tests.router.routing.test_generation import HELLO, assert_nothing_is_left, in_turn, revive_soon, says
+from tests.router.triton.test_embeddings import answer as embedding_response
+
+TENSORS = Manifest("resnet", 2, Kind.TENSORS, ("resnet.2",))
+TEXTS = EmbeddingCall(["a text", "another"], 3, 20)
+STUB_DEAD = GrpcError(StatusCode.UNAVAILABLE, "Stub process 'resnet.2_0_0' is not healthy")
+
+
+def request() -> Any:
+    message = service_pb2.ModelInferRequest(id="infer-1", model_version="9")
+    message.raw_input_contents.append(b"some input")
+    return message
+
+
+def whole(*steps: Any) -> Script:
+    """A response of ModelInfer is not wrapped."""
+    return lambda request: [
+        step if isinstance(step, GrpcError) or step is None else step.SerializeToString() for step in steps
+    ]
+
+
+def relay_of(replicas: ReplicaSet) -> Any:
+    return FleetPipeline(replicas, 8192, FleetSettings(5.0)).relay(request())
+
+
+async def texts(generation: Any) -> list[str]:
+    return [read_delta(response).text async for response in generation]
+
+
+async def test_responses_are_passed_on_as_they_are() -> None:
+    replicas, (triton,) = fleet_of(says(*HELLO))
+    assert await texts(relay_of(replicas)) == ["Hel", "lo", " world"]
+    assert triton.requests[0].model_name == "smol.1"
+    assert_nothing_is_left(replicas)
+
+
+async def test_a_trace_tells_of_each_attempt() -> None:
+    script = in_turn([DEAD_STUB], HELLO)
+    replicas, _ = fleet_of(script, script)
+    trace = Trace("GET", {}, TraceContext(1, 2, True))
+    relay = FleetPipeline(replicas, 8192, FleetSettings(5.0)).relay(request(), trace)
+    assert await texts(relay) == ["Hel", "lo", " world"]
+    assert [attempt.failure for attempt in trace.attempts] == ["stub_dead", ""]
+
+
+@pytest.mark.parametrize("failure", [LOST, DEAD_STUB])
+async def test_a_relayed_request_goes_elsewhere_before_its_first_response_and_never_after_it(
+    failure: Any,
+) -> None:
+    replicas, _ = fleet_of(*[in_turn([failure], HELLO)] * 2)
+    assert await texts(relay_of(replicas)) == ["Hel", "lo", " world"]
+    assert replicas.retries == 1
+    replicas, tritons = fleet_of(*[in_turn([HELLO[0], failure], HELLO)] * 2)
+    generation = relay_of(replicas)
+    with pytest.raises(InflightError):
+        await texts(generation)
+    await read_to_the_end(generation)
+    assert sum(len(triton.requests) for triton in tritons) == 1
+    assert_nothing_is_left(replicas)
+
+
+async def test_a_relayed_request_that_is_stopped_before_it_begins_says_nothing() -> None:
+    replicas, (triton,) = fleet_of(says(*HELLO))
+    generation = relay_of(replicas)
+    generation.stop()
+    assert await texts(generation) == []
+    assert triton.requests == []
+
+
+async def test_an_embedding_is_asked_for_elsewhere_when_its_replica_fails() -> None:
+    for failure in (LOST, STUB_DEAD):
+        replicas, tritons = fleet_of(*[in_turn_whole(failure)] * 2)
+        assert (await FleetEmbedder(replicas).embed(TEXTS, "embd-1", "local")).tokens == [4, 5]
+        assert [len(triton.requests) for triton in tritons] == [1, 1]
+        assert replicas.retries == 1
+        assert_nothing_is_left(replicas)
+
+
+def in_turn_whole(*failures: GrpcError) -> Script:
+    return in_turn(*[[failure] for failure in failures], [embedding_response().SerializeToString()])
+
+
+async def test_an_embedding_that_is_cut_waits_for_its_replica() -> None:
+    replicas, _ = fleet_of(in_turn([None], [embedding_response().SerializeToString()]))
+    asking = asyncio.ensure_future(FleetEmbedder(replicas).embed(TEXTS, "embd-1", "local"))
+    await asyncio.sleep(0.005)
+    (replica,) = replicas.replicas
+    assert replica.outstanding_tokens == 20
+    revive_soon(replica)
+    assert (await asyncio.wait_for(asking, 1)).tokens == [4, 5]
+    assert_nothing_is_left(replicas)
+
+
+async def test_a_call_that_is_cancelled_leaves_nothing_behind() -> None:
+    replicas, _ = fleet_of(whole(None))
+    asking = asyncio.ensure_future(FleetEmbedder(replicas).embed(TEXTS, "embd-1", "local"))
+    await asyncio.sleep(0.005)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert_nothing_is_left(replicas)
+
+
+async def test_with_no_replica_left_a_call_fails_at_once() -> None:
+    replicas, _ = fleet_of(whole(LOST))
+    for _ in range(2):
+        with pytest.raises(InflightError) as caught:
+            await asyncio.wait_for(FleetEmbedder(replicas).embed(TEXTS, "embd-1", "local"), 1)
+        assert caught.value.kind is ErrorKind.ENGINE_FAILED
+    assert not await FleetEmbedder(replicas).ready()
+
+
+async def test_tensors_go_to_the_release_whatever_the_request_names() -> None:
+    response = service_pb2.ModelInferResponse(id="infer-1")
+    replicas, (triton,) = fleet_of(whole(response), manifest=TENSORS)
+    tensors = FleetTensors(replicas)
+    assert await tensors.infer(request(), 1.0) == response
+    assert (triton.requests[0].model_name, triton.requests[0].model_version) == ("resnet.2", "")
+    assert await tensors.ready()
+    assert_nothing_is_left(replicas)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (
+            GrpcError(StatusCode.INVALID_ARGUMENT, "unexpected shape in /models/resnet"),
+            ErrorKind.INVALID_REQUEST,
+            "the model does not take these inputs",
+        ),
+        (
+            GrpcError(StatusCode.INTERNAL, "it broke at 0x7f"),
+            ErrorKind.INTERNAL,
+            "the model cannot answer at the moment",
+        ),
+        (
+            GrpcError(StatusCode.DEADLINE_EXCEEDED),
+            ErrorKind.OVERLOADED,
+            "the model did not answer in time",
+        ),
+        (
+            GrpcError(StatusCode.UNAVAILABLE, "Exceeds maximum queue size"),
+            ErrorKind.OVERLOADED,
+            "the model cannot answer at the moment",
+        ),
+    ],
+)
+async def test_what_the_model_says_is_told_without_internals_and_asked_once(
+    error: GrpcError, kind: ErrorKind, message: str
+) -> None:
+    replicas, tritons = fleet_of(whole(error), whole(error), manifest=TENSORS)
+    with pytest.raises(InflightError) as caught:
+        await FleetTensors(replicas).infer(request(), 1.0)
+    assert (caught.value.kind, caught.value.message) == (kind, message)
+    assert sum(len(triton.requests) for triton in tritons) == 1
+    assert all(replica.health.is_up for replica in replicas.replicas)
+    assert_nothing_is_left(replicas)
+
+
+async def test_a_decoupled_model_is_stopped_by_giving_up_its_call() -> None:
+    replicas, (triton,) = fleet_of(says(HELLO[0], None), manifest=TENSORS)
+    stream = FleetTensors(replicas).stream(request())
+    assert read_delta(await stream.__anext__()).text == "Hel"
+    stream.stop()
+    assert await asyncio.wait_for(texts(stream), 1) == []
+    assert triton.stops == [], "no engine that could be asked"
+    assert_nothing_is_left(replicas)
+
+
+async def test_a_decoupled_models_responses_end_with_the_final_one() -> None:
+    replicas, _ = fleet_of(says(Delta("a"), Delta("b", finish="end_id")), manifest=TENSORS)
+    assert await texts(FleetTensors(replicas).stream(request())) == ["a", "b"]
+    assert_nothing_is_left(replicas)
+
+
+async def test_a_relayed_request_waits_for_a_replica_that_is_being_revived() -> None:
+    replicas, _ = fleet_of(says(*HELLO))
+    replicas.replicas[0].mark_down("a process died", time.monotonic(), reviving=True)
+    reading = asyncio.ensure_future(texts(relay_of(replicas)))
+    await asyncio.sleep(0.005)
+    replicas.replicas[0].mark_up(time.monotonic())
+    assert await asyncio.wait_for(reading, 1) == ["Hel", "lo", " world"]

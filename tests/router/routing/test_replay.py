@@ -1,0 +1,107 @@
+"""Whether requests go on, and what of a second run is news."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.core.failure import Failure
+from router.core.generation import Delta
+from router.routing.replay import MAX_ATTEMPTS, DifferentAnswer, RetryBudget, Told, may_go_on
+from tests.router.routing.answers import ANSWERS, Answer, chunks, joined
+
+
+@given(st.lists(st.booleans(), max_size=400), st.floats(0, 1), st.integers(0, 20))
+def test_retries_are_a_bounded_share_of_the_requests(events: list[bool], share: float, reserve: int) -> None:
+    budget = RetryBudget(share, reserve)
+    requests = retries = 0
+    for is_request in events:
+        if is_request:
+            budget.requested()
+            requests += 1
+        elif budget.take():
+            retries += 1
+        assert retries <= reserve + share * requests + 1e-6 + share
+
+
+def test_a_reserve_that_was_used_up_fills_again() -> None:
+    budget = RetryBudget(share=0.5, reserve=1)
+    assert budget.take()
+    assert not budget.take()
+    budget.requested()
+    budget.requested()
+    assert budget.take()
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_only_what_the_replica_is_at_fault_for_is_tried_again(failure: Failure) -> None:
+    faults = {Failure.UNREACHABLE, Failure.STUB_DEAD, Failure.NOT_LOADED, Failure.CUT}
+    assert may_go_on(failure, 1) is (failure in faults)
+    assert not may_go_on(failure, MAX_ATTEMPTS)
+
+
+@settings(deadline=None)
+@given(ANSWERS, st.data())
+def test_however_each_run_is_cut_into_chunks_the_client_gets_the_answer_once(
+    answer: Answer, data: st.DataObject
+) -> None:
+    told, got = Told(), []
+    for run in range(data.draw(st.integers(1, 3))):
+        deltas = data.draw(chunks(answer))
+        is_last = run == 2 or data.draw(st.booleans())
+        if run:
+            told.begin_again()
+        for delta in deltas if is_last else deltas[: data.draw(st.integers(0, len(deltas) - 1))]:
+            if told.is_replaying:
+                new = told.pass_over(delta)
+            else:
+                told.add(new := delta)
+            if new is not None:
+                got.append(new)
+        if is_last:
+            break
+    else:
+        told.begin_again()
+        for delta in data.draw(chunks(answer)):
+            new = told.pass_over(delta) if told.is_replaying else delta
+            got.extend([] if new is None else [new])
+    assert joined(got) == answer
+    assert [delta.finish for delta in got if delta.finish] == ["end_id"]
+    assert got[-1].finish == "end_id"
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        [Delta("Hallo", 2)],
+        [Delta("Hel", 1), Delta("lo wurld", 1)],
+        [Delta("Hel", 1, finish="end_id")],
+        [Delta("Hello wo", 1, finish="end_id")],
+    ],
+)
+def test_another_answer_is_noticed(second: list[Delta]) -> None:
+    told = Told()
+    told.add(Delta("Hello wo", 2))
+    told.begin_again()
+    *before, last = second
+    for delta in before:
+        assert told.pass_over(delta) is None
+    with pytest.raises(DifferentAnswer):
+        told.pass_over(last)
+
+
+def test_the_steps_of_a_second_run_are_told_with_its_end() -> None:
+    told = Told()
+    told.add(Delta("Hel", 1))
+    told.begin_again()
+    last = told.pass_over(Delta("Hello", 2, finish="length", steps=(1, 2, 3, 4, 5, 6)))
+    assert last is not None
+    assert (last.text, last.steps) == ("lo", (1, 2, 3, 4, 5, 6))
+
+
+def test_a_second_run_may_be_stopped_before_it_has_caught_up() -> None:
+    told = Told()
+    told.add(Delta("Hello", 2))
+    told.begin_again()
+    assert told.pass_over(Delta("", finish="cancelled")) == Delta("", finish="cancelled")

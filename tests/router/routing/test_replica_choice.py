@@ -1,0 +1,107 @@
+"""Which replica gets a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.routing.replica_choice import (
+    EXPECTED_TOKENS,
+    LEAST_TOKENS,
+    answer_tokens,
+    choose,
+    most_tokens,
+    prompt_tokens,
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    name: str
+    outstanding_tokens: int
+    begun: int = 0
+
+
+NAMES = st.lists(st.text("abcdef0123456789.:", min_size=1, max_size=20), min_size=1, max_size=6, unique=True)
+KEYS = st.none() | st.binary(max_size=30)
+
+
+def test_nobody_is_chosen_where_nobody_is() -> None:
+    assert choose([], b"key") is None
+
+
+@settings(deadline=None)
+@given(NAMES, st.lists(st.tuples(KEYS, st.integers(1, 3000)), max_size=60))
+def test_nobody_starves_and_nobody_is_overloaded(
+    names: list[str], requests: list[tuple[bytes | None, int]]
+) -> None:
+    """Whatever the keys: none gets work that has more than its share beside the least loaded."""
+    outstanding = dict.fromkeys(names, 0)
+    begun = dict.fromkeys(names, 0)
+    for key, tokens in requests:
+        candidates = [Candidate(name, outstanding[name], begun[name]) for name in names]
+        chosen = choose(candidates, key)
+        assert chosen is not None
+        least = min(outstanding.values())
+        assert outstanding[chosen.name] <= (least if key is None else most_tokens(least))
+        outstanding[chosen.name] += tokens
+        begun[chosen.name] += 1
+    if sum(outstanding.values()) > len(names) * (most_tokens(0) + 3000):
+        assert min(begun.values()) > 0
+
+
+@given(NAMES, st.integers(1, 40))
+def test_requests_without_a_key_go_round_where_all_are_idle(names: list[str], requests: int) -> None:
+    begun = dict.fromkeys(names, 0)
+    for _ in range(requests):
+        chosen = choose([Candidate(name, 0, begun[name]) for name in names], None)
+        assert chosen is not None
+        begun[chosen.name] += 1
+    assert max(begun.values()) - min(begun.values()) <= 1
+
+
+@settings(deadline=None)
+@given(NAMES, st.binary(max_size=30), st.data())
+def test_a_key_stays_where_it_is_when_another_replica_leaves(
+    names: list[str], key: bytes, data: st.DataObject
+) -> None:
+    candidates = [Candidate(name, 0) for name in names]
+    home = choose(candidates, key)
+    assert home is not None
+    others = [each for each in candidates if each is not home]
+    gone = data.draw(st.sets(st.sampled_from(others))) if others else set()
+    left = [each for each in candidates if each not in gone]
+    assert choose(left, key) is home
+
+
+@settings(deadline=None)
+@given(NAMES.filter(lambda names: len(names) > 1), st.binary(max_size=30), st.integers(0, 50_000))
+def test_a_key_leaves_a_home_that_is_overloaded(names: list[str], key: bytes, least: int) -> None:
+    home = choose([Candidate(name, 0) for name in names], key)
+    assert home is not None
+
+    def with_load(tokens: int) -> str:
+        chosen = choose([Candidate(name, tokens if name == home.name else least) for name in names], key)
+        assert chosen is not None
+        return chosen.name
+
+    assert with_load(most_tokens(least)) == home.name
+    assert with_load(most_tokens(least) + 1) != home.name
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7])
+def test_keys_are_spread_over_all(count: int) -> None:
+    candidates = [Candidate(f"triton-{number}", 0) for number in range(count)]
+    chosen = [choose(candidates, f"prompt {number}".encode()) for number in range(4000)]
+    share = 4000 / count
+    assert all(0.85 * share < chosen.count(each) < 1.15 * share for each in candidates)
+
+
+def test_a_request_counts_for_its_prompt_and_what_it_may_come_to() -> None:
+    assert prompt_tokens(300) == 101
+    assert answer_tokens(max_tokens=100, context_tokens=8192) == 100
+    assert answer_tokens(max_tokens=1_000_000, context_tokens=8192) == EXPECTED_TOKENS
+    assert answer_tokens(max_tokens=1, context_tokens=8192) == LEAST_TOKENS

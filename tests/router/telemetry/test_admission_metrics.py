@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from python_backend.costs.step_cost import LearnedStepCost, StepCost
+from python_backend.wire.tiers import Tier
+from router.admission.demand import Need, Reason
+from router.admission.gates import Gates
+from router.admission.policy import FirstCome
+from router.admission.signals import NoisyTenant, Signals
+from router.core.manifest import Kind, Manifest
+from router.core.objective import Objective
+from router.core.record import Record
+from router.routing.replicas import Fleet
+from router.telemetry.admission import BusyRatio
+from router.telemetry.metrics import Metrics
+from router.triton.server import TritonServer
+from tests.router.admission.test_capacity import REPORT
+
+MANIFEST = Manifest("tiny", 1, Kind.TEXT, ("engine", "ensemble"), "engine")
+
+
+class Told(FirstCome):
+    """Says of itself what it is told to say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noisy: NoisyTenant | None = None
+
+    def signals(self, now_s: float) -> Signals:
+        return replace(
+            super().signals(now_s), drain_s=2.5, noisy=self.noisy, kv_reserved_tokens=7, wanted_replicas=3
+        )
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+        self.fleet = Fleet([TritonServer("s0", "127.0.0.1:1")])
+        self.replica = self.fleet.set_of(MANIFEST).replicas[0]
+        self.policy = Told()
+        self.gates = Gates(self.fleet, lambda: self.policy, Objective, watcher=self.metrics.admission)
+        self.replica.report = REPORT
+        self.gate = self.gates.gate("tiny", "1")
+        self.metrics.admission.watch(self.gates, self.fleet)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"inflight_{name}", {"model": "tiny", **labels})
+
+
+def test_the_signals_of_a_release_are_metrics() -> None:
+    scene = Scene()
+    for _ in range(9):
+        scene.gates.offer(Record("test", "req", model="tiny", model_version="1"), Need(1, 1))
+    assert scene.value("waiting_requests", release="1", tier="standard") == 1
+    assert scene.value("waiting_requests", release="1", tier="batch") == 0
+    assert scene.value("drain_seconds", release="1") == 2.5
+    assert scene.value("objective_risk_ratio", release="1", tier="interactive") == 0
+    assert scene.value("kv_reserved_tokens", release="1") == 7
+    assert scene.value("kv_budget_tokens", release="1") == 1600
+    assert scene.value("wanted_replicas") == 3
+
+
+def test_refusals_and_forecasts_are_counted() -> None:
+    scene = Scene()
+    admission = scene.metrics.admission
+    admission.refused(scene.gate, Tier.BATCH, Reason.BUSY)
+    admission.refused(scene.gate, Tier.BATCH, Reason.TOO_LARGE)
+    assert scene.value("refused_requests_total", tier="batch", reason="busy") == 1
+    for first_token_s in (1.0, 5.0):
+        record = Record("test", "req", model="tiny", arrived_s=0.0)
+        turn = scene.gate.offer(record, Need(1, 1), 60.0)
+        turn._place.forecast_late_s = 2.0
+        turn.heard(first_token_s)
+    assert scene.value("forecasts_total", release="1") == 2
+    assert scene.value("forecasts_covered_total", release="1") == 1
+
+
+def test_engines_are_shown_by_replica() -> None:
+    scene = Scene()
+    of = {"release": "1", "replica": "s0"}
+    assert scene.value("replica_step_cost_error_ratio", **of) == 0.02
+    assert scene.value("replica_step_cost_frozen", **of) == 0
+    assert scene.value("replica_batch_occupancy_ratio", **of) == 2 / 8
+    assert scene.value("replica_busy_ratio", **of) is None
+    scene.replica.reported_s = 1.0
+    scene.metrics.admission.look()
+    assert scene.value("replica_busy_ratio", **of) == 0
+    scene.replica.report = None
+    assert scene.value("replica_batch_occupancy_ratio", **of) is None
+
+
+def test_the_busy_ratio_follows_what_the_engine_says_and_outlives_a_new_life() -> None:
+    busy = BusyRatio()
+    for second in range(60):
+        busy.add(int(second * 0.4e9), float(second + 1))
+    assert busy.ratio == pytest.approx(0.4, abs=0.01)
+    busy.add(0, 61.0)
+    busy.add(0, 61.0)
+    assert busy.ratio == pytest.approx(0.4, abs=0.01)
+
+
+def test_a_noisy_tenant_is_named_when_it_begins_and_when_it_stops(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    caplog.set_level(logging.INFO, "router.telemetry.admission")
+    scene.policy.noisy = NoisyTenant("org-1", 0.8, 4.0, 0.0)
+    scene.metrics.admission.look()
+    scene.metrics.admission.look()
+    assert scene.value("noisy_tenant_ratio", tenant="org-1") == 4.0
+    scene.policy.noisy = None
+    scene.metrics.admission.look()
+    assert [record.getMessage() for record in caplog.records] == [
+        "tiny: the tenant org-1 asks for 4.0 times its share, 80 % of all work, while others wait",
+        "tiny: the tenant org-1 no longer asks for more than its share",
+    ]
+    assert scene.value("noisy_tenant_ratio", tenant="org-1") is None
+
+
+def test_the_noise_of_a_release_that_is_gone_is_forgotten() -> None:
+    scene = Scene()
+    scene.policy.noisy = NoisyTenant("org-1", 0.8, 4.0, 0.0)
+    scene.metrics.admission.look()
+    assert list(scene.metrics.admission._noisy) == [("tiny", "1")]
+    scene.fleet.forget("tiny@1")
+    scene.gates.refresh()
+    scene.metrics.admission.look()
+    assert scene.metrics.admission._noisy == {}
+
+
+def test_a_cost_that_is_frozen_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    caplog.set_level(logging.INFO, "router.telemetry.admission")
+    good = cast("LearnedStepCost", REPORT.learned)
+    frozen = LearnedStepCost(StepCost(1, 1, 1), 500, 0.31, is_frozen=True)
+    for learned in (good, frozen, frozen, good):
+        scene.replica.report = replace(REPORT, learned=learned)
+        scene.metrics.admission.look()
+    assert [record.getMessage() for record in caplog.records] == [
+        "tiny@1 on s0: the cost of its steps is predicted 31 % wrong; the last good one is kept",
+        "tiny@1 on s0: the cost of its steps is predicted well again",
+    ]

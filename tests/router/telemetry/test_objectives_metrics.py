@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from python_backend.wire.tiers import Tier
+from router.control.objectives.commands import ObjectiveOffice
+from router.control.objectives.snapshot import ObjectiveBook
+from router.core.objective import Metric
+from router.store.access import StoreAccess
+from router.store.database import Store
+from router.telemetry.metrics import Metrics
+from router.tenants.rbac import SYSTEM
+from tests.router.control.releases.values import MODEL, manifest, office
+
+
+async def test_prometheus_is_told_what_is_asked_beside_what_is_measured(
+    lite: Store, access: StoreAccess
+) -> None:
+    office(lite).add(manifest())
+    wanted = {Metric.FIRST_TOKEN: 0.5, Metric.INTER_TOKEN: 0.05}
+    ObjectiveOffice(lite, SYSTEM).set(MODEL, [Tier.STANDARD], wanted)
+    book, metrics = ObjectiveBook(access), Metrics()
+    await book.refresh()
+    metrics.watch_objectives(book)
+    for took_s in (0.4, 0.4, 0.4, 2.0):
+        metrics.objectives.first_token(MODEL, Tier.STANDARD, took_s)
+    metrics.objectives.first_token(MODEL, Tier.BATCH, 0.4)
+
+    def value(name: str, metric: str, tier: str = "standard") -> float | None:
+        labels = {"model": MODEL, "tier": tier, "metric": metric}
+        return metrics.registry.get_sample_value(name, labels)
+
+    assert value("inflight_objective_seconds", "first_token") == 0.5
+    assert value("inflight_objective_seconds", "inter_token") == 0.05
+    assert value("inflight_objective_seconds", "end_to_end") is None
+    assert value("inflight_objective_measured_p95_seconds", "first_token") == pytest.approx(2.0, rel=0.03)
+    assert value("inflight_objective_attained_ratio", "first_token") == 0.75
+    assert value("inflight_objective_attained_ratio", "inter_token") is None, "nothing was measured"
+    assert value("inflight_objective_seconds", "first_token", "batch") is None, "nothing is asked"
+
+
+async def test_what_missed_its_objective_is_counted_for_good(lite: Store, access: StoreAccess) -> None:
+    office(lite).add(manifest())
+    acts, book, metrics = ObjectiveOffice(lite, SYSTEM), ObjectiveBook(access), Metrics()
+    metrics.watch_objectives(book)
+
+    def counted(metric: str, tier: str = "standard") -> tuple[float | None, float | None]:
+        labels = {"model": MODEL, "tier": tier, "metric": metric}
+        judged, missed = (f"inflight_objective_{name}_total" for name in ("judged", "missed"))
+        found = metrics.registry.get_sample_value
+        return found(judged, labels), found(missed, labels)
+
+    metrics.objectives.first_token(MODEL, Tier.STANDARD, 9.0)
+    assert counted("first_token") == (None, None), "nothing was asked"
+    acts.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5, Metric.INTER_TOKEN: 0.05})
+    await book.refresh()
+    assert counted("first_token") == counted("inter_token") == (0, 0), "there before the first is missed"
+    for took_s in (0.4, 0.5, 2.0):
+        metrics.objectives.first_token(MODEL, Tier.STANDARD, took_s)
+    metrics.objectives.inter_token(MODEL, Tier.STANDARD, 0.06, 4)
+    metrics.objectives.first_token(MODEL, Tier.BATCH, 2.0)
+    assert (counted("first_token"), counted("inter_token")) == ((3, 1), (4, 4))
+    assert counted("end_to_end") == counted("first_token", "batch") == (None, None)
+    acts.clear(MODEL, [Tier.STANDARD])
+    await book.refresh()
+    metrics.objectives.first_token(MODEL, Tier.STANDARD, 9.0)
+    assert counted("first_token") == (3, 1), "no counter goes back, and what nobody asks for does not count"

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from tritonclient.grpc import service_pb2
+
+from python_backend.wire import codec
+from python_backend.wire.engine_report import EngineReport
+from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM
+from python_backend.wire.tiers import Tier
+from router.core.generation import Delta, GenerationCall, LoggedToken
+from router.core.trace import Trace, TraceContext
+from router.triton.messages import (
+    GenerateRequests,
+    configure_request,
+    is_final,
+    read_delta,
+    read_engine_report,
+    report_request,
+    stop_request,
+)
+
+CALL = GenerationCall(
+    request_id="chatcmpl-1",
+    prompt="Grüße 😀",
+    max_tokens=7,
+    seed=2**64 - 1,
+    tenant="ann",
+    stop=("a", "bé"),
+    temperature=0.5,
+    top_k=3,
+    top_p=0.25,
+    min_tokens=2,
+    repetition_penalty=1.5,
+    presence_penalty=-0.5,
+    frequency_penalty=0.125,
+    add_special_tokens=False,
+)
+
+
+def inputs(message: Any) -> dict[str, tuple[str, list[int], list[Any]]]:
+    return {
+        tensor.name: (tensor.datatype, list(tensor.shape), codec.decode(tensor.datatype, raw))
+        for tensor, raw in zip(message.inputs, message.raw_input_contents, strict=True)
+    }
+
+
+def test_a_guide_and_a_bias_come_along_only_where_they_were_asked_for() -> None:
+    requests = GenerateRequests("ensemble")
+    plain = inputs(requests.build(CALL))
+    asked = msgspec.structs.replace(CALL, guide=("json_schema", '{"a": 1}'), logit_bias={"5": -1.5})
+    message = requests.build(asked)
+    found = inputs(message)
+    assert found["guided_decoding_guide_type"] == ("BYTES", [1, 1], [b"json_schema"])
+    assert found["guided_decoding_guide"] == ("BYTES", [1, 1], [b'{"a": 1}'])
+    assert list(found)[: len(plain)] == list(plain)
+    assert message.parameters["inflight_logit_bias"].string_param == '{"5":-1.5}'
+    assert "inflight_logit_bias" not in requests.build(CALL).parameters
+
+
+def test_a_call_becomes_the_tensors_of_the_contract() -> None:
+    message = GenerateRequests("ensemble").build(CALL)
+    assert (message.model_name, message.id) == ("ensemble", "chatcmpl-1")
+    assert inputs(message) == {
+        "text_input": ("BYTES", [1, 1], ["Grüße 😀".encode()]),
+        "max_tokens": ("INT32", [1, 1], [7]),
+        "stop_words": ("BYTES", [1, 4], [b"a", "bé".encode(), b"", b""]),
+        "top_k": ("INT32", [1, 1], [3]),
+        "top_p": ("FP32", [1, 1], [0.25]),
+        "temperature": ("FP32", [1, 1], [0.5]),
+        "repetition_penalty": ("FP32", [1, 1], [1.5]),
+        "min_tokens": ("INT32", [1, 1], [2]),
+        "presence_penalty": ("FP32", [1, 1], [-0.5]),
+        "frequency_penalty": ("FP32", [1, 1], [0.125]),
+        "seed": ("UINT64", [1, 1], [2**64 - 1]),
+        "return_num_input_tokens": ("BOOL", [1, 1], [True]),
+        "return_num_output_tokens": ("BOOL", [1, 1], [True]),
+        "stream": ("BOOL", [1, 1], [True]),
+        "exclude_input_in_output": ("BOOL", [1, 1], [True]),
+        "return_perf_metrics": ("BOOL", [1, 1], [True]),
+    }
+    parameters = message.parameters
+    assert parameters["tenant"].string_param == "ann"
+    assert parameters["add_special_tokens"].bool_param is False
+    assert parameters["triton_enable_empty_final_response"].bool_param is True
+
+
+def test_every_request_has_the_same_inputs_or_triton_would_not_batch_them() -> None:
+    requests = GenerateRequests("ensemble")
+    plain = GenerationCall(request_id="x", prompt="y", max_tokens=1, seed=0)
+    shapes = [
+        [(tensor.name, tuple(tensor.shape)) for tensor in requests.build(call).inputs]
+        for call in (CALL, plain)
+    ]
+    assert shapes[0] == shapes[1]
+    assert {name for name, _ in shapes[0]} <= {tensor.name for tensor in ENSEMBLE.inputs}
+
+
+def test_ignoring_the_end_sends_an_end_id_that_no_token_has() -> None:
+    call = GenerationCall(request_id="x", prompt="y", max_tokens=1, seed=0, ignore_eos=True)
+    assert inputs(GenerateRequests("ensemble").build(call))["end_id"] == ("INT32", [1, 1], [-1])
+
+
+def test_building_one_request_leaves_no_trace_in_the_next() -> None:
+    requests = GenerateRequests("ensemble")
+    requests.build(CALL)
+    again = requests.build(GenerationCall(request_id="x", prompt="y", max_tokens=1, seed=0))
+    assert len(again.raw_input_contents) == len(again.inputs)
+    assert again.parameters["tenant"].string_param == "local"
+
+
+def test_a_stop_carries_the_request_id_and_what_the_engine_demands() -> None:
+    message = stop_request("tensorrt_llm", "chatcmpl-1")
+    assert (message.model_name, message.id) == ("tensorrt_llm", "chatcmpl-1")
+    assert inputs(message) == {
+        "input_ids": ("INT32", [1, 1], [0]),
+        "input_lengths": ("INT32", [1, 1], [1]),
+        "request_output_len": ("INT32", [1, 1], [1]),
+        "stop": ("BOOL", [1, 1], [True]),
+    }
+    required = {tensor.name for tensor in TENSORRT_LLM.inputs if not tensor.optional}
+    assert required <= {tensor.name for tensor in message.inputs}
+
+
+def response(*outputs: tuple[str, str, list[Any]]) -> Any:
+    message = service_pb2.ModelInferResponse()
+    for name, dtype, values in outputs:
+        message.outputs.add(name=name, datatype=dtype, shape=[1])
+        message.raw_output_contents.append(codec.encode(dtype, values))
+    return message
+
+
+def test_orders_to_the_engine_are_stops_of_nobody_to_one_that_does_not_know_them() -> None:
+    report = report_request("tensorrt_llm")
+    told = configure_request("tensorrt_llm", {Tier.INTERACTIVE: 40.5, Tier.BATCH: None})
+    for message in (report, told):
+        assert inputs(message) == inputs(stop_request("tensorrt_llm", message.id))
+        assert not message.id.startswith(("chatcmpl-", "cmpl-"))
+    assert report.parameters["inflight_report"].bool_param
+    wanted = {"inter_token_ms": {"interactive": 40.5, "standard": None, "batch": None}}
+    assert msgspec.json.decode(told.parameters["inflight_configure"].string_param) == wanted
+
+
+def test_a_report_is_found_by_its_name_where_there_is_one() -> None:
+    report = EngineReport(8, 512, 8, 512, 100, 4, 16, 2, 0, True)
+    message = response(("finish_reason", "BYTES", ["end_id"]), ("engine_report", "BYTES", [report.to_text()]))
+    assert read_engine_report(message) == report
+    assert read_engine_report(service_pb2.ModelInferResponse()) is None
+
+
+def test_outputs_are_read_by_name_and_others_passed_over() -> None:
+    message = response(
+        ("cum_log_probs", "FP32", [0.5]),
+        ("num_output_tokens", "INT32", [3]),
+        ("text_output", "BYTES", ["é"]),
+        ("num_input_tokens", "INT32", [9]),
+        ("finish_reason", "BYTES", ["length"]),
+    )
+    assert read_delta(message) == Delta("é", 3, 9, "length")
+
+
+def test_an_empty_finish_reason_is_none() -> None:
+    assert read_delta(response(("finish_reason", "BYTES", [""]))).finish is None
+
+
+def test_a_response_without_outputs_is_an_empty_delta() -> None:
+    assert read_delta(response()) == Delta("")
+
+
+def test_the_final_flag_is_read_without_being_made() -> None:
+    message = response()
+    assert not is_final(message)
+    assert not message.parameters
+    message.parameters["triton_final_response"].bool_param = True
+    assert is_final(message)
+
+
+def test_what_the_contract_has_no_tensors_for_goes_as_parameters() -> None:
+    requests = GenerateRequests("ensemble")
+    asked = msgspec.structs.replace(CALL, top_log_probs=0, tier="batch", echo=True)
+    parameters = requests.build(asked).parameters
+    assert parameters["inflight_top_log_probs"].int64_param == 0
+    assert parameters["inflight_top_log_probs"].WhichOneof("parameter_choice") == "int64_param"
+    assert parameters["inflight_tier"].string_param == "batch"
+    assert parameters["inflight_echo"].bool_param
+    for call in (CALL, msgspec.structs.replace(CALL, echo=True)):
+        names = set(requests.build(call).parameters)
+        assert not names & {"inflight_top_log_probs", "inflight_tier", "inflight_echo"}
+
+
+def test_a_trace_goes_along_as_parameters() -> None:
+    trace = Trace("GET", {}, TraceContext(0xABC, 0x1, True, "congo=1"))
+    parameters = GenerateRequests("ensemble").build(msgspec.structs.replace(CALL, trace=trace)).parameters
+    assert parameters["inflight_trace"].bool_param
+    assert parameters["traceparent"].string_param == f"00-{'0' * 29}abc-{'0' * 15}1-01"
+    assert parameters["tracestate"].string_param == "congo=1"
+    names = set(GenerateRequests("ensemble").build(CALL).parameters)
+    assert not names & {"inflight_trace", "traceparent", "tracestate"}
+
+
+def test_steps_are_read_row_after_row() -> None:
+    steps = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert list(read_delta(response(("engine_steps", "INT64", steps))).steps) == steps
+
+
+def test_ids_go_beside_an_empty_text() -> None:
+    call = msgspec.structs.replace(CALL, prompt="", prompt_ids=(5, 6), ignore_eos=True)
+    found = inputs(GenerateRequests("ensemble").build(call))
+    assert found["prompt_ids"] == ("INT32", [1, 2], [5, 6])
+    assert found["text_input"] == ("BYTES", [1, 1], [b""])
+
+
+def test_tokens_are_read_row_by_row() -> None:
+    message = response(
+        ("text_output", "BYTES", ["é"]),
+        ("top_log_probs", "FP32", [float("nan")] * 2 + [-0.5, -0.25, -1.0, -2.0]),
+        ("top_tokens", "BYTES", [b"<s>", b"<s>", b"\xc3", b"a", b"\xa9", b"b"]),
+        ("token_characters", "INT32", [-1, 0, 1]),
+        ("cached_tokens", "INT32", [4]),
+    )
+    delta = read_delta(message)
+    assert delta.cached_tokens == 4
+    assert delta.tokens == (
+        LoggedToken(b"<s>", None, 0, is_hidden=True),
+        LoggedToken(b"\xc3", -0.5, 0, top=((b"a", -0.25),)),
+        LoggedToken(b"\xa9", -1.0, 1, top=((b"b", -2.0),)),
+    )

@@ -1,0 +1,120 @@
+"""The reckoned engine against the real one on a clock of its own: token for token the same times."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from python_backend.costs.step_cost import StepCost
+from python_backend.wire.tiers import Tier
+from simulator.engine import EngineShape, SimulatedEngine
+from simulator.sequence import SimulatedRequest
+from tests.fakes.timed_engine import Asked, Course, play
+
+COST = StepCost(12.0, 0.12, 0.25, 0.05)
+
+
+def reckoned(asked: list[Asked], shape: EngineShape) -> tuple[Course, SimulatedEngine]:
+    engine = SimulatedEngine("one", shape)
+    course, coming = Course(), list(enumerate(asked))
+    while coming or engine.next_s < float("inf"):
+        if coming and coming[0][1].at_s < engine.next_s:
+            key, each = coming.pop(0)
+            request = SimulatedRequest(
+                key, each.at_s, "", each.tier, each.prompt_tokens, each.output_tokens, each.output_tokens
+            )
+            engine.add(request, each.at_s)
+            continue
+        now_s, told = engine.next_s, engine.finish()
+        course.first_s.update({request.number: now_s for request in told.first_tokens})
+        course.last_s.update({request.number: now_s for request in told.ended})
+    course.preemptions = engine.preemptions
+    return course, engine
+
+
+def both(asked: list[Asked], shape: EngineShape) -> tuple[Course, Course]:
+    sizes = shape.total_blocks, shape.places, shape.step_tokens
+    real = play(asked, shape.cost, *sizes, shape.holds_whole_answers, shape.depth)
+    return real, reckoned(asked, shape)[0]
+
+
+def crowd(seed: int, count: int, tiers: bool) -> list[Asked]:
+    chance = random.Random(seed)
+    at_s, asked = 0.0, []
+    for _ in range(count):
+        at_s += chance.expovariate(12.0)
+        tier = chance.choice(list(Tier)) if tiers else Tier.STANDARD
+        asked.append(Asked(at_s, chance.randint(1, 300), chance.randint(1, 80), tier))
+    return asked
+
+
+@pytest.mark.parametrize("whole_answers", [True, False])
+@pytest.mark.parametrize(("kv_tokens", "depth"), [(16_000, 1), (1_600, 1), (16_000, 2)])
+def test_first_and_last_tokens_come_when_those_of_the_real_engine_do(
+    whole_answers: bool, kv_tokens: int, depth: int
+) -> None:
+    shape = EngineShape(COST, 8, 64, kv_tokens, 16, whole_answers, depth)
+    real, ours = both(crowd(1, 120, tiers=False), shape)
+    assert ours.first_s == pytest.approx(real.first_s, abs=1e-6)
+    assert ours.last_s == pytest.approx(real.last_s, abs=1e-6)
+    assert ours.preemptions == real.preemptions
+    assert whole_answers or kv_tokens > 5_000 or real.preemptions > 0
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 10_000), st.booleans(), st.sampled_from([24, 64, 400]), st.sampled_from([1, 2]))
+def test_with_tiers_that_displace_one_another_it_still_ends_when_the_real_engine_does(
+    seed: int, whole_answers: bool, blocks: int, depth: int
+) -> None:
+    shape = EngineShape(COST, 6, 48, 16 * blocks, 16, whole_answers, depth)
+    real, ours = both(crowd(seed, 25, tiers=True), shape)
+    assert ours.last_s.keys() == real.last_s.keys()
+    assert max(ours.last_s.values()) == pytest.approx(max(real.last_s.values()), rel=0.1)
+    assert sum(ours.first_s.values()) == pytest.approx(sum(real.first_s.values()), rel=0.1)
+
+
+def test_a_long_answer_alone_is_a_handful_of_events_however_many_tokens_it_has() -> None:
+    engine = SimulatedEngine("one", EngineShape(COST))
+    request = SimulatedRequest(0, 0.0, "", Tier.STANDARD, 100, 10_000, 10_000)
+    engine.add(request, 0.0)
+    events = 0
+    while engine.next_s < float("inf"):
+        engine.finish()
+        events += 1
+    assert request.ended_s is not None
+    assert events <= 3
+
+
+def test_tokens_are_counted_between_the_events_too() -> None:
+    engine = SimulatedEngine("one", EngineShape(StepCost(10.0, 0.0, 0.0)))
+    request = SimulatedRequest(0, 0.0, "", Tier.STANDARD, 10, 100, 100)
+    engine.add(request, 0.0)
+    engine.finish()
+    for now_s, tokens in ((0.0101, 1), (0.0201, 2), (0.5001, 50), (0.9999, 99)):
+        engine.look(now_s)
+        assert request.completion_tokens == tokens
+
+
+def test_when_all_have_ended_nothing_of_the_cache_is_held() -> None:
+    for whole_answers in (True, False):
+        shape = EngineShape(COST, places=6, step_tokens=48, kv_tokens=1600, holds_whole_answers=whole_answers)
+        report = reckoned(crowd(3, 60, tiers=True), shape)[1].report()
+        assert (report.used_blocks, report.active) == (0, 0)
+
+
+def test_an_inter_token_objective_makes_the_steps_shorter() -> None:
+    def p95_s(target_ms: float | None) -> float:
+        engine = SimulatedEngine("one", EngineShape(COST), {Tier.STANDARD: target_ms})
+        for number in range(20):
+            engine.add(SimulatedRequest(number, 0.0, "", Tier.STANDARD, 2000, 50, 50), 0.0)
+        while engine.next_s < float("inf"):
+            engine.finish()
+        found = engine.gaps.percentile_s(Tier.STANDARD, 0.95)
+        assert found is not None
+        return found
+
+    assert p95_s(None) > 0.06
+    assert p95_s(40.0) <= 0.041
