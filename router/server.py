@@ -123,7 +123,7 @@ def _service(
         safety=load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names),
         prompt_log=prompt_log,
         arms=ArmRecorder(store),
-        shadows=Shadows(registry, desk, metrics, recorder=ShadowRecorder(store), gates=gates),
+        shadows=Shadows(registry, desk, metrics.shadows, recorder=ShadowRecorder(store), gates=gates),
         objectives=objectives,
         gates=gates,
         tracer=open_tracer(settings, metrics, version("inflight"), closing),

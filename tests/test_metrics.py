@@ -8,10 +8,7 @@ import promql_parser
 import pytest
 
 from python_backend.triton_adapter.metrics import FAMILIES
-from router.control.releases.shadow import Shadows
 from router.core.stages import STAGES
-from router.request.ticket import TicketDesk
-from router.routing.models import Registry
 from router.telemetry.metrics import Metrics
 from router.telemetry.tracing.metrics import TraceFigures
 from tests.documented_metrics import PAGE, Documented, documented, exposed
@@ -36,7 +33,6 @@ class NoSpans:
 def of_router() -> dict[str, Documented]:
     """By their families: those without values too."""
     metrics = Metrics()
-    Shadows(Registry(), TicketDesk(metrics), metrics)
     metrics.registry.register(TraceFigures(NoSpans()))  # type: ignore[arg-type]  # that is all it looks at
     found = {}
     for family in metrics.registry.collect():

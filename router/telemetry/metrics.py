@@ -20,6 +20,7 @@ from router.telemetry.collectors import (
     ReleaseFigures,
     SharingFigures,
 )
+from router.telemetry.shadow import ShadowMetrics
 from router.telemetry.values import Counter, Gauge, Histogram, Observations
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class Metrics:
         self.admission = AdmissionFigures(registry)
         self._batch_figures = BatchFigures()
         registry.register(self._batch_figures)
+        self.shadows = ShadowMetrics(registry)
         self.releases = ReleaseFigures()
         registry.register(self.releases)
         prometheus_client.Info("inflight_build", "What runs here.", registry=registry).info(

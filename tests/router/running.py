@@ -166,7 +166,7 @@ async def running_router(
                 safety,
                 prompt_log,
                 ArmRecorder(store),
-                Shadows(registry, desk, metrics, shadowing, gates=gates),
+                Shadows(registry, desk, metrics.shadows, shadowing, gates=gates),
                 gates,
                 tracer=tracer,
             )

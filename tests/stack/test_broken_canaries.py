@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.traffic import Traffic, completion, traffic
 from launcher.settings import StackSettings
-from router.control.releases.canary import Plan
+from router.control.releases.plan import Plan
 from router.control.releases.records import Rollout, RolloutState
 from router.control.releases.states import State
 from router.core.manifest import Manifest

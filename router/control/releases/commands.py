@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sql
 
 from router.control.releases import records, writes
-from router.control.releases.canary import Progress
+from router.control.releases.plan import Progress
 from router.control.releases.records import RolloutState
 from router.control.releases.states import State
 from router.control.releases.writes import bump, is_release, put_split, set_state, write_event
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from router.control.releases.canary import Plan
+    from router.control.releases.plan import Plan
     from router.control.releases.records import GoldenPrompt, Release, Rollout
     from router.core.manifest import Manifest
     from router.routing.split import ModelSplit, Shadow, Sticky

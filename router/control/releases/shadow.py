@@ -7,7 +7,7 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -18,7 +18,6 @@ from router.core.generation import FINISH_REASONS, read_to_the_end
 from router.core.record import new_request_id
 from router.core.stop_text import StopScanner
 from router.routing.models import ServedModel
-from router.telemetry.values import Counter, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -28,19 +27,42 @@ if TYPE_CHECKING:
     from router.core.embedding import EmbeddingAnswer, EmbeddingCall
     from router.core.generation import Generation, GenerationCall
     from router.core.record import Record
-    from router.openai.tools import ToolReader
     from router.request.choice import Choice
     from router.request.ticket import TicketDesk
     from router.routing.models import Registry
-    from router.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 _TIER = "batch"
 _GOOD_ENDS = frozenset({*FINISH_REASONS.values(), "tool_calls"})
-_WHO = ("model", "release")
-_SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999)
-_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+
+class MadeCall(Protocol):
+    """One call of a tool, as a model wrote it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def arguments(self) -> str: ...
+
+
+class ToolReader(Protocol):
+    """Separates the calls of tools from the text of one answer."""
+
+    @property
+    def calls(self) -> Sequence[MadeCall]: ...
+    def feed(self, chunk: str) -> str: ...
+    def flush(self) -> str: ...
+
+
+class ShadowObserver(Protocol):
+    """Counts what comes of shadowed requests."""
+
+    def ended(self, outcome: str, model: str, release: str) -> None:
+        """equal, different, failed, dropped under load, or alone: without an original to compare with."""
+
+    def compared(self, model: str, release: str, likeness: float, took_s: float) -> None:
+        """Of an answer that came, equal or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +124,7 @@ class Shadows:
         self,
         registry: Registry,
         desk: TicketDesk,
-        metrics: Metrics,
+        observer: ShadowObserver,
         settings: ShadowSettings | None = None,
         clock: Callable[[], float] = time.time,
         recorder: ShadowRecorder | None = None,
@@ -116,26 +138,7 @@ class Shadows:
         self._clock = clock
         self._under_way: dict[asyncio.Task[None], ShadowRun] = {}
         self._kept: deque[Comparison] = deque(maxlen=self._settings.most_kept)
-        self._answers = Counter(
-            "inflight_shadow_answers",
-            "Of shadowed requests: equal, different, failed, dropped under load, alone (no original).",
-            ("outcome", *_WHO),
-            registry=metrics.registry,
-        )
-        self._likeness = Histogram(
-            "inflight_shadow_likeness_ratio",
-            "Common beginning of both texts as a share of the longer one, or the cosine of vectors.",
-            _WHO,
-            buckets=_SHARES,
-            registry=metrics.registry,
-        )
-        self._seconds = Histogram(
-            "inflight_shadow_request_seconds",
-            "From the start of a shadow's answer to its end.",
-            _WHO,
-            buckets=_SECONDS,
-            registry=metrics.registry,
-        )
+        self._observer = observer
 
     @property
     def newest(self) -> list[Comparison]:
@@ -233,11 +236,10 @@ class Shadows:
             self.recorder.add(compared)
         self._count("failed" if error else "equal" if is_equal else "different", record, version)
         if not error:
-            self._likeness.labels(record.model, str(version)).observe(likeness)
-            self._seconds.labels(record.model, str(version)).observe(shadow_took_s)
+            self._observer.compared(record.model, str(version), likeness, shadow_took_s)
 
     def _count(self, outcome: str, record: Record, version: int) -> None:
-        self._answers.labels(outcome, record.model, str(version)).inc()
+        self._observer.ended(outcome, record.model, str(version))
 
     async def _texts(
         self,

@@ -12,11 +12,9 @@ from deploy.monitoring.rules import Recording
 from python_backend.triton_adapter.metrics import FAMILIES
 from python_backend.wire.tiers import Tier
 from router.admission.demand import Reason
-from router.control.releases.shadow import Shadows
 from router.core.objective import Metric
 from router.core.stages import STAGES
-from router.request.ticket import Outcome, TicketDesk
-from router.routing.models import Registry
+from router.request.ticket import Outcome
 from router.telemetry.metrics import Metrics
 
 _TIERS = frozenset(tier.label for tier in Tier)
@@ -80,7 +78,6 @@ def known_metrics() -> dict[str, Known]:
 
 def _of_router() -> Iterator[tuple[str, Known]]:
     metrics = Metrics()
-    Shadows(Registry(), TicketDesk(metrics), metrics)
     for family in metrics.registry.collect():
         labels = frozenset(getattr(family, "_labelnames", ())) | _seen(family)
         values = {label: _VALUES[label] for label in labels & _VALUES.keys()}

@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sql
 
 from router.control.releases import records
-from router.control.releases.canary import Plan
 from router.control.releases.commands import ReleaseOffice
+from router.control.releases.plan import Plan
 from router.control.releases.records import GoldenPrompt, Rollout, RolloutState
 from router.control.releases.states import State
 from router.control.releases.writes import bump, last_change, put_split
