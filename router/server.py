@@ -1,4 +1,4 @@
-"""Builds the router out of its parts, runs it, and takes it down without losing a request."""
+"""Runs a router: its ports, its signals, and a drain that loses no request."""
 
 from __future__ import annotations
 
@@ -7,21 +7,14 @@ import gc
 import logging
 import signal
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.admission.gates import AdmissionSettings, TenantShares, build_gates
 from router.app import App
-from router.assembly import go_on, keep_gates, keep_releases, keep_sharing
+from router.assembly import Assembly, run_until_closed
 from router.content.batches.runner import BatchRunner, BatchSettings
-from router.content.files.model import FileLimits
-from router.control.objectives.snapshot import ObjectiveBook
 from router.control.peers.peer_sync import open_board
-from router.control.releases.arms import ArmRecorder
-from router.control.releases.shadow import Shadows
-from router.control.releases.shadow_figures import ShadowRecorder
 from router.core.address import is_loopback
 from router.health_port import HealthDoor
 from router.http.connection import Limits
@@ -33,19 +26,13 @@ from router.kserve.server import KserveServer
 from router.request.identity import Doorkeeper
 from router.request.service import Service
 from router.request.ticket import TicketDesk
-from router.routing.models import Registry
-from router.routing.replicas import Fleet
 from router.safety.load import load_safety
 from router.settings import check_reachable
-from router.store.access import StoreAccess
 from router.store.retention import Retention
-from router.telemetry.metrics import Metrics
-from router.telemetry.prompt_log import PromptLog
-from router.telemetry.tracing.setup import check_tracing, open_tracer
+from router.telemetry.tracing.setup import check_tracing
 from router.tenants.installation import open_store, opening_store, places
 from router.tenants.lookup import has_keys
 from router.tenants.tenancy import Tenancy, TenancySettings
-from router.triton.server import TritonServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -67,19 +54,7 @@ async def run(settings: Settings) -> None:
 async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) -> None:
     """Everything that is opened here is closed in the opposite order, whatever happens in between."""
     async with AsyncExitStack() as closing:
-        store = StoreAccess(tenancy.store)
-        closing.callback(store.close)
-        prompt_log = open_prompt_log(settings)
-        if prompt_log is not None:
-            closing.push_async_callback(asyncio.to_thread, prompt_log.stop)
-        fleet = _fleet(settings, closing)
-        registry = Registry()
-        service = _service(settings, tenancy, store, registry, prompt_log, fleet, closing)
-        service.metrics.watch_fleet(fleet)
-        service.metrics.watch_releases(registry)
-        await keep_releases(settings, service, fleet, closing)
-        keep_gates(service, fleet, closing)
-        await keep_sharing(settings, service, closing)
+        service = await Assembly(settings, tenancy, closing).start()
         runner = await _open_doors(settings, service, closing)
         await stopping.wait()
         stopping.clear()
@@ -87,55 +62,12 @@ async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) 
         await asyncio.gather(draining, runner.stop())
 
 
-def _fleet(settings: Settings, closing: AsyncExitStack) -> Fleet:
-    servers = []
-    for number, each in enumerate(settings.triton_servers):
-        server = TritonServer(f"triton-{number}", each.url, each.secret, settings.stop_timeout_s)
-        closing.push_async_callback(server.close)
-        servers.append(server)
-    return Fleet(servers)
-
-
-def _service(
-    settings: Settings,
-    tenancy: Tenancy,
-    store: StoreAccess,
-    registry: Registry,
-    prompt_log: PromptLog | None,
-    fleet: Fleet,
-    closing: AsyncExitStack,
-) -> Service:
-    names = [*(model.name for model in settings.models), *(model.name for model in settings.embedders)]
-    metrics = Metrics()
-    metrics.watch(tenancy)
-    desk = TicketDesk(metrics)
-    objectives = ObjectiveBook(store)
-    shares = TenantShares(tenancy.catalogue.share_of)
-    admission = AdmissionSettings(settings.admission, settings.admission_places)
-    gates = build_gates(admission, fleet, shares, objectives.of, metrics.admission)
-    return Service(
-        registry=registry,
-        desk=desk,
-        metrics=metrics,
-        tenancy=tenancy,
-        store=store,
-        file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
-        safety=load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names),
-        prompt_log=prompt_log,
-        arms=ArmRecorder(store),
-        shadows=Shadows(registry, desk, metrics.shadows, recorder=ShadowRecorder(store), gates=gates),
-        objectives=objectives,
-        gates=gates,
-        tracer=open_tracer(settings, metrics, version("inflight"), closing),
-    )
-
-
 async def _open_doors(settings: Settings, service: Service, closing: AsyncExitStack) -> BatchRunner:
     """The HTTP and gRPC ports, and what goes on behind them by itself."""
     certificates = load_certificates(settings)
-    go_on(closing, Retention(service.tenancy.store, settings.retention_days).keep_deleting())
+    run_until_closed(closing, Retention(service.tenancy.store, settings.retention_days).keep_deleting())
     if certificates is not None:
-        go_on(closing, certificates.watch())
+        run_until_closed(closing, certificates.watch())
     doorkeeper = Doorkeeper(service.tenancy, is_loopback(settings.host))
     door = build_door(service, service.safety)
     app = App(service, doorkeeper, http.routes(door))
@@ -195,14 +127,6 @@ def check(settings: PlacedTuning) -> None:
 def load_certificates(settings: PlacedTuning) -> Certificates | None:
     files = tls_files(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     return None if files is None else Certificates(files)
-
-
-def open_prompt_log(settings: PlacedTuning) -> PromptLog | None:
-    if not settings.prompt_log_dir:
-        return None
-    opened = PromptLog(Path(settings.prompt_log_dir), settings.prompt_log_days)
-    opened.start()
-    return opened
 
 
 def _on_signals() -> asyncio.Event:

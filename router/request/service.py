@@ -11,7 +11,6 @@ from router.content.files.model import FileLimits
 
 if TYPE_CHECKING:
     from router.admission.gates import Gates
-    from router.control.objectives.snapshot import ObjectiveBook
     from router.control.releases.arms import ArmRecorder
     from router.control.releases.shadow import Shadows
     from router.request.ticket import TicketDesk
@@ -37,7 +36,6 @@ class Service:
     arms: ArmRecorder | None = None
     shadows: Shadows | None = None
     gates: Gates | None = None
-    objectives: ObjectiveBook | None = None
     tracer: Tracer | None = None
     documents: Documents = field(init=False)
 

@@ -12,21 +12,20 @@ from router.core.manifest import Kind
 from router.core.objective import Metric
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from router.control.objectives.distribution import Percentiles
     from router.control.tuning.ladder import Course
     from router.control.tuning.subject import Subject
     from router.core.manifest import Manifest
     from router.core.objective import Objective
 
+    ObjectiveOf = Callable[[str, Tier], Objective]  # an empty one where none is set
+
 # A step before the model itself may take this part of what the model has until its first token or its end.
 _SHARE_OF_A_STEP = 0.1
 # From the usual to the slow ones, of what requests spend on their way.
 _SLOW = 2.0
-
-
-class Objectives(Protocol):
-    def of(self, model: str, tier: Tier) -> Objective:
-        """One that asks for nothing where nobody has set any."""
 
 
 class Monitor(Protocol):
@@ -43,10 +42,10 @@ class Goal:
     limit_ms: float
 
 
-def goals_of(manifest: Manifest, objectives: Objectives) -> list[Goal]:
-    """Those that a queue delay counts for."""
+def goals_of(manifest: Manifest, objective_of: ObjectiveOf) -> list[Goal]:
+    """The objectives that a queue delay counts for."""
     metric = Metric.FIRST_TOKEN if manifest.kind is Kind.TEXT else Metric.END_TO_END
-    limits = {tier: getattr(objectives.of(manifest.model, tier), metric.field) for tier in Tier}
+    limits = {tier: getattr(objective_of(manifest.model, tier), metric.field) for tier in Tier}
     return [Goal(tier, metric, 1000 * limit) for tier, limit in limits.items() if limit is not None]
 
 

@@ -8,14 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
 from router.settings import SettingsError
 from router.telemetry.tracing.tracer import Tracer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AsyncExitStack
+
+    from prometheus_client.core import Metric
 
     from router.settings import Tuning
     from router.telemetry.metrics import Metrics
+    from router.telemetry.tracing.otlp import OtlpOutlet
 
 _NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _FLUSH_TIMEOUT_S = 5.0
@@ -26,11 +33,10 @@ def open_tracer(settings: Tuning, metrics: Metrics, version: str, closing: Async
     check_tracing(settings)
     if not settings.otlp_endpoint:
         return None
-    from router.telemetry.tracing.metrics import TraceFigures
     from router.telemetry.tracing.otlp import OtlpOutlet
 
     outlet = OtlpOutlet(settings.otlp_endpoint, headers_of(settings), version)
-    metrics.registry.register(TraceFigures(outlet))
+    metrics.expose(TraceMetrics(outlet))
     closing.push_async_callback(asyncio.to_thread, outlet.close, _FLUSH_TIMEOUT_S)
     return Tracer(outlet, settings.trace_percent)
 
@@ -102,3 +108,22 @@ def _is_installed(package: str) -> bool:
         return find_spec(package) is not None
     except ModuleNotFoundError:  # not even what is around it
         return False
+
+
+class TraceMetrics(Collector):
+    """What became of spans; exposed only while requests are traced."""
+
+    def __init__(self, outlet: OtlpOutlet) -> None:
+        self._outlet = outlet
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._outlet.counts
+        yield CounterMetricFamily("inflight_spans_sent", "Spans that the collector took.", value=counts.sent)
+        dropped = CounterMetricFamily(
+            "inflight_spans_dropped",
+            "Spans that no collector got: queue_full, or export_failed.",
+            labels=("reason",),
+        )
+        dropped.add_metric(("queue_full",), self._outlet.dropped)
+        dropped.add_metric(("export_failed",), counts.failed)
+        yield dropped

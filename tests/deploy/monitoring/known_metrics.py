@@ -15,7 +15,7 @@ from router.admission.demand import Reason
 from router.core.objective import Metric
 from router.core.stages import STAGES
 from router.request.ticket import Outcome
-from router.telemetry.metrics import Metrics
+from tests.router_metrics import router_metrics
 
 _TIERS = frozenset(tier.label for tier in Tier)
 # Label values that cannot be read off a metric which has counted nothing yet.
@@ -77,7 +77,7 @@ def known_metrics() -> dict[str, Known]:
 
 
 def _of_router() -> Iterator[tuple[str, Known]]:
-    metrics = Metrics()
+    metrics = router_metrics()
     for family in metrics.registry.collect():
         labels = frozenset(getattr(family, "_labelnames", ())) | _seen(family)
         values = {label: _VALUES[label] for label in labels & _VALUES.keys()}

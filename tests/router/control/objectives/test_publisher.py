@@ -7,8 +7,9 @@ import pytest
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
 from router.control.objectives.commands import ALL_TIERS, ObjectiveOffice
-from router.control.objectives.snapshot import ObjectiveBook
+from router.control.objectives.publisher import ObjectivePublisher
 from router.core.objective import Metric
+from router.routing.snapshot import Published
 from router.store.access import StoreAccess
 from router.store.database import Store
 from router.tenants.rbac import SYSTEM
@@ -23,40 +24,44 @@ def office(lite: Store) -> ObjectiveOffice:
 
 
 async def test_what_was_set_is_known_at_the_next_look(office: ObjectiveOffice, access: StoreAccess) -> None:
-    book = ObjectiveBook(access)
-    await book.refresh()
-    assert book.of(MODEL, Tier.STANDARD).is_empty
-    assert book.objectives == []
+    published = Published()
+    publisher = ObjectivePublisher(access, published)
+    await publisher.refresh()
+    assert published.objective_of(MODEL, Tier.STANDARD).is_empty
+    assert not published.current.objectives
     office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5, Metric.INTER_TOKEN: 0.05})
-    await book.refresh()
-    assert book.of(MODEL, Tier.STANDARD).first_token_s == 0.5
-    assert book.of(MODEL, Tier.BATCH).is_empty
-    assert [each.tier for each in book.objectives] == [Tier.STANDARD]
-    assert book.inter_token_ms(MODEL) == {Tier.INTERACTIVE: None, Tier.STANDARD: 50.0, Tier.BATCH: None}
+    await publisher.refresh()
+    assert published.objective_of(MODEL, Tier.STANDARD).first_token_s == 0.5
+    assert published.objective_of(MODEL, Tier.BATCH).is_empty
+    assert list(published.current.objectives) == [(MODEL, Tier.STANDARD)]
     office.clear(MODEL, ALL_TIERS)
-    await book.refresh()
-    assert book.of(MODEL, Tier.STANDARD).is_empty
+    await publisher.refresh()
+    assert published.objective_of(MODEL, Tier.STANDARD).is_empty
 
 
 async def test_where_nothing_has_changed_nothing_is_read_again(
     office: ObjectiveOffice, access: StoreAccess
 ) -> None:
     office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
-    book = ObjectiveBook(access)
-    await book.refresh()
-    before = book.of(MODEL, Tier.STANDARD)
-    await book.refresh()
-    assert book.of(MODEL, Tier.STANDARD) is before
-    assert book.of(MODEL, Tier.BATCH) is book.of(MODEL, Tier.BATCH), "also what asks for nothing"
+    published = Published()
+    publisher = ObjectivePublisher(access, published)
+    await publisher.refresh()
+    before = published.objective_of(MODEL, Tier.STANDARD)
+    await publisher.refresh()
+    assert published.objective_of(MODEL, Tier.STANDARD) is before
+    assert published.objective_of(MODEL, Tier.BATCH) is published.objective_of(MODEL, Tier.BATCH), (
+        "also what asks for nothing"
+    )
 
 
 async def test_while_the_store_is_away_what_is_known_holds_on(
     office: ObjectiveOffice, access: StoreAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
-    book = ObjectiveBook(access)
-    await book.refresh()
-    monkeypatch.setattr("router.control.objectives.snapshot._POLL_S", 0.001)
+    published = Published()
+    publisher = ObjectivePublisher(access, published)
+    await publisher.refresh()
+    monkeypatch.setattr("router.control.objectives.publisher._POLL_S", 0.001)
     tried = asyncio.Event()
     reads = 0
 
@@ -70,8 +75,8 @@ async def test_while_the_store_is_away_what_is_known_holds_on(
         raise InflightError.from_text("overloaded: the store cannot be reached")
 
     monkeypatch.setattr(access, "read", read)
-    running = asyncio.create_task(book.run())
+    running = asyncio.create_task(publisher.run())
     await asyncio.wait_for(tried.wait(), 10)
     running.cancel()
     await asyncio.wait([running])
-    assert book.of(MODEL, Tier.STANDARD).first_token_s == 0.5
+    assert published.objective_of(MODEL, Tier.STANDARD).first_token_s == 0.5
