@@ -14,7 +14,7 @@ from router.control.health.prober import Prober
 from router.control.health.vital_signs import ProbeLimits
 from router.control.objectives.monitor import ObjectiveMonitor
 from router.control.objectives.publisher import ObjectivePublisher
-from router.control.objectives.recorder import FigureRecorder
+from router.control.objectives.recorder import ObjectiveRecorder
 from router.control.peers.peer_sync import Exchange, open_board
 from router.control.releases.adoption import adopt, retire
 from router.control.releases.arms import ArmRecorder
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from router.admission.gates import Gates
     from router.core.manifest import Manifest
-    from router.settings import PlacedTuning, Settings
+    from router.settings import PlacedOptions, Settings
     from router.tenants.tenancy import Tenancy
 
 
@@ -113,7 +113,7 @@ class Assembly:
         publisher = ObjectivePublisher(self._store, self._published, self._monitor.hold_to)
         await publisher.refresh()
         self._metrics.expose(ObjectiveMetrics(self._monitor, self._published))
-        self._run(publisher.run(), FigureRecorder(self._store, self._monitor).run())
+        self._run(publisher.run(), ObjectiveRecorder(self._store, self._monitor).run())
 
     async def _publish_releases(self) -> ReleasePublisher:
         builder = Builder(self._releases_dir / "repository", self._fleet_settings)
@@ -201,7 +201,7 @@ class Assembly:
         shadows = Shadows(self._registry, desk, self._metrics.shadows, recorder=shadow_recorder, gates=gates)
         self._run(arms.run(), shadow_recorder.run())
         self._closing.push_async_callback(shadows.close)
-        names = [model.name for model in (*settings.models, *settings.embedders)]
+        names = [*(model.name for model in settings.models), *(each.name for each in settings.embedders)]
         return Service(
             registry=self._registry,
             desk=desk,
@@ -241,7 +241,7 @@ def _open_fleet(settings: Settings, closing: AsyncExitStack) -> Fleet:
     return Fleet(servers)
 
 
-def _open_prompt_log(settings: PlacedTuning) -> PromptLog | None:
+def _open_prompt_log(settings: PlacedOptions) -> PromptLog | None:
     if not settings.prompt_log_dir:
         return None
     opened = PromptLog(Path(settings.prompt_log_dir), settings.prompt_log_days)

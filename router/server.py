@@ -30,14 +30,14 @@ from router.safety.load import load_safety
 from router.settings import check_reachable
 from router.store.retention import Retention
 from router.telemetry.tracing.setup import check_tracing
-from router.tenants.installation import open_store, opening_store, places
+from router.tenants.installation import open_store, opening_store, tenancy_settings
 from router.tenants.lookup import has_keys
 from router.tenants.tenancy import Tenancy, TenancySettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from router.settings import PlacedTuning, Settings
+    from router.settings import PlacedOptions, Settings
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ async def _open_doors(settings: Settings, service: Service, closing: AsyncExitSt
 async def open_tenancy(settings: Settings) -> AsyncIterator[Tenancy]:
     """Keys and limits are known before the first request, and all usage is on disk after the last."""
     with opening_store():
-        tenancy = Tenancy(places_of(settings))
+        tenancy = Tenancy(_tenancy_settings(settings))
         await asyncio.to_thread(tenancy.start)
     upkeep = asyncio.get_running_loop().create_task(tenancy.keep_leases())
     try:
@@ -113,9 +113,9 @@ async def open_tenancy(settings: Settings) -> AsyncIterator[Tenancy]:
         await asyncio.to_thread(tenancy.stop)
 
 
-def check(settings: PlacedTuning) -> None:
+def check(settings: PlacedOptions) -> None:
     """Whether a router with these settings could start, as far as that can be told beforehand."""
-    with opening_store(), open_store(places_of(settings)) as store, store.read() as connection:
+    with opening_store(), open_store(_tenancy_settings(settings)) as store, store.read() as connection:
         check_reachable(settings.host, has_keys(connection))
     load_certificates(settings)
     check_tracing(settings)
@@ -124,7 +124,7 @@ def check(settings: PlacedTuning) -> None:
         open_board(settings.redis_url, "")
 
 
-def load_certificates(settings: PlacedTuning) -> Certificates | None:
+def load_certificates(settings: PlacedOptions) -> Certificates | None:
     files = tls_files(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     return None if files is None else Certificates(files)
 
@@ -137,8 +137,8 @@ def _on_signals() -> asyncio.Event:
     return asked
 
 
-def places_of(settings: PlacedTuning) -> TenancySettings:
-    return places(
+def _tenancy_settings(settings: PlacedOptions) -> TenancySettings:
+    return tenancy_settings(
         Path(settings.state_dir or settings.data_dir),
         settings.store_url,
         settings.pepper_file,

@@ -20,10 +20,9 @@ from router.control.releases.writes import bump, is_release, put_split, set_stat
 from router.core.manifest import Kind
 from router.routing.split import first_split
 from router.store.release_tables import releases, rollouts, splits
-from router.tenants.audited import AlreadyThere
+from router.tenants.audited import AlreadyThere, PlatformCommands
 from router.tenants.lookup import NotFound
 from router.tenants.rbac import Action
-from router.tenants.supervised import SupervisedOffice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +45,7 @@ class _Act:
     version: int | None
 
 
-class ReleaseOffice(SupervisedOffice):
+class ReleaseCommands(PlatformCommands):
     _read_action = Action.RELEASE_READ
 
     @contextmanager

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from router.settings import Tuning
+    from router.settings import Options
     from router.telemetry.metrics import Metrics
     from router.telemetry.tracing.otlp import OtlpOutlet
 
@@ -28,7 +28,7 @@ _NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _FLUSH_TIMEOUT_S = 5.0
 
 
-def open_tracer(settings: Tuning, metrics: Metrics, version: str, closing: AsyncExitStack) -> Tracer | None:
+def open_tracer(settings: Options, metrics: Metrics, version: str, closing: AsyncExitStack) -> Tracer | None:
     """None where requests are not traced. What is left at the end is sent, for a few seconds at most."""
     check_tracing(settings)
     if not settings.otlp_endpoint:
@@ -41,7 +41,7 @@ def open_tracer(settings: Tuning, metrics: Metrics, version: str, closing: Async
     return Tracer(outlet, settings.trace_percent)
 
 
-def check_tracing(settings: Tuning) -> None:
+def check_tracing(settings: Options) -> None:
     """Raises SettingsError for what could not be traced."""
     endpoint = settings.otlp_endpoint
     if not endpoint:
@@ -61,7 +61,7 @@ def check_tracing(settings: Tuning) -> None:
         )
 
 
-def headers_of(settings: Tuning) -> dict[str, str]:
+def headers_of(settings: Options) -> dict[str, str]:
     """What the collector is to be shown with all spans; those in the file win."""
     headers = _read_headers("otlp_headers", settings.otlp_headers.split(","))
     if file := settings.otlp_headers_file:

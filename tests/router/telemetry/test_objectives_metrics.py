@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from python_backend.wire.tiers import Tier
-from router.control.objectives.commands import ObjectiveOffice
+from router.control.objectives.commands import ObjectiveCommands
 from router.control.objectives.publisher import ObjectivePublisher
 from router.core.objective import Metric
 from router.routing.snapshot import Published
@@ -20,7 +20,7 @@ async def test_prometheus_is_told_what_is_asked_beside_what_is_measured(
 ) -> None:
     office(lite).add(manifest())
     wanted = {Metric.FIRST_TOKEN: 0.5, Metric.INTER_TOKEN: 0.05}
-    ObjectiveOffice(lite, SYSTEM).set(MODEL, [Tier.STANDARD], wanted)
+    ObjectiveCommands(lite, SYSTEM).set(MODEL, [Tier.STANDARD], wanted)
     published, metrics = Published(), Metrics()
     await ObjectivePublisher(access, published, metrics.objectives.hold_to).refresh()
     metrics.expose(ObjectiveMetrics(metrics.objectives, published))
@@ -43,7 +43,7 @@ async def test_prometheus_is_told_what_is_asked_beside_what_is_measured(
 
 async def test_what_missed_its_objective_is_counted_for_good(lite: Store, access: StoreAccess) -> None:
     office(lite).add(manifest())
-    acts, published, metrics = ObjectiveOffice(lite, SYSTEM), Published(), Metrics()
+    acts, published, metrics = ObjectiveCommands(lite, SYSTEM), Published(), Metrics()
     publisher = ObjectivePublisher(access, published, metrics.objectives.hold_to)
     metrics.expose(ObjectiveMetrics(metrics.objectives, published))
 

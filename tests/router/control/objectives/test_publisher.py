@@ -6,7 +6,7 @@ import pytest
 
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
-from router.control.objectives.commands import ALL_TIERS, ObjectiveOffice
+from router.control.objectives.commands import ALL_TIERS, ObjectiveCommands
 from router.control.objectives.publisher import ObjectivePublisher
 from router.core.objective import Metric
 from router.routing.snapshot import Published
@@ -18,12 +18,12 @@ from tests.router.control.releases.values import office as releases
 
 
 @pytest.fixture
-def office(lite: Store) -> ObjectiveOffice:
+def office(lite: Store) -> ObjectiveCommands:
     releases(lite).add(manifest())
-    return ObjectiveOffice(lite, SYSTEM)
+    return ObjectiveCommands(lite, SYSTEM)
 
 
-async def test_what_was_set_is_known_at_the_next_look(office: ObjectiveOffice, access: StoreAccess) -> None:
+async def test_what_was_set_is_known_at_the_next_look(office: ObjectiveCommands, access: StoreAccess) -> None:
     published = Published()
     publisher = ObjectivePublisher(access, published)
     await publisher.refresh()
@@ -40,7 +40,7 @@ async def test_what_was_set_is_known_at_the_next_look(office: ObjectiveOffice, a
 
 
 async def test_where_nothing_has_changed_nothing_is_read_again(
-    office: ObjectiveOffice, access: StoreAccess
+    office: ObjectiveCommands, access: StoreAccess
 ) -> None:
     office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
     published = Published()
@@ -55,7 +55,7 @@ async def test_where_nothing_has_changed_nothing_is_read_again(
 
 
 async def test_while_the_store_is_away_what_is_known_holds_on(
-    office: ObjectiveOffice, access: StoreAccess, monkeypatch: pytest.MonkeyPatch
+    office: ObjectiveCommands, access: StoreAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
     published = Published()
