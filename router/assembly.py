@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from router.admission.gates import AdmissionSettings, TenantShares, build_gates
+from router.content.documents.documents import Documents
+from router.content.documents.uploads import UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.health.engine_reports import EngineReports
 from router.control.health.prober import Prober
@@ -27,8 +29,9 @@ from router.control.releases.shadow_figures import ShadowRecorder
 from router.control.releases.steps import Tools
 from router.control.tuning.step_keeper import StepKeeper
 from router.control.tuning.tuner import Tuner, TuningSettings
-from router.request.service import Service
-from router.request.ticket import TicketDesk
+from router.parts import Parts
+from router.request.answer import Answers
+from router.request.permit import Permits
 from router.routing.builder import Builder, built_in_embeddings, built_in_text
 from router.routing.checkpoint import CONTEXT_TOKENS
 from router.routing.generation import FleetPipeline
@@ -37,6 +40,7 @@ from router.routing.replicas import Fleet, FleetSettings
 from router.routing.snapshot import Published
 from router.safety.load import load_safety
 from router.store.access import StoreAccess
+from router.telemetry.accounts import RequestAccounts
 from router.telemetry.collectors import (
     BatchMetrics,
     FleetMetrics,
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
 
     from router.admission.gates import Gates
     from router.core.manifest import Manifest
+    from router.request.job import Observer
     from router.settings import PlacedOptions, Settings
     from router.tenants.tenancy import Tenancy
 
@@ -83,9 +88,8 @@ class Assembly:
         self._monitor = ObjectiveMonitor()
         self._metrics = Metrics(self._monitor)
         self._metrics.expose(TenancyMetrics(tenancy), FleetMetrics(self._fleet))
-        self._tracer = open_tracer(settings, self._metrics, version("inflight"), closing)
 
-    async def start(self) -> Service:
+    async def start(self) -> Parts:
         """Returns when the first request may come."""
         await asyncio.to_thread(self._adopt_built_in)
         await self._publish_objectives()
@@ -96,7 +100,7 @@ class Assembly:
         tuner = self._tune(releases, controller)
         gates = self._admit(tuner)
         await self._share_with_peers(gates)
-        return self._serve(gates)
+        return self._answer(gates)
 
     # Control
 
@@ -193,28 +197,29 @@ class Assembly:
 
     # The path
 
-    def _serve(self, gates: Gates) -> Service:
-        settings, store = self._settings, self._store
-        desk = TicketDesk(self._metrics)
-        desk.on_drain = gates.drain
+    def _answer(self, gates: Gates) -> Parts:
+        settings, store, metrics = self._settings, self._store, self._metrics
+        permits = Permits(self._tenancy, gates, metrics)
         arms, shadow_recorder = ArmRecorder(store), ShadowRecorder(store)
-        shadows = Shadows(self._registry, desk, self._metrics.shadows, recorder=shadow_recorder, gates=gates)
+        shadows = Shadows(self._registry, permits, metrics.shadows, recorder=shadow_recorder, gates=gates)
         self._run(arms.run(), shadow_recorder.run())
         self._closing.push_async_callback(shadows.close)
+        observers: list[Observer] = [arms, shadows, *([] if self._prompt_log is None else [self._prompt_log])]
         names = [*(model.name for model in settings.models), *(each.name for each in settings.embedders)]
-        return Service(
-            registry=self._registry,
-            desk=desk,
-            metrics=self._metrics,
+        safety = load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names)
+        tracer = open_tracer(settings, metrics, version("inflight"), self._closing)
+        return Parts(
+            models=self._registry,
+            permits=permits,
+            answers=Answers(permits, observers, [] if safety is None else [safety]),
+            accounts=RequestAccounts(metrics, tracer),
+            metrics=metrics,
             tenancy=self._tenancy,
             store=store,
+            # One for all: how many PDFs are read at once is bounded there.
+            documents=Documents(UploadedFiles(store)),
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
-            safety=load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names),
             prompt_log=self._prompt_log,
-            arms=arms,
-            shadows=shadows,
-            gates=gates,
-            tracer=self._tracer,
         )
 
     def _run(self, *loops: Coroutine[Any, Any, None]) -> None:

@@ -21,11 +21,11 @@ from router.http.connection import Limits
 from router.http.listener import Listener
 from router.http.tls import Certificates, tls_files
 from router.kserve import http
-from router.kserve.door import build_door
+from router.kserve.door import Door
 from router.kserve.server import KserveServer
+from router.parts import Parts
 from router.request.identity import Doorkeeper
-from router.request.service import Service
-from router.request.ticket import TicketDesk
+from router.request.permit import Permits
 from router.safety.load import load_safety
 from router.settings import check_reachable
 from router.store.retention import Retention
@@ -54,23 +54,23 @@ async def run(settings: Settings) -> None:
 async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) -> None:
     """Everything that is opened here is closed in the opposite order, whatever happens in between."""
     async with AsyncExitStack() as closing:
-        service = await Assembly(settings, tenancy, closing).start()
-        runner = await _open_doors(settings, service, closing)
+        parts = await Assembly(settings, tenancy, closing).start()
+        runner = await _open_doors(settings, parts, closing)
         await stopping.wait()
         stopping.clear()
-        draining = drain(service.desk, settings.drain_timeout_s, stopping, settings.stop_timeout_s)
+        draining = drain(parts.permits, settings.drain_timeout_s, stopping, settings.stop_timeout_s)
         await asyncio.gather(draining, runner.stop())
 
 
-async def _open_doors(settings: Settings, service: Service, closing: AsyncExitStack) -> BatchRunner:
-    """The HTTP and gRPC ports, and what goes on behind them by itself."""
+async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack) -> BatchRunner:
+    """The HTTP and gRPC ports, and the batches that are fed to them."""
     certificates = load_certificates(settings)
-    run_until_closed(closing, Retention(service.tenancy.store, settings.retention_days).keep_deleting())
+    run_until_closed(closing, Retention(parts.tenancy.store, settings.retention_days).keep_deleting())
     if certificates is not None:
         run_until_closed(closing, certificates.watch())
-    doorkeeper = Doorkeeper(service.tenancy, is_loopback(settings.host))
-    door = build_door(service, service.safety)
-    app = App(service, doorkeeper, http.routes(door))
+    doorkeeper = Doorkeeper(parts.tenancy, is_loopback(settings.host))
+    door = Door(parts.models, parts.answers)
+    app = App(parts, doorkeeper, http.routes(door))
     if settings.health_port:
         health = Listener(HealthDoor(app), app.refuse)
         closing.push_async_callback(health.close)
@@ -82,12 +82,12 @@ async def _open_doors(settings: Settings, service: Service, closing: AsyncExitSt
     port = await listener.start(settings.host, settings.port, tls)
     if settings.grpc_port >= 0:
         credentials = None if certificates is None else certificates.grpc_credentials()
-        grpc_server = KserveServer(door, doorkeeper, settings.max_body_bytes, credentials)
+        grpc_server = KserveServer(door, doorkeeper, parts.accounts, settings.max_body_bytes, credentials)
         closing.push_async_callback(grpc_server.stop)
         grpc_port = await grpc_server.start(settings.host, settings.grpc_port)
         log.info("listening for Triton's gRPC clients on %s:%d", settings.host, grpc_port)
     batch_settings = BatchSettings(settings.batch_concurrency, settings.max_body_bytes)
-    runner = BatchRunner(service, app.serve, batch_settings)
+    runner = BatchRunner(parts.store, parts.models, parts.tenancy.keyring, app, batch_settings)
     await runner.start()
     # All that is there now stays: the collector need not look through it again and again.
     gc.collect()
@@ -146,15 +146,15 @@ def _tenancy_settings(settings: PlacedOptions) -> TenancySettings:
     )
 
 
-async def drain(desk: TicketDesk, timeout_s: float, hurry: asyncio.Event, stop_timeout_s: float) -> None:
+async def drain(permits: Permits, timeout_s: float, hurry: asyncio.Event, stop_timeout_s: float) -> None:
     """Refuses new requests, lets the running ones finish, and cuts those that take too long."""
-    desk.drain()
-    log.info("draining %d requests", desk.open_count)
-    waits = [asyncio.ensure_future(desk.empty(timeout_s)), asyncio.ensure_future(hurry.wait())]
+    permits.drain()
+    log.info("draining %d requests", permits.open_count)
+    waits = [asyncio.ensure_future(permits.empty(timeout_s)), asyncio.ensure_future(hurry.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
-    if desk.open_count:
-        log.warning("cutting %d requests", desk.open_count)
-        desk.cut_all(lambda: InflightError(ErrorKind.OVERLOADED, "the server is shutting down"))
-        await desk.empty(2 * stop_timeout_s)
+    if permits.open_count:
+        log.warning("cutting %d requests", permits.open_count)
+        permits.cut_all(lambda: InflightError(ErrorKind.OVERLOADED, "the server is shutting down"))
+        await permits.empty(2 * stop_timeout_s)

@@ -32,7 +32,7 @@ class Listener:
 
     def __init__(
         self,
-        handler: Callable[[Exchange], Awaitable[None]],
+        handler: Callable[[Exchange], Awaitable[object]],
         refuse: Callable[[int, str, str], Refusal],
         limits: Limits | None = None,
         sweep_s: float = _SWEEP_S,

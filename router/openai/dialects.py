@@ -14,8 +14,8 @@ from router.openai.log_probs import chat_log_probs, completion_log_probs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from router.core.tool_call import ToolCall
     from router.openai.log_probs import Logged
-    from router.openai.tools import ToolCall
     from router.request.choice import TokenLog
 
 _NO_DETAILS = {

@@ -11,15 +11,18 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from router.control.objectives.monitor import ObjectiveMonitor
-from router.request.ticket import Outcome
+from router.core.record import Outcome
 from router.telemetry.admission import AdmissionFigures
 from router.telemetry.shadow import ShadowMetrics
-from router.telemetry.values import Counter, Gauge, Histogram, Observations
+from router.telemetry.values import Counter, Gauge, Histogram, Observations, Value
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from prometheus_client.registry import Collector
 
     from python_backend.wire.errors import ErrorKind
+    from python_backend.wire.tiers import Tier
     from router.core.record import Record
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -28,6 +31,18 @@ _LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 _STAGE_S = (0.0005, 0.001, 0.0025, *_LONG_S)
 _WHO = ("model", "release", "tenant")
 _BUSY = 503
+
+
+class Ended(dict[str, Value]):
+    """By outcome, each from the first request on that ends so."""
+
+    def __init__(self, family: Counter, who: tuple[str, str, str]) -> None:
+        super().__init__()
+        self._family, self._who = family, who
+
+    def __missing__(self, outcome: str) -> Value:
+        found = self[outcome] = self._family.labels(outcome, *self._who)
+        return found
 
 
 class StageTimes(dict[str, Observations]):
@@ -42,18 +57,73 @@ class StageTimes(dict[str, Observations]):
         return found
 
 
-class Share:
-    """The metrics of one release and tenant, looked up once: a lookup by label costs more than counting."""
+class RequestMeter:
+    """Of one model, release, tenant and tier, looked up once: a lookup costs more than counting."""
 
-    def __init__(self, metrics: Metrics, model: str, release: str, tenant: str) -> None:
-        who = (model, release, tenant)
-        self.in_flight = metrics.in_flight.labels(*who)
-        self.first_token = metrics.first_token.labels(*who)
-        self.between_chunks = metrics.between_chunks.labels(*who)
-        self.duration = metrics.duration.labels(*who)
-        self.prompt_tokens = metrics.prompt_tokens.labels(*who)
-        self.completion_tokens = metrics.completion_tokens.labels(*who)
-        self.stages = StageTimes(metrics.stages, who)
+    __slots__ = (
+        "_between_chunks",
+        "_completion_tokens",
+        "_duration",
+        "_ended",
+        "_errors",
+        "_first_token",
+        "_in_flight",
+        "_measured",
+        "_model",
+        "_prompt_tokens",
+        "_stages",
+    )
+
+    def __init__(self, metrics: Metrics, who: tuple[str, str, str], tier: Tier) -> None:
+        self._in_flight = metrics.in_flight.labels(*who)
+        self._first_token = metrics.first_token.labels(*who)
+        self._between_chunks = metrics.between_chunks.labels(*who)
+        self._duration = metrics.duration.labels(*who)
+        self._prompt_tokens = metrics.prompt_tokens.labels(*who)
+        self._completion_tokens = metrics.completion_tokens.labels(*who)
+        self._stages = StageTimes(metrics.stages, who)
+        self._ended = Ended(metrics.ended, who)
+        self._errors = metrics.triton_errors
+        self._model = who[0]
+        self._measured = metrics.objectives.series(self._model, tier)
+
+    def opened(self) -> None:
+        self._in_flight.value += 1
+
+    def closed(self, record: Record, now_s: float) -> None:
+        self._in_flight.value -= 1
+        took_s = now_s - record.arrived_s
+        self._duration.observe(took_s)
+        stages = self._stages
+        for stage, start_s, end_s in record.marks(now_s):
+            stages[stage].observe(end_s - start_s)
+        self._prompt_tokens.value += record.prompt_tokens
+        self._completion_tokens.value += record.completion_tokens
+        self._ended[record.outcome].value += 1
+        if record.outcome == Outcome.FINISHED.value:
+            self._measured.end_to_end.note(took_s)
+
+    def first_chunk(self, seconds: float) -> None:
+        self._first_token.observe(seconds)
+
+    def first_token(self, seconds: float) -> None:
+        self._measured.first_token.note(seconds)
+
+    def gaps(self, gaps: Sequence[tuple[float, int]]) -> None:
+        between, inter_token = self._between_chunks, self._measured.inter_token
+        for seconds, tokens in gaps:
+            between.observe(seconds)
+            if tokens:  # some come together: each has its part of the time
+                inter_token.note(seconds / tokens, tokens)
+
+    def gap(self, seconds: float) -> None:
+        self._between_chunks.observe(seconds)
+
+    def inter_token(self, seconds: float, tokens: int) -> None:
+        self._measured.inter_token.note(seconds, tokens)
+
+    def model_failed(self, kind: ErrorKind) -> None:
+        self._errors.labels(kind.label, self._model).inc()
 
 
 class Metrics:
@@ -118,42 +188,24 @@ class Metrics:
         prometheus_client.Info("inflight_build", "What runs here.", registry=registry).info(
             {"version": version("inflight")}
         )
-        self._shares: dict[tuple[str, str, str], Share] = {}
+        self._meters: dict[tuple[tuple[str, str, str], Tier], RequestMeter] = {}
 
     def expose(self, *collectors: Collector) -> None:
         """What is looked up only when Prometheus asks."""
         for each in collectors:
             self.registry.register(each)
 
-    def share(self, record: Record) -> Share:
-        key = _who(record)
-        found = self._shares.get(key)
+    def of(self, record: Record) -> RequestMeter:
+        who = _who(record)
+        found = self._meters.get((who, record.tier))
         if found is None:
-            found = self._shares[key] = Share(self, *key)
+            found = self._meters[who, record.tier] = RequestMeter(self, who, record.tier)
         return found
-
-    def ticket_opened(self, record: Record) -> None:
-        self.share(record).in_flight.inc()
-
-    def ticket_closed(self, record: Record, now_s: float) -> None:
-        share = self.share(record)
-        share.in_flight.dec()
-        share.duration.observe(now_s - record.arrived_s)
-        for stage, seconds in record.stages(now_s).items():
-            share.stages[stage].observe(seconds)
-        share.prompt_tokens.inc(record.prompt_tokens)
-        share.completion_tokens.inc(record.completion_tokens)
-        self.ended.labels(record.outcome, *_who(record)).inc()
-        if record.outcome == Outcome.FINISHED.value:
-            self.objectives.end_to_end(record.model, record.tier, now_s - record.arrived_s)
 
     def answered(self, record: Record, status: int) -> None:
         self.requests.labels(record.route, str(status), *_who(record)).inc()
         if status == _BUSY and record.model and record.dispatched_s is None:
             self.objectives.refused(record.model, record.tier)
-
-    def triton_failed(self, kind: ErrorKind, model: str) -> None:
-        self.triton_errors.labels(kind.label, model).inc()
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

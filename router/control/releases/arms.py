@@ -14,8 +14,8 @@ import sqlalchemy as sql
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.control.releases.arm_stats import ArmStats, Sample, stats_from_json, stats_to_json
+from router.core.record import Outcome
 from router.core.refusals import is_refusal
-from router.request.ticket import Outcome
 from router.store.release_tables import arm_figures
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from router.core.record import Record
+    from router.request.job import Job
     from router.store.access import StoreAccess
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,12 @@ class ArmRecorder:
     @property
     def arm_count(self) -> int:
         return len(self._arms)
+
+    def begun(self, job: Job, record: Record) -> None:
+        """Nothing is known of it yet."""
+
+    def ended(self, job: Job, record: Record, cause: BaseException | None) -> None:
+        self.closed(record, cause)
 
     def closed(self, record: Record, cause: BaseException | None) -> None:
         """For each request to a model with a rollout, when it has ended; `cause` is why it did not finish.

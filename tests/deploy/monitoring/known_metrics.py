@@ -13,8 +13,8 @@ from python_backend.triton_adapter.metrics import FAMILIES
 from python_backend.wire.tiers import Tier
 from router.admission.demand import Reason
 from router.core.objective import Metric
+from router.core.record import Outcome
 from router.core.stages import STAGES
-from router.request.ticket import Outcome
 from tests.router_metrics import router_metrics
 
 _TIERS = frozenset(tier.label for tier in Tier)

@@ -290,7 +290,7 @@ async def test_a_client_that_stops_reading_holds_back_its_stream_and_is_then_dro
         reader.connect(("127.0.0.1", impatient.port))
         reader.sendall(chat_request(stream=True))
         await impatient.until(lambda: len(impatient.pipeline.generations) == 1)
-        await impatient.until(lambda: impatient.desk.open_count == 0)
+        await impatient.until(lambda: impatient.permits.open_count == 0)
     generation = impatient.pipeline.generations[0]
     assert generation.stopped
     assert generation.delivered * 10_000 < 1 << 20
