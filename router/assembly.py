@@ -10,7 +10,7 @@ from router.control.health.engine_reports import EngineReports
 from router.control.health.prober import Prober
 from router.control.health.vital_signs import ProbeLimits
 from router.control.objectives.recorder import FigureRecorder
-from router.control.peers.peer_sync import Exchange, open_board
+from router.control.peers.peer_sync import PeerSync, open_board
 from router.control.releases.adoption import adopt, retire
 from router.control.releases.canary_runner import CanaryRunner
 from router.control.releases.controller import Controller
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from contextlib import AsyncExitStack
 
+    from router.control.peers.slots import PeerLoads
     from router.core.manifest import Manifest
     from router.request.service import Service
     from router.routing.replicas import Fleet
@@ -133,21 +134,22 @@ def keep_gates(service: Service, fleet: Fleet, closing: AsyncExitStack) -> None:
     gates = service.gates
     if gates is not None:
         closing.callback(gates.close)
-        gates.is_served = service.registry.serves
         service.desk.on_drain = gates.drain
         service.metrics.admission.watch(gates, fleet)
         for work in (gates.run(), service.metrics.admission.run()):
             go_on(closing, work)
 
 
-async def keep_sharing(settings: Settings, service: Service, closing: AsyncExitStack) -> None:
+async def keep_sharing(
+    settings: Settings, service: Service, loads: PeerLoads, closing: AsyncExitStack
+) -> None:
     """Knows what other routers use before the first request; without Redis there are none to know of."""
     if settings.redis_url:
         board = open_board(settings.redis_url, service.tenancy.deployment)
-        exchange = Exchange(board, service.tenancy.ledger, service.gates)
-        service.metrics.watch_sharing(exchange)
-        await exchange.swap()
-        go_on(closing, exchange.run())
+        sync = PeerSync(board, service.tenancy.ledger, service.gates, loads)
+        service.metrics.watch_sharing(sync)
+        await sync.swap()
+        go_on(closing, sync.run())
 
 
 def _adopt(settings: Settings, store: StoreAccess) -> None:

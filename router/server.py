@@ -18,7 +18,7 @@ from router.assembly import go_on, keep_gates, keep_releases, keep_sharing
 from router.content.batches.runner import BatchRunner, BatchSettings
 from router.content.files.model import FileLimits
 from router.control.objectives.snapshot import ObjectiveBook
-from router.control.peers.peer_sync import open_board
+from router.control.peers.peer_sync import new_loads, open_board
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.shadow import Shadows
 from router.control.releases.shadow_figures import ShadowRecorder
@@ -50,6 +50,7 @@ from router.triton.server import TritonServer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from router.control.peers.slots import PeerLoads
     from router.settings import PlacedTuning, Settings
 
 log = logging.getLogger(__name__)
@@ -74,12 +75,13 @@ async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) 
             closing.push_async_callback(asyncio.to_thread, prompt_log.stop)
         fleet = _fleet(settings, closing)
         registry = Registry()
-        service = _service(settings, tenancy, store, registry, prompt_log, fleet, closing)
+        peer_loads = new_loads()
+        service = _service(settings, tenancy, store, registry, prompt_log, fleet, peer_loads, closing)
         service.metrics.watch_fleet(fleet)
         service.metrics.watch_releases(registry)
         await keep_releases(settings, service, fleet, closing)
         keep_gates(service, fleet, closing)
-        await keep_sharing(settings, service, closing)
+        await keep_sharing(settings, service, peer_loads, closing)
         runner = await _open_doors(settings, service, closing)
         await stopping.wait()
         stopping.clear()
@@ -103,6 +105,7 @@ def _service(
     registry: Registry,
     prompt_log: PromptLog | None,
     fleet: Fleet,
+    peer_loads: PeerLoads,
     closing: AsyncExitStack,
 ) -> Service:
     names = [*(model.name for model in settings.models), *(model.name for model in settings.embedders)]
@@ -112,7 +115,15 @@ def _service(
     objectives = ObjectiveBook(store)
     shares = TenantShares(tenancy.catalogue.share_of)
     admission = AdmissionSettings(settings.admission, settings.admission_places)
-    gates = build_gates(admission, fleet, shares, objectives.of, metrics.admission)
+    gates = build_gates(
+        admission,
+        fleet,
+        shares,
+        objectives.of,
+        metrics.admission,
+        is_served=registry.serves,
+        share_of=peer_loads.share_of,
+    )
     return Service(
         registry=registry,
         desk=desk,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from router.control.objectives.monitor import ObjectiveMonitor
     from router.control.objectives.snapshot import ObjectiveBook
-    from router.control.peers.peer_sync import Exchange
+    from router.control.peers.peer_sync import PeerSync
     from router.control.tuning.tuner import Tuner
     from router.routing.models import Registry
     from router.routing.replicas import Fleet
@@ -196,15 +196,15 @@ def _counter(name: str, text: str) -> CounterMetricFamily:
 
 class SharingFigures(Collector):
     def __init__(self) -> None:
-        self.exchange: Exchange | None = None
+        self.sync: PeerSync | None = None
 
     def collect(self) -> Iterator[MetricFamily]:
         reachable = GaugeMetricFamily("inflight_redis_reachable", "1 while Redis answers.")
         routers = GaugeMetricFamily(
             "inflight_other_routers", "Routers that share limits and places with this one."
         )
-        if self.exchange is not None:
-            reachable.add_metric((), float(self.exchange.is_reachable))
-            routers.add_metric((), float(self.exchange.other_routers))
+        if self.sync is not None:
+            reachable.add_metric((), float(self.sync.is_reachable))
+            routers.add_metric((), float(self.sync.other_routers))
         yield reachable
         yield routers

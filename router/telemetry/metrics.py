@@ -12,7 +12,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from router.control.objectives.monitor import ObjectiveMonitor
 from router.request.ticket import Outcome
-from router.telemetry.admission import AdmissionFigures
+from router.telemetry.admission import AdmissionMetrics
 from router.telemetry.collectors import (
     BatchFigures,
     FleetFigures,
@@ -25,7 +25,7 @@ from router.telemetry.values import Counter, Gauge, Histogram, Observations
 if TYPE_CHECKING:
     from python_backend.wire.errors import ErrorKind
     from router.control.objectives.snapshot import ObjectiveBook
-    from router.control.peers.peer_sync import Exchange
+    from router.control.peers.peer_sync import PeerSync
     from router.control.tuning.tuner import Tuner
     from router.core.record import Record
     from router.routing.models import Registry
@@ -136,7 +136,7 @@ class Metrics:
         self.objectives = ObjectiveMonitor()
         self._objective_figures = ObjectiveFigures(self.objectives)
         registry.register(self._objective_figures)
-        self.admission = AdmissionFigures(registry)
+        self.admission = AdmissionMetrics(registry)
         self._batch_figures = BatchFigures()
         registry.register(self._batch_figures)
         self.releases = ReleaseFigures()
@@ -168,9 +168,9 @@ class Metrics:
         book.on_change = self.objectives.hold_to
         self.objectives.hold_to(book.objectives)
 
-    def watch_sharing(self, exchange: Exchange) -> None:
+    def watch_sharing(self, sync: PeerSync) -> None:
         """Shows whether other routers are heard."""
-        self._sharing_figures.exchange = exchange
+        self._sharing_figures.sync = sync
 
     def watch_tuner(self, tuner: Tuner) -> None:
         """Shows the queue delays in force, and what Triton says of its batches."""

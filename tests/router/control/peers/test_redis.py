@@ -15,7 +15,7 @@ from redis import Redis
 
 from router.assembly import go_on
 from router.control.peers.board import BoardAway, RedisBoard
-from router.control.peers.peer_sync import Exchange, open_board
+from router.control.peers.peer_sync import PeerSync, open_board
 from router.core.tenant import Limits
 from router.settings import SettingsError
 from tests.fakes.triton_server import FakeTriton
@@ -37,10 +37,10 @@ async def pair(redis: RedisServer, tmp_path: Path) -> AsyncIterator[tuple[Runnin
         routers = [await closing.enter_async_context(running_router(data_dir=tmp_path)) for _ in range(2)]
         for router in routers:
             tenancy = router.service.tenancy
-            exchange = Exchange(open_board(redis.url, tenancy.deployment), tenancy.ledger)
-            router.metrics.watch_sharing(exchange)
-            await exchange.swap()
-            go_on(closing, exchange.run())
+            sync = PeerSync(open_board(redis.url, tenancy.deployment), tenancy.ledger)
+            router.metrics.watch_sharing(sync)
+            await sync.swap()
+            go_on(closing, sync.run())
         yield routers[0], routers[1]
 
 
