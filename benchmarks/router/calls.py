@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parents[2]
 _OURS = (f"{_ROOT}/router/", f"{_ROOT}/python_backend/")
-_TOKENS = 4
+_TOKENS = 8
 _INTERVAL_MS = 40
 _PAUSE_S = 0.01  # so long without a call parts what one token costs from the next
 _WARM_CHATS = 20
-_CHATS = 20
+_CHATS = 12
 _READY_LIMIT_S = 30.0
 REQUEST, FIRST, LATER, END = (
     "HTTP bytes to the gRPC frame",
