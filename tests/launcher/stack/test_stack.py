@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.stack
 
-SERVER, STUB, ROUTER = "tritonserver", "triton_python_backend_stub", "stand_ins/router.py"
+SERVER, STUB, ROUTER = "tritonserver", "triton_python_backend_stub", "stand_ins/stub_router.py"
 
 
 @pytest.fixture
