@@ -80,6 +80,7 @@ ALLOWED = {
 _NOUNS = {"core", "settings"}
 _PATH = {*_NOUNS, "admission", "http", "request", "routing", "safety", "tenants"}
 _STEP = {"kv", "report", "sampling", "scheduling", "sequence", "steps"}
+_OF_LAUNCHER = {"bundled", "console", "failure", "paths", "progress", "settings", "tether", "toml"}
 LAYERS: dict[str, dict[str, set[str]]] = {
     "router": {
         "core": set(),
@@ -102,14 +103,13 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "admin": {*_PATH, "control", "store", "telemetry"},
     },
     "launcher": {
-        "paths": set(),
-        "progress": set(),
+        **{each: set() for each in _OF_LAUNCHER},
         "python_version": set(),
-        "settings": {"paths", "progress"},
-        "console": {"progress", "settings"},
-        "bundled": {"paths"},
-        "packaging": {"bundled", "console", "paths", "progress", "settings"},
-        "stack": {"bundled", "console", "packaging", "paths", "progress", "settings", "toml"},
+        "secret_files": {"settings"},
+        # What must be on disk before a server starts: checkpoints, releases, model repositories, Triton,
+        # packed weights. It knows no store: registering a release is up to the command.
+        "packaging": _OF_LAUNCHER,
+        "stack": {*_OF_LAUNCHER, "packaging", "secret_files"},
     },
     "python_backend.engine": {
         "config": set(),
