@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 
 from benchmarks.stack import RunningStack
 from launcher.commands.release import release as commands
+from launcher.commands.release.addition import add_release
 from launcher.commands.release.open_releases import Desk
 from launcher.console import StackConsole
-from launcher.packaging.releases.addition import add_release
+from launcher.packaging.engine_task import PREPARE
 from launcher.packaging.releases.directories import Places
 from launcher.packaging.releases.file_marks import mark_files
 from launcher.packaging.releases.files import files_in, moved_in, work_dir
@@ -28,7 +29,6 @@ from launcher.packaging.releases.maker import Maker, Order
 from launcher.packaging.releases.sources import kind_at
 from launcher.paths import PROJECT_ROOT
 from launcher.settings import StackSettings, load_settings, state_dir
-from launcher.stack.engine_task import PREPARE
 from launcher.stack.stop_signals import StopSignals
 from router.control.releases import records
 from router.control.releases.commands import ReleaseOffice
