@@ -101,7 +101,7 @@ def wrecks(tmp_path_factory: pytest.TempPathFactory, tiny_models: TinyModels, da
             made.append(releases.add("wreck", checkpoint))
             breakage.act(releases.repository, made[-1])
             releases.was_ready(made[-1])
-        releases.desk.office.promote("wreck", 1)
+        releases.desk.commands.promote("wreck", 1)
     return Wrecks(folder, tuple(made))
 
 

@@ -31,14 +31,14 @@ from launcher.paths import PROJECT_ROOT
 from launcher.settings import StackSettings, load_settings, state_dir
 from launcher.stack.stop_signals import StopSignals
 from router.control.releases import records
-from router.control.releases.commands import ReleaseOffice
+from router.control.releases.commands import ReleaseCommands
 from router.control.releases.records import Release, ReleaseEvent, Rollout
 from router.control.releases.states import State
 from router.control.releases.writes import set_state
 from router.core.manifest import Manifest
 from router.settings import load as load_router_settings
 from router.store.database import Store
-from router.tenants.installation import open_store, places
+from router.tenants.installation import open_store, tenancy_settings
 from router.tenants.rbac import SYSTEM
 from router.triton.control import TritonControl
 from tests.conftest import Unwatched
@@ -79,47 +79,47 @@ class Releases:
         places.make()
         maker = Maker(order, self.desk.settings, quiet(), PROJECT_ROOT, PREPARE)
         with work_dir(places) as work:
-            manifest = maker.make(kind_at(order.path), self.desk.office.next_version(model), work)
+            manifest = maker.make(kind_at(order.path), self.desk.commands.next_version(model), work)
             change(work, manifest)
             manifest = replace(manifest, files=tuple(_marks(work, manifest)))
             with moved_in(work, places, manifest):
-                return self.desk.office.add(manifest).manifest
+                return self.desk.commands.add(manifest).manifest
 
     def was_ready(self, manifest: Manifest) -> None:
         """When a stack last ran."""
-        self.desk.office.load(manifest.model, manifest.version)
+        self.desk.commands.load(manifest.model, manifest.version)
         with self.store.begin() as connection:
             set_state(connection, time.time(), manifest.model, manifest.version, State.READY, "")
 
     def find(self, manifest: Manifest) -> Release:
-        with self.desk.office.look() as connection:
+        with self.desk.commands.look() as connection:
             return records.find_release(connection, manifest.model, manifest.version)
 
     def find_version(self, model: str, version: int) -> Manifest:
-        with self.desk.office.look() as connection:
+        with self.desk.commands.look() as connection:
             return records.find_release(connection, model, version).manifest
 
     def state(self, manifest: Manifest) -> State:
         return self.find(manifest).state
 
     def states(self, model: str) -> dict[int, State]:
-        with self.desk.office.look() as connection:
+        with self.desk.commands.look() as connection:
             return {each.version: each.state for each in records.list_releases(connection, model)}
 
     def rollout(self, model: str) -> Rollout:
         """The last one."""
-        with self.desk.office.look() as connection:
+        with self.desk.commands.look() as connection:
             return records.list_rollouts(connection, model)[0]
 
     def weights(self, model: str) -> dict[int, float]:
-        with self.desk.office.look() as connection:
+        with self.desk.commands.look() as connection:
             split = records.find_split(connection, model)
         assert split is not None
         return dict(split.arms)
 
     def history(self, model: str) -> list[ReleaseEvent]:
         """The newest first."""
-        with self.desk.office.look() as connection:
+        with self.desk.commands.look() as connection:
             return records.list_events(connection, model, 200)
 
     def happened_s(self, manifest: Manifest, what: str) -> float:
@@ -133,7 +133,7 @@ class Releases:
 
     def load(self, *manifests: Manifest) -> None:
         for manifest in manifests:
-            self.desk.office.load(manifest.model, manifest.version)
+            self.desk.commands.load(manifest.model, manifest.version)
         for manifest in manifests:
             self.wait_for(manifest, State.READY)
         self.wait_until_read()
@@ -141,7 +141,7 @@ class Releases:
     def unload(self, *manifests: Manifest) -> None:
         """Nobody waits for it: it is drained first."""
         for manifest in manifests:
-            self.desk.office.unload(manifest.model, manifest.version)
+            self.desk.commands.unload(manifest.model, manifest.version)
 
     def wait_for(self, manifest: Manifest, state: State, limit_s: float = LOADED_WITHIN_S) -> Release:
         def has_come() -> bool:
@@ -222,8 +222,8 @@ def releases_at(config: Path, data_dir: Path) -> Iterator[Releases]:
     """Before there is a stack, or beside it."""
     settings = load_settings(config, {"data_dir": data_dir})
     state = state_dir(settings)
-    with open_store(places(state)) as store:
-        desk = Desk(settings, ReleaseOffice(store, SYSTEM), Places(state / "releases"))
+    with open_store(tenancy_settings(state)) as store:
+        desk = Desk(settings, ReleaseCommands(store, SYSTEM), Places(state / "releases"))
         yield Releases(desk, store, config, data_dir)
 
 

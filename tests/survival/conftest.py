@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from benchmarks.stack import RunningStack, running_stack
 from launcher.stack.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
 from router.core.tenant import Limits, Role, Scope
-from router.tenants.installation import open_office
+from router.tenants.installation import open_administration
 from router.tenants.rbac import SYSTEM
 from tests.lasting import lasting
 
@@ -95,7 +95,7 @@ class Fortress:
         self, name: str, limits: Limits | None = None, scopes: frozenset[Scope] | None = None
     ) -> str:
         """A key of a tenant of its own; the router knows it within a second."""
-        with open_office(self.state_dir) as admin:
+        with open_administration(self.state_dir) as admin:
             tenant = admin.create_organisation(SYSTEM, name)
             if limits is not None:
                 admin.set_limits(SYSTEM, tenant.id, limits)
@@ -105,7 +105,7 @@ class Fortress:
 
     def billed(self) -> tuple[int, int]:
         """Prompt and completion tokens of all tenants, in the store."""
-        with open_office(self.state_dir) as admin:
+        with open_administration(self.state_dir) as admin:
             sums = admin.usage(SYSTEM, None, (), "2000-01-01", "2999-01-01")
         return (sums[0].prompt_tokens, sums[0].completion_tokens) if sums else (0, 0)
 
@@ -137,7 +137,7 @@ def fortress(
     folder: Path, data_dir: Path, tokenizer: Tokenizer, tokens_per_s: int = TOKENS_PER_S
 ) -> Iterator[Fortress]:
     state_dir = folder / "state"
-    with open_office(state_dir) as admin:
+    with open_administration(state_dir) as admin:
         tenant = admin.create_organisation(SYSTEM, "acme")
         user = admin.create_user(SYSTEM, tenant.id, "ann", Role.MEMBER)
         _, key = admin.create_key(SYSTEM, tenant.id, user.id, "laptop")
