@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 SETTINGS = (ROOT / "docs" / "settings.md").read_text()
 CONTRACT = (ROOT / "docs" / "contract.md").read_text()
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def documented_settings(section: str) -> set[str]:
