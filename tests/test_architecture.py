@@ -98,7 +98,7 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "content": {*_NOUNS, "http", "request", "routing", "store", "tenants"},
         "control": {*_NOUNS, "admission", "grpc", "request", "routing", "store", "tenants", "triton"},
         "telemetry": {*_NOUNS, "admission", "control", "request", "routing", "store", "tenants"},
-        "openai": {*_PATH, "content"},
+        "openai": {*_PATH, "content", "store"},
         "kserve": {*_PATH, "triton"},
         "admin": {*_PATH, "control", "store", "telemetry"},
     },
