@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 
 from benchmarks.stack import RunningStack
 from launcher.commands.release import release as commands
+from launcher.commands.release.addition import add_release
 from launcher.commands.release.open_releases import Desk
 from launcher.console import StackConsole
-from launcher.packaging.releases.addition import add_release
+from launcher.packaging.engine_task import PREPARE
 from launcher.packaging.releases.directories import Places
 from launcher.packaging.releases.file_marks import mark_files
 from launcher.packaging.releases.files import files_in, moved_in, work_dir
