@@ -82,6 +82,7 @@ class Connection(asyncio.Protocol):
         self._write_deadline_s: float | None = None
         self._discarding = False
         self._message_bytes = 0
+        self._upload: Upload | None = None
         self._reset_message()
 
     @property
@@ -149,7 +150,7 @@ class Connection(asyncio.Protocol):
         self._headers_done = False
         self._body: bytes | bytearray = b""
         self._body_limit = self._limits.max_body_bytes
-        self._upload: Upload | None = None
+        self._upload = None
 
     def on_message_begin(self) -> None:
         self._read_deadline_s = time.monotonic() + self._limits.header_timeout_s

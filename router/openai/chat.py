@@ -36,8 +36,8 @@ class ChatCompletions:
         if model.template is None:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
-        for message in body.messages:
-            if isinstance(message.content, list):  # only there can be files
+        for each in body.messages:
+            if isinstance(each.content, list):  # only there can be files
                 messages = await expand(body.messages, record.caller, self._documents)
                 body = msgspec.structs.replace(body, messages=messages)
                 break

@@ -1,4 +1,4 @@
-"""Token buckets and the gate made of them: what may start now, and how long to wait where it may not.
+"""Token buckets and the limits made of them: what may start now, and how long to wait where it may not.
 
 The invariant: what a bucket has granted since it was full never exceeds burst + rate x time. A reservation
 takes the most a request could use, settling gives back what it did not, and what it used beyond that is a
@@ -109,7 +109,7 @@ def _bucket(old: Bucket | None, rate_per_min: int | None, burst: int | None, now
     return old
 
 
-class Gate:
+class LimitSet:
     """All limits of one subject, an organisation or a key.
 
     What it has taken since it is limited by something that other routers take of too is for those with one

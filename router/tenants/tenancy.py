@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import sqlalchemy as sql
+
+from router.core.tenant import LOCAL
 from router.store.database import Store, StoreAway
+from router.store.schema import organisations
 from router.tenants.administration import Administration
 from router.tenants.calendar import CurrentMonth
 from router.tenants.catalogue import Catalogue
@@ -18,7 +22,6 @@ from router.tenants.keyring import Keyring
 from router.tenants.keys import fingerprint
 from router.tenants.ledger import Ledger, must_ask_the_store
 from router.tenants.limits import Refusal
-from router.tenants.local import ensure_local
 from router.tenants.spool import claim_spool
 from router.tenants.treasury import Treasury
 from router.tenants.worker import Chore, Worker
@@ -193,3 +196,14 @@ def _let_go(leasing: asyncio.Task[Reservation | Refusal]) -> None:
         answer = leasing.result()
         if not isinstance(answer, Refusal):
             answer.cancel()
+
+
+def ensure_local(store: Store) -> None:
+    """The row of the tenant of a router without keys; the next start makes it again where it was deleted."""
+    with store.begin() as connection:
+        found = sql.select(organisations.c.deleted_s).where(organisations.c.id == LOCAL)
+        row = connection.execute(found).first()
+        if row is None or row.deleted_s is not None:
+            version = store.next_change(connection)
+            fresh = {"id": LOCAL, "name": LOCAL, "created_s": time.time(), "deleted_s": None}
+            connection.execute(store.insert_or_update(organisations, {**fresh, "version": version}))

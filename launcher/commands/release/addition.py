@@ -48,12 +48,12 @@ def add_release(
             work = stack.enter_context(work_dir(desk.places))
             manifest = maker.make(kind, version, work)
         with moved_in(work, desk.places, manifest):
-            return desk.office.add(manifest, order.notes)
+            return desk.commands.add(manifest, order.notes)
 
 
 def free_version(desk: Desk, order: Order, kind: Kind) -> int:
     """Before the long work: what could not be registered after it is refused."""
-    with desk.office.look() as connection:
+    with desk.commands.look() as connection:
         there = list_releases(connection, order.model)
         number = order.version or next_version(connection, order.model)
         refuse_other_kind(connection, Manifest(order.model, number, kind, (entry_name(order.model, number),)))
@@ -65,7 +65,7 @@ def free_version(desk: Desk, order: Order, kind: Kind) -> int:
 
 def twin_of(desk: Desk, release: Release) -> str | None:
     """Another release that differs from this one in its number alone."""
-    with desk.office.look() as connection:
+    with desk.commands.look() as connection:
         there = list_releases(connection, release.manifest.model)
     for each in there:
         if each.version != release.version and each.manifest.identity == release.manifest.identity:

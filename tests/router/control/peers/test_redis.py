@@ -13,11 +13,12 @@ import httpx
 import pytest
 from redis import Redis
 
-from router.assembly import go_on
+from router.assembly import run_until_closed
 from router.control.peers.board import BoardAway, RedisBoard
 from router.control.peers.peer_sync import PeerSync, open_board
 from router.core.tenant import Limits
 from router.settings import SettingsError
+from router.telemetry.collectors import PeerMetrics
 from tests.fakes.triton_server import FakeTriton
 from tests.router.control.peers.redis_server import RedisServer, running_redis
 from tests.router.process import started_router
@@ -38,9 +39,9 @@ async def pair(redis: RedisServer, tmp_path: Path) -> AsyncIterator[tuple[Runnin
         for router in routers:
             tenancy = router.parts.tenancy
             sync = PeerSync(open_board(redis.url, tenancy.deployment), tenancy.ledger)
-            router.metrics.watch_sharing(sync)
+            router.metrics.expose(PeerMetrics(sync))
             await sync.swap()
-            go_on(closing, sync.run())
+            run_until_closed(closing, sync.run())
         yield routers[0], routers[1]
 
 

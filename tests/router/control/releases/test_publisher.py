@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from python_backend.wire.errors import InflightError
-from router.control.releases.snapshot import ReleaseBook
+from router.control.releases.publisher import ReleasePublisher
 from router.control.releases.states import State
 from router.core.manifest import Manifest
 from router.core.record import Record
@@ -31,7 +31,7 @@ class Work:
 
 @dataclass
 class Shelf:
-    """A book over a store in which releases come and go."""
+    """A publisher over a store in which releases come and go."""
 
     store: Store
     access: StoreAccess
@@ -41,7 +41,9 @@ class Shelf:
 
     def __post_init__(self) -> None:
         self.fleet = Fleet([cast("TritonServer", FakeServer("s0", lambda request: []))])
-        self.book = ReleaseBook(self.access, self.fleet, self.registry, self.prepare, frozenset({MODEL}))
+        self.publisher = ReleasePublisher(
+            self.access, self.fleet, self.registry, self.prepare, frozenset({MODEL})
+        )
 
     def prepare(self, of: Manifest) -> Callable[[ReplicaSet], Served]:
         self.prepared.append(of.name)
@@ -70,16 +72,16 @@ def shelf(lite: Store) -> Iterator[Shelf]:
 async def test_what_is_ready_is_served_and_read_once(shelf: Shelf) -> None:
     shelf.add(1)
     office(shelf.store).promote(MODEL, 1)
-    await shelf.book.refresh()
+    await shelf.publisher.refresh()
     shelf.add(2)
-    await shelf.book.refresh()
+    await shelf.publisher.refresh()
     assert shelf.served == {1, 2}
     assert shelf.prepared == ["smol@1", "smol@2"]
     record = Record("/v1/completions", "cmpl-1")
     assert shelf.registry.find(MODEL, record).version == 1
     assert record.model_version == "1"
     put(shelf.store, 2, State.DRAINING)
-    await shelf.book.refresh()
+    await shelf.publisher.refresh()
     assert shelf.served == {1}
 
 
@@ -88,10 +90,10 @@ async def test_a_release_that_cannot_be_read_leaves_the_others_alone_and_is_trie
     office(shelf.store).promote(MODEL, 1)
     shelf.add(2)
     shelf.unreadable.add("smol@2")
-    await shelf.book.refresh()
+    await shelf.publisher.refresh()
     assert shelf.served == {1}
     shelf.unreadable.clear()
-    await shelf.book.refresh()
+    await shelf.publisher.refresh()
     assert shelf.served == {1, 2}, "although nothing has changed in the store"
 
 
@@ -103,8 +105,8 @@ async def test_what_could_not_be_published_is_tried_again(
     with monkeypatch.context() as broken:
         broken.setattr(shelf.fleet, "set_of", lambda of: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            await shelf.book.refresh()
-    await shelf.book.refresh()
+            await shelf.publisher.refresh()
+    await shelf.publisher.refresh()
     assert shelf.served == {1}
 
 
@@ -113,8 +115,8 @@ async def test_while_the_store_is_away_all_that_is_known_is_served(
 ) -> None:
     shelf.add(1)
     office(shelf.store).promote(MODEL, 1)
-    await shelf.book.refresh()
-    monkeypatch.setattr("router.control.releases.snapshot._POLL_S", 0.001)
+    await shelf.publisher.refresh()
+    monkeypatch.setattr("router.control.releases.publisher._POLL_S", 0.001)
     reads = 0
 
     async def read(act: object) -> object:
@@ -123,7 +125,7 @@ async def test_while_the_store_is_away_all_that_is_known_is_served(
         raise InflightError.from_text("overloaded: the store cannot be reached")
 
     monkeypatch.setattr(shelf.access, "read", read)
-    running = asyncio.create_task(shelf.book.run())
+    running = asyncio.create_task(shelf.publisher.run())
     while reads < 3:  # noqa: ASYNC110  # there is nothing to be told by
         await asyncio.sleep(0.001)
     running.cancel()
@@ -135,13 +137,13 @@ async def test_what_is_gone_is_watched_until_its_last_request_has_ended(shelf: S
     shelf.add(1)
     office(shelf.store).promote(MODEL, 1)
     shelf.add(2)
-    await shelf.book.refresh()
+    await shelf.publisher.refresh()
     (replica,) = shelf.fleet.sets["smol@2"].replicas
     work = Work()
     replica.began(work, 5)
     put(shelf.store, 2, State.GONE)
-    await shelf.book.refresh()
+    await shelf.publisher.refresh()
     assert "smol@2" in shelf.fleet.sets
     replica.ended(work)
-    await shelf.book.refresh()
+    await shelf.publisher.refresh()
     assert set(shelf.fleet.sets) == {"smol@1"}

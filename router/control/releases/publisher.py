@@ -1,4 +1,4 @@
-"""What this router serves: the releases of the store as requests see them, as new as the store's."""
+"""Publishes the releases of the store in the snapshot that requests read."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _POLL_S = 0.5
 _COMING = (State.LOADING, State.WARMING)
 
 
-class ReleaseBook:
-    """Refreshed twice a second; the releases and the split of a model change in the registry together.
+class ReleasePublisher:
+    """Reads the store twice a second; the releases and the split of a model are published together.
 
-    `prepare` reads what is on disk of a release, in a thread; what it returns puts that before the replicas.
+    `prepare` reads the files of a release, in a thread; what it returns is given the replicas.
     `main` names the models without which the router is not ready.
     """
 
@@ -59,13 +59,13 @@ class ReleaseBook:
         self.splits: Mapping[str, ModelSplit] = {}
 
     async def run(self) -> None:
-        """A task for as long as the router runs; while the store is away it serves what it knows."""
+        """A task for as long as the router runs; while the store is unreachable nothing changes."""
         while True:
             await asyncio.sleep(_POLL_S)
             try:
                 await self.refresh()
             except InflightError:
-                pass  # the store's absence is told by those who need it
+                pass  # those who need the store report its absence
             except Exception:
                 log.exception("the releases could not be read")
 
@@ -112,7 +112,7 @@ class ReleaseBook:
         known = {each.manifest.name for each in self.releases if each.state is not State.GONE}
         left = [name for name in self._fleet.sets if name not in known]
         for name in left:
-            # Who has requests under way is still watched: they would hang if its process died.
+            # One with requests in flight is still probed: they would hang if its process died.
             if all(replica.is_drained for replica in self._fleet.sets[name].replicas):
                 self._fleet.forget(name)
         return is_done and not any(name in self._fleet.sets for name in left)
