@@ -96,7 +96,7 @@ class Gates:
             is_fixed_cost = replicas is not None and replicas.manifest.kind is not Kind.TEXT
             found = Gate(model, release, self._new_policy(), is_fixed_cost, self._watcher, self._clock)
             self._gates[model, release] = found
-            found.resize(self.share_of(f"{model}@{release}", self._capacity(replicas, UNKNOWN)))
+            found.resize(self._share_of(f"{model}@{release}", self._capacity(replicas, UNKNOWN)))
         return found
 
     def has_room(self, model: str, *releases: str) -> bool:
@@ -141,7 +141,7 @@ class Gates:
             else:
                 stays = self._is_served(*key)
                 capacity = self._capacity(replicas, gate.capacity) if stays else UNKNOWN
-                gate.resize(self.share_of(name, capacity))
+                gate.resize(self._share_of(name, capacity))
 
     async def learn_shapes(self) -> None:
         """Asks Triton how batch models take rows."""
