@@ -146,7 +146,11 @@ class Registry:
         if pinned is not None:
             served = lineup.releases.get(pinned)
         else:
-            served = None if record is None else self._divided(lineup, record)
+            arms = lineup.split.arms
+            if len(arms) == 1:
+                served = lineup.releases.get(arms[0][0])
+            else:
+                served = None if record is None else self._divided(lineup, record)
             served = served or lineup.stable
         if served is None:
             there = ", ".join(f"{model}@{version}" for version in sorted(lineup.releases))
@@ -159,8 +163,6 @@ class Registry:
 
     def _divided(self, lineup: Lineup, record: Record) -> Served | None:
         split = lineup.split
-        if len(split.arms) == 1:
-            return lineup.releases.get(split.arms[0][0])
         asking = Asking(record.request_id, record.tenant, record.user, record.conversation)
         version = choose_version(lineup.divided, split.sticky, asking, lineup.releases.keys())
         return None if version is None else lineup.releases[version]
