@@ -49,8 +49,7 @@ class Gates:
     `is_served` tells of a model and its release whether that stays: one that goes is sent all that waits for
     it at once, for Triton finishes what it has before it unloads a model, and knows of nothing else.
     `share_of` tells, by the name of a release, this router's share of its capacity, where others use it too.
-    `batch_cost_of` tells, by the name of a release, the learned cost of a batch model; it may be set later,
-    since what learns it needs the releases first.
+    `batch_cost_of` tells, by the name of a release, the learned cost of a batch model.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class Gates:
         self._new_policy = new_policy
         self._objective_of = objective_of
         self._slots = slots
-        self.batch_cost_of = batch_cost_of
+        self._batch_cost_of = batch_cost_of
         self._is_served = is_served
         self._share_of = share_of
         self._watcher = watcher
@@ -169,7 +168,7 @@ class Gates:
         else:
             name = replicas.manifest.name
             _, shape = self._shapes.get(name, (0.0, None))
-            capacity = of_batches(len(able), shape, self.batch_cost_of(name))
+            capacity = of_batches(len(able), shape, self._batch_cost_of(name))
         return with_slots(capacity, self._slots)
 
     async def _learn_shape(self, replicas: ReplicaSet) -> None:

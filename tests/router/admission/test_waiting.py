@@ -200,7 +200,7 @@ async def test_what_a_batch_sends_waits_in_the_last_tier_whatever_its_lines_ask_
     assert exchange.status == 200
     (demand,) = gated.policy().demands
     assert demand.tier is Tier.BATCH
-    assert demand.deadline_s - demand.arrived_s == 600
+    assert demand.deadline_s - demand.arrived_s == pytest.approx(600)
 
 
 async def test_a_client_says_how_long_it_waits(gated: Gated) -> None:
