@@ -7,7 +7,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
-from router.admin import health, objectives, openapi, releases, tenants, tuning
+from router import openapi
+from router.admin import health, objectives, releases, tenants, tuning
 from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline

@@ -17,7 +17,7 @@ from router.control.health.vital_signs import ProbeLimits
 from router.control.objectives.monitor import ObjectiveMonitor
 from router.control.objectives.publisher import ObjectivePublisher
 from router.control.objectives.recorder import ObjectiveRecorder
-from router.control.peers.peer_sync import Exchange, open_board
+from router.control.peers.peer_sync import PeerSync, new_loads, open_board
 from router.control.releases.adoption import adopt, retire
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.canary_runner import CanaryRunner
@@ -84,6 +84,7 @@ class Assembly:
             closing.push_async_callback(asyncio.to_thread, self._prompt_log.stop)
         self._fleet = _open_fleet(settings, closing)
         self._published = Published()
+        self._peer_loads = new_loads()
         self._registry = Registry(published=self._published)
         self._monitor = ObjectiveMonitor()
         self._metrics = Metrics(self._monitor)
@@ -178,9 +179,10 @@ class Assembly:
             TenantShares(self._tenancy.catalogue.share_of),
             self._published.objective_of,
             metrics,
+            batch_cost_of=tuner.batch_cost,
+            is_served=self._registry.serves,
+            share_of=self._peer_loads.share_of,
         )
-        gates.batch_cost_of = tuner.batch_cost
-        gates.is_served = self._registry.serves
         metrics.watch(gates, self._fleet)
         self._closing.callback(gates.close)
         self._run(gates.run(), metrics.run())
@@ -188,13 +190,13 @@ class Assembly:
 
     async def _share_with_peers(self, gates: Gates) -> None:
         """Knows what other routers use before the first request; without Redis there are none."""
-        exchange = None
+        sync = None
         if self._settings.redis_url:
             board = open_board(self._settings.redis_url, self._tenancy.deployment)
-            exchange = Exchange(board, self._tenancy.ledger, gates)
-            await exchange.swap()
-            self._run(exchange.run())
-        self._metrics.expose(PeerMetrics(exchange))
+            sync = PeerSync(board, self._tenancy.ledger, gates, self._peer_loads)
+            await sync.swap()
+            self._run(sync.run())
+        self._metrics.expose(PeerMetrics(sync))
 
     # The path
 

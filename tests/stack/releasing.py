@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -46,6 +47,10 @@ from tests.conftest import Unwatched
 # What the store says is read by the router within that time, with a margin.
 READ_WITHIN_S = 0.8
 LOADED_WITHIN_S = 60.0
+# Requests of one kind of traffic: a machine that is slow answers fewer, and refuses none.
+IN_FLIGHT = 8
+# What the engine says once it has prepared a model; a tiny one is packed in no time when it is loaded.
+PREPARED = [sys.executable, "-I", "-S", "-c", """print('{"inflight_device": "cpu"}')"""]
 # Given the Triton models of a release while they are made, and its checkpoint.
 Change = Callable[[Path, Manifest], None]
 
@@ -74,10 +79,10 @@ class Releases:
         """A release that nobody wants loaded yet; its description vouches for what `change` did, too."""
         order = Order(model, str(path), given=given)
         if change is None:
-            return add_release(order, self.desk, quiet(), StopSignals()).manifest
+            return add_release(order, self.desk, quiet(), StopSignals(), prepare_command=PREPARED).manifest
         places = self.desk.places
         places.make()
-        maker = Maker(order, self.desk.settings, quiet(), PROJECT_ROOT, PREPARE)
+        maker = Maker(order, self.desk.settings, quiet(), PROJECT_ROOT, PREPARED)
         with work_dir(places) as work:
             manifest = maker.make(kind_at(order.path), self.desk.commands.next_version(model), work)
             change(work, manifest)

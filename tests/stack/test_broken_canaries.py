@@ -20,7 +20,7 @@ from router.control.releases.states import State
 from router.core.manifest import Manifest
 from tests.stack.breaking import BREAKAGES, fail_for_one_in_twenty
 from tests.stack.conftest import TinyModels, Wrecks
-from tests.stack.releasing import Change, ReleaseStack, until, write_multiplier
+from tests.stack.releasing import IN_FLIGHT, Change, ReleaseStack, until, write_multiplier
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
@@ -60,7 +60,7 @@ def test_broken_canaries_fail_in_seconds_and_the_stable_release_never_does(
     release_stack: ReleaseStack, tiny_models: TinyModels, tmp_path: Path
 ) -> None:
     canaries = list(broken(release_stack, tiny_models, tmp_path))
-    with traffic(release_stack.url, completion("tiny", 2), per_s=55) as running:
+    with traffic(release_stack.url, completion("tiny", 2), per_s=55, most_in_flight=IN_FLIGHT) as running:
         for canary, reason, limit_s in canaries:
             release_stack.desk.commands.begin_rollout("tiny", canary.version, WRONG)
             rollout = release_stack.wait_for_end("tiny", 30)
@@ -174,7 +174,7 @@ def under_traffic(
         running = {}
         for pair in pairs:
             path, body = pair.asked
-            sending = traffic(stack.url, body, pair.per_s, path=path)
+            sending = traffic(stack.url, body, pair.per_s, path=path, most_in_flight=IN_FLIGHT)
             running[pair.canary.model] = closing.enter_context(sending)
         began_s = time.time()
         for pair in pairs:

@@ -20,7 +20,7 @@ from router.control.releases.writes import bump, put_split
 from router.core.manifest import Manifest
 from router.routing.split import Sticky
 from tests.stack.conftest import TinyModels
-from tests.stack.releasing import ReleaseStack, releases_at, until
+from tests.stack.releasing import IN_FLIGHT, ReleaseStack, releases_at, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -64,7 +64,7 @@ def test_two_models_and_three_releases_answer_from_one_triton(
 def test_a_release_is_added_rolled_out_and_taken_back_and_no_request_fails(
     release_stack: ReleaseStack, tiny_models: TinyModels
 ) -> None:
-    with traffic(release_stack.url, completion("tiny", 8), per_s=20) as running:
+    with traffic(release_stack.url, completion("tiny", 8), per_s=20, most_in_flight=IN_FLIGHT) as running:
         release_stack.command("add", "tiny", str(tiny_models.other_words), "--notes", "other words")
         with release_stack.desk.commands.look() as connection:
             canary = records.list_releases(connection, "tiny")[-1].manifest

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Demand, Place, Progress, Reason, Refused
+from router.admission.capacity import Capacity
+from router.admission.demand import Demand, Progress, QueueEntry, Reason, Refused
 from router.admission.gate import Gate
 from router.admission.gates import Gates
 from router.admission.policy import FirstCome
@@ -34,17 +35,17 @@ class Strict(FirstCome):
         self.demands: list[Demand] = []
         self.heard_count = 0
 
-    def offer(self, demand: Demand, progress: Progress, now_s: float) -> Place | Refused:
+    def offer(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
         self.demands.append(demand)
         return self.refusal or super().offer(demand, progress, now_s)
 
-    def first_token(self, place: Place, now_s: float) -> None:
+    def first_token(self, entry: QueueEntry, now_s: float) -> None:
         self.heard_count += 1
-        super().first_token(place, now_s)
+        super().first_token(entry, now_s)
 
 
 class Gated:
-    """A router whose models have one gate each, with as many places as a test wants."""
+    """A router whose models have one gate each, with as many slots as a test wants."""
 
     def __init__(self, router: RunningRouter) -> None:
         self.router = router
@@ -58,12 +59,12 @@ class Gated:
         assert isinstance(policy, Strict)
         return policy
 
-    async def fill(self, places: int = 1) -> asyncio.Task[httpx.Response]:
-        """All places are taken until the answer is stopped or goes on."""
-        self.gate().resize(Capacity(1, places))
+    async def fill(self, slots: int = 1) -> asyncio.Task[httpx.Response]:
+        """All slots are taken until the answer is stopped or goes on."""
+        self.gate().resize(Capacity(1, slots))
         self.router.pipeline.script = lambda call: [0.2, *words("slow")]
-        task = asyncio.create_task(self.router.chat(n=places))
-        await self.router.until(lambda: len(self.router.pipeline.calls) == places)
+        task = asyncio.create_task(self.router.chat(n=slots))
+        await self.router.until(lambda: len(self.router.pipeline.calls) == slots)
         return task
 
     def is_empty(self) -> bool:
@@ -181,8 +182,8 @@ async def test_a_long_list_of_texts_takes_as_many_places_as_it_has_rows_under_wa
     gate = gated.gate(EMBEDDER)
     gate.is_fixed_cost = True
     body = {"model": EMBEDDER, "input": ["x"] * 2048}
-    for places in (1000, 10):
-        gate.resize(Capacity(1, places))
+    for slots in (1000, 10):
+        gate.resize(Capacity(1, slots))
         assert (await gated.router.http.post("/v1/embeddings", json=body)).status_code == 200
     await gated.router.http.post("/v1/embeddings", json={**body, "input": "x"})
     policy = gated.policy(EMBEDDER)
