@@ -66,6 +66,7 @@ class Choice:
         self._echo_to_come = call.engine_echoes
         self._shares_prompt = call.shares_prompt
         self._tools = tools
+        self.has_tools = tools is not None
         self._guard = guard
         if guard is not None:
             self._echo = guard.feed(self._echo)  # what is forbidden may begin in the prompt
@@ -77,10 +78,6 @@ class Choice:
         self._is_plain = not (
             self._scanner or tools or guard or keeps or self.log or self._is_opening or self._echo_to_come
         )
-
-    @property
-    def has_tools(self) -> bool:
-        return self._tools is not None
 
     @property
     def tool_calls(self) -> Sequence[ToolCall]:

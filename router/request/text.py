@@ -84,7 +84,7 @@ class TextJob:
         stream: bool,
         new_reader: Callable[[], CallReader] | None = None,
     ) -> None:
-        record.ask_tier(tier_named(calls[0].tier))
+        record.ask_tier(Tier.STANDARD if calls[0].tier is None else tier_named(calls[0].tier))
         self.served = served
         self.need = need_of(calls, served.context_tokens)
         self._exchange = exchange
@@ -105,7 +105,11 @@ class TextJob:
     async def run(self, permit: Permit) -> None:
         record = self._record
         record.dispatched_s = time.monotonic()
-        for index, call in enumerate(_addressed(self._calls, record)):
+        calls = self._calls
+        tier = None if record.tier is Tier.STANDARD else record.tier.label
+        if record.trace is not None or calls[0].tier != tier:  # the calls of one request are alike
+            calls = [msgspec.structs.replace(call, tier=tier, trace=record.trace) for call in calls]
+        for index, call in enumerate(calls):
             generation = self.served.pipeline.generate(call)
             permit.attach(generation)
             tools = None if self._new_reader is None else self._new_reader()
@@ -131,12 +135,15 @@ class TextJob:
 
         A token then wakes that task alone, not all callers up to the connection.
         """
-        tasks = [asyncio.ensure_future(choice.each(tell)) for choice in self._choices]
+        loop = asyncio.get_running_loop()
+        if len(self._choices) == 1:
+            await loop.create_task(self._choices[0].each(tell))
+            return
+        tasks = [loop.create_task(choice.each(tell)) for choice in self._choices]
         try:
             await asyncio.gather(*tasks)
         except InflightError as error:
-            if len(tasks) > 1:
-                permit.cut(error)
+            permit.cut(error)
             raise
         finally:
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -218,15 +225,6 @@ class _Events:
         return b"".join(
             self._dialect.call_event(index, number, calls[number]) for number in range(told, len(calls))
         )
-
-
-def _addressed(calls: Sequence[GenerationCall], record: Record) -> Sequence[GenerationCall]:
-    """With the tier in force, and the trace that they are part of."""
-    tier, trace = record.tier, record.trace
-    name = None if tier is Tier.STANDARD else tier.label
-    if trace is None and [call.tier for call in calls] == [name] * len(calls):
-        return calls
-    return [msgspec.structs.replace(call, tier=name, trace=trace) for call in calls]
 
 
 async def _text_of(call: GenerationCall, generation: Generation, tools: CallReader | None) -> str:
