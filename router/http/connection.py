@@ -82,6 +82,7 @@ class Connection(asyncio.Protocol):
         self._write_deadline_s: float | None = None
         self._discarding = False
         self._message_bytes = 0
+        self._upload: Upload | None = None
         self._reset_message()
 
     @property
@@ -149,7 +150,7 @@ class Connection(asyncio.Protocol):
         self._headers_done = False
         self._body: bytes | bytearray = b""
         self._body_limit = self._limits.max_body_bytes
-        self._upload: Upload | None = None
+        self._upload = None
 
     def on_message_begin(self) -> None:
         self._read_deadline_s = time.monotonic() + self._limits.header_timeout_s
@@ -178,7 +179,7 @@ class Connection(asyncio.Protocol):
         if int(self._headers.get("content-length", "0")) > self._body_limit:
             raise _Refused(413, self._too_large)
         # Behind a pipelined request it would end up inside that one's answer; a client goes on without it.
-        if self.is_idle and self._headers.get("expect", "").lower() == "100-continue":
+        if self._headers.get("expect", "").lower() == "100-continue" and self.is_idle:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
