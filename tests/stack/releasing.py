@@ -22,6 +22,7 @@ from launcher.commands.release import release as commands
 from launcher.commands.release.addition import add_release
 from launcher.commands.release.open_releases import Desk
 from launcher.console import StackConsole
+from launcher.packaging.engine_task import PREPARE
 from launcher.packaging.releases.directories import Places
 from launcher.packaging.releases.file_marks import mark_files
 from launcher.packaging.releases.files import files_in, moved_in, work_dir
