@@ -106,8 +106,8 @@ class Allocation:
 
     def size_of(self, entry: QueueEntry) -> int:
         """What it takes, in slots: each slot stands for its share of the cache."""
-        slots, budget = self.slots, self._kv
-        return max(entry.sequences, entry.kv_tokens * slots // budget if budget else 0)
+        size = entry.kv_tokens * self.slots // self._kv if self._kv else 0
+        return size if size > entry.sequences else entry.sequences
 
     def take(self, entry: QueueEntry) -> None:
         entry.size = self.size_of(entry)
@@ -118,10 +118,10 @@ class Allocation:
 
     def grow(self, entry: QueueEntry, kv_tokens: int) -> None:
         """A running entry needs more of the cache than expected."""
-        self._kv_usual += kv_tokens
-        self.kv_tokens += kv_tokens
-        self._kv_of[entry.demand.tier] += kv_tokens
         entry.kv_tokens += kv_tokens
+        self.kv_tokens += kv_tokens
+        self._kv_usual += kv_tokens
+        self._kv_of[entry.demand.tier] += kv_tokens
 
     def _add(self, entry: QueueEntry, sign: int) -> None:
         tier, sequences, kv_tokens = entry.demand.tier, sign * entry.sequences, sign * entry.kv_tokens

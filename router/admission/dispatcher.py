@@ -16,10 +16,10 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
-from router.admission.allocation import Allocation
+from router.admission.allocation import LOOK_S, Allocation
 from router.admission.demand import EntryState, QueueEntry, Reason, Refused, Wait
 from router.admission.forecast import Forecaster, service_s, wait_s
-from router.admission.pricing import kv_need, least_kv, per_sequence
+from router.admission.pricing import kv_need, least_kv
 from router.admission.queue import TIER_WEIGHTS, FairQueue
 from router.admission.running import Headroom, Running
 from router.admission.signals import Faded, Load, Neighbours, Risk, Scaling, Signals
@@ -124,7 +124,8 @@ class Dispatcher:
     def first_token(self, entry: QueueEntry, now_s: float) -> None:
         if entry.state is EntryState.RUNNING and entry.first_token_s is None:
             entry.first_token_s = now_s
-            self._running.prefilled(entry)
+            self._running.prefill_tokens -= entry.prefill_tokens
+            entry.prefill_tokens = 0
             self._forecaster.learn(entry, now_s)
 
     def end(self, entry: QueueEntry, now_s: float, finished: bool = True) -> None:
@@ -185,22 +186,25 @@ class Dispatcher:
             entry.kv_tokens = budget
         entry.context_tokens = demand.prompt_tokens / sequences
         entry.look_again_at = expected.mean * demand.sequences
-        entry.deadline_s = demand.deadline_s
-        forecaster, alone_s = self._forecaster, service_s(demand, capacity)
-        entry.alone_s = forecaster.usual(demand.tier) * alone_s
-        if not demand.is_strict:
-            late_s = forecaster.late(demand.tier) * alone_s
-            entry.deadline_s = max(demand.deadline_s, demand.arrived_s + self._settings.stretch * late_s)
+        entry.service_s = service_s(demand, capacity, 0, 0, 0)
+        self._forecaster.alone(entry, self._settings.stretch)
         return entry
 
     def _judged(self, entry: QueueEntry, weight: float, now_s: float) -> Refused | None:
         """Why it is refused at once, if it is."""
-        demand = entry.demand
-        self._allocation.asked_s[demand.tier] = now_s
+        demand, allocation = entry.demand, self._allocation
+        allocation.asked_s[demand.tier] = now_s
         self._patience_s[demand.tier] = demand.deadline_s - demand.arrived_s
         self._offered.add(entry.cost_us, now_s)
         self._neighbours.offered(demand.tenant, weight, entry.cost_us, now_s)
-        refusal = self._too_large(entry) or self._too_many(demand) or self._too_late(entry, now_s)
+        refusal, budget = None, allocation.kv_budget
+        # What is reserved for it is never less than what it cannot do without.
+        if demand.sequences > allocation.capacity.slots or (budget is not None and entry.kv_tokens >= budget):
+            refusal = self._too_large(demand)
+        if refusal is None and self._queue.waiting >= self._settings.most_waiting:
+            refusal = self._too_many(demand)
+        if refusal is None and self._running.prices.is_known:
+            refusal = self._too_late(entry, now_s)
         if refusal is not None:
             entry.state = EntryState.ENDED
         elif entry.wait:
@@ -209,49 +213,41 @@ class Dispatcher:
                 self._neighbours.spared(now_s)
         return refusal
 
-    def _too_large(self, entry: QueueEntry) -> Refused | None:
-        capacity, budget, demand = self._allocation.capacity, self._allocation.kv_budget, entry.demand
+    def _too_large(self, demand: Demand) -> Refused | None:
+        capacity, budget = self._allocation.capacity, self._allocation.kv_budget
         if not capacity.slots or capacity.batch is not None:
             return None  # rows beyond the slots are computed in several batches
         if demand.sequences > capacity.slots:
             message = f"{demand.sequences} answers at once do not fit: there are {capacity.slots} slots"
             return Refused(Reason.TOO_LARGE, message)
-        if budget is not None and entry.kv_tokens >= budget:
-            least = least_kv(demand, capacity)
-            if least > budget:
-                message = f"the request needs {least} tokens of the cache, of which {budget} are available"
-                return Refused(Reason.TOO_LARGE, message)
+        least = least_kv(demand, capacity)
+        if budget is not None and least > budget:
+            message = f"the request needs {least} tokens of the cache, of which {budget} are available"
+            return Refused(Reason.TOO_LARGE, message)
         return None
 
     def _too_many(self, demand: Demand) -> Refused | None:
         """However patient requests are, the queue has an end; a flood fills only its own part of it."""
         most = self._settings.most_waiting
-        if self._queue.waiting < most:
-            return None
         if self._queue.waiting_of(demand) < most // max(self._queue.waiting_tenants, 1):
             return None
         return Refused(Reason.BUSY, "too many requests are waiting", self._drain_s() or _SOON_S)
 
     def _too_late(self, entry: QueueEntry, now_s: float) -> Refused | None:
-        if not self._running.prices.is_known:
-            return None
-        demand, allocation = entry.demand, self._allocation
-        lacking = self._headroom.lacking(entry)
-        own_us = self._queue.own_us(demand) if self._queue.waiting else 0
+        demand, allocation, queue = entry.demand, self._allocation, self._queue
+        is_holding = demand.tenant in queue.held_by  # else it leaves nothing, and is at no limit
+        lacking = self._headroom.lacking(entry) if is_holding else 0.0
+        own_us = queue.own_us(demand) if queue.waiting else 0
         is_free = not own_us and lacking <= 0 and self._held is None
         is_free = is_free and allocation.fits(entry) and allocation.is_open(demand.tier)
         away_s = 0.0
-        if not is_free or self._queue.is_at_limit(entry):
+        if not is_free or (is_holding and queue.is_at_limit(entry)):
             entry.wait = Wait.BEHIND_OWN if own_us else Wait.BEHIND_OTHERS
             away_s = self._wait_s(entry, lacking, now_s)
-        service = self._service_s(demand)
-        self._forecaster.predict(entry, away_s + service, now_s)
-        assert entry.forecast_late_s is not None
-        late_s = entry.forecast_late_s
-        if not self._queue.lanes[demand.tier].waiting and allocation.is_guaranteed(demand.tier):
-            # It pays for nobody else's work.
-            late_s = now_s - demand.arrived_s + self._forecaster.usual(demand.tier) * service
-        excess_s = demand.arrived_s + late_s - entry.deadline_s
+        if self._running.entries:
+            entry.service_s = self._service_s(demand)
+        self._forecaster.predict(entry, away_s + entry.service_s, now_s)
+        excess_s = self._excess_s(entry, now_s)
         self._risk[demand.tier].add(excess_s > 0, now_s)
         if excess_s <= 0 or not self._forecaster.is_tried:
             return None
@@ -259,6 +255,19 @@ class Dispatcher:
         late = "too late for its own deadline" if demand.is_strict else "too late: the model is busy"
         message = f"the first token would come {late}"
         return Refused(Reason.BUSY, message, max(excess_s, away_s))
+
+    def _excess_s(self, entry: QueueEntry, now_s: float) -> float:
+        """By how much its first token is predicted to miss its deadline."""
+        demand, late_s = entry.demand, entry.forecast_late_s
+        assert late_s is not None
+        excess_s = demand.arrived_s + late_s - entry.deadline_s
+        if excess_s <= 0 and not entry.wait:
+            return excess_s
+        if not self._queue.lanes[demand.tier].waiting and self._allocation.is_guaranteed(demand.tier):
+            # It pays for nobody else's work.
+            late_s = now_s - demand.arrived_s + self._forecaster.usual(demand.tier) * entry.service_s
+            excess_s = demand.arrived_s + late_s - entry.deadline_s
+        return excess_s
 
     def _wait_s(self, entry: QueueEntry, lacking: float, now_s: float) -> float:
         """How long its turn is away."""
@@ -291,15 +300,22 @@ class Dispatcher:
 
     def _may_begin_at_once(self, entry: QueueEntry, now_s: float) -> bool:
         """What `hand_on` would decide about the only one that waits."""
-        allocation, queue = self._allocation, self._queue
+        demand, allocation = entry.demand, self._allocation
         if entry.deadline_s - entry.alone_s < now_s:
             return False
-        self._running.look(now_s, is_busy=True)
-        allocation.look(now_s)
+        is_judged = self._running.prices.is_known and not entry.wait  # it fits, of what was known then
+        if self._running.look(now_s, is_busy=True) and self._running.entries:
+            is_judged = False
+        if now_s - allocation.looked_s >= LOOK_S:
+            allocation.look(now_s)
+            is_judged = is_judged and allocation.is_open(demand.tier)
+        if is_judged:
+            begun_s = self._forecaster.usual(demand.tier) * entry.service_s
+            return allocation.sequences < allocation.slots and now_s + begun_s <= entry.deadline_s
         return (
             not allocation.is_full
-            and allocation.is_open(entry.demand.tier)
-            and not queue.is_at_limit(entry)
+            and allocation.is_open(demand.tier)
+            and not self._queue.is_at_limit(entry)
             and self._may_begin(entry)
             and not self._is_lost(entry, now_s)
         )
@@ -368,7 +384,7 @@ class Dispatcher:
         demand = entry.demand
         if demand.max_tokens:
             generated = entry.progress.completion_tokens // (demand.sequences or 1)
-            self._lengths.learn(demand.tenant, per_sequence(demand), generated)
+            self._lengths.learn(demand.tenant, -(-demand.max_tokens // (demand.sequences or 1)), generated)
         elif entry.first_token_s is None:
             entry.first_token_s = now_s
             self._forecaster.learn(entry, now_s)

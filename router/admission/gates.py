@@ -83,7 +83,9 @@ class Gates:
 
     def offer(self, record: Record, need: Need) -> Turn:
         """For a request whose release is chosen; raises InflightError where it is refused at once."""
-        gate = self.gate(record.model, record.model_version)
+        gate = self._gates.get((record.model, record.model_version))
+        if gate is None:
+            gate = self.gate(record.model, record.model_version)
         objective = self._objective_of(record.model, record.tier)
         patience_s = objective.whole_patience_s if gate.is_fixed_cost else objective.patience_s
         return gate.offer(record, need, record.arrived_s + patience_s)

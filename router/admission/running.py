@@ -59,15 +59,11 @@ class Running:
         self._queue.lanes[demand.tier].running_us += entry.cost_us
         entry.prefill_tokens = demand.prompt_tokens
         self.prefill_tokens += entry.prefill_tokens
-        self._charge(entry, self.prices.prompt_us(demand))
-
-    def prefilled(self, entry: QueueEntry) -> None:
-        self.prefill_tokens -= entry.prefill_tokens
-        entry.prefill_tokens = 0
+        self.remaining_us -= self._queue.charge(entry, self.prices.prompt_us(demand))
 
     def end(self, entry: QueueEntry) -> None:
         if entry.progress.completion_tokens > entry.charged_tokens:
-            self._read(entry)
+            self._charge(entry)
         self.prefill_tokens -= entry.prefill_tokens
         entry.prefill_tokens = 0
         self.remaining_us -= entry.remaining_us
@@ -76,18 +72,21 @@ class Running:
         self._allocation.give_back(entry)
         self._queue.end(entry)
 
-    def is_look_due(self, now_s: float) -> bool:
-        return now_s - self._looked_s >= _LOOK_S * max(1.0, len(self.entries) / _LOOK_AT)
+    def look(self, now_s: float, is_busy: bool) -> bool:
+        """Reads how far everybody is, if that is some time ago; whether it did.
 
-    def look(self, now_s: float, is_busy: bool) -> None:
-        """Reads how far everybody is, if that is some time ago; `is_busy`: the batch can be measured."""
-        if not self.is_look_due(now_s):
-            return
+        `is_busy`: the batch can be measured.
+        """
         passed_s = now_s - self._looked_s
+        count = len(self.entries)
+        if passed_s < (_LOOK_S if count <= _LOOK_AT else _LOOK_S * (count / _LOOK_AT)):
+            return False
         self._looked_s = now_s
         for entry in self.entries:
             if entry.progress.completion_tokens > entry.charged_tokens:
-                self._read(entry)
+                self._charge(entry)
+                if entry.charged_tokens >= entry.look_again_at:
+                    self._expect_more(entry, entry.charged_tokens)
         capacity = self._allocation.capacity
         if is_busy and capacity.batch is None and capacity.replicas:
             batch = self._allocation.sequences / capacity.replicas
@@ -95,22 +94,15 @@ class Running:
             self._is_measured = True
             if abs(self._batch - self._priced_batch) > _NOTABLE * self._priced_batch:
                 self.resize(capacity)
+        return True
 
-    def _read(self, entry: QueueEntry) -> None:
-        """Charges the tokens that have come since."""
+    def _charge(self, entry: QueueEntry) -> None:
+        """For the tokens that have come since."""
         tokens = entry.progress.completion_tokens
         new = tokens - entry.charged_tokens
         entry.charged_tokens = tokens
-        self._charge(entry, self.prices.tokens_us(new, entry.context_tokens + tokens / 2))
-        if tokens >= entry.look_again_at:
-            self._expect_more(entry, tokens)
-
-    def _charge(self, entry: QueueEntry, service_us: int) -> None:
-        lane = self._queue.charge(entry, service_us)
-        done_us = service_us if service_us < entry.remaining_us else entry.remaining_us
-        entry.remaining_us -= done_us
-        self.remaining_us -= done_us
-        lane.running_us -= done_us
+        service_us = self.prices.tokens_us(new, entry.context_tokens + tokens / 2)
+        self.remaining_us -= self._queue.charge(entry, service_us)
 
     def _expect_more(self, entry: QueueEntry, tokens: int) -> None:
         """It is longer than most: how much longer is judged by those that were, and cache reserved for it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from router.telemetry.values import Counter
+from router.telemetry.values import Counter, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +66,7 @@ class AdmissionMetrics(Collector):
         self._covered = Counter(
             "inflight_forecasts_covered", "Of those, within their forecast.", _RELEASE, registry=registry
         )
+        self._forecasts_of: dict[tuple[str, str], tuple[Value, Value]] = {}  # by model and release
         self._gates: Gates | None = None
         self._fleet: Fleet | None = None
         self._busy: dict[Replica, BusyRatio] = {}
@@ -82,9 +83,17 @@ class AdmissionMetrics(Collector):
         self._refused.labels(gate.model, tier.label, reason.value).inc()
 
     def heard(self, gate: Gate, entry: QueueEntry, now_s: float) -> None:
-        if (covered := entry.was_covered) is not None:
-            self._forecasts.labels(gate.model, gate.release).inc()
-            self._covered.labels(gate.model, gate.release).inc(covered)
+        was_covered = entry.was_covered
+        if was_covered is None:
+            return
+        counters = self._forecasts_of.get((gate.model, gate.release))
+        if counters is None:
+            labels = (gate.model, gate.release)
+            counters = self._forecasts.labels(*labels), self._covered.labels(*labels)
+            self._forecasts_of[labels] = counters
+        predicted, covered = counters
+        predicted.value += 1
+        covered.value += was_covered
 
     # What is looked at by itself
 
