@@ -80,6 +80,7 @@ ALLOWED = {
 _NOUNS = {"core", "settings"}
 _PATH = {*_NOUNS, "admission", "http", "request", "routing", "safety", "tenants"}
 _STEP = {"kv", "report", "sampling", "scheduling", "sequence", "steps"}
+_OF_LAUNCHER = {"bundled", "console", "failure", "paths", "progress", "settings", "tether", "toml"}
 LAYERS: dict[str, dict[str, set[str]]] = {
     "router": {
         "core": set(),
@@ -97,19 +98,18 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "content": {*_NOUNS, "http", "request", "routing", "store", "tenants"},
         "control": {*_NOUNS, "admission", "grpc", "request", "routing", "store", "tenants", "triton"},
         "telemetry": {*_NOUNS, "admission", "control", "request", "routing", "store", "tenants"},
-        "openai": {*_PATH, "content"},
+        "openai": {*_PATH, "content", "store"},
         "kserve": {*_PATH, "triton"},
         "admin": {*_PATH, "control", "store", "telemetry"},
     },
     "launcher": {
-        "paths": set(),
-        "progress": set(),
+        **{each: set() for each in _OF_LAUNCHER},
         "python_version": set(),
-        "settings": {"paths", "progress"},
-        "console": {"progress", "settings"},
-        "bundled": {"paths"},
-        "packaging": {"bundled", "console", "paths", "progress", "settings"},
-        "stack": {"bundled", "console", "packaging", "paths", "progress", "settings", "toml"},
+        "secret_files": {"settings"},
+        # What must be on disk before a server starts: checkpoints, releases, model repositories, Triton,
+        # packed weights. It knows no store: registering a release is up to the command.
+        "packaging": _OF_LAUNCHER,
+        "stack": {*_OF_LAUNCHER, "packaging", "secret_files"},
     },
     "python_backend.engine": {
         "config": set(),
@@ -151,16 +151,15 @@ DECISIONS = (
     "loadtest/shapes/curves.py",
     "python_backend/costs",
     "python_backend/engine/scheduling",
+    "router/admission/allocation.py",
     "router/admission/capacity.py",
     "router/admission/demand.py",
     "router/admission/dispatcher.py",
     "router/admission/forecast.py",
-    "router/admission/headroom.py",
     "router/admission/lane.py",
     "router/admission/policy.py",
     "router/admission/pricing.py",
     "router/admission/queue.py",
-    "router/admission/room.py",
     "router/admission/running.py",
     "router/admission/signals.py",
     "router/content/batches/decisions.py",
@@ -170,9 +169,11 @@ DECISIONS = (
     "router/control/objectives/distribution.py",
     "router/control/objectives/standing.py",
     "router/control/peers/slots.py",
+    "router/control/releases/arm_stats.py",
     "router/control/releases/canary.py",
     "router/control/releases/canary_checks.py",
     "router/control/releases/evidence.py",
+    "router/control/releases/plan.py",
     "router/control/releases/states.py",
     "router/control/releases/sums.py",
     "router/control/tuning/ladder.py",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError, load_settings, state_dir
-from launcher.stack.secret_files import with_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ def opened_store(data_dir: Path | None, config: Path | None) -> Iterator[Store]:
     """What is wrong is one line on stderr, and exit status 2."""
     # Imported here: the other commands need not wait for the database's packages.
     from router.tenants.audited import Forbidden
-    from router.tenants.installation import StoreUnusable, open_store, opening_store, places
+    from router.tenants.installation import StoreUnusable, open_store, opening_store, tenancy_settings
     from router.tenants.lookup import NotFound
 
     try:
@@ -33,7 +33,7 @@ def opened_store(data_dir: Path | None, config: Path | None) -> Iterator[Store]:
         router = with_secrets(settings.router)
         with opening_store():
             state = state_dir(settings).absolute()
-            found = places(state, router.get("store_url", ""), router.get("pepper_file", ""))
+            found = tenancy_settings(state, router.get("store_url", ""), router.get("pepper_file", ""))
             with open_store(found) as store:
                 yield store
     except (SettingsError, StoreUnusable, NotFound, Forbidden, ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What the open replicas of a release can do together, by what their engines and Triton say of them."""
+"""What the open replicas of a release can do together, from the reports of their engines and of Triton."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from python_backend.costs.step_cost import StepCost
-from router.admission.demand import Capacity, Need
+from router.admission.demand import Need
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,45 +14,78 @@ if TYPE_CHECKING:
     from python_backend.costs.batch_cost import BatchCost
     from python_backend.wire.engine_report import EngineReport
 
-# More than there will ever be: nothing waits where nobody knows how much there is.
+# More than there will ever be: nothing waits where the capacity is unknown.
 UNLIMITED = 1 << 30
-UNKNOWN = Capacity(replicas=1, places=UNLIMITED)
-# One is computed while the next one gathers.
-_BATCHES_UNDER_WAY = 2
-# Of the cache, what one request may count for: the rest is the room for answers longer than expected.
+# Of a batch model one batch is computed while the next one fills.
+BATCHES_IN_FLIGHT = 2
+# The largest share of the cache that one request counts for: the rest is for answers longer than expected.
 _LARGEST_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the open replicas of a release can do, all together.
+
+    `slots` is how many sequences (or rows) may be in flight; `kv_tokens` what the caches hold, None where
+    that is not the limit. `holds_whole_answers`: a sequence reserves the cache of all it may ever generate
+    when it begins. `step_tokens` is the most that one step of one replica computes. Where neither cost is
+    known nothing can be predicted, and requests are admitted by slots and cache alone. Where other routers
+    use the same replicas, `own_slots` and `own_kv_tokens` are this router's share; None is all.
+    """
+
+    replicas: int
+    slots: int
+    kv_tokens: int | None = None
+    block_tokens: int = 1
+    holds_whole_answers: bool = False
+    step_tokens: int = 512
+    step: StepCost | None = None
+    batch: BatchCost | None = None
+    own_slots: int | None = None
+    own_kv_tokens: int | None = None
+
+    @property
+    def slots_here(self) -> int:
+        return self.slots if self.own_slots is None else self.own_slots
+
+    @property
+    def kv_tokens_here(self) -> int | None:
+        return self.kv_tokens if self.own_kv_tokens is None else self.own_kv_tokens
+
+
+UNKNOWN = Capacity(replicas=1, slots=UNLIMITED)
+
+
+@dataclass(frozen=True, slots=True)
 class BatchShape:
-    """How a Triton model takes rows: 0 `rows` is one without batches, 0 `instances` one that has none."""
+    """How a Triton model batches rows: `rows` 0 is one without batches, `instances` 0 one that has none."""
 
     rows: int
     instances: int = 1
     is_decoupled: bool = False
 
     @property
-    def places(self) -> int:
-        """What may be under way on one server, in rows."""
+    def slots(self) -> int:
+        """Rows that may be in flight on one server."""
         if self.is_decoupled or self.instances == 0:
             return UNLIMITED
-        return _BATCHES_UNDER_WAY * max(self.rows, 1) * self.instances
+        return BATCHES_IN_FLIGHT * max(self.rows, 1) * self.instances
 
 
 def of_engines(reports: Sequence[EngineReport | None]) -> Capacity:
-    """Of open replicas of one release; where none of them says anything, the fleet alone decides.
+    """Of open replicas of one release; where none of them reports, no limit is applied.
 
-    One that is silent, as it has just come back, is like the others: they run the same files.
+    A replica without a report, as it has just come back, counts like the others: they run the same files.
     """
     known = [report for report in reports if report is not None]
     if not known:
         return UNKNOWN if not reports else replace(UNKNOWN, replicas=len(reports))
     costs = [report.learned.cost for report in known if report.learned is not None]
-    places = sum(report.max_batch_size for report in known)
+    slots = sum(report.max_batch_size for report in known)
     kv_tokens = sum(report.total_blocks * report.tokens_per_block for report in known)
     return Capacity(
         replicas=len(reports),
-        places=max(places * len(reports) // len(known), 1),
+        slots=max(slots * len(reports) // len(known), 1),
         kv_tokens=kv_tokens * len(reports) // len(known) or None,  # one without a cache is not limited by it
         block_tokens=max(report.tokens_per_block for report in known),
         holds_whole_answers=any(report.holds_whole_answers for report in known),
@@ -64,24 +97,24 @@ def of_engines(reports: Sequence[EngineReport | None]) -> Capacity:
 def of_batches(replicas: int, shape: BatchShape | None, cost: BatchCost | None) -> Capacity:
     if replicas == 0 or shape is None:
         return replace(UNKNOWN, replicas=max(replicas, 1))
-    # What Triton measures of one that answers on and on is how soon it returned, not what it took.
+    # Of a decoupled model Triton measures how soon it returned, not what the answer took.
     known = None if shape.is_decoupled else cost
-    return Capacity(replicas, min(shape.places * replicas, UNLIMITED), batch=known)
+    return Capacity(replicas, min(shape.slots * replicas, UNLIMITED), batch=known)
 
 
-def with_places(capacity: Capacity, places: int) -> Capacity:
-    """As an operator wants it: 0 is as many as there are, -1 no limit at all."""
-    if places == 0:
+def with_slots(capacity: Capacity, slots: int) -> Capacity:
+    """As an operator sets it: 0 is as many as there are, -1 no limit."""
+    if slots == 0:
         return capacity
-    return replace(capacity, places=UNLIMITED if places < 0 else places)
+    return replace(capacity, slots=UNLIMITED if slots < 0 else slots)
 
 
 def fitted(need: Need, capacity: Capacity) -> Need:
-    """What it counts for: one that can only run in parts, as all there is.
+    """What it counts for: a request that can only run in parts counts as all there is.
 
-    So its turn comes, and what is refused as too large is only what would not fit alone.
+    So its turn comes, and only what would not fit alone is refused as too large.
     """
-    sequences = min(need.sequences, capacity.places)
+    sequences = min(need.sequences, capacity.slots)
     prompt, completion = need.prompt_tokens, need.completion_tokens
     if capacity.kv_tokens is not None:
         whole = completion if capacity.holds_whole_answers else 1
@@ -96,6 +129,15 @@ def fitted(need: Need, capacity: Capacity) -> Need:
             completion = min(completion, most - prompt)
     counted = Need(prompt, completion, sequences)
     return need if counted == need else counted
+
+
+def fitting_tokens(capacity: Capacity) -> int:
+    """One sequence of at most so many tokens, prompt and answer, is its own `fitted`."""
+    if capacity.slots < 1:
+        return -1
+    if capacity.kv_tokens is None:
+        return UNLIMITED
+    return int(_LARGEST_SHARE * capacity.kv_tokens) - capacity.block_tokens - 1
 
 
 def _mean(costs: Sequence[StepCost]) -> StepCost:

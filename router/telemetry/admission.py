@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from python_backend.wire.tiers import Tier
-    from router.admission.demand import Place, Reason
+    from router.admission.demand import QueueEntry, Reason
     from router.admission.gate import Gate
     from router.admission.gates import Gates
     from router.routing.replicas import Fleet, Replica
@@ -50,7 +50,7 @@ class BusyRatio:
         self._busy_ns, self._at_s = busy_ns, at_s
 
 
-class AdmissionFigures(Collector):
+class AdmissionMetrics(Collector):
     """Counts what gates tell it, and asks them when somebody asks it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -81,8 +81,8 @@ class AdmissionFigures(Collector):
     def refused(self, gate: Gate, tier: Tier, reason: Reason) -> None:
         self._refused.labels(gate.model, tier.label, reason.value).inc()
 
-    def heard(self, gate: Gate, place: Place, now_s: float) -> None:
-        if (covered := place.was_covered) is not None:
+    def heard(self, gate: Gate, entry: QueueEntry, now_s: float) -> None:
+        if (covered := entry.was_covered) is not None:
             self._forecasts.labels(gate.model, gate.release).inc()
             self._covered.labels(gate.model, gate.release).inc(covered)
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 from router.app import App
-from router.control.releases.commands import ReleaseOffice
+from router.control.releases.commands import ReleaseCommands
 from router.core.tenant import Role, Scope
 from router.http.listener import Listener
 from router.kserve import http
@@ -60,7 +60,7 @@ class Target:
 async def whole_router() -> AsyncIterator[tuple[str, str, dict[str, str]]]:
     """Its address, the key of an administrator of the platform, and a tenant with a user and a key."""
     async with running_kserve() as running:
-        service = running.router.service
+        service = running.router.parts
         tenancy = service.tenancy
         own = await running.router.new_tenant("operator")
         key = await running.router.new_key(own, frozenset(Scope), Role.OWNER, platform_admin=True)
@@ -79,7 +79,7 @@ def release_twice(store: Store) -> None:
     """MODEL has one release that gets everything, and one that could."""
     for version in (1, 2):
         keep_release(store, MODEL, version)
-    ReleaseOffice(store, SYSTEM).promote(MODEL, 1)
+    ReleaseCommands(store, SYSTEM).promote(MODEL, 1)
 
 
 def make_things(url: str, session: requests.Session) -> dict[str, str]:

@@ -12,11 +12,11 @@ from launcher.commands.administration.open_store import (
     AsJson,
     Config,
     DataDir,
+    administration,
     dollars,
     find_tenant,
     microdollars,
     moment,
-    office,
     show,
     show_json,
 )
@@ -40,7 +40,7 @@ def set_price(
     from router.tenants.rbac import SYSTEM
 
     cached = prompt if cached_prompt is None else cached_prompt
-    with office(data_dir, config) as admin:
+    with administration(data_dir, config) as admin:
         price = Price(model, microdollars(prompt), microdollars(cached), microdollars(completion))
         admin.set_price(SYSTEM, price)
     amounts = f"${prompt:g} prompt, ${cached:g} cached prompt, ${completion:g} generated"
@@ -52,7 +52,7 @@ def list_prices(data_dir: DataDir = None, config: Config = None) -> None:
     """All prices, in dollars per million tokens."""
     from router.tenants.rbac import SYSTEM
 
-    with office(data_dir, config) as admin:
+    with administration(data_dir, config) as admin:
         found = admin.list_prices(SYSTEM)
     rows = ((each.model, *map(dollars, (each.prompt, each.cached_prompt, each.completion))) for each in found)
     show("Dollars per million tokens", ("model", "prompt", "cached prompt", "generated"), rows)
@@ -75,7 +75,7 @@ def usage(
 
     today = day_of(time.time())
     groups = tuple((by or ("day,model" if tenant else "organisation,day,model")).split(","))
-    with office(data_dir, config) as admin:
+    with administration(data_dir, config) as admin:
         names = {each.id: each.name for each in admin.list_organisations(SYSTEM)}
         chosen = find_tenant(admin, tenant).id if tenant else None
         found = admin.usage(SYSTEM, chosen, groups, since or f"{today[:7]}-01", until or today)
@@ -99,7 +99,7 @@ def audit(
     """What the administration did and refused, newest first."""
     from router.tenants.rbac import SYSTEM
 
-    with office(data_dir, config) as admin:
+    with administration(data_dir, config) as admin:
         found = admin.audit_log(SYSTEM, find_tenant(admin, tenant).id if tenant else None, most)
     rows = (
         (moment(each.at_s), each.actor, each.action, each.target, "done" if each.allowed else "REFUSED")

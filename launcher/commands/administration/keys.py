@@ -13,11 +13,11 @@ from launcher.commands.administration.open_store import (
     AsJson,
     Config,
     DataDir,
+    administration,
     duration_s,
     find_key,
     find_tenant,
     moment,
-    office,
     one_of,
     show,
     show_json,
@@ -62,7 +62,7 @@ def create_key(
     from router.tenants.rbac import SYSTEM
 
     scopes = frozenset(Scope) if platform_admin else DEFAULT_SCOPES
-    with office(data_dir, config) as admin:
+    with administration(data_dir, config) as admin:
         if scope:
             scopes = frozenset(one_of(Scope, each) for each in scope)
         found = find_tenant(admin, tenant)
@@ -108,7 +108,7 @@ def list_keys(
     """Keys by prefix, without their secrets."""
     from router.tenants.rbac import SYSTEM
 
-    with office(data_dir, config) as admin:
+    with administration(data_dir, config) as admin:
         chosen = [find_tenant(admin, tenant)] if tenant else admin.list_organisations(SYSTEM)
         found = [(each.name, key) for each in chosen for key in admin.list_keys(SYSTEM, each.id)]
     if as_json:
@@ -141,7 +141,7 @@ def rotate_key(
     """Give a key a new secret, shown this once."""
     from router.tenants.rbac import SYSTEM
 
-    with office(data_dir, config) as admin:
+    with administration(data_dir, config) as admin:
         found = find_key(admin, key)
         _, text = admin.rotate_key(SYSTEM, found.organisation_id, found.id, duration_s(grace))
     print(text)
@@ -153,7 +153,7 @@ def revoke_key(key: str, data_dir: DataDir = None, config: Config = None) -> Non
     """End a key for good, both its secrets."""
     from router.tenants.rbac import SYSTEM
 
-    with office(data_dir, config) as admin:
+    with administration(data_dir, config) as admin:
         found = find_key(admin, key)
         admin.revoke_key(SYSTEM, found.organisation_id, found.id)
     print(f"{found.name} ({found.id}) is revoked; routers refuse it within a second.")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError, load_settings
-from launcher.stack.secret_files import with_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,18 +34,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 @contextmanager
-def office(data_dir: Path | None, config: Path | None) -> Iterator[Administration]:
+def administration(data_dir: Path | None, config: Path | None) -> Iterator[Administration]:
     """What is wrong is one line on stderr, and exit status 2."""
     # Imported here: the other commands need not wait for the database's packages.
     from router.tenants.audited import AlreadyThere
-    from router.tenants.installation import StoreUnusable, open_office
+    from router.tenants.installation import StoreUnusable, open_administration
     from router.tenants.lookup import NotFound
 
     try:
         settings = load_settings(config, {"data_dir": data_dir})
         router = with_secrets(settings.router)
         state_dir = Path(router.get("state_dir") or settings.stack.data_dir)
-        with open_office(state_dir, router.get("store_url", ""), router.get("pepper_file", "")) as admin:
+        with open_administration(
+            state_dir, router.get("store_url", ""), router.get("pepper_file", "")
+        ) as admin:
             yield admin
     except (SettingsError, StoreUnusable, NotFound, AlreadyThere, ValueError, OSError) as error:
         print(f"inflight: {error}", file=sys.stderr)

@@ -12,12 +12,12 @@ from launcher.commands.administration.open_store import (
     AsJson,
     Config,
     DataDir,
+    administration,
     dollars,
     find_key,
     find_tenant,
     microdollars,
     moment,
-    office,
     prompt_log_dir,
     show,
     show_json,
@@ -38,7 +38,7 @@ def create_tenant(name: str, data_dir: DataDir = None, config: Config = None) ->
     """Make a tenant; then make it a key with `inflight keys create`."""
     from router.tenants.rbac import SYSTEM
 
-    with office(data_dir, config) as admin:
+    with administration(data_dir, config) as admin:
         made = admin.create_organisation(SYSTEM, name)
     print(f"Tenant {made.name} has the id {made.id}.")
     print(f"A key for it: inflight keys create NAME --tenant {made.name}")
@@ -50,7 +50,7 @@ def list_tenants(as_json: AsJson = False, data_dir: DataDir = None, config: Conf
     from router.core.tenant import NO_LIMITS
     from router.tenants.rbac import SYSTEM
 
-    with office(data_dir, config) as admin:
+    with administration(data_dir, config) as admin:
         found = [
             (each, admin.list_limits(SYSTEM, each.id).get(each.id, NO_LIMITS))
             for each in admin.list_organisations(SYSTEM)
@@ -114,7 +114,7 @@ def limit_tenant(
     from router.core.tenant import Limits
     from router.tenants.rbac import SYSTEM
 
-    with office(data_dir, config) as admin:
+    with administration(data_dir, config) as admin:
         budget = None if monthly_budget is None else microdollars(monthly_budget)
         limits = Limits(
             requests_per_min,
@@ -156,7 +156,7 @@ def export_tenant(
     """Everything kept of a tenant, as JSON on stdout."""
     from router.tenants.rbac import SYSTEM
 
-    with office(data_dir, config) as admin:
+    with administration(data_dir, config) as admin:
         found = find_tenant(admin, tenant)
         if files is not None:
             files.mkdir(parents=True)
@@ -180,7 +180,7 @@ def delete_tenant(
     from router.telemetry.prompt_log import delete_prompts
     from router.tenants.rbac import SYSTEM
 
-    with office(data_dir, config) as admin:
+    with administration(data_dir, config) as admin:
         found = find_tenant(admin, tenant)
         if not yes:
             typer.confirm(f"Delete {found.name} ({found.id}) and everything kept of it?", abort=True)

@@ -29,10 +29,10 @@ def load(
         from router.control.releases.states import State
 
         model, version = release_named(release)
-        with ours.office.look() as connection:
+        with ours.commands.look() as connection:
             if find_release(connection, model, version).state is State.GONE:
                 raise ValueError(f"{release} is gone: the stack that brought it serves another now")
-        ours.office.load(model, version)
+        ours.commands.load(model, version)
         _follow(ours, model, version, True, no_wait)
 
 
@@ -52,7 +52,7 @@ def unload(
     """
     with desk(data_dir, config) as ours:
         model, version = release_named(release)
-        ours.office.unload(model, version, withdraw=withdraw)
+        ours.commands.unload(model, version, withdraw=withdraw)
         _follow(ours, model, version, False, no_wait)
 
 
@@ -96,7 +96,7 @@ def status(
         from launcher.commands.release.tables import status_view
 
         chosen = None if model is None else model_named(model)
-        with ours.office.look() as connection:
+        with ours.commands.look() as connection:
             found = read_status(connection, chosen)
         if chosen is not None and not found.models:
             raise ValueError(f"{chosen} has no releases; `inflight release list` shows those that there are")
@@ -122,7 +122,7 @@ def history(
     with desk(data_dir, config) as ours:
         from router.control.releases.records import list_events
 
-        with ours.office.look() as connection:
+        with ours.commands.look() as connection:
             found = list_events(connection, None if model is None else model_named(model), most)
     if as_json:
         show_json([asdict(each) for each in found])

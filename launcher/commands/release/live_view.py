@@ -79,7 +79,7 @@ class Waiting:
 
     def _look(self) -> tuple[str, int | None]:
         """The state in words, and the exit status once there is nothing to wait for."""
-        with self._desk.office.look() as connection:
+        with self._desk.commands.look() as connection:
             release = find_release(connection, *self._release)
             somebody_acts = somebody_is_in_control(connection) and self._lives(read_holder(connection))
         state = release.state
@@ -111,7 +111,7 @@ def wait_until_read(
     desk: Desk, release: tuple[str, int], sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Until routers know that it is ready, and do not turn away a request that names it."""
-    with desk.office.look() as connection:
+    with desk.commands.look() as connection:
         since_s = find_release(connection, *release).since_s
     sleep(min(READ_WITHIN_S, max(0.0, since_s + READ_WITHIN_S - time.time())))
 
@@ -123,7 +123,7 @@ def watch(
     try:
         with Live(console=console, auto_refresh=False) as live:
             while True:
-                with desk.office.look() as connection:
+                with desk.commands.look() as connection:
                     status = read_status(connection, model)
                 live.update(status_view(status, time.time()), refresh=True)
                 sleep(REDRAW_S)

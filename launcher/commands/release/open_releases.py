@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError, load_settings, state_dir
-from launcher.stack.secret_files import with_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from launcher.packaging.releases.directories import Places
     from launcher.settings import Settings
-    from router.control.releases.commands import ReleaseOffice
+    from router.control.releases.commands import ReleaseCommands
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -29,14 +29,14 @@ ModelName = Annotated[str, typer.Argument(metavar="MODEL", show_default=False)]
 @dataclass(frozen=True)
 class Desk:
     settings: Settings
-    office: ReleaseOffice
+    commands: ReleaseCommands
     places: Places
 
     def say_if_nobody_acts(self) -> None:
         """Wishes are brought about by a router; without one they wait in the store."""
         from launcher.commands.release.control import NOBODY_ACTS, somebody_is_in_control
 
-        with self.office.look() as connection:
+        with self.commands.look() as connection:
             if not somebody_is_in_control(connection):
                 print(NOBODY_ACTS)
 
@@ -45,15 +45,15 @@ class Desk:
 def desk(data_dir: Path | None, config: Path | None) -> Iterator[Desk]:
     """What is wrong is one line on stderr, and exit status 2."""
     # Imported here: the other commands need not wait for the database's packages.
+    from launcher.failure import ProcessFailed
     from launcher.packaging.models.checkpoint import CheckpointError
     from launcher.packaging.releases.directories import Places
-    from launcher.stack.repository import RepositoryError
-    from launcher.stack.supervisor import StackFailed
-    from launcher.stack.triton_runtime import RuntimeMissing
+    from launcher.packaging.repository import RepositoryError
+    from launcher.packaging.triton_runtime import RuntimeMissing
     from python_backend.wire.errors import InflightError
-    from router.control.releases.commands import ReleaseOffice
+    from router.control.releases.commands import ReleaseCommands
     from router.tenants.audited import AlreadyThere, Forbidden
-    from router.tenants.installation import StoreUnusable, open_store, opening_store, places
+    from router.tenants.installation import StoreUnusable, open_store, opening_store, tenancy_settings
     from router.tenants.lookup import NotFound
     from router.tenants.rbac import SYSTEM
 
@@ -64,13 +64,13 @@ def desk(data_dir: Path | None, config: Path | None) -> Iterator[Desk]:
         router = with_secrets(settings.router)
         state = state_dir(settings).absolute()
         with opening_store():
-            found = places(state, router.get("store_url", ""), router.get("pepper_file", ""))
+            found = tenancy_settings(state, router.get("store_url", ""), router.get("pepper_file", ""))
             with open_store(found) as store:
-                yield Desk(settings, ReleaseOffice(store, SYSTEM), Places(state / "releases"))
+                yield Desk(settings, ReleaseCommands(store, SYSTEM), Places(state / "releases"))
     except (*refusals, *unusable) as error:
         print(f"inflight: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_USAGE) from None
-    except StackFailed as error:
+    except ProcessFailed as error:
         print("\n  ".join([f"inflight: {error}", *error.lines]), file=sys.stderr)
         raise typer.Exit(EXIT_FAILED) from None
 

@@ -60,9 +60,9 @@ def add(
     Weights and tokenizer are hashed and stay where they are: change them, and the release is refused from
     then on. Weights are packed and kernels compiled now, as `inflight up` does, so that a load is quick.
     """
+    from launcher.commands.release.addition import add_release, twin_of
     from launcher.commands.release.options import parameter
     from launcher.console import StackConsole
-    from launcher.packaging.releases.addition import add_release, twin_of
     from launcher.packaging.releases.maker import Order
     from launcher.stack.stop_signals import StopSignals
 
@@ -76,7 +76,7 @@ def add(
             print("Stopped: nothing was added.")
             raise typer.Exit(128 + signals.received[0]) from None
         twin = twin_of(ours, made)
-        with ours.office.look() as connection:
+        with ours.commands.look() as connection:
             from router.control.releases.records import find_split
 
             is_served = find_split(connection, made.manifest.model) is not None
@@ -127,7 +127,7 @@ def list_all(
     with desk(data_dir, config) as ours:
         from router.control.releases.records import list_releases
 
-        with ours.office.look() as connection:
+        with ours.commands.look() as connection:
             found = list_releases(connection, None if model is None else model_named(model))
     if as_json:
         show_json([_as_json(each) for each in found])
@@ -155,7 +155,7 @@ def show_one(
     with desk(data_dir, config) as ours:
         from router.control.releases.records import find_release
 
-        with ours.office.look() as connection:
+        with ours.commands.look() as connection:
             found = find_release(connection, *release_named(release))
     if as_json:
         show_json(_as_json(found))
@@ -182,7 +182,7 @@ def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None
         from router.control.releases.records import find_release
         from router.control.releases.verification import clean_and_verify
 
-        with ours.office.look() as connection:
+        with ours.commands.look() as connection:
             found = find_release(connection, *release_named(release))
         tampering = clean_and_verify(found.manifest, found.digest, ours.places.root)
     if tampering is not None:
@@ -206,7 +206,7 @@ def remove(release: ReleaseName, data_dir: DataDir = None, config: Config = None
         model, version = release_named(release)
         ours.places.make()
         with exclusive(ours.places.lock, StackConsole()):  # nobody adds one meanwhile
-            found = ours.office.forget(model, version)
+            found = ours.commands.forget(model, version)
             take_out(ours.places, found.manifest)
     print(f"{found.manifest.name} is removed.")
     if found.manifest.checkpoint_dir:

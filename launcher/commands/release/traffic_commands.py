@@ -47,7 +47,7 @@ def split(
 
         chosen = None if sticky is None else one_of(Sticky, sticky)
         weights = [options.arm(each) for each in arms]
-        made = ours.office.set_split(model_named(model), weights, chosen, options.shadow(shadow))
+        made = ours.commands.set_split(model_named(model), weights, chosen, options.shadow(shadow))
         parts = ", ".join(f"{_percent(weight)} to {made.model}@{version}" for version, weight in made.arms)
         print(f"Of the requests to {made.model} go {parts}; sticky by {made.sticky.value}.")
         if made.shadow is not None:
@@ -99,7 +99,7 @@ def canary(
 
         model, version = release_named(release)
         plan = options.plan(steps, min_requests, min_duration, tolerance or [])
-        begun = ours.office.begin_rollout(model, version, plan, options.golden_prompts(golden))
+        begun = ours.commands.begin_rollout(model, version, plan, options.golden_prompts(golden))
         shares = ", ".join(map(_percent, begun.plan.weights))
         print(f"{release} is rolled out against {model}@{begun.stable}, in steps of {shares}.")
         if (remark := options.remark_on(plan)) is not None:
@@ -125,8 +125,8 @@ def promote(
         from router.core.manifest import split_name
 
         model, version = split_name(release)
-        promoted = ours.office.promote(model_named(model), version, reason)
-        with ours.office.look() as connection:
+        promoted = ours.commands.promote(model_named(model), version, reason)
+        with ours.commands.look() as connection:
             is_ready = find_release(connection, model, promoted).state is State.READY
         print(f"All requests to {model} go to {model}@{promoted}{'' if is_ready else ', once it is ready'}.")
         ours.say_if_nobody_acts()
@@ -140,7 +140,7 @@ def rollback(
 ) -> None:
     """Back to the stable release of an open rollout; without one, to the release that was stable before."""
     with desk(data_dir, config) as ours:
-        target = ours.office.roll_back(model_named(model), reason)
+        target = ours.commands.roll_back(model_named(model), reason)
         print(f"All requests to {model} go to {model}@{target}.")
         ours.say_if_nobody_acts()
 
@@ -148,13 +148,13 @@ def rollback(
 def pause(model: ModelName, data_dir: DataDir = None, config: Config = None) -> None:
     """Stay in the step that a rollout is in. A canary that fails is taken back all the same."""
     with desk(data_dir, config) as ours:
-        ours.office.pause(model_named(model))
+        ours.commands.pause(model_named(model))
         print(f"The rollout of {model} stays where it is: `inflight release resume {model}` lets it go on.")
 
 
 def resume(model: ModelName, data_dir: DataDir = None, config: Config = None) -> None:
     """Let a paused rollout go on."""
     with desk(data_dir, config) as ours:
-        ours.office.pause(model_named(model), False)
+        ours.commands.pause(model_named(model), False)
         print(f"The rollout of {model} goes on.")
         ours.say_if_nobody_acts()

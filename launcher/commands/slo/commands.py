@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from router.control.objectives.commands import ModelStandings, ObjectiveOffice
+    from router.control.objectives.commands import ModelStandings, ObjectiveCommands
     from router.core.objective import Objective
     from router.store.database import Store
 
@@ -67,7 +67,7 @@ def set_objective(
         if not wanted:
             options = ", ".join(metric.option for metric in Metric)
             raise ValueError(f"nothing to set: give one or more of {options}")
-        changed = _office(store).set(model_named(model), tiers(tier), wanted, keeps_others=True)
+        changed = _commands(store).set(model_named(model), tiers(tier), wanted, keeps_others=True)
         for each in changed:
             print(_sentence(each))
         print(f"Routers go by it within a second. How it is kept:\n  inflight slo show {model}")
@@ -93,7 +93,7 @@ def show_objectives(
         chosen = None if model is None else model_named(model)
 
         def look() -> tuple[list[ModelStandings], bool]:
-            found = _office(store).show(chosen)
+            found = _commands(store).show(chosen)
             with store.read() as connection:
                 return found, somebody_is_in_control(connection)
 
@@ -133,15 +133,15 @@ def clear_objective(
     with opened_store(data_dir, config) as store:
         from launcher.commands.slo.options import tiers
 
-        gone = _office(store).clear(model_named(model), tiers(tier))
+        gone = _commands(store).clear(model_named(model), tiers(tier))
         print(f"{model} has no objective any more for {', '.join(each.tier.label for each in gone)}.")
 
 
-def _office(store: Store) -> ObjectiveOffice:
-    from router.control.objectives.commands import ObjectiveOffice
+def _commands(store: Store) -> ObjectiveCommands:
+    from router.control.objectives.commands import ObjectiveCommands
     from router.tenants.rbac import SYSTEM
 
-    return ObjectiveOffice(store, SYSTEM)
+    return ObjectiveCommands(store, SYSTEM)
 
 
 def _sentence(objective: Objective) -> str:

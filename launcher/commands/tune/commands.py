@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from router.control.tuning.commands import TuningOffice
+    from router.control.tuning.commands import TuningCommands
     from router.store.database import Store
 
 OneOrAll = Annotated[str | None, typer.Argument(metavar="MODEL", help="[default: all]", show_default=False)]
 
 
 @contextmanager
-def _office(data_dir: Path | None, config: Path | None) -> Iterator[tuple[Store, TuningOffice]]:
+def _commands(data_dir: Path | None, config: Path | None) -> Iterator[tuple[Store, TuningCommands]]:
     with opened_store(data_dir, config) as store:
-        from router.control.tuning.commands import TuningOffice
+        from router.control.tuning.commands import TuningCommands
         from router.tenants.rbac import SYSTEM
 
-        yield store, TuningOffice(store, SYSTEM)
+        yield store, TuningCommands(store, SYSTEM)
 
 
 def explain(
@@ -39,11 +39,11 @@ def explain(
     Of each Triton model that gathers batches, its queue delay by the last window; of each engine, the limits
     of its steps, which it sets itself before each step, and what it has learned that a step takes.
     """
-    with _office(data_dir, config) as (store, office):
+    with _commands(data_dir, config) as (store, commands):
         from launcher.commands.release.control import NOBODY_ACTS, somebody_is_in_control
         from launcher.commands.tune.explanation import print_explanation
 
-        found = office.explain(None if model is None else model_named(model))
+        found = commands.explain(None if model is None else model_named(model))
         if as_json:
             show_json([asdict(each) for each in found])
             return
@@ -64,8 +64,8 @@ def history(
     config: Config = None,
 ) -> None:
     """What was changed and why, newest first."""
-    with _office(data_dir, config) as (_, office):
-        found = office.history(None if model is None else model_named(model), most)
+    with _commands(data_dir, config) as (_, commands):
+        found = commands.history(None if model is None else model_named(model), most)
     if as_json:
         show_json([asdict(each) for each in found])
         return
@@ -89,7 +89,7 @@ def resume(model: ModelName, data_dir: DataDir = None, config: Config = None) ->
 
 
 def _pause(model: str, is_paused: bool, data_dir: Path | None, config: Path | None) -> None:
-    with _office(data_dir, config) as (_, office):
-        is_news = office.pause(model_named(model), is_paused)
+    with _commands(data_dir, config) as (_, commands):
+        is_news = commands.pause(model_named(model), is_paused)
     already = "" if is_news else " already"
     print(f"{model} is{already} {'left alone' if is_paused else 'tuned'}.")

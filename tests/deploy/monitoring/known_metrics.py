@@ -12,12 +12,10 @@ from deploy.monitoring.rules import Recording
 from python_backend.triton_adapter.metrics import FAMILIES
 from python_backend.wire.tiers import Tier
 from router.admission.demand import Reason
-from router.control.releases.shadow import Shadows
 from router.core.objective import Metric
+from router.core.record import Outcome
 from router.core.stages import STAGES
-from router.request.ticket import Outcome, TicketDesk
-from router.routing.models import Registry
-from router.telemetry.metrics import Metrics
+from tests.router_metrics import router_metrics
 
 _TIERS = frozenset(tier.label for tier in Tier)
 # Label values that cannot be read off a metric which has counted nothing yet.
@@ -79,8 +77,7 @@ def known_metrics() -> dict[str, Known]:
 
 
 def _of_router() -> Iterator[tuple[str, Known]]:
-    metrics = Metrics()
-    Shadows(Registry(), TicketDesk(metrics), metrics)
+    metrics = router_metrics()
     for family in metrics.registry.collect():
         labels = frozenset(getattr(family, "_labelnames", ())) | _seen(family)
         values = {label: _VALUES[label] for label in labels & _VALUES.keys()}

@@ -1,4 +1,4 @@
-"""Turns: they come in order, end once however a request ends, and nothing stays behind."""
+"""FairQueue: they come in order, end once however a request ends, and nothing stays behind."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
-from router.admission.capacity import UNKNOWN
-from router.admission.demand import Capacity, Demand, Need, Place, Progress, Reason, Refused
+from router.admission.capacity import UNKNOWN, Capacity
+from router.admission.demand import Demand, Need, Progress, QueueEntry, Reason, Refused
 from router.admission.dispatcher import Dispatcher
 from router.admission.gate import Gate, Turn, refusal_error
 from router.admission.gates import Gates
@@ -27,13 +27,15 @@ from router.admission.queue import EqualShares
 from router.control.releases.arms import ArmRecorder
 from router.core.objective import Objective
 from router.core.record import Record
-from router.request.permit import Admitted
-from router.request.ticket import Ticket, TicketDesk
+from router.request.answer import Answers
+from router.request.permit import Permit, Permits
 from router.routing.replicas import Fleet
 from router.store.access import StoreAccess
 from router.store.database import Store
 from router.telemetry.metrics import Metrics
+from tests.fakes.job import FakeJob
 from tests.fakes.tenancy import FakeTenancy
+from tests.fakes.waiter import FakeWaiter
 
 ONE = Need(10, 10)
 CLIENT_LEFT = InflightError(ErrorKind.CANCELLED, "the client left")
@@ -54,48 +56,49 @@ class Counts:
     def refused(self, gate: Gate, tier: Tier, reason: Reason) -> None:
         self.refusals.append(reason)
 
-    def heard(self, gate: Gate, place: Place, now_s: float) -> None:
+    def heard(self, gate: Gate, entry: QueueEntry, now_s: float) -> None:
         self.heard_s.append(now_s)
 
 
 class Impatient(FirstCome):
     """Refuses who asks for too much, and whoever has waited too long."""
 
-    def offer(self, demand: Demand, progress: Progress, now_s: float) -> Place | Refused:
+    def offer(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
         if demand.max_tokens > 1000:
             return Refused(Reason.BUSY, "too much to do", 2.0)
         return super().offer(demand, progress, now_s)
 
-    def hand_on(self, now_s: float) -> list[Place]:
-        late = [place for place in self._waiting if now_s >= place.demand.deadline_s]
-        for place in late:
-            place.refusal = Refused(Reason.TOO_LATE, "too late", 3.0)
-            self.end(place, now_s, finished=False)
+    def hand_on(self, now_s: float) -> list[QueueEntry]:
+        late = [entry for entry in self._waiting if now_s >= entry.demand.deadline_s]
+        for entry in late:
+            entry.refusal = Refused(Reason.TOO_LATE, "too late", 3.0)
+            self.end(entry, now_s, finished=False)
         return [*late, *super().hand_on(now_s)]
 
 
 @dataclass
 class Scene:
-    """One gate with so many places, and tickets for those who come to it."""
+    """One gate with so many slots, and tickets for those who come to it."""
 
-    places: int = 1
+    slots: int = 1
     policy: Policy = field(default_factory=Impatient)
     is_fixed_cost: bool = False
     clock: Clock = field(default_factory=Clock)
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
-        self.desk = TicketDesk(Metrics())
         self.gate = Gate("tiny", "1", self.policy, self.is_fixed_cost, self.counts, self.clock)
-        self.gate.resize(Capacity(1, self.places))
+        self.gate.resize(Capacity(1, self.slots))
 
-    def offer(self, need: Need = ONE, deadline_s: float = inf) -> tuple[Turn, Ticket]:
-        record = Record("test", "req", model="tiny", arrived_s=self.clock())
-        return self.gate.offer(record, need, deadline_s), Ticket(self.desk, record)
+    def offer(
+        self, need: Need = ONE, deadline_s: float = inf, prompt_tokens: int = 0
+    ) -> tuple[Turn, FakeWaiter]:
+        record = Record("test", "req", model="tiny", arrived_s=self.clock(), prompt_tokens=prompt_tokens)
+        return self.gate.offer(record, need, deadline_s), FakeWaiter()
 
     async def coming(
         self, need: Need = ONE, deadline_s: float = inf
-    ) -> tuple[Turn, Ticket, asyncio.Task[None]]:
+    ) -> tuple[Turn, FakeWaiter, asyncio.Task[None]]:
         turn, ticket = self.offer(need, deadline_s)
         task = asyncio.get_running_loop().create_task(turn.come(ticket))
         await asyncio.sleep(0)
@@ -103,7 +106,7 @@ class Scene:
 
 
 async def test_who_finds_a_place_goes_on_at_once_and_others_when_one_ends() -> None:
-    scene = Scene(places=2)
+    scene = Scene(slots=2)
     first, _, going = await scene.coming()
     _, _, second_going = await scene.coming()
     third, _, waiting = await scene.coming()
@@ -157,7 +160,7 @@ async def test_more_places_wake_those_who_wait_for_them() -> None:
 
 
 async def test_what_wants_more_places_than_there_are_runs_alone() -> None:
-    scene = Scene(places=4)
+    scene = Scene(slots=4)
     _, _, large = await scene.coming(Need(10, 10, sequences=64))
     _, _, small = await scene.coming()
     assert large.done()
@@ -178,7 +181,7 @@ async def test_a_turn_ends_once_and_is_heard_once() -> None:
 
 
 async def test_of_a_fixed_cost_the_whole_answer_is_what_is_heard() -> None:
-    scene = Scene(places=2, is_fixed_cost=True)
+    scene = Scene(slots=2, is_fixed_cost=True)
     (turn, _, _), (failing, _, _) = await scene.coming(), await scene.coming()
     scene.clock.now_s = 4.0
     turn.end(finished=True)
@@ -195,7 +198,7 @@ class Seen(FirstCome):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def offer(self, demand: Demand, progress: Progress, now_s: float) -> Place | Refused:
+    def offer(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
         self.demands.append(demand)
         return super().offer(demand, progress, now_s)
 
@@ -204,8 +207,7 @@ async def test_estimates_of_prompts_follow_what_they_turn_out_to_be() -> None:
     policy = Seen()
     scene = Scene(policy=policy)
     for _ in range(200):
-        turn, ticket = scene.offer(Need(1000, 10))
-        ticket.record.prompt_tokens = 600
+        turn, _ = scene.offer(Need(1000, 10), prompt_tokens=600)
         turn.end(finished=True)
     scene.offer(Need(1000, 10))
     assert policy.demands[0].prompt_tokens == 1000
@@ -230,7 +232,7 @@ METRICS = Metrics()
 
 
 async def test_a_second_attempt_that_is_refused_is_neither_billed_nor_held_against_its_release() -> None:
-    desk, tenancy = TicketDesk(METRICS), FakeTenancy()
+    tenancy = FakeTenancy()
     arms = ArmRecorder(StoreAccess(cast("Store", None)))
     gates = Gates(Fleet([]), Impatient, lambda model, tier: Objective(model, tier, first_token_s=0.01))
     gate = gates.gate("tiny", "1")
@@ -238,9 +240,13 @@ async def test_a_second_attempt_that_is_refused_is_neither_billed_nor_held_again
     gate.offer(Record("test", "other", model="tiny"), ONE, inf)
     record = Record("test", "req", model_version="1", rollout=(3, 1))
     record.dispatched_s = 1.0  # the first attempt was, and its prompt was too long
+    answers = Answers(Permits(tenancy.as_tenancy, gates, METRICS), [arms])
+
+    async def unreached(permit: Permit) -> None:
+        raise AssertionError("it was admitted")
+
     with pytest.raises(InflightError, match="too late"):
-        async with Admitted(desk, tenancy.as_tenancy, record, "tiny", ONE, arms, gates):
-            pass
+        await answers.answer(FakeJob(ONE, unreached), record, lambda callback: None)
     assert (record.outcome, tenancy.used, arms.arm_count) == ("failed", [], 0)
     assert tenancy.ledger.running("local") == 0
     gates.close()
@@ -281,22 +287,24 @@ async def ticks(count: int) -> None:
 
 async def play(visits: list[Visit], new_policy: Callable[[], Policy], seed: int) -> None:
     chance, tenancy = random.Random(seed), FakeTenancy()
-    desk = TicketDesk(METRICS)
     gates = Gates(Fleet([]), new_policy, Objective)
+    permits = Permits(tenancy.as_tenancy, gates, METRICS)
     gate = gates.gate("tiny", "1")
     gate.resize(Capacity(1, 3, kv_tokens=4000, block_tokens=16))
     ended: list[str] = []
 
     async def visit(each: Visit, leaving: list[Callable[[], None]]) -> None:
         record = Record("test", "req", model_version="1", tier=each.tier)
-        admitted = Admitted(desk, tenancy.as_tenancy, record, "tiny", each.need, None, gates, leaving.append)
+
+        async def act(permit: Permit) -> None:
+            record.dispatched_s = record.admitted_s
+            permit.heard(gate.clock())
+            await ticks(each.ends_after if each.end in ("finish", "fail") else 5)
+            if each.end == "fail":
+                raise InflightError(ErrorKind.ENGINE_FAILED, "broke")
+
         try:
-            async with admitted as ticket:
-                record.dispatched_s = record.admitted_s
-                ticket.heard(gate.clock())
-                await ticks(each.ends_after if each.end in ("finish", "fail") else 5)
-                if each.end == "fail":
-                    raise InflightError(ErrorKind.ENGINE_FAILED, "broke")
+            await Answers(permits).answer(FakeJob(each.need, act), record, leaving.append)
         except InflightError:
             pass
         finally:
@@ -320,12 +328,12 @@ async def play(visits: list[Visit], new_policy: Callable[[], Policy], seed: int)
 
     await asyncio.wait_for(asyncio.gather(*map(disturb, visits)), 10.0)
     assert len(ended) == len(visits)
-    assert (gate.open_count, gate.waiting_count, desk.open_count) == (0, 0, 0)
+    assert (gate.open_count, gate.waiting_count, permits.open_count) == (0, 0, 0)
     assert tenancy.ledger.running("local") == 0
     gate._policy.check()
     assert gate.signals().running == 0
     assert sum(gate.signals().waiting.values()) == 0
-    assert gate.taken_places == 0
+    assert gate.taken_slots == 0
     gates.close()
 
 

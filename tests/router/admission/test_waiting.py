@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Demand, Place, Progress, Reason, Refused
+from router.admission.capacity import Capacity
+from router.admission.demand import Demand, Progress, QueueEntry, Reason, Refused
 from router.admission.gate import Gate
 from router.admission.gates import Gates
 from router.admission.policy import FirstCome
@@ -34,40 +35,40 @@ class Strict(FirstCome):
         self.demands: list[Demand] = []
         self.heard_count = 0
 
-    def offer(self, demand: Demand, progress: Progress, now_s: float) -> Place | Refused:
+    def offer(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
         self.demands.append(demand)
         return self.refusal or super().offer(demand, progress, now_s)
 
-    def first_token(self, place: Place, now_s: float) -> None:
+    def first_token(self, entry: QueueEntry, now_s: float) -> None:
         self.heard_count += 1
-        super().first_token(place, now_s)
+        super().first_token(entry, now_s)
 
 
 class Gated:
-    """A router whose models have one gate each, with as many places as a test wants."""
+    """A router whose models have one gate each, with as many slots as a test wants."""
 
     def __init__(self, router: RunningRouter) -> None:
         self.router = router
 
     def gate(self, model: str = MODEL) -> Gate:
-        assert self.router.service.gates is not None
-        return self.router.service.gates.gate(model, "1")
+        assert self.router.parts.gates is not None
+        return self.router.parts.gates.gate(model, "1")
 
     def policy(self, model: str = MODEL) -> Strict:
         policy = self.gate(model)._policy
         assert isinstance(policy, Strict)
         return policy
 
-    async def fill(self, places: int = 1) -> asyncio.Task[httpx.Response]:
-        """All places are taken until the answer is stopped or goes on."""
-        self.gate().resize(Capacity(1, places))
+    async def fill(self, slots: int = 1) -> asyncio.Task[httpx.Response]:
+        """All slots are taken until the answer is stopped or goes on."""
+        self.gate().resize(Capacity(1, slots))
         self.router.pipeline.script = lambda call: [0.2, *words("slow")]
-        task = asyncio.create_task(self.router.chat(n=places))
-        await self.router.until(lambda: len(self.router.pipeline.calls) == places)
+        task = asyncio.create_task(self.router.chat(n=slots))
+        await self.router.until(lambda: len(self.router.pipeline.calls) == slots)
         return task
 
     def is_empty(self) -> bool:
-        return self.gate().open_count == self.gate().waiting_count == self.router.desk.open_count == 0
+        return self.gate().open_count == self.gate().waiting_count == self.router.permits.open_count == 0
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ async def test_who_is_refused_gets_503_and_a_time_and_nothing_of_it_stays(gated:
     assert gated.router.pipeline.calls == []
     assert gated.is_empty()
     assert await gated.router.usage(tenant) == []
-    assert gated.router.service.tenancy.ledger.running(tenant) == 0
+    assert gated.router.parts.tenancy.ledger.running(tenant) == 0
 
 
 async def test_a_refusal_counts_once_against_the_objectives(gated: Gated) -> None:
@@ -168,13 +169,10 @@ def _stage(gated: Gated, stage: str) -> float:
 
 
 async def test_what_waits_when_the_router_drains_is_refused_at_once(gated: Gated) -> None:
-    gates = gated.router.service.gates
-    assert gates is not None
-    gated.router.desk.on_drain = gates.drain
     first = await gated.fill()
     second = asyncio.create_task(gated.router.chat())
     await gated.router.until(lambda: gated.gate().waiting_count == 1)
-    gated.router.desk.drain()
+    gated.router.permits.drain()
     assert (await second).status_code == 503
     assert not first.done()
     assert (await first).status_code == 200
@@ -184,8 +182,8 @@ async def test_a_long_list_of_texts_takes_as_many_places_as_it_has_rows_under_wa
     gate = gated.gate(EMBEDDER)
     gate.is_fixed_cost = True
     body = {"model": EMBEDDER, "input": ["x"] * 2048}
-    for places in (1000, 10):
-        gate.resize(Capacity(1, places))
+    for slots in (1000, 10):
+        gate.resize(Capacity(1, slots))
         assert (await gated.router.http.post("/v1/embeddings", json=body)).status_code == 200
     await gated.router.http.post("/v1/embeddings", json={**body, "input": "x"})
     policy = gated.policy(EMBEDDER)
@@ -198,11 +196,11 @@ async def test_a_long_list_of_texts_takes_as_many_places_as_it_has_rows_under_wa
 async def test_what_a_batch_sends_waits_in_the_last_tier_whatever_its_lines_ask_for(gated: Gated) -> None:
     body = msgspec.json.encode({"model": MODEL, "prompt": "hi", "service_tier": "priority"})
     exchange = InnerExchange("/v1/completions", body)
-    await gated.router.app.serve(exchange, LOCAL_CALLER, Tier.BATCH)
+    await gated.router.app(exchange, LOCAL_CALLER, Tier.BATCH)
     assert exchange.status == 200
     (demand,) = gated.policy().demands
     assert demand.tier is Tier.BATCH
-    assert demand.deadline_s - demand.arrived_s == 600
+    assert demand.deadline_s - demand.arrived_s == pytest.approx(600)
 
 
 async def test_a_client_says_how_long_it_waits(gated: Gated) -> None:

@@ -16,8 +16,7 @@ from launcher.commands.release.control import NOBODY_ACTS
 from launcher.commands.release.live_view import READ_WITHIN_S, SILENCE_S, Waiting, wait_until_read, watch
 from launcher.commands.release.status import read_status
 from launcher.commands.release.tables import lasting, status_view
-from router.control.releases.arm_figures import stats_to_json
-from router.control.releases.canary import ArmStats, Sample
+from router.control.releases.arm_stats import ArmStats, Sample, stats_to_json
 from router.control.releases.comparison import Comparison
 from router.control.releases.records import list_rollouts
 from router.control.releases.shadow_figures import ShadowRecorder
@@ -147,7 +146,7 @@ def rolled_out(shell: Shell) -> None:
         ):  # fmt: skip
             row = {"rollout_id": rollout.id, "step": step, "version": version, "process": process}
             connection.execute(sql.insert(arm_figures).values(**row, figures=stats_to_json(stats), at_s=0.0))
-    with shell.desk() as ours, ours.office.look() as connection:
+    with shell.desk() as ours, ours.commands.look() as connection:
         split = read_status(connection, "m").models[0].split
     assert split is not None
     with shell.store() as store, store.begin() as connection:
@@ -254,7 +253,7 @@ def test_how_long_something_lasts_is_short() -> None:
 
 
 def test_an_installation_with_a_router_in_control_is_not_complained_about(served: Shell) -> None:
-    with served.router_in_control(), served.desk() as ours, ours.office.look() as connection:
+    with served.router_in_control(), served.desk() as ours, ours.commands.look() as connection:
         console = recorded()
         console.print(status_view(read_status(connection, None), 1000.0))
     assert NOBODY_ACTS not in said(console)

@@ -13,11 +13,12 @@ import httpx
 import pytest
 from redis import Redis
 
-from router.assembly import go_on
+from router.assembly import run_until_closed
 from router.control.peers.board import BoardAway, RedisBoard
-from router.control.peers.peer_sync import Exchange, open_board
+from router.control.peers.peer_sync import PeerSync, open_board
 from router.core.tenant import Limits
 from router.settings import SettingsError
+from router.telemetry.collectors import PeerMetrics
 from tests.fakes.triton_server import FakeTriton
 from tests.router.control.peers.redis_server import RedisServer, running_redis
 from tests.router.process import started_router
@@ -36,11 +37,11 @@ async def pair(redis: RedisServer, tmp_path: Path) -> AsyncIterator[tuple[Runnin
     async with AsyncExitStack() as closing:
         routers = [await closing.enter_async_context(running_router(data_dir=tmp_path)) for _ in range(2)]
         for router in routers:
-            tenancy = router.service.tenancy
-            exchange = Exchange(open_board(redis.url, tenancy.deployment), tenancy.ledger)
-            router.metrics.watch_sharing(exchange)
-            await exchange.swap()
-            go_on(closing, exchange.run())
+            tenancy = router.parts.tenancy
+            sync = PeerSync(open_board(redis.url, tenancy.deployment), tenancy.ledger)
+            router.metrics.expose(PeerMetrics(sync))
+            await sync.swap()
+            run_until_closed(closing, sync.run())
         yield routers[0], routers[1]
 
 
@@ -67,7 +68,7 @@ async def test_a_limit_holds_over_two_routers_and_each_goes_on_alone_while_redis
     limits = Limits(requests_per_min=10)
     tenant = await here.new_tenant(limits=limits)
     key = await here.new_key(tenant)
-    await there.until(lambda: there.service.tenancy.has_keys)
+    await there.until(lambda: there.parts.tenancy.has_keys)
     await here.until(lambda: here.metric("inflight_other_routers") == 1.0)
 
     assert await statuses(here, key, 8) == [200] * 8

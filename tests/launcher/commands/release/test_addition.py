@@ -1,0 +1,504 @@
+"""`inflight release add`: what it writes, and what it refuses before it writes anything."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from launcher.commands.release.addition import add_release
+from launcher.console import SilentStage, StackConsole
+from launcher.packaging.models.checkpoint import local_checkpoint
+from launcher.packaging.models.fingerprint import fingerprint
+from launcher.packaging.models.manifest import sha256
+from launcher.packaging.releases.maker import Order
+from launcher.packaging.repository import read_config, read_parameters
+from launcher.stack.stop_signals import StopSignals
+from router.control.releases.commands import ReleaseCommands
+from router.control.releases.records import Release
+from router.control.releases.verification import find_tampering
+from router.core.manifest import Kind, Manifest, from_json
+from router.tenants.audited import AlreadyThere
+from tests.launcher.commands.release.conftest import SYNTHETIC, Shell
+from tests.launcher.commands.release.materials import (
+    BERT,
+    TENSORS_CONFIG,
+    write_checkpoint,
+    write_safetensors,
+    write_sharded,
+    write_triton_model,
+)
+from tests.launcher.conftest import RecordedProgress
+from tests.launcher.stand_ins.tiny_model import write_gguf
+
+STAND_IN = [sys.executable, str(Path(__file__).parents[2] / "stand_ins" / "prepare.py")]
+STEPS = ("preprocessing", "tensorrt_llm", "postprocessing")
+
+
+def config_of(inflight: Shell, name: str) -> ModelConfig:
+    return read_config(inflight.repository / name / "config.pbtxt")
+
+
+def version_dirs(inflight: Shell, name: str) -> list[str]:
+    return [entry.name for entry in (inflight.repository / name).iterdir() if entry.is_dir()]
+
+
+def add(inflight: Shell, order: Order, prepare: list[str] | None = None) -> Release:
+    with inflight.desk() as ours:
+        return add_release(order, ours, StackConsole(), StopSignals(), prepare_command=prepare or STAND_IN)
+
+
+def test_a_checkpoint_becomes_four_triton_models_pinned_to_each_other(
+    inflight: Shell, tmp_path: Path
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "tiny")
+    said = inflight("add", "tiny", str(checkpoint), *SYNTHETIC, "--version", "7", "--notes", "the first")
+    assert "tiny@7 is added." in said
+    assert "inflight release promote tiny@7" in said
+    names = [f"tiny.7.{step}" for step in STEPS]
+    assert sorted(entry.name for entry in inflight.repository.iterdir()) == sorted([*names, "tiny.7"])
+    ensemble = config_of(inflight, "tiny.7")
+    assert [(step.model_name, step.model_version) for step in ensemble.ensemble_scheduling.step] == [
+        (name, 7) for name in names
+    ]
+    for name in (*names, "tiny.7"):
+        assert config_of(inflight, name).name == name
+        assert version_dirs(inflight, name) == ["7"]
+    engine = read_parameters(inflight.repository / "tiny.7.tensorrt_llm" / "config.pbtxt")
+    assert engine["gpt_model_path"] == engine["tokenizer_dir"] == str(checkpoint)
+    assert engine["inflight_runtime"] == "synthetic"
+    assert engine["inflight_packed_cache_dir"] == str(inflight.data_dir / "packed")
+    for step in ("preprocessing", "postprocessing"):
+        told = read_parameters(inflight.repository / f"tiny.7.{step}" / "config.pbtxt")
+        assert told["tokenizer_dir"] == str(checkpoint)
+        assert (inflight.repository / f"tiny.7.{step}" / "7" / "model.py").is_file()
+
+
+def test_its_manifest_says_what_it_is_made_of_and_nobody_may_write_to_it(
+    inflight: Shell, tmp_path: Path, progress: RecordedProgress
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "tiny")
+    inflight("add", "tiny", str(checkpoint), *SYNTHETIC)
+    kept = inflight.release("tiny", 1)
+    manifest = kept.manifest
+    assert from_json((inflight.releases / "manifests" / "tiny@1.json").read_text()) == manifest
+    assert manifest.members == (*(f"tiny.1.{step}" for step in STEPS), "tiny.1")
+    assert (manifest.kind, manifest.engine, manifest.entry) == (Kind.TEXT, "tiny.1.tensorrt_llm", "tiny.1")
+    assert manifest.parameters == {"inflight_runtime": "synthetic"}
+    marks = {mark.path: mark for mark in manifest.files}
+    weights = marks[str(checkpoint / "model.safetensors")]
+    assert (weights.sha256, weights.bytes) == (sha256(Path(weights.path)), Path(weights.path).stat().st_size)
+    assert str(checkpoint / "README.md") not in marks
+    known_by = fingerprint(local_checkpoint(str(checkpoint)), tmp_path, progress)
+    assert (manifest.weights_sha256, manifest.tokenizer_sha256) == (
+        known_by.weights_sha256,
+        known_by.tokenizer_sha256,
+    ), "the same as a stack finds of a checkpoint that it brings"
+    assert manifest.needs.weights_bytes == 107 * 4
+    for path in inflight.releases.rglob("*.*"):
+        if path.is_file() and path.name != ".lock":
+            assert path.stat().st_mode & 0o222 == 0, path
+    assert find_tampering(manifest, kept.digest, inflight.releases) is None
+
+
+def test_the_engine_is_prepared_and_what_it_decides_is_kept(inflight: Shell, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "tiny")
+    made = add(inflight, Order("tiny", str(tmp_path / "tiny"), given={"max_tokens_in_paged_kv_cache": "100"}))
+    decided = {"inflight_device": "cpu", "inflight_precision": "int8", "max_tokens_in_paged_kv_cache": "100"}
+    assert made.manifest.parameters == decided
+    engine = read_parameters(inflight.repository / "tiny.1.tensorrt_llm" / "config.pbtxt")
+    assert {key: engine[key] for key in decided} == decided
+    # 2 layers, 2 heads of 12 values, keys and values, 4 bytes each.
+    assert made.manifest.needs.cache_bytes == 100 * 2 * 2 * 12 * 2 * 4
+    assert made.manifest.needs.weights_bytes == 107
+
+
+def test_settings_of_the_engine_apply_and_the_command_line_wins(inflight: Shell, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "tiny")
+    settings = tmp_path / "inflight.toml"
+    settings.write_text(
+        '[engine]\ninflight_runtime = "synthetic"\ninflight_threads = 3\ninflight_max_batch_size = 4\n'
+        f'[router]\nstate_dir = "{tmp_path / "state"}"\n'
+    )
+    inflight("add", "m", str(tmp_path / "tiny"), "--config", str(settings), "--set", "inflight_threads=2")
+    repository = tmp_path / "state" / "releases" / "repository"
+    engine = read_parameters(repository / "m.1.tensorrt_llm" / "config.pbtxt")
+    assert (engine["inflight_threads"], engine["inflight_max_batch_size"]) == ("2", "4")
+    assert not inflight.releases.exists(), "releases lie in the state directory"
+
+
+def test_a_gguf_file_is_prepared_for_real(inflight: Shell, tmp_path: Path, cpu_kernels: None) -> None:
+    write_gguf(tmp_path / "tiny.gguf")
+    said = inflight(
+        "add", "tiny", str(tmp_path / "tiny.gguf"),
+        "--set", "inflight_device=cpu", "--set", "inflight_precision=int4",
+    )  # fmt: skip
+    assert "Packing the weights (int4)" in said
+    manifest = inflight.release("tiny", 1).manifest
+    assert manifest.parameters == {"inflight_device": "cpu", "inflight_precision": "int4"}
+    engine = read_parameters(inflight.repository / "tiny.1.tensorrt_llm" / "config.pbtxt")
+    assert engine["gpt_model_path"] == str(tmp_path / "tiny.gguf")
+    assert manifest.checkpoint_dir == engine["tokenizer_dir"] != ""
+    assert {Path(mark.path).name for mark in manifest.files} >= {"tiny.gguf", "tokenizer.json"}
+    assert manifest.needs.weights_bytes > 0
+    assert manifest.needs.cache_bytes == 1 << 30
+
+
+def test_shards_are_all_part_of_the_weights(inflight: Shell, tmp_path: Path) -> None:
+    write_sharded(tmp_path / "tiny")
+    inflight("add", "tiny", str(tmp_path / "tiny"), *SYNTHETIC)
+    names = {Path(mark.path).name for mark in inflight.release("tiny", 1).manifest.files}
+    assert {"one.safetensors", "two.safetensors", "model.safetensors.index.json"} <= names
+
+
+def test_what_makes_embeddings_is_one_triton_model(inflight: Shell, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "bert", BERT)
+    inflight("add", "vectors", str(checkpoint), "--set", "threads=1")
+    manifest = inflight.release("vectors", 1).manifest
+    assert (manifest.kind, manifest.members, manifest.engine) == (Kind.EMBEDDINGS, ("vectors.1",), "")
+    assert version_dirs(inflight, "vectors.1") == ["1"]
+    told = read_parameters(inflight.repository / "vectors.1" / "config.pbtxt")
+    assert (told["checkpoint_dir"], told["threads"]) == (str(checkpoint), "1")
+    refusal = inflight.refusal("add", "vectors", str(checkpoint), "--set", "inflight_precision=int4")
+    assert "has the parameters threads" in refusal
+
+
+def test_any_triton_model_is_copied_with_all_that_is_in_its_version(inflight: Shell, tmp_path: Path) -> None:
+    source = write_triton_model(tmp_path / "doubling")
+    inflight("add", "twice", str(source), "--version", "3")
+    model = inflight.repository / "twice.3"
+    found = sorted(path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file())
+    assert found == ["3/deeper/table.bin", "3/model.py", "config.pbtxt", "labels.txt"]
+    assert (model / "3" / "model.py").read_text() == "VERSION = 10\n"
+    config = config_of(inflight, "twice.3")
+    assert (config.name, config.HasField("version_policy"), config.max_batch_size) == ("twice.3", False, 8)
+    inflight("add", "twice", str(source), "--from-version", "2", "--set", "factor=4")
+    assert (inflight.repository / "twice.4" / "4" / "model.py").read_text() == "VERSION = 2\n"
+    assert config_of(inflight, "twice.4").parameters["factor"].string_value == "4"
+    kept = inflight.release("twice", 4)
+    assert kept.manifest.kind is Kind.TENSORS
+    assert find_tampering(kept.manifest, kept.digest, inflight.releases) is None
+
+
+def test_the_same_again_is_added_and_said(inflight: Shell, tmp_path: Path) -> None:
+    checkpoint, model = write_checkpoint(tmp_path / "tiny"), write_triton_model(tmp_path / "doubling")
+    for name, path in (("tiny", checkpoint), ("twice", model)):
+        given = SYNTHETIC if name == "tiny" else ()
+        inflight("add", name, str(path), *given)
+        assert f"It is the same as {name}@1 in all but its number." in inflight(
+            "add", name, str(path), *given
+        )
+    config = model / "config.pbtxt"
+    config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 4"))
+    assert "It is the same" not in inflight("add", "twice", str(model)), "it batches in another way"
+    write_checkpoint(tmp_path / "other", fill=1)
+    assert "It is the same" not in inflight("add", "tiny", str(tmp_path / "other"), *SYNTHETIC)
+
+
+def truncated(directory: Path) -> None:
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+
+
+def too_long(directory: Path) -> None:
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes() + b"\0")
+
+
+def without_header(directory: Path) -> None:
+    (directory / "model.safetensors").write_bytes(b"\xff" * 100)
+
+
+def odd_header(directory: Path) -> None:
+    text = b'{"a": {"dtype": "F32"}}'
+    (directory / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+
+
+def without_weights(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+
+
+def without_a_shard(directory: Path) -> None:
+    index = {"weight_map": {"a": "model.safetensors", "b": "gone.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def shard_elsewhere(directory: Path) -> None:
+    write_safetensors(directory.parent / "x.safetensors", {"a": (1,)})
+    index = {"weight_map": {"a": "../x.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def other_name(directory: Path) -> None:
+    (directory / "model.safetensors").rename(directory / "weights.safetensors")
+
+
+def without_tokenizer(directory: Path) -> None:
+    (directory / "tokenizer.json").unlink()
+
+
+def half_a_tokenizer(directory: Path) -> None:
+    (directory / "tokenizer.json").write_text('{"version": ')
+
+
+def half_a_config(directory: Path) -> None:
+    (directory / "config.json").write_text('{"model_type": ')
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (truncated, "model.safetensors is truncated: it has"),
+        (too_long, "model.safetensors is longer than it should be"),
+        (without_header, "does not begin with a header of safetensors"),
+        (odd_header, "model.safetensors cannot be read"),
+        (without_weights, "it has no *.safetensors"),
+        (without_a_shard, "it has no gone.safetensors"),
+        (shard_elsewhere, "names weights outside of its own directory"),
+        (other_name, "has neither model.safetensors nor model.safetensors.index.json"),
+        (without_tokenizer, "it has no tokenizer.json"),
+        (half_a_tokenizer, "tokenizer.json cannot be read"),
+        (half_a_config, "config.json cannot be read"),
+    ],
+)
+def test_a_broken_checkpoint_is_refused_and_nothing_is_left(
+    damage: Any, words: str, inflight: Shell, tmp_path: Path
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "tiny")
+    damage(checkpoint)
+    assert words in inflight.refusal("add", "tiny", str(checkpoint), *SYNTHETIC)
+    assert inflight.files() in ([], [".lock"])
+    assert inflight.json("list") == []
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ('name: "x" backend: ', "config.pbtxt"),
+        ("no such field: 1", "config.pbtxt"),
+        (TENSORS_CONFIG.replace('"python"', '"onnxruntime"'), "needs the backend 'onnxruntime'"),
+        ('name: "x" platform: "tensorrt_plan"', "needs the backend 'tensorrt'"),
+        ('backend: "python" instance_group { name: "my group" }', "instance_group with the name 'my group'"),
+        ('name: "x" platform: "ensemble"', "is an ensemble, whose steps are models of their own"),
+        ('name: "x" backend: "python" default_model_filename: "other.py"', "it has no 10/other.py"),
+    ],
+)
+def test_a_triton_model_that_cannot_be_loaded_here_is_refused(
+    config: str, words: str, inflight: Shell, tmp_path: Path
+) -> None:
+    source = write_triton_model(tmp_path / "doubling", config)
+    assert words in inflight.refusal("add", "twice", str(source))
+    assert inflight.files() in ([], [".lock"])
+
+
+def test_a_triton_model_without_a_version_or_with_odd_files_is_refused(
+    inflight: Shell, tmp_path: Path
+) -> None:
+    source = write_triton_model(tmp_path / "doubling")
+    assert "has no version 5" in inflight.refusal("add", "twice", str(source), "--from-version", "5")
+    (source / "10" / "broken").symlink_to("nowhere")
+    assert "is neither a file nor a directory" in inflight.refusal("add", "twice", str(source))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.pbtxt").write_text(TENSORS_CONFIG)
+    assert "has no version directory" in inflight.refusal("add", "twice", str(tmp_path / "empty"))
+    assert inflight.files() == [".lock"]
+
+
+def test_links_are_followed_and_those_that_lead_in_a_circle_are_refused(
+    inflight: Shell, tmp_path: Path
+) -> None:
+    source = write_triton_model(tmp_path / "doubling")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "weights.bin").write_bytes(b"1234")
+    (source / "10" / "linked").symlink_to(tmp_path / "elsewhere")
+    inflight("add", "twice", str(source))
+    copied = inflight.repository / "twice.1" / "1" / "linked" / "weights.bin"
+    assert (copied.read_bytes(), copied.parent.is_symlink()) == (b"1234", False)
+    for target in ("..", ".", "../.."):
+        (tmp_path / "elsewhere" / "round").symlink_to(source / "10" / target)
+        assert "leads back to a directory that it lies in" in inflight.refusal("add", "twice", str(source))
+        (tmp_path / "elsewhere" / "round").unlink()
+
+
+def test_what_may_run_may_run_in_the_release_too(inflight: Shell, tmp_path: Path) -> None:
+    source = write_triton_model(tmp_path / "doubling")
+    (source / "triton_python_backend_stub").write_text("#!/bin/sh\n")
+    (source / "triton_python_backend_stub").chmod(0o755)
+    inflight("add", "twice", str(source))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (inflight.repository / "twice.1").iterdir()}
+    assert (modes["triton_python_backend_stub"], modes["labels.txt"]) == (0o555, 0o444)
+
+
+def test_a_directory_whose_number_begins_with_0_is_no_version(inflight: Shell, tmp_path: Path) -> None:
+    source = write_triton_model(tmp_path / "doubling")
+    (source / "010").mkdir()
+    (source / "010" / "model.py").write_text("VERSION = 0\n")
+    inflight("add", "twice", str(source))
+    model = inflight.repository / "twice.1"
+    assert (model / "1" / "model.py").read_text() == "VERSION = 10\n"
+    assert (model / "010" / "model.py").read_text() == "VERSION = 0\n"
+
+
+def test_a_number_is_not_used_again(inflight: Shell, tmp_path: Path) -> None:
+    source = str(write_triton_model(tmp_path / "doubling"))
+    inflight("add", "twice", source)
+    inflight("remove", "twice@1")
+    assert "its number is not used again" in inflight.refusal("add", "twice", source, "--version", "1")
+    assert "twice@2 is added" in inflight("add", "twice", source)
+
+
+def test_a_model_whose_file_tells_its_backend_is_recognised(inflight: Shell, tmp_path: Path) -> None:
+    source = write_triton_model(tmp_path / "doubling", TENSORS_CONFIG.replace('backend: "python"', ""))
+    inflight("add", "twice", str(source))
+    for version in ("2", "10"):
+        (source / version / "model.py").rename(source / version / "model.onnx")
+    assert "needs the backend 'onnxruntime'" in inflight.refusal("add", "twice", str(source))
+    (source / "libtriton_onnxruntime.so").write_text("")
+    assert "is added" in inflight("add", "twice", str(source)), "it brings the backend along"
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (["../m", "{tiny}"], "'../m' cannot be the name of a model"),
+        (["M", "{tiny}"], "'M' cannot be the name of a model"),
+        (["m", "nowhere"], "'nowhere' is not there; a release is made from a known model"),
+        (["m", "{here}"], "has neither config.json nor config.pbtxt"),
+        (["m", "{tiny}", "--set", "nonsense"], "--set 'nonsense': expected PARAMETER=VALUE"),
+        (["m", "{tiny}", "--set", "nonsense=1"], "--set: unknown parameter nonsense"),
+        (["m", "{tiny}", "--set", "gpt_model_path=/x"], "that is set by the launcher itself"),
+        (["m", "{tiny}", "--set", "inflight_precision=int3"], "parameter inflight_precision is 'int3'"),
+        (["m", "{tiny}", "--from-version", "1"], "--from-version is for a directory with a Triton model's"),
+        (["m", "{tiny}", "--config", "nowhere.toml"], "nowhere.toml cannot be read"),
+    ],
+)
+def test_what_cannot_be_added_is_said_in_one_line(
+    words: list[str], refusal: str, inflight: Shell, tmp_path: Path
+) -> None:
+    places = {"tiny": write_checkpoint(tmp_path / "tiny"), "here": tmp_path}
+    assert refusal in inflight.refusal("add", *(word.format_map(places) for word in words))
+    assert not list(inflight.repository.glob("*"))
+
+
+def test_a_number_that_is_taken_and_a_kind_that_differs_are_refused_before_the_work(
+    inflight: Shell, tmp_path: Path
+) -> None:
+    checkpoint, model = write_checkpoint(tmp_path / "tiny"), write_triton_model(tmp_path / "doubling")
+    inflight("add", "tiny", str(checkpoint), *SYNTHETIC)
+    before = inflight.files()
+    refusal = inflight.refusal("add", "tiny", str(checkpoint), *SYNTHETIC, "--version", "1")
+    assert "tiny@1 is there already, and releases never change" in refusal
+    assert "tiny is a model for text" in inflight.refusal("add", "tiny", str(model))
+    assert inflight.files() == before
+
+
+@pytest.mark.parametrize(
+    ("precision", "status", "words"),
+    [("bf16", 2, "allowed: int8"), ("fp32", 2, "this model is a poem")],
+)
+def test_what_the_engine_cannot_take_is_said_and_nothing_is_left(
+    precision: str,
+    status: int,
+    words: str,
+    inflight: Shell,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_checkpoint(tmp_path / "tiny")
+    with pytest.raises(typer.Exit) as ended:
+        add(inflight, Order("tiny", str(tmp_path / "tiny"), given={"inflight_precision": precision}))
+    assert ended.value.exit_code == status
+    assert words in capsys.readouterr().err
+    assert inflight.files() == [".lock"]
+
+
+def test_an_engine_that_dies_is_said_and_nothing_is_left(
+    inflight: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PREPARE_DIES", "1")
+    write_checkpoint(tmp_path / "tiny")
+    with pytest.raises(typer.Exit) as ended:
+        add(inflight, Order("tiny", str(tmp_path / "tiny")))
+    assert ended.value.exit_code == 1
+    assert "ended with signal 9" in capsys.readouterr().err
+    assert inflight.files() == [".lock"]
+
+
+class CtrlC(StackConsole):
+    """A user who stops what he sees being done."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self._at = at
+
+    @contextmanager
+    def stage(
+        self, label: str, total_bytes: int | None = None, total_steps: int | None = None
+    ) -> Iterator[SilentStage]:
+        if label.startswith(self._at):
+            signal.raise_signal(signal.SIGINT)
+        yield SilentStage()
+
+
+@pytest.mark.parametrize("at", ["Hashing weights", "Packing", "Compiling", "Hashing the Triton models"])
+def test_ctrl_c_leaves_nothing_behind(at: str, inflight: Shell, tmp_path: Path) -> None:
+    order = Order("tiny", str(write_checkpoint(tmp_path / "tiny")))
+    with inflight.desk() as ours, pytest.raises(KeyboardInterrupt):
+        add_release(order, ours, CtrlC(at), StopSignals(), prepare_command=STAND_IN)
+    assert inflight.files() == [".lock"]
+    assert not list(inflight.releases.glob(".work-*"))
+    assert inflight.json("list") == []
+
+
+def test_ctrl_c_is_said_by_the_command(
+    inflight: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.console.StackConsole", partial(CtrlC, "Hashing weights"))
+    result = inflight.ask("add", "tiny", str(write_checkpoint(tmp_path / "tiny")), *SYNTHETIC)
+    assert result.exit_code == 130
+    assert "Stopped: nothing was added." in result.output
+
+
+def test_a_stop_while_it_is_registered_comes_too_late(
+    inflight: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_add = ReleaseCommands.add
+
+    def interrupted(self: ReleaseCommands, manifest: Manifest, notes: str = "") -> Release:
+        signal.raise_signal(signal.SIGINT)
+        return true_add(self, manifest, notes)
+
+    monkeypatch.setattr(ReleaseCommands, "add", interrupted)
+    inflight("add", "tiny", str(write_checkpoint(tmp_path / "tiny")), *SYNTHETIC)
+    assert inflight.release("tiny", 1).manifest.members[-1] == "tiny.1"
+
+
+def test_what_cannot_be_registered_is_taken_out_again(
+    inflight: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: ReleaseCommands, manifest: Manifest, notes: str = "") -> Release:
+        assert (inflight.repository / "tiny.1").is_dir()
+        raise AlreadyThere("a router was quicker")
+
+    monkeypatch.setattr(ReleaseCommands, "add", refuse)
+    checkpoint = write_checkpoint(tmp_path / "tiny")
+    assert "a router was quicker" in inflight.refusal("add", "tiny", str(checkpoint), *SYNTHETIC)
+    assert inflight.files() == [".lock"]
+
+
+def test_what_one_left_behind_who_was_killed_is_in_nobodys_way(inflight: Shell, tmp_path: Path) -> None:
+    for left in (inflight.repository / "tiny.1" / "1", inflight.releases / ".work-x" / "tiny.1"):
+        left.mkdir(parents=True)
+        (left / "stale").write_text("")
+    inflight("add", "tiny", str(write_checkpoint(tmp_path / "tiny")), *SYNTHETIC)
+    assert not [name for name in inflight.files() if "stale" in name]
+    assert inflight("verify", "tiny@1").startswith("tiny@1 is what was added")

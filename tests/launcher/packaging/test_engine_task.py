@@ -1,0 +1,123 @@
+"""The engine's programs as the launcher runs them: shown at work, ended with it, believed if they refuse."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from io import StringIO
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from launcher.console import StackConsole
+from launcher.failure import ProcessFailed
+from launcher.packaging.engine_task import PREPARE as OWN_PREPARE
+from launcher.packaging.engine_task import run_engine_task
+from launcher.packaging.models.checkpoint import CheckpointError
+from launcher.settings import SettingsError
+from launcher.stack.stop_signals import StopSignals
+
+PREPARE = [sys.executable, str(Path(__file__).parents[1] / "stand_ins" / "prepare.py")]
+
+
+def recorded(terminal: bool = False) -> tuple[StackConsole, StringIO]:
+    output = StringIO()
+    console = Console(file=output, force_terminal=terminal, highlight=False, width=100)
+    return StackConsole(console, console), output
+
+
+def test_each_stage_is_shown_once_and_findings_are_returned() -> None:
+    console, output = recorded()
+    assert run_engine_task(PREPARE, {"gpt_model_path": "x"}, console) == [
+        {"inflight_device": "cpu", "computes_on": "the CPU, int8"},
+        {"told": {"gpt_model_path": "x"}},
+    ]
+    assert [line for line in output.getvalue().splitlines() if line.endswith("...")] == [
+        "Packing the weights (int8) ...",
+        "Compiling the kernels, once for this machine ...",
+    ]
+    assert "Compiling the kernels, once for this machine: " in output.getvalue()
+
+
+def test_a_notice_is_a_line_of_its_own() -> None:
+    console, output = recorded()
+    run_engine_task(PREPARE, {}, console)
+    assert "Computing on the CPU: there is a GPU, but it is made of cheese" in output.getvalue().splitlines()
+
+
+def test_a_stage_that_can_be_measured_has_a_bar() -> None:
+    console, output = recorded(terminal=True)
+    run_engine_task(PREPARE, {}, console)
+    assert "100%" in output.getvalue()
+    assert "bytes" not in output.getvalue()
+
+
+def test_a_refusal_is_a_sentence_without_its_kind() -> None:
+    console, output = recorded()
+    with pytest.raises(CheckpointError, match=r"^this model is a poem, which this engine does not know$"):
+        run_engine_task(PREPARE, {"inflight_precision": "fp32"}, console)
+    assert "Packing the weights (fp32): " in output.getvalue()
+    assert "Compiling the kernels, once for this machine: " not in output.getvalue(), "it was not done"
+
+
+def test_a_refused_parameter_is_a_refused_setting() -> None:
+    console, _ = recorded()
+    with pytest.raises(SettingsError, match=r"^parameter inflight_precision is 'bf16'; allowed: int8$"):
+        run_engine_task(PREPARE, {"inflight_precision": "bf16"}, console)
+
+
+def test_a_package_in_the_working_directory_does_not_stand_in_for_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "python_backend").mkdir()
+    (tmp_path / "python_backend" / "__init__.py").write_text("raise ImportError('not ours')")
+    monkeypatch.chdir(tmp_path)
+    console, _ = recorded()
+    with pytest.raises(SettingsError, match="parameter gpt_model_path is ''; allowed: it must be set"):
+        run_engine_task(OWN_PREPARE, {}, console)
+
+
+def test_a_program_that_is_killed_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREPARE_DIES", "1")
+    console, _ = recorded()
+    with pytest.raises(ProcessFailed, match=r"could not be prepared: .* ended with signal 9"):
+        run_engine_task(PREPARE, {}, console)
+
+
+def test_a_defect_is_told_with_the_last_lines_it_wrote() -> None:
+    program = "import sys; sys.stderr.write('Traceback\\nKeyError\\nengine_failed: it broke\\n'); sys.exit(1)"
+    console, _ = recorded()
+    with pytest.raises(ProcessFailed, match="could not be prepared: it broke") as failed:
+        run_engine_task([sys.executable, "-c", program], {}, console)
+    assert failed.value.lines == ["Traceback", "KeyError"]
+
+
+def test_the_failure_is_called_what_the_caller_says() -> None:
+    program = "import sys; sys.exit('engine_failed: it broke')"
+    console, _ = recorded()
+    with pytest.raises(ProcessFailed, match=r"^The poem could not be read: it broke$"):
+        run_engine_task([sys.executable, "-c", program], {}, console, "The poem could not be read")
+
+
+def test_a_stop_signal_ends_the_program_too() -> None:
+    console, output = recorded()
+    began_s = time.monotonic()
+
+    def interrupt() -> None:
+        while "Compiling" not in output.getvalue() and time.monotonic() - began_s < 20:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    signals, interrupting = StopSignals(), threading.Thread(target=interrupt)
+    with signals.handled(), signals.interrupting():
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            run_engine_task(PREPARE, {"inflight_precision": "int4"}, console)
+    interrupting.join()
+    left = [child for child in psutil.Process().children() if "prepare.py" in " ".join(child.cmdline())]
+    assert left == []
