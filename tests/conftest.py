@@ -70,8 +70,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What needs a real stack comes first: it takes longest, and the workers divide it by stacks."""
+    if config.getoption("--device") == "cpu":
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
     for item in items:
         if is_of_a_stack(item.nodeid):
             item.add_marker(pytest.mark.stack)
