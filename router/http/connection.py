@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
         if int(self._headers.get("content-length", "0")) > self._body_limit:
             raise _Refused(413, self._too_large)
         # Behind a pipelined request it would end up inside that one's answer; a client goes on without it.
-        if self.is_idle and self._headers.get("expect", "").lower() == "100-continue":
+        if self._headers.get("expect", "").lower() == "100-continue" and self.is_idle:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:

@@ -78,11 +78,12 @@ class Releases:
     def add(self, model: str, path: Path | str, change: Change | None = None, **given: str) -> Manifest:
         """A release that nobody wants loaded yet; its description vouches for what `change` did, too."""
         order = Order(model, str(path), given=given)
+        prepare = PREPARED if isinstance(path, Path) else PREPARE
         if change is None:
-            return add_release(order, self.desk, quiet(), StopSignals(), prepare_command=PREPARED).manifest
+            return add_release(order, self.desk, quiet(), StopSignals(), prepare_command=prepare).manifest
         places = self.desk.places
         places.make()
-        maker = Maker(order, self.desk.settings, quiet(), PROJECT_ROOT, PREPARED)
+        maker = Maker(order, self.desk.settings, quiet(), PROJECT_ROOT, prepare)
         with work_dir(places) as work:
             manifest = maker.make(kind_at(order.path), self.desk.commands.next_version(model), work)
             change(work, manifest)

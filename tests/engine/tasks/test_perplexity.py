@@ -196,9 +196,8 @@ def test_the_precision_that_does_not_fit_is_named(
         measure(told_of(short_text, precisions=["fp8"]))
 
 
+@pytest.mark.gpu
 def test_a_gpu_is_measured_in_its_own_precisions(device: str, words: Path, tmp_path: Path) -> None:
-    if device == "cpu":
-        pytest.skip("fp8 and bf16 are precisions of a GPU: --device cuda")
     save(random_model("Llama"), tmp_path / "model")
     rows = measured(tmp_path / "model", words, words / "text.txt", tmp_path / "packed", device)
     assert [row["precision"] for row in rows] == ["fp32", "bf16", "fp8"]
