@@ -1,8 +1,7 @@
-"""What the user sees of a stack: progress while it comes up, its address, and news of what happens to it."""
+"""Output for a person at a terminal or reading a log: progress, news, problems and tables."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -25,13 +24,9 @@ from rich.progress import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from rich.table import Table
-
-    from launcher.stack.triton_server import TritonServer
-
-EXAMPLE_QUESTION = "Name the capital of France."
 
 
 class LastingConsole(Console):
@@ -84,44 +79,6 @@ class StackConsole:
         self._errors.print(text, style="bold red", markup=False, soft_wrap=True)
         for line in lines or []:
             self._errors.print(f"  {line}", style="dim", markup=False, soft_wrap=True)
-
-    def announce(
-        self,
-        url: str,
-        model: str,
-        tritons: Sequence[TritonServer],
-        logs: Path,
-        took_s: float,
-        computes_on: str | None = None,
-        embeddings: str | None = None,
-        grpc_url: str | None = None,
-        needs_key: bool = False,
-    ) -> None:
-        question = [{"role": "user", "content": EXAMPLE_QUESTION}]
-        body = json.dumps({"model": model, "max_tokens": 100, "messages": question})
-        self.say("")
-        self.say(f"Inflight is ready after {took_s:.1f} s.", style="bold green")
-        self.say(f"  address  {url}/v1  (OpenAI-compatible)")
-        self.say(f"  models   {model}{f', {embeddings} (embeddings)' if embeddings else ''}")
-        if computes_on:
-            self.say(f"  computes on {computes_on}")
-        if grpc_url:
-            self.say(f"  gRPC     {grpc_url}  (KServe v2, for Triton's clients)")
-        for number, triton in enumerate(tritons):
-            label = "and" if number else "Triton"
-            self.say(f"  {label:<8} {triton.grpc_url}  (gRPC), {triton.metrics_url}")
-        if not needs_key:
-            self.say(
-                f"  keys     none yet: anyone on this machine is served ({own_command()} keys create --help)"
-            )
-        self.say(f"  logs     {logs}")
-        self.say("")
-        self.say("Try it:")
-        key = ' -H "Authorization: Bearer $INFLIGHT_API_KEY"' if needs_key else ""
-        self.say(f"  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'")
-        self.say(f"  {own_command()} chat --url {url}")
-        self.say("")
-        self.say("Ctrl-C finishes the requests in flight and stops everything.")
 
 
 class BarStage:

@@ -33,6 +33,8 @@ ROUTER_PATHS = frozenset(
     | SECRETS_BY_FILE.keys()
 )
 ENGINE_KEYS_OF_OURS = frozenset({"gpt_model_path", "tokenizer_dir"})
+# Where packed weights are kept, not what they are: it is no part of a release.
+PACKED_CACHE = "inflight_packed_cache_dir"
 MOST_TRITON_SERVERS = 16
 
 
@@ -178,7 +180,7 @@ def state_dir(settings: Settings) -> Path:
 
 def packed_cache_dir(settings: Settings) -> str:
     """Packed weights belong to the models: they are kept with them unless the user wants them elsewhere."""
-    chosen = settings.engine.get("inflight_packed_cache_dir") or str(settings.stack.data_dir / "packed")
+    chosen = settings.engine.get(PACKED_CACHE) or str(settings.stack.data_dir / "packed")
     # Triton runs in another directory, where a relative path would lead elsewhere.
     return os.path.abspath(os.path.expanduser(chosen))
 

@@ -17,7 +17,7 @@ from router.control.health.vital_signs import ProbeLimits
 from router.control.objectives.monitor import ObjectiveMonitor
 from router.control.objectives.publisher import ObjectivePublisher
 from router.control.objectives.recorder import ObjectiveRecorder
-from router.control.peers.peer_sync import Exchange, open_board
+from router.control.peers.peer_sync import PeerSync, new_loads, open_board
 from router.control.releases.adoption import adopt, retire
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.canary_runner import CanaryRunner
@@ -84,10 +84,12 @@ class Assembly:
             closing.push_async_callback(asyncio.to_thread, self._prompt_log.stop)
         self._fleet = _open_fleet(settings, closing)
         self._published = Published()
+        self._peer_loads = new_loads()
         self._registry = Registry(published=self._published)
         self._monitor = ObjectiveMonitor()
         self._metrics = Metrics(self._monitor)
         self._metrics.expose(TenancyMetrics(tenancy), FleetMetrics(self._fleet))
+        self._tracer = open_tracer(settings, self._metrics, version("inflight"), closing)
 
     async def start(self) -> Parts:
         """Returns when the first request may come."""
@@ -100,7 +102,7 @@ class Assembly:
         tuner = self._tune(releases, controller)
         gates = self._admit(tuner)
         await self._share_with_peers(gates)
-        return self._answer(gates)
+        return self._serve(gates)
 
     # Control
 
@@ -177,9 +179,10 @@ class Assembly:
             TenantShares(self._tenancy.catalogue.share_of),
             self._published.objective_of,
             metrics,
+            batch_cost_of=tuner.batch_cost,
+            is_served=self._registry.serves,
+            share_of=self._peer_loads.share_of,
         )
-        gates.batch_cost_of = tuner.batch_cost
-        gates.is_served = self._registry.serves
         metrics.watch(gates, self._fleet)
         self._closing.callback(gates.close)
         self._run(gates.run(), metrics.run())
@@ -187,32 +190,33 @@ class Assembly:
 
     async def _share_with_peers(self, gates: Gates) -> None:
         """Knows what other routers use before the first request; without Redis there are none."""
-        exchange = None
+        sync = None
         if self._settings.redis_url:
             board = open_board(self._settings.redis_url, self._tenancy.deployment)
-            exchange = Exchange(board, self._tenancy.ledger, gates)
-            await exchange.swap()
-            self._run(exchange.run())
-        self._metrics.expose(PeerMetrics(exchange))
+            sync = PeerSync(board, self._tenancy.ledger, gates, self._peer_loads)
+            await sync.swap()
+            self._run(sync.run())
+        self._metrics.expose(PeerMetrics(sync))
 
     # The path
 
-    def _answer(self, gates: Gates) -> Parts:
+    def _serve(self, gates: Gates) -> Parts:
         settings, store, metrics = self._settings, self._store, self._metrics
         permits = Permits(self._tenancy, gates, metrics)
         arms, shadow_recorder = ArmRecorder(store), ShadowRecorder(store)
         shadows = Shadows(self._registry, permits, metrics.shadows, recorder=shadow_recorder, gates=gates)
         self._run(arms.run(), shadow_recorder.run())
         self._closing.push_async_callback(shadows.close)
-        observers: list[Observer] = [arms, shadows, *([] if self._prompt_log is None else [self._prompt_log])]
+        observers: list[Observer] = [arms, shadows]
+        if self._prompt_log is not None:
+            observers.append(self._prompt_log)
         names = [*(model.name for model in settings.models), *(each.name for each in settings.embedders)]
         safety = load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names)
-        tracer = open_tracer(settings, metrics, version("inflight"), self._closing)
         return Parts(
             models=self._registry,
             permits=permits,
             answers=Answers(permits, observers, [] if safety is None else [safety]),
-            accounts=RequestAccounts(metrics, tracer),
+            accounts=RequestAccounts(metrics, self._tracer),
             metrics=metrics,
             tenancy=self._tenancy,
             store=store,

@@ -23,7 +23,6 @@ from router.http.tls import Certificates, tls_files
 from router.kserve import http
 from router.kserve.door import Door
 from router.kserve.server import KserveServer
-from router.parts import Parts
 from router.request.identity import Doorkeeper
 from router.request.permit import Permits
 from router.safety.load import load_safety
@@ -37,6 +36,7 @@ from router.tenants.tenancy import Tenancy, TenancySettings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from router.parts import Parts
     from router.settings import PlacedOptions, Settings
 
 log = logging.getLogger(__name__)

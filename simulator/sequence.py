@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.tiers import Tier
 
 if TYPE_CHECKING:
     from router.admission.demand import Reason
-    from simulator.engine import SimulatedEngine
+
+
+class Runner(Protocol):
+    """The engine that runs a request, as far as the request has to know it."""
+
+    steps_told: int  # decoding steps up to now
+
+    def add(self, request: SimulatedRequest, now_s: float) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +38,7 @@ class SimulatedRequest:
     attempt: int = 0
     is_tier_told: bool = True
 
-    engine: SimulatedEngine | None = None
+    engine: Runner | None = None
     generated: int = 0
     computed_tokens: int = 0
     blocks: int = 0

@@ -79,6 +79,8 @@ ALLOWED = {
 # package; what is not named here puts the others together, and may import all of them.
 _NOUNS = {"core", "settings"}
 _PATH = {*_NOUNS, "admission", "http", "request", "routing", "safety", "tenants"}
+_STEP = {"kv", "report", "sampling", "scheduling", "sequence", "steps"}
+_OF_LAUNCHER = {"bundled", "console", "failure", "paths", "progress", "settings", "tether", "toml"}
 LAYERS: dict[str, dict[str, set[str]]] = {
     "router": {
         "core": set(),
@@ -96,32 +98,52 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "content": {*_NOUNS, "http", "request", "routing", "store", "tenants"},
         "control": {*_NOUNS, "admission", "grpc", "request", "routing", "store", "tenants", "triton"},
         "telemetry": {*_NOUNS, "admission", "control", "request", "routing", "store", "tenants"},
-        "openai": {*_PATH, "content"},
+        "openai": {*_PATH, "content", "store"},
         "kserve": {*_PATH, "triton"},
         "admin": {*_PATH, "control", "store", "telemetry"},
     },
     "launcher": {
-        "paths": set(),
-        "progress": set(),
+        **{each: set() for each in _OF_LAUNCHER},
         "python_version": set(),
-        "settings": {"paths", "progress"},
-        "console": {"progress", "settings"},
-        "bundled": {"paths"},
-        "packaging": {"bundled", "console", "paths", "progress", "settings"},
-        "stack": {"bundled", "console", "packaging", "paths", "progress", "settings", "toml"},
+        "secret_files": {"settings"},
+        # What must be on disk before a server starts: checkpoints, releases, model repositories, Triton,
+        # packed weights. It knows no store: registering a release is up to the command.
+        "packaging": _OF_LAUNCHER,
+        "stack": {*_OF_LAUNCHER, "packaging", "secret_files"},
     },
     "python_backend.engine": {
-        "request": set(),
+        "config": set(),
         "host": set(),
+        "report": set(),
+        "request": set(),
+        "refusals": {"request"},
         "checkpoint": set(),
         "models": {"checkpoint"},
         "kv": {"models", "request"},
         "guides": {"request"},
-        "sampling": {"request"},
-        "sequence": {"guides", "kv", "request", "sampling"},
+        "sequence": {"guides", "kv", "report", "request"},
+        "sampling": {"request", "sequence"},
         "scheduling": {"kv", "sequence"},
-        "steps": {"guides", "sampling", "scheduling", "sequence"},
-        "refusals": {"request"},
+        "steps": {"kv", "report", "sampling", "scheduling", "sequence"},
+        # What computes: on the CPU and on a GPU.
+        "native": {"host", "kv", "models", "scheduling"},
+        "cuda": {"config", "guides", "host", "models", "request", *_STEP},
+        "engine": {"config", "guides", "host", "refusals", "request", *_STEP},
+        "build": {"checkpoint", "config", "cuda", "engine", "guides", "host", "models", "native", *_STEP},
+        "runtimes": {"build", "config", "engine", "host", "refusals", "request", *_STEP},
+        "process": {"report", "request", "runtimes"},
+        "tasks": {
+            "build",
+            "checkpoint",
+            "config",
+            "cuda",
+            "host",
+            "models",
+            "native",
+            "request",
+            "runtimes",
+            *_STEP,
+        },
     },
 }
 # What decides: values in, value out. Beside our own values it may import the standard library alone.
@@ -133,12 +155,11 @@ DECISIONS = (
     "router/admission/demand.py",
     "router/admission/dispatcher.py",
     "router/admission/forecast.py",
-    "router/admission/headroom.py",
+    "router/admission/judge.py",
     "router/admission/lane.py",
     "router/admission/policy.py",
     "router/admission/pricing.py",
     "router/admission/queue.py",
-    "router/admission/room.py",
     "router/admission/running.py",
     "router/admission/signals.py",
     "router/content/batches/decisions.py",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError, load_settings, state_dir
-from launcher.stack.secret_files import with_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

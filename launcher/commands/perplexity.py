@@ -9,19 +9,17 @@ from rich.table import Table
 
 from launcher.bundled import bundled_with
 from launcher.console import StackConsole
-from launcher.packaging.models.checkpoint import CheckpointError, resolve_checkpoint
+from launcher.packaging.engine_task import PERPLEXITY, run_engine_task
+from launcher.packaging.models.checkpoint import resolve_checkpoint
 from launcher.paths import PROJECT_ROOT
-from launcher.settings import Settings, SettingsError, load_settings, packed_cache_dir, refusal
-from launcher.stack.engine_task import PERPLEXITY, run_engine_task
+from launcher.settings import Settings, load_settings, packed_cache_dir, refusal
 from launcher.stack.stop_signals import StopSignals
-from launcher.stack.supervisor import StackFailed
+from launcher.stack.up import exit_status
 from python_backend.wire.parameters import DEVICES, PRECISIONS, parse_engine_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 NOTABLE_PERCENT = 3.0
 
 
@@ -34,23 +32,17 @@ def run_perplexity(
 ) -> int:
     console = console or StackConsole()
     signals = StopSignals()
-    try:
-        with signals.handled(), signals.interrupting():
-            settings = load_settings(config, flags)
-            rows = measure(settings, text, precisions, console)
-    except KeyboardInterrupt:
-        return 128 + signals.received[0]
-    except SettingsError as error:
-        console.problem(str(error))
-        return EXIT_USAGE
-    except (CheckpointError, OSError) as error:
-        console.problem(str(error))
-        return EXIT_FAILED
-    except StackFailed as error:
-        console.problem(str(error), error.lines)
-        return EXIT_FAILED
-    report(rows, console)
-    return 0
+
+    def work() -> int:
+        try:
+            with signals.handled(), signals.interrupting():
+                rows = measure(load_settings(config, flags), text, precisions, console)
+        except KeyboardInterrupt:
+            return 128 + signals.received[0]
+        report(rows, console)
+        return 0
+
+    return exit_status(console, work)
 
 
 def parse_precisions(text: str, device: str) -> list[str]:

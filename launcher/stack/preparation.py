@@ -6,14 +6,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from launcher.bundled import bundled_with
+from launcher.packaging.engine_task import PRECISION, PREPARE, prepare_engine
 from launcher.packaging.models.checkpoint import Checkpoint, resolve_checkpoint
 from launcher.packaging.models.embeddings import find_embeddings
 from launcher.packaging.models.fingerprint import fingerprint
-from launcher.settings import ENGINE_KEYS_OF_OURS, packed_cache_dir, state_dir
-from launcher.stack.engine_task import PREPARE, run_engine_task
-from launcher.stack.repository import open_releases, read_parameters, set_parameters, write_repository
-from launcher.stack.router_process import EMBEDDINGS, ENGINE, PIPELINE, BuiltIn
-from python_backend.wire.parameters import parse_engine_parameters
+from launcher.packaging.repository import (
+    CONFIG,
+    EMBEDDINGS,
+    ENGINE,
+    PIPELINE,
+    open_releases,
+    read_parameters,
+    set_parameters,
+    write_repository,
+)
+from launcher.settings import ENGINE_KEYS_OF_OURS, PACKED_CACHE, packed_cache_dir, state_dir
+from launcher.stack.router_process import BuiltIn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +30,6 @@ if TYPE_CHECKING:
     from launcher.settings import Settings
     from launcher.stack.runs import Run
 
-PACKED_CACHE = "inflight_packed_cache_dir"
 # What NVIDIA's library does otherwise unless it is told, and our engine always does.
 NATIVE_DEFAULTS = {"enable_chunked_context": "true", "normalize_log_probs": "false"}
 
@@ -114,21 +121,12 @@ class Preparation:
 
         Gives the engine's parameters as far as they were chosen, and what it computes on.
         """
-        config = repository / ENGINE / "config.pbtxt"
-        told = read_parameters(config)
-        places = {*ENGINE_KEYS_OF_OURS, PACKED_CACHE}
-        chosen = {key: value for key, value in self._settings.engine.items() if key not in places}
-        computes_on: str | None = None
-        if self._engine_dir is not None or told.get("inflight_runtime") in ("synthetic", "paced"):
-            return chosen, computes_on
-        for found in run_engine_task(self._prepare_command, told, self._console):
-            if device := found.get("inflight_device"):
-                # Decided once: an engine that is started again without its GPU is not to turn to the CPU.
-                keys = ("inflight_device", "inflight_runtime")
-                decided: dict[str, str] = {key: found[key] for key in keys if key in found}
-                set_parameters(config, decided)
-                computes_on = found["computes_on"]
-                whole = {"gpt_model_type": "V1", "gpt_model_path": "-", **chosen}
-                precision = parse_engine_parameters(whole).on(device).precision
-                chosen |= {**decided, "inflight_precision": precision}
-        return chosen, computes_on
+        paths = {*ENGINE_KEYS_OF_OURS, PACKED_CACHE}
+        chosen = {key: value for key, value in self._settings.engine.items() if key not in paths}
+        if self._engine_dir is not None:
+            return chosen, None
+        config = repository / ENGINE / CONFIG
+        engine = prepare_engine(self._prepare_command, read_parameters(config), self._console)
+        # Decided once: an engine that restarts without its GPU must not fall back to the CPU.
+        set_parameters(config, {key: value for key, value in engine.decided.items() if key != PRECISION})
+        return {**chosen, **engine.decided}, engine.computes_on

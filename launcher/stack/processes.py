@@ -6,7 +6,6 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 
 import psutil
 
-from launcher.paths import TETHER
+from launcher.tether import tethered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,7 +42,7 @@ class ChildProcess:
     def _spawn(self, output: IO[bytes] | int) -> subprocess.Popen[bytes]:
         # Its own session: Ctrl-C in the terminal must reach the launcher alone, which stops things in order.
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), *self._command],
+            tethered(self._command),
             env=self._environment,
             cwd=self.log_path.parent,
             stdin=subprocess.DEVNULL,

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from launcher.packaging.repository import EMBEDDINGS, ENGINE, PIPELINE
 from launcher.settings import SettingsError
 from launcher.toml import to_toml
 from router.core.address import is_loopback
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from launcher.packaging.models.fingerprint import Fingerprint
     from launcher.stack.triton_server import TritonServer
 
-PIPELINE = "ensemble"
-ENGINE = "tensorrt_llm"
-EMBEDDINGS = "embeddings"
 PROBE_TIMEOUT_S = 2.0
 LOOPBACK = "127.0.0.1"
 EXIT_USAGE = 2

@@ -6,15 +6,16 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from launcher.packaging.triton_runtime import build_runtime
+from launcher.secret_files import with_secrets
+from launcher.stack.announcement import announce
 from launcher.stack.preparation import Preparation, Prepared
 from launcher.stack.processes import STACK_ID_VARIABLE, ChildProcess
 from launcher.stack.router_process import RouterProcess, check_router_settings, longest_stop_s
 from launcher.stack.runs import Run, open_run
-from launcher.stack.secret_files import with_secrets
 from launcher.stack.services import Tending
 from launcher.stack.stack_ports import claim_ports
 from launcher.stack.supervisor import Service
-from launcher.stack.triton_runtime import build_runtime
 from launcher.stack.triton_server import TritonServer
 from launcher.stack.triton_services import TritonServices
 
@@ -64,7 +65,8 @@ class Stack:
             self._tending.come_up(services, "Loading the model")
         self._tending.come_up([router_service], "Starting the router")
         took_s = time.monotonic() - began_s
-        self._console.announce(
+        announce(
+            self._console,
             router.url,
             prepared.text.checkpoint.name,
             tritons,

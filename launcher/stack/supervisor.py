@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from launcher.failure import ProcessFailed
 from launcher.stack.log_excerpt import failure_lines, last_lines
 from launcher.stack.processes import ChildProcess, reap_adopted
 from launcher.stack.restart_policy import LONGEST_DELAY_S, RestartPolicy
@@ -14,14 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.console import StackConsole
-
-
-class StackFailed(Exception):
-    """The stack cannot go on; the message says what failed, `lines` what its log said."""
-
-    def __init__(self, message: str, lines: list[str] | None = None) -> None:
-        super().__init__(message)
-        self.lines = lines or []
 
 
 def nothing_wrong(now_s: float) -> str | None:
@@ -55,9 +48,9 @@ class Service:
     def title(self) -> str:
         return self.name[0].upper() + self.name[1:]
 
-    def failure(self, what: str) -> StackFailed:
+    def failure(self, what: str) -> ProcessFailed:
         lines = failure_lines(self.child.log_lines())
-        return StackFailed(f"{what}; {self.child.where_logged}", lines)
+        return ProcessFailed(f"{what}; {self.child.where_logged}", lines)
 
 
 class Supervisor:

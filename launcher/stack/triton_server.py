@@ -15,7 +15,7 @@ from tritonclient.grpc import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from launcher.stack.triton_runtime import TritonRuntime
+    from launcher.packaging.triton_runtime import TritonRuntime
 
 ADDRESS = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::")

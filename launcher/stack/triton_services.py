@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from launcher.packaging.repository import PIPELINE
 from launcher.stack.gpus import share_of_gpus
 from launcher.stack.processes import ChildProcess, descendants, end_all
-from launcher.stack.router_process import PIPELINE
 from launcher.stack.stubs import StubWatch, has_fallen
 from launcher.stack.supervisor import Service
 

@@ -17,7 +17,7 @@ _LINE_ENDS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\
 
 
 def event(value: Any) -> bytes:
-    return b"data: " + one_line(msgspec.json.encode(value)) + b"\n\n"
+    return b"data: %b\n\n" % one_line(msgspec.json.encode(value))
 
 
 def json_string(text: str) -> bytes:

@@ -9,7 +9,7 @@ import msgspec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.documents.expansion import expand
 from router.openai.bodies import ChatBody, decode_chat
-from router.openai.calls import chat_calls, chat_messages, served_tier
+from router.openai.calls import chat_calls, chat_messages
 from router.openai.dialects import ChatDialect
 from router.openai.tools import described, offered, reader_for
 from router.request.routes import Route
@@ -36,18 +36,21 @@ class ChatCompletions:
         if model.template is None:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
-        messages = await expand(body.messages, record.caller, self._documents)
-        if messages is not body.messages:
-            body = msgspec.structs.replace(body, messages=messages)
+        for each in body.messages:
+            if isinstance(each.content, list):  # only there can be files
+                messages = await expand(body.messages, record.caller, self._documents)
+                body = msgspec.structs.replace(body, messages=messages)
+                break
         knows_tools = model.template.knows_tools
-        tools = described(offered(body)) if knows_tools else None
+        tools = described(offered(body)) if knows_tools and body.tools else None
         prompt = model.template.render(chat_messages(body, knows_tools), tools)
-        calls = chat_calls(body, prompt, record.request_id, record.tenant, model.defaults)
+        calls = chat_calls(body, prompt, record.request_id, record.caller.organisation.id, model.defaults)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = ChatDialect(
-            record.request_id, model.name, include_usage=include_usage, service_tier=served_tier(body)
+            record.request_id, model.name, include_usage=include_usage, service_tier=body.service_tier
         )
-        job = TextJob(exchange, record, model, calls, dialect, bool(body.stream), reader_for(body))
+        reader = reader_for(body) if body.tools else None
+        job = TextJob(exchange, record, model, calls, dialect, bool(body.stream), reader)
         await self._answers.answer(job, record, exchange.on_disconnect)
 
 

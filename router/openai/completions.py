@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from router.openai.bodies import CompletionBody, decode_completion
-from router.openai.calls import completion_calls, served_tier
+from router.openai.calls import completion_calls
 from router.openai.dialects import CompletionDialect
 from router.request.routes import Route
 from router.request.text import TextJob
@@ -29,7 +29,7 @@ class Completions:
         calls = completion_calls(body, record.request_id, record.tenant, model.defaults)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = CompletionDialect(
-            record.request_id, model.name, include_usage=include_usage, service_tier=served_tier(body)
+            record.request_id, model.name, include_usage=include_usage, service_tier=body.service_tier
         )
         job = TextJob(exchange, record, model, calls, dialect, bool(body.stream))
         await self._answers.answer(job, record, exchange.on_disconnect)

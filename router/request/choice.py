@@ -62,10 +62,11 @@ class Choice:
         self._record = permit.record
         self._meter = permit.meter
         self._scanner = StopScanner(call.stop) if call.stop else None
-        self._echo = call.prompt if call.echo and not call.engine_echoes else ""
-        self._echo_to_come = call.engine_echoes
+        self._echo_to_come = call.echo and call.engine_echoes
+        self._echo = call.prompt if call.echo and not self._echo_to_come else ""
         self._shares_prompt = call.shares_prompt
         self._tools = tools
+        self.has_tools = tools is not None
         self._guard = guard
         if guard is not None:
             self._echo = guard.feed(self._echo)  # what is forbidden may begin in the prompt
@@ -77,10 +78,6 @@ class Choice:
         self._is_plain = not (
             self._scanner or tools or guard or keeps or self.log or self._is_opening or self._echo_to_come
         )
-
-    @property
-    def has_tools(self) -> bool:
-        return self._tools is not None
 
     @property
     def tool_calls(self) -> Sequence[ToolCall]:

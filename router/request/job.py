@@ -59,6 +59,10 @@ class Job(Protocol):
 class Observer(Protocol):
     """Hears of every admitted request, on the event loop: returns at once and raises nothing."""
 
+    @property
+    def hears_begin(self) -> bool:
+        """Whether `begun` says anything to it."""
+
     def begun(self, job: Job, record: Record) -> None:
         """It is about to be dispatched."""
 

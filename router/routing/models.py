@@ -99,7 +99,7 @@ class Registry:
 
     def shadow_of(self, record: Record) -> Served | None:
         """The release that is to get this request too, without the client's knowing."""
-        lineup = self.lineups.get(record.model)
+        lineup = self.published.current.lineups.get(record.model)
         if lineup is None or lineup.split.shadow is None or not record.model_version:
             return None
         shadow, chosen = lineup.split.shadow, int(record.model_version)
@@ -132,7 +132,7 @@ class Registry:
         return iter(self.of(ServedModel))
 
     def _choose(self, name: str, record: Record | None) -> Served:
-        lineups = self.lineups
+        lineups = self.published.current.lineups
         model, pinned = (name, None) if name in lineups else _read_name(name)
         if pinned is None and record is not None and record.pinned_release:
             _, pinned = _read_name(f"{model}@{record.pinned_release}")
@@ -144,7 +144,12 @@ class Registry:
         if pinned is not None:
             served = lineup.releases.get(pinned)
         else:
-            served = (None if record is None else self._divided(lineup, record)) or lineup.stable
+            arms = lineup.split.arms
+            if len(arms) == 1:
+                served = lineup.releases.get(arms[0][0])
+            else:
+                served = None if record is None else self._divided(lineup, record)
+            served = served or lineup.stable
         if served is None:
             there = ", ".join(f"{model}@{version}" for version in sorted(lineup.releases))
             message = f"The release '{model}@{pinned}' is not served; there are {there}"
@@ -156,8 +161,6 @@ class Registry:
 
     def _divided(self, lineup: Lineup, record: Record) -> Served | None:
         split = lineup.split
-        if len(split.arms) == 1:
-            return lineup.releases.get(split.arms[0][0])
         asking = Asking(record.request_id, record.tenant, record.user, record.conversation)
         version = choose_version(lineup.divided, split.sticky, asking, lineup.releases.keys())
         return None if version is None else lineup.releases[version]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as MetricFamily
 
     from router.control.objectives.monitor import ObjectiveMonitor
-    from router.control.peers.peer_sync import Exchange
+    from router.control.peers.peer_sync import PeerSync
     from router.control.tuning.tuner import Tuner
     from router.routing.replicas import Fleet
     from router.routing.snapshot import Published
@@ -191,17 +191,17 @@ def _counter(name: str, text: str) -> CounterMetricFamily:
 class PeerMetrics(Collector):
     """Without values where limits are not shared."""
 
-    def __init__(self, exchange: Exchange | None) -> None:
-        self._exchange = exchange
+    def __init__(self, sync: PeerSync | None) -> None:
+        self._sync = sync
 
     def collect(self) -> Iterator[MetricFamily]:
         reachable = GaugeMetricFamily("inflight_redis_reachable", "1 while Redis answers.")
         routers = GaugeMetricFamily(
             "inflight_other_routers", "Routers that share limits and slots with this one."
         )
-        if self._exchange is not None:
-            reachable.add_metric((), float(self._exchange.is_reachable))
-            routers.add_metric((), float(self._exchange.other_routers))
+        if self._sync is not None:
+            reachable.add_metric((), float(self._sync.is_reachable))
+            routers.add_metric((), float(self._sync.other_routers))
         yield reachable
         yield routers
 

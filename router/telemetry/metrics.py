@@ -12,7 +12,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from router.control.objectives.monitor import ObjectiveMonitor
 from router.core.record import Outcome
-from router.telemetry.admission import AdmissionFigures
+from router.telemetry.admission import AdmissionMetrics
 from router.telemetry.shadow import ShadowMetrics
 from router.telemetry.values import Counter, Gauge, Histogram, Observations, Value
 
@@ -183,12 +183,12 @@ class Metrics:
             registry=registry,
         )
         self.objectives = monitor or ObjectiveMonitor()
-        self.admission = AdmissionFigures(registry)
+        self.admission = AdmissionMetrics(registry)
         self.shadows = ShadowMetrics(registry)
         prometheus_client.Info("inflight_build", "What runs here.", registry=registry).info(
             {"version": version("inflight")}
         )
-        self._meters: dict[tuple[tuple[str, str, str], Tier], RequestMeter] = {}
+        self._meters: dict[tuple[str, str, str, Tier], RequestMeter] = {}
 
     def expose(self, *collectors: Collector) -> None:
         """What is looked up only when Prometheus asks."""
@@ -196,10 +196,10 @@ class Metrics:
             self.registry.register(each)
 
     def of(self, record: Record) -> RequestMeter:
-        who = _who(record)
-        found = self._meters.get((who, record.tier))
+        key = (record.model, record.model_version, record.caller.organisation.id, record.tier)
+        found = self._meters.get(key)
         if found is None:
-            found = self._meters[who, record.tier] = RequestMeter(self, who, record.tier)
+            found = self._meters[key] = RequestMeter(self, key[:3], record.tier)
         return found
 
     def answered(self, record: Record, status: int) -> None:

@@ -25,7 +25,7 @@ class Reservation:
         self._tokens = tokens
         self._cost = cost
         self.is_open = True
-        self._leases = tuple(limit_set.take(tokens, cost) for limit_set in limit_sets)
+        self._leases = (limit_sets[0].take(tokens, cost), limit_sets[1].take(tokens, cost))
 
     def settle(self, tokens: int, cost: int) -> None:
         """The request was dispatched and used this much: less is refunded, more is a debt."""
@@ -60,14 +60,19 @@ class Ledger:
 
         A refusal by `Limit.LEASE` means: send `asks_for` to the store, apply the answers, and try again.
         """
-        of_organisation = self._limit_set(caller.organisation.id, caller.organisation_limits, now_ns)
-        of_key = self._limit_set(caller.key.id, caller.key_limits, now_ns)
-        refusal = longer(
-            of_organisation.refusal(tokens, cost, now_ns, month), of_key.refusal(tokens, cost, now_ns, month)
-        )
-        if refusal is not None:
-            return refusal
-        return Reservation((of_organisation, of_key), tokens, cost)
+        of_organisation = self._limit_sets.get(caller.organisation.id)
+        if of_organisation is None or of_organisation.limits is not caller.organisation_limits:
+            of_organisation = self._limit_set(caller.organisation.id, caller.organisation_limits, now_ns)
+        of_key = self._limit_sets.get(caller.key.id)
+        if of_key is None or of_key.limits is not caller.key_limits:
+            of_key = self._limit_set(caller.key.id, caller.key_limits, now_ns)
+        first = of_organisation.refusal(tokens, cost, now_ns, month)
+        second = of_key.refusal(tokens, cost, now_ns, month)
+        if first is second is None:
+            return Reservation((of_organisation, of_key), tokens, cost)
+        refusal = longer(first, second)
+        assert refusal is not None
+        return refusal
 
     def asks_for(self, caller: Caller, cost: int, now_ns: int, month: str) -> list[LeaseAsk]:
         """What the store must lease before a request of this cost can start."""

@@ -21,7 +21,7 @@ from router.tenants.catalogue import Catalogue
 from router.tenants.keyring import Keyring
 from router.tenants.keys import fingerprint
 from router.tenants.ledger import Ledger, must_ask_the_store
-from router.tenants.limits import Refusal
+from router.tenants.limits import Limit, Refusal
 from router.tenants.spool import claim_spool
 from router.tenants.treasury import Treasury
 from router.tenants.worker import Chore, Worker
@@ -98,9 +98,12 @@ class Tenancy:
 
     def reserve_now(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal | None:
         """None where the store has to be asked first, by `reserve`."""
-        month = self._month.at(time.time())
-        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month)
-        return None if must_ask_the_store(answer) else answer
+        now_s, month = time.time(), self._month
+        name = month.name if month.begins_s <= now_s < month.ends_s else month.at(now_s)
+        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), name)
+        if isinstance(answer, Refusal) and answer.limit is Limit.LEASE:
+            return None
+        return answer
 
     async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
         """Goes to the store only where this process's lease of a budget has run out.

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from launcher.packaging.repository import set_parameters
+from launcher.packaging.triton_runtime import build_runtime
 from launcher.stack.ports import claim_port
 from launcher.stack.processes import STACK_ID_VARIABLE, ChildProcess
-from launcher.stack.repository import set_parameters
 from launcher.stack.runs import open_run
-from launcher.stack.triton_runtime import build_runtime
 from launcher.stack.triton_server import ADDRESS, NO_PROXY, SECRET_NAME, TritonServer
 from python_backend.embeddings.model import EmbeddingModel
 from python_backend.wire import codec

@@ -46,6 +46,8 @@ from tests.fakes.embedder import LIMITS as EMBEDDER_LIMITS
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gates import OpenGates
 from tests.fakes.pipeline import FakePipeline
+from tests.router.stores import write_store
+from tests.router.tenants.values import PEPPER
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
@@ -212,7 +214,10 @@ async def running_router(
 
 @asynccontextmanager
 async def running_tenancy(directory: Path) -> AsyncIterator[Tenancy]:
-    tenancy = Tenancy(TenancySettings(sqlite_url(directory / "store.db"), b"p" * 32, directory / "spool"))
+    path = directory / "store.db"
+    if not path.exists():
+        write_store(path)
+    tenancy = Tenancy(TenancySettings(sqlite_url(path), PEPPER, directory / "spool"))
     await asyncio.to_thread(tenancy.start)
     try:
         yield tenancy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -18,9 +19,10 @@ from typer.testing import CliRunner
 
 from benchmarks.stack import RunningStack
 from launcher.commands.release import release as commands
+from launcher.commands.release.addition import add_release
 from launcher.commands.release.open_releases import Desk
 from launcher.console import StackConsole
-from launcher.packaging.releases.addition import add_release
+from launcher.packaging.engine_task import PREPARE
 from launcher.packaging.releases.directories import Places
 from launcher.packaging.releases.file_marks import mark_files
 from launcher.packaging.releases.files import files_in, moved_in, work_dir
@@ -28,7 +30,6 @@ from launcher.packaging.releases.maker import Maker, Order
 from launcher.packaging.releases.sources import kind_at
 from launcher.paths import PROJECT_ROOT
 from launcher.settings import StackSettings, load_settings, state_dir
-from launcher.stack.engine_task import PREPARE
 from launcher.stack.stop_signals import StopSignals
 from router.control.releases import records
 from router.control.releases.commands import ReleaseCommands
@@ -46,6 +47,11 @@ from tests.conftest import Unwatched
 # What the store says is read by the router within that time, with a margin.
 READ_WITHIN_S = 0.8
 LOADED_WITHIN_S = 60.0
+# Requests of one kind of traffic: a machine that is slow answers fewer, and refuses none.
+IN_FLIGHT = 8
+# What the engine says once it has prepared a model; a tiny one is packed in no time when it is loaded.
+SAID = '{"inflight_device": "cpu", "computes_on": "the CPU"}'
+PREPARED = [sys.executable, "-I", "-S", "-c", f"print({SAID!r})"]
 # Given the Triton models of a release while they are made, and its checkpoint.
 Change = Callable[[Path, Manifest], None]
 
@@ -73,16 +79,17 @@ class Releases:
     def add(self, model: str, path: Path | str, change: Change | None = None, **given: str) -> Manifest:
         """A release that nobody wants loaded yet; its description vouches for what `change` did, too."""
         order = Order(model, str(path), given=given)
+        prepare = PREPARED if isinstance(path, Path) else PREPARE
         if change is None:
-            return add_release(order, self.desk, quiet(), StopSignals()).manifest
-        places = self.desk.tenancy_settings
+            return add_release(order, self.desk, quiet(), StopSignals(), prepare_command=prepare).manifest
+        places = self.desk.places
         places.make()
-        maker = Maker(order, self.desk.settings, quiet(), PROJECT_ROOT, PREPARE)
+        maker = Maker(order, self.desk.settings, quiet(), PROJECT_ROOT, prepare)
         with work_dir(places) as work:
             manifest = maker.make(kind_at(order.path), self.desk.commands.next_version(model), work)
             change(work, manifest)
             manifest = replace(manifest, files=tuple(_marks(work, manifest)))
-            with moved_in(work, tenancy_settings, manifest):
+            with moved_in(work, places, manifest):
                 return self.desk.commands.add(manifest).manifest
 
     def was_ready(self, manifest: Manifest) -> None:

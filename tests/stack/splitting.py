@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stack import free_port
-from launcher.stack.triton_runtime import PYTHON as RUNNING_PYTHON
-from launcher.stack.triton_runtime import find_libpython, triton_wheel
+from launcher.packaging.triton_runtime import PYTHON as RUNNING_PYTHON
+from launcher.packaging.triton_runtime import find_libpython, triton_wheel
 from tests.debian import debian_program
 from tests.deploy.compose.reading import ROOT, compose, replaced
 from tests.router.tenants.postgres import running_postgres

@@ -23,12 +23,19 @@ from router.tenants.rbac import SYSTEM
 from tests.lasting import lasting
 
 TOKENS_PER_S = 8_000
+MORTAL_TOKENS_PER_S = 5_000
+
+
+LAST = "test_draining.py"  # stops the stack that it shares with those before it
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(900 if config.getoption("--full") else 180))
+    here = Path(__file__).parent
+    places = [place for place, item in enumerate(items) if here in item.path.parents]
+    ordered = sorted((items[place] for place in places), key=lambda item: item.path.name == LAST)
+    for place, item in zip(places, ordered, strict=True):
+        items[place] = item
+        item.add_marker(pytest.mark.timeout(900 if config.getoption("--full") else 180))
 
 
 @pytest.fixture(scope="session")
@@ -157,6 +164,16 @@ def quick(
     tmp_path_factory: pytest.TempPathFactory, data_dir: Path, tokenizer: Tokenizer
 ) -> Iterator[Fortress]:
     with lasting(fortress(tmp_path_factory.mktemp("fortress"), data_dir, tokenizer)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def mortal(
+    tmp_path_factory: pytest.TempPathFactory, data_dir: Path, tokenizer: Tokenizer
+) -> Iterator[Fortress]:
+    """One whose router is killed, and which is stopped in the middle of everything at last."""
+    folder = tmp_path_factory.mktemp("mortal")
+    with lasting(fortress(folder, data_dir, tokenizer, MORTAL_TOKENS_PER_S)) as running:
         yield running
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError, load_settings
-from launcher.stack.secret_files import with_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from launcher.secret_files import read_secret
 from launcher.settings import SettingsError
-from launcher.stack.secret_files import read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

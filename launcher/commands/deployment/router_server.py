@@ -15,14 +15,14 @@ from launcher.commands.deployment.first_keys import FirstKey, ensure_keys
 from launcher.commands.deployment.model_facts import facts_path, read_facts
 from launcher.commands.deployment.shared_state import deployment_settings, triton_secret
 from launcher.console import StackConsole
+from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError, state_dir
 from launcher.stack.ports import HIGHEST_PORT, claim_port
 from launcher.stack.router_process import LOOPBACK, RouterProcess, check_router_settings, longest_stop_s
-from launcher.stack.secret_files import with_secrets
 from launcher.stack.services import Tending
 from launcher.stack.stop_signals import StopSignals
 from launcher.stack.supervisor import Service
-from launcher.stack.up import in_words
+from launcher.stack.up import exit_status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +62,7 @@ def run_router(
         behind.check()
         return RouterDeployment(deployment_settings(config, flags, state), behind, console).run()
 
-    return in_words(console, serve)
+    return exit_status(console, serve)
 
 
 class RouterDeployment:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.secret_files import read_secret
 from launcher.settings import SettingsError, load_settings, state_dir
-from launcher.stack.secret_files import read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,6 +11,7 @@ from launcher.commands.deployment.echoed_process import EchoedProcess
 from launcher.commands.deployment.model_facts import write_facts
 from launcher.commands.deployment.shared_state import deployment_settings, triton_secret
 from launcher.console import StackConsole
+from launcher.packaging.triton_runtime import build_runtime, installed_runtime
 from launcher.paths import PROJECT_ROOT
 from launcher.settings import SettingsError, refusal, state_dir
 from launcher.stack.ports import HIGHEST_PORT, claim_port
@@ -20,19 +21,18 @@ from launcher.stack.router_process import served
 from launcher.stack.runs import open_run
 from launcher.stack.services import Tending
 from launcher.stack.stop_signals import StopSignals
-from launcher.stack.triton_runtime import build_runtime, installed_runtime
 from launcher.stack.triton_server import TritonServer
 from launcher.stack.triton_services import TritonServices
-from launcher.stack.up import in_words
+from launcher.stack.up import exit_status
 from router.core.address import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from launcher.packaging.triton_runtime import TritonRuntime
     from launcher.settings import Settings
     from launcher.stack.runs import Run
-    from launcher.stack.triton_runtime import TritonRuntime
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def run_triton(
         settings = deployment_settings(config, flags, state)
         return TritonDeployment(settings, door, project_root, console, prepare_command).run()
 
-    return in_words(console, serve)
+    return exit_status(console, serve)
 
 
 class TritonDeployment:

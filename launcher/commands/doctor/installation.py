@@ -15,10 +15,16 @@ from launcher.commands.doctor.machine import told_bytes
 from launcher.commands.doctor.machine_facts import existing_parent
 from launcher.packaging.models.catalogue import KNOWN_MODELS
 from launcher.packaging.models.checkpoint import NEEDED_DISK_BYTES, CheckpointError, local_checkpoint
+from launcher.packaging.triton_runtime import (
+    HOME_VARIABLE,
+    PYTHON,
+    RuntimeMissing,
+    find_libpython,
+    triton_wheel,
+)
+from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError
 from launcher.stack.ports import PortUnusable, is_free
-from launcher.stack.secret_files import with_secrets
-from launcher.stack.triton_runtime import HOME_VARIABLE, PYTHON, RuntimeMissing, find_libpython, triton_wheel
 from launcher.toml import to_toml
 
 if TYPE_CHECKING:

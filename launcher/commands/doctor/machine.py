@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.commands.doctor.finding import Finding, failure, fine, skipped, warning
+from launcher.packaging.triton_runtime import RuntimeMissing, check_architecture
 from launcher.python_version import unsupported_python
-from launcher.stack.triton_runtime import RuntimeMissing, check_architecture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

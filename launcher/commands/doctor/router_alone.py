@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from launcher.commands.deployment.model_facts import facts_path
 from launcher.commands.doctor.finding import Finding, skipped
+from launcher.packaging.triton_runtime import HOME_VARIABLE
 from launcher.settings import state_dir
-from launcher.stack.triton_runtime import HOME_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.paths import TETHER
+from launcher.tether import tethered
 from loadtest.tenants import Tenant
 
 if TYPE_CHECKING:
@@ -54,14 +54,14 @@ def fresh_stack(
     keyed, names = _register(state_dir, tenants)
     config = folder / "inflight.toml"
     config.write_text(f"[router]\nstate_dir = {json.dumps(str(state_dir))}\n")
-    command = [sys.executable, str(TETHER), str(os.getpid()), sys.executable, "-m", "launcher", "up"]
+    command = [sys.executable, "-m", "launcher", "up"]
     command += ["--config", str(config), "--port", "0", "--grpc-port", "0"]
     command += ["--model", model] if model else []
     command += ["--data-dir", str(data_dir)] if data_dir else []
     output = folder / "stack.log"
     with output.open("w") as file:
         process = subprocess.Popen(
-            command,
+            tethered(command),
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

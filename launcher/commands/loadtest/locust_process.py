@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.paths import PROJECT_ROOT, TETHER
+from launcher.paths import PROJECT_ROOT
+from launcher.tether import tethered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,7 +79,7 @@ class LocustProcess:
         self._log = log
         with log.open("w") as file:
             self._process = subprocess.Popen(
-                [sys.executable, str(TETHER), str(os.getpid()), *command],
+                tethered([*command]),
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

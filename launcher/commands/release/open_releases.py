@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError, load_settings, state_dir
-from launcher.stack.secret_files import with_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,11 +45,11 @@ class Desk:
 def desk(data_dir: Path | None, config: Path | None) -> Iterator[Desk]:
     """What is wrong is one line on stderr, and exit status 2."""
     # Imported here: the other commands need not wait for the database's packages.
+    from launcher.failure import ProcessFailed
     from launcher.packaging.models.checkpoint import CheckpointError
     from launcher.packaging.releases.directories import Places
-    from launcher.stack.repository import RepositoryError
-    from launcher.stack.supervisor import StackFailed
-    from launcher.stack.triton_runtime import RuntimeMissing
+    from launcher.packaging.repository import RepositoryError
+    from launcher.packaging.triton_runtime import RuntimeMissing
     from python_backend.wire.errors import InflightError
     from router.control.releases.commands import ReleaseCommands
     from router.tenants.audited import AlreadyThere, Forbidden
@@ -70,7 +70,7 @@ def desk(data_dir: Path | None, config: Path | None) -> Iterator[Desk]:
     except (*refusals, *unusable) as error:
         print(f"inflight: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_USAGE) from None
-    except StackFailed as error:
+    except ProcessFailed as error:
         print("\n  ".join([f"inflight: {error}", *error.lines]), file=sys.stderr)
         raise typer.Exit(EXIT_FAILED) from None
 

@@ -60,9 +60,9 @@ def add(
     Weights and tokenizer are hashed and stay where they are: change them, and the release is refused from
     then on. Weights are packed and kernels compiled now, as `inflight up` does, so that a load is quick.
     """
+    from launcher.commands.release.addition import add_release, twin_of
     from launcher.commands.release.options import parameter
     from launcher.console import StackConsole
-    from launcher.packaging.releases.addition import add_release, twin_of
     from launcher.packaging.releases.maker import Order
     from launcher.stack.stop_signals import StopSignals
 

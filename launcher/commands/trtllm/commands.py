@@ -66,8 +66,8 @@ def repository(
     edition: EditionName = NEWEST.name,
 ) -> None:
     """Write our four models for NVIDIA's container, and say how to start it with them."""
+    from launcher.packaging.repository import RepositoryError
     from launcher.packaging.trtllm.repository import WritingError, write_for_nvidia
-    from launcher.stack.repository import RepositoryError
 
     chosen = _edition(edition)
     try:
@@ -91,11 +91,11 @@ def check(
 
     Nothing needs to be running, and no GPU is needed. The exit status is 1 when something will fail.
     """
-    from launcher.packaging.trtllm.check import ENGINE, check_models
+    from launcher.packaging.repository import ENGINE, RepositoryError
+    from launcher.packaging.trtllm.check import check_models
     from launcher.packaging.trtllm.engines import check_engine_dir
     from launcher.packaging.trtllm.findings import by_weight, is_fit
     from launcher.packaging.trtllm.repository import look_for_strays, read_models
-    from launcher.stack.repository import RepositoryError
 
     chosen = _edition(edition)
     try:

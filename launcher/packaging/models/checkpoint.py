@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.failure import Unusable
 from launcher.packaging.models.catalogue import KNOWN_MODELS, KnownModel
 from launcher.packaging.models.fetch import FetchError, fetch_gguf
 from launcher.packaging.models.manifest import find_damage, write_manifest
@@ -32,7 +33,7 @@ MODEL_FILE = "model.gguf"
 NAME_LIMIT = 64
 
 
-class CheckpointError(Exception):
+class CheckpointError(Unusable):
     """There is no usable checkpoint, and the message says what to do about it."""
 
 

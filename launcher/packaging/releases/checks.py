@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from launcher.packaging.models.checkpoint import CheckpointError, missing_weights
-from launcher.stack.repository import read_config
+from launcher.packaging.repository import CONFIG, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-CONFIG = "config.pbtxt"
 _LENGTH_BYTES = 8
 # It becomes part of a command line and of file names.
 _GROUP_NAME = re.compile(r"[A-Za-z0-9._-]*")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from google.protobuf import text_format
 
 from launcher.packaging.models.checkpoint import CheckpointError
-from launcher.packaging.releases.checks import CONFIG, is_version
+from launcher.packaging.releases.checks import is_version
 from launcher.packaging.releases.directories import WORK_PREFIX
-from launcher.stack.repository import read_config
+from launcher.packaging.repository import CONFIG, ENGINE, PIPELINE, read_config
 from router.core.manifest import entry_name, member_name
 
 if TYPE_CHECKING:
@@ -23,13 +23,10 @@ if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
     from launcher.packaging.releases.directories import Places
-    from launcher.stack.repository import Parameters
+    from launcher.packaging.repository import Parameters
     from router.core.manifest import Manifest
 
-PIPELINE = "ensemble"
-ENGINE = "tensorrt_llm"
 STEPS = ("preprocessing", ENGINE, "postprocessing")
-EMBEDDINGS = "embeddings"
 _READ_ONLY = 0o444
 _MAY_RUN = 0o111
 _NOT_OF_THE_MODEL = ("__pycache__",)

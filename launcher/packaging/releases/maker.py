@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from google.protobuf import text_format
 
 from launcher.bundled import bundled_with
+from launcher.packaging.engine_task import prepare_engine
 from launcher.packaging.models.checkpoint import CheckpointError
 from launcher.packaging.models.fingerprint import combined
-from launcher.packaging.releases.checks import CONFIG, check_triton_model, newest_version
+from launcher.packaging.releases.checks import check_triton_model, newest_version
 from launcher.packaging.releases.file_marks import mark_files
 from launcher.packaging.releases.files import (
-    EMBEDDINGS,
-    ENGINE,
     files_in,
     with_parameters,
     write_one,
@@ -24,10 +23,9 @@ from launcher.packaging.releases.files import (
 )
 from launcher.packaging.releases.needs import needs_of
 from launcher.packaging.releases.sources import find_checkpoint
-from launcher.settings import ENGINE_KEYS_OF_OURS, packed_cache_dir
-from launcher.stack.engine_task import run_engine_task
-from launcher.stack.repository import read_config, read_parameters
-from launcher.stack.triton_runtime import triton_backends
+from launcher.packaging.repository import CONFIG, EMBEDDINGS, ENGINE, read_config, read_parameters
+from launcher.packaging.triton_runtime import triton_backends
+from launcher.settings import ENGINE_KEYS_OF_OURS, PACKED_CACHE, packed_cache_dir
 from python_backend.wire.errors import InflightError
 from python_backend.wire.parameters import parse_engine_parameters
 from router.core.manifest import Kind, Manifest, Needs, entry_name, member_name
@@ -39,11 +37,9 @@ if TYPE_CHECKING:
 
     from launcher.console import StackConsole
     from launcher.packaging.releases.sources import CheckpointSource
+    from launcher.packaging.repository import Parameters
     from launcher.settings import Settings
-    from launcher.stack.repository import Parameters
     from router.core.manifest import FileMark
-
-PACKED_CACHE = "inflight_packed_cache_dir"  # where, not what: it says nothing about a release
 
 
 @dataclass(frozen=True)
@@ -108,15 +104,7 @@ class Maker:
         """What was chosen, and what the engine makes of it here, so that later defaults do not change it."""
         config = self.project_root / "model_repository" / ENGINE / CONFIG
         told = {**read_parameters(config), **chosen, **paths}
-        if told.get("inflight_runtime") in ("synthetic", "paced"):
-            return chosen
-        for found in run_engine_task(self.prepare_command, told, self.console):
-            if device := found.get("inflight_device"):
-                precision = parse_engine_parameters(told).on(device).precision
-                keys = ("inflight_device", "inflight_runtime")
-                decided: dict[str, str] = {key: found[key] for key in keys if key in found}
-                chosen = {**chosen, **decided, "inflight_precision": precision}
-        return chosen
+        return {**chosen, **prepare_engine(self.prepare_command, told, self.console).decided}
 
     def _embeddings(self, version: int, work: Path) -> Manifest:
         config = read_config(self.project_root / "model_repository" / EMBEDDINGS / CONFIG)

@@ -11,7 +11,8 @@ from launcher.packaging.models.catalogue import KNOWN_MODELS
 from launcher.packaging.models.checkpoint import CheckpointError, resolve_checkpoint
 from launcher.packaging.models.embeddings import ALL_MINILM, resolve_embeddings
 from launcher.packaging.models.fingerprint import TOKENIZER, WEIGHTS, find
-from launcher.packaging.releases.checks import CONFIG, count_weights, read_json, weights_files
+from launcher.packaging.releases.checks import count_weights, read_json, weights_files
+from launcher.packaging.repository import CONFIG
 from python_backend.gguf.header import read_header
 from router.core.manifest import Kind
 

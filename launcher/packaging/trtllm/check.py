@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import model_config_pb2
 
+from launcher.packaging.repository import ENGINE, PIPELINE
 from launcher.packaging.trtllm.findings import Finding, Verdict
 from launcher.packaging.trtllm.parameters import check_parameters
 from launcher.packaging.trtllm.tensors import check_tensors, type_name
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from launcher.packaging.trtllm.edition import Edition
 
-ENGINE, POSTPROCESSING, PIPELINE = "tensorrt_llm", "postprocessing", "ensemble"
+POSTPROCESSING = "postprocessing"
 MODELS = ("preprocessing", ENGINE, POSTPROCESSING, PIPELINE)
 _KINDS = model_config_pb2.ModelInstanceGroup
 

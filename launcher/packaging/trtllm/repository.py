@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from launcher.packaging.trtllm.check import ENGINE, MODELS
+from launcher.packaging.repository import CONFIG, ENGINE, read_config, write_repository
+from launcher.packaging.trtllm.check import MODELS
 from launcher.packaging.trtllm.findings import Finding, Verdict
-from launcher.stack.repository import read_config, write_repository
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def look_for_strays(repositories: list[Path]) -> Iterator[Finding]:
             yield Finding(repository.name, Verdict.FAILS, what, "Triton does not start without it")
             continue
         for folder in sorted(each for each in repository.iterdir() if each.is_dir()):
-            if not (folder / "config.pbtxt").is_file():
+            if not (folder / CONFIG).is_file():
                 what = f"the folder {folder} has no config.pbtxt, and Triton does not start"
                 yield Finding(folder.name, Verdict.FAILS, what, "move it out of the repository")
             elif not any(each.is_dir() and each.name.isdecimal() for each in folder.iterdir()):

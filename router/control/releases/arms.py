@@ -78,6 +78,8 @@ class ArmRecorder(Recorder):
     def arm_count(self) -> int:
         return len(self._arms)
 
+    hears_begin = False
+
     def begun(self, job: Job, record: Record) -> None:
         """Nothing is known of it yet."""
 

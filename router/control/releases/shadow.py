@@ -110,6 +110,8 @@ class Shadows:
         """The last ones, the newest first."""
         return list(reversed(self._kept))
 
+    hears_begin = True
+
     def begun(self, job: Job, record: Record) -> None:
         """For a request that was admitted; returns at once."""
         served = self._models.shadow_of(record)

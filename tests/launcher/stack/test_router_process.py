@@ -8,6 +8,7 @@ import pytest
 
 from launcher.packaging.models.checkpoint import Checkpoint
 from launcher.packaging.models.fingerprint import Fingerprint
+from launcher.packaging.triton_runtime import TritonRuntime
 from launcher.settings import ROUTER_KEYS_OF_OURS, SettingsError
 from launcher.stack.router_process import (
     CLOSING_S,
@@ -17,7 +18,6 @@ from launcher.stack.router_process import (
     check_router_settings,
     longest_stop_s,
 )
-from launcher.stack.triton_runtime import TritonRuntime
 from launcher.stack.triton_server import TritonServer
 from router.settings import EmbedderSettings, ModelSettings, Options, Settings, TritonSettings, load
 

@@ -11,9 +11,10 @@ import pytest
 from rich.console import Console
 
 from launcher.console import StackConsole
+from launcher.failure import ProcessFailed
 from launcher.stack.processes import ChildProcess
 from launcher.stack.restart_policy import RestartPolicy
-from launcher.stack.supervisor import Service, StackFailed, Supervisor
+from launcher.stack.supervisor import Service, Supervisor
 
 DIES = "import sys; print('out of cheese'); sys.exit(3)"
 LIVES = "import time; time.sleep(60)"
@@ -54,7 +55,7 @@ def test_a_service_that_dies_before_it_was_ready_fails_the_start_with_its_log(tm
     child.is_ready = lambda: False
     keeper.start(child)
     wait_for_end(child)
-    with pytest.raises(StackFailed, match=r"The child did not start \(exit code 3\)") as failure:
+    with pytest.raises(ProcessFailed, match=r"The child did not start \(exit code 3\)") as failure:
         keeper.has_come_up(child)
     assert failure.value.lines == ["out of cheese"]
 
@@ -90,9 +91,11 @@ def test_one_that_does_not_stay_up_is_given_up(tmp_path: Path) -> None:
     child = service(tmp_path, DIES, chances=1)
     child.is_ready = lambda: False
     keeper.start(child)
-    with pytest.raises(StackFailed, match=r"does not stay up: giving up; its log is .*child\.log") as failure:
+    with pytest.raises(
+        ProcessFailed, match=r"does not stay up: giving up; its log is .*child\.log"
+    ) as failed:
         tick_until(keeper, child, ready=True)
-    assert failure.value.lines == ["out of cheese"]
+    assert failed.value.lines == ["out of cheese"]
 
 
 def test_one_that_hangs_when_it_is_started_again_is_killed_and_in_the_end_given_up(tmp_path: Path) -> None:
@@ -105,7 +108,7 @@ def test_one_that_hangs_when_it_is_started_again_is_killed_and_in_the_end_given_
     child.policy.quick_death_s = 0.05  # even one that loads for long must not be tried for ever
     child.child.kill()
     tick_until(keeper, child, ready=False)
-    with pytest.raises(StackFailed, match="was not ready in time and does not stay up: giving up"):
+    with pytest.raises(ProcessFailed, match="was not ready in time and does not stay up: giving up"):
         tick_until(keeper, child, ready=True)
     assert "The child was not ready in time after 0 s; starting it again in" in output.getvalue()
     assert not child.child.running

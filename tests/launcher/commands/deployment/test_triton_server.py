@@ -14,8 +14,8 @@ from launcher.commands.deployment.echoed_process import EchoedProcess
 from launcher.commands.deployment.triton_server import TritonDoor
 from launcher.commands.main import app
 from launcher.packaging.releases.maker import backends_of
+from launcher.packaging.triton_runtime import RuntimeMissing, installed_runtime
 from launcher.settings import SettingsError
-from launcher.stack.triton_runtime import RuntimeMissing, installed_runtime
 from launcher.stack.triton_server import TritonServer
 from tests.launcher.stand_ins.project import write_project
 

@@ -16,8 +16,8 @@ from launcher.commands.doctor.installation import (
     check_router_parts,
     check_triton,
 )
+from launcher.packaging.triton_runtime import HOME_VARIABLE
 from launcher.settings import Settings, StackSettings
-from launcher.stack.triton_runtime import HOME_VARIABLE
 
 GIB = 1 << 30
 

@@ -11,9 +11,9 @@ import pytest
 from launcher.commands.deployment.model_facts import write_facts
 from launcher.commands.doctor.finding import Verdict, failure, fine
 from launcher.commands.doctor.router_alone import is_router_alone, without_tritons
+from launcher.packaging.triton_runtime import HOME_VARIABLE
 from launcher.settings import Settings
 from launcher.stack.router_process import Served
-from launcher.stack.triton_runtime import HOME_VARIABLE
 
 FIND = importlib.util.find_spec
 

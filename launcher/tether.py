@@ -11,6 +11,11 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
+def tethered(command: "list[str]") -> "list[str]":
+    """A command line that ends with the process that starts it."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+
+
 def main() -> None:
     parent, command = int(sys.argv[1]), sys.argv[2:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.failure import Unusable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -21,7 +23,7 @@ ARCHITECTURES = ("x86_64", "aarch64")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-class RuntimeMissing(Exception):
+class RuntimeMissing(Unusable):
     """Something Triton needs is not on this machine; the message names what to install."""
 
 

@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.packaging.engine_task import PREPARE
 from launcher.packaging.models.checkpoint import exclusive
 from launcher.packaging.releases.files import moved_in, work_dir
 from launcher.packaging.releases.maker import Maker
 from launcher.packaging.releases.sources import kind_at
 from launcher.paths import PROJECT_ROOT
-from launcher.stack.engine_task import PREPARE
 from router.control.releases.commands import refuse_other_kind, refuse_used_number
 from router.control.releases.records import list_releases
 from router.control.releases.writes import next_version

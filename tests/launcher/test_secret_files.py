@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.secret_files import read_secret, with_secrets
 from launcher.settings import SettingsError, load_settings
-from launcher.stack.secret_files import read_secret, with_secrets
 
 
 def test_a_secret_takes_the_place_of_the_file_that_holds_it(tmp_path: Path) -> None:

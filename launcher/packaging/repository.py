@@ -1,4 +1,4 @@
-"""Copies the project's model repositories for one run, with parameters set in the copies' config.pbtxt."""
+"""Model repositories on disk: reads and sets the parameters in config.pbtxt, and writes a run's own copy."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from tritonclient.grpc.model_config_pb2 import (
     ModelConfig,
 )
 
+from launcher.failure import Unusable
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
 Parameters = dict[str, str]
+PIPELINE = "ensemble"
+ENGINE = "tensorrt_llm"
+EMBEDDINGS = "embeddings"
+CONFIG = "config.pbtxt"
 
 
-class RepositoryError(Exception):
+class RepositoryError(Unusable):
     """A model repository is missing or one of its configs cannot be read."""
 
 
@@ -25,14 +31,14 @@ def write_repository(
     source: Path, target: Path, parameters: Mapping[str, Parameters], left_out: Collection[str] = ()
 ) -> None:
     """Copy every model of `source` but those left out; `parameters` gives what to set in a model's config."""
-    found = sorted(config.parent for config in source.glob("*/config.pbtxt"))
+    found = sorted(config.parent for config in source.glob(f"*/{CONFIG}"))
     models = [model for model in found if model.name not in left_out]
     if not models:
         raise RepositoryError(f"there is no model in {source}: inflight runs from its source checkout")
     target.mkdir(parents=True)
     for model in models:
         shutil.copytree(model, target / model.name, ignore=shutil.ignore_patterns("__pycache__"))
-        set_parameters(target / model.name / "config.pbtxt", parameters.get(model.name, {}))
+        set_parameters(target / model.name / CONFIG, parameters.get(model.name, {}))
 
 
 def open_releases(state_dir: Path, built_in: Collection[str]) -> Path:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
+from launcher.failure import ProcessFailed
 from launcher.packaging.models.checkpoint import CheckpointError
-from launcher.paths import PROJECT_ROOT, TETHER
+from launcher.paths import PROJECT_ROOT
 from launcher.settings import SettingsError
-from launcher.stack.supervisor import StackFailed
+from launcher.tether import tethered
 from python_backend.wire.errors import InflightError
+from python_backend.wire.parameters import parse_engine_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,12 +32,36 @@ LABELS = {
     "loading": "Loading the weights ({precision})",
     "measuring": "Measuring perplexity ({precision})",
 }
-# Where the engine's packages are: `-m` looks in the working directory first, and the user's may have others.
 EXIT_PARAMETER = 2
 END_TIMEOUT_S = 5.0
 LAST_LINES = 12
 
+DEVICE, RUNTIME, PRECISION = "inflight_device", "inflight_runtime", "inflight_precision"
+_WITHOUT_WEIGHTS = ("synthetic", "paced")
+
 Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PreparedEngine:
+    """`decided` are device, runtime and precision as the engine chose them on this machine."""
+
+    decided: dict[str, str] = field(default_factory=dict)
+    computes_on: str | None = None
+
+
+def prepare_engine(
+    command: list[str], parameters: Mapping[str, str], console: StackConsole
+) -> PreparedEngine:
+    """Packs weights and compiles kernels now, so that loading is quick; nothing for a runtime without any."""
+    if parameters.get(RUNTIME) in _WITHOUT_WEIGHTS:
+        return PreparedEngine()
+    for found in run_engine_task(command, parameters, console):
+        if device := found.get(DEVICE):
+            decided = {key: found[key] for key in (DEVICE, RUNTIME) if key in found}
+            decided[PRECISION] = parse_engine_parameters(parameters).on(device).precision
+            return PreparedEngine(decided, found["computes_on"])
+    return PreparedEngine()
 
 
 def run_engine_task(
@@ -48,17 +74,16 @@ def run_engine_task(
 
     It runs elsewhere: paths in `told` are absolute.
     """
-    tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid())]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
         # Its own session: Ctrl-C reaches the launcher alone, which ends it below.
         process = subprocess.Popen(
-            [*tether, *command, json.dumps(told)],
+            tethered([*command, json.dumps(told)]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=complaints,
             start_new_session=True,
             text=True,
-            cwd=PROJECT_ROOT,
+            cwd=PROJECT_ROOT,  # `-m` looks in the working directory first, and the user's may have others
         )
         try:
             assert process.stdout is not None
@@ -103,15 +128,15 @@ def end(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def failure(status: int, complaints: IO[str], problem: str) -> SettingsError | CheckpointError | StackFailed:
+def failure(status: int, complaints: IO[str], problem: str) -> Exception:
     complaints.seek(0)
     lines = [line for line in complaints.read().splitlines() if line.strip()]
     if not lines or status < 0:
         how = f"signal {-status}" if status < 0 else f"exit code {status}"
-        return StackFailed(f"{problem}: the program that does it ended with {how}", lines)
+        return ProcessFailed(f"{problem}: the program that does it ended with {how}", lines)
     error = InflightError.from_text(lines[-1])
     if error.kind.is_callers_fault:
         if status == EXIT_PARAMETER:
             return SettingsError(error.message)
         return CheckpointError(error.message)
-    return StackFailed(f"{problem}: {error.message}", lines[-1 - LAST_LINES : -1])
+    return ProcessFailed(f"{problem}: {error.message}", lines[-1 - LAST_LINES : -1])

@@ -15,13 +15,13 @@ import pytest
 import typer
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from launcher.commands.release.addition import add_release
 from launcher.console import SilentStage, StackConsole
 from launcher.packaging.models.checkpoint import local_checkpoint
 from launcher.packaging.models.fingerprint import fingerprint
 from launcher.packaging.models.manifest import sha256
-from launcher.packaging.releases.addition import add_release
 from launcher.packaging.releases.maker import Order
-from launcher.stack.repository import read_config, read_parameters
+from launcher.packaging.repository import read_config, read_parameters
 from launcher.stack.stop_signals import StopSignals
 from router.control.releases.commands import ReleaseCommands
 from router.control.releases.records import Release

@@ -11,8 +11,8 @@ from tritonclient.grpc.model_config_pb2 import (
     ModelConfig,
 )
 
+from launcher.packaging.repository import RepositoryError, open_releases, write_repository
 from launcher.paths import PROJECT_ROOT
-from launcher.stack.repository import RepositoryError, open_releases, write_repository
 from tests.launcher.stand_ins.project import write_project
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from router.admin.answer_schemas import ANSWERS, TEXT
+from router.answer_schemas import ANSWERS, TEXT
 from router.openai.bodies import MESSAGE_NEUTRAL, NEUTRAL
 from router.request.errors import TRITON_PREFIX, respond_json
 from router.request.routes import JSON, Route

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.stack import triton_runtime as runtime
-from launcher.stack.triton_runtime import (
+from launcher.packaging import triton_runtime as runtime
+from launcher.packaging.triton_runtime import (
     PYTHON,
     RuntimeMissing,
     build_runtime,

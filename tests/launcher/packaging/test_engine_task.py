@@ -15,12 +15,12 @@ import pytest
 from rich.console import Console
 
 from launcher.console import StackConsole
+from launcher.failure import ProcessFailed
+from launcher.packaging.engine_task import PREPARE as OWN_PREPARE
+from launcher.packaging.engine_task import run_engine_task
 from launcher.packaging.models.checkpoint import CheckpointError
 from launcher.settings import SettingsError
-from launcher.stack.engine_task import PREPARE as OWN_PREPARE
-from launcher.stack.engine_task import run_engine_task
 from launcher.stack.stop_signals import StopSignals
-from launcher.stack.supervisor import StackFailed
 
 PREPARE = [sys.executable, str(Path(__file__).parents[1] / "stand_ins" / "prepare.py")]
 
@@ -85,14 +85,14 @@ def test_a_package_in_the_working_directory_does_not_stand_in_for_ours(
 def test_a_program_that_is_killed_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREPARE_DIES", "1")
     console, _ = recorded()
-    with pytest.raises(StackFailed, match=r"could not be prepared: .* ended with signal 9"):
+    with pytest.raises(ProcessFailed, match=r"could not be prepared: .* ended with signal 9"):
         run_engine_task(PREPARE, {}, console)
 
 
 def test_a_defect_is_told_with_the_last_lines_it_wrote() -> None:
     program = "import sys; sys.stderr.write('Traceback\\nKeyError\\nengine_failed: it broke\\n'); sys.exit(1)"
     console, _ = recorded()
-    with pytest.raises(StackFailed, match="could not be prepared: it broke") as failed:
+    with pytest.raises(ProcessFailed, match="could not be prepared: it broke") as failed:
         run_engine_task([sys.executable, "-c", program], {}, console)
     assert failed.value.lines == ["Traceback", "KeyError"]
 
@@ -100,7 +100,7 @@ def test_a_defect_is_told_with_the_last_lines_it_wrote() -> None:
 def test_the_failure_is_called_what_the_caller_says() -> None:
     program = "import sys; sys.exit('engine_failed: it broke')"
     console, _ = recorded()
-    with pytest.raises(StackFailed, match=r"^The poem could not be read: it broke$"):
+    with pytest.raises(ProcessFailed, match=r"^The poem could not be read: it broke$"):
         run_engine_task([sys.executable, "-c", program], {}, console, "The poem could not be read")
 
 
