@@ -11,7 +11,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence as Row
 
-    from python_backend.engine.cuda.staging import Staging
+    from python_backend.engine.cuda.pinned_memory import Staging
     from python_backend.engine.scheduling.plan import Chunk
     from python_backend.engine.sequence import Sequence
 
