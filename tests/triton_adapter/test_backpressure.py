@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from python_backend.triton_adapter import backpressure
 from python_backend.triton_adapter.backpressure import Acknowledger, Pacer
 
 TWO_CORES = 2
@@ -13,7 +14,7 @@ TWO_CORES = 2
 @pytest.fixture
 def pacer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pacer]:
     monkeypatch.setattr("os.cpu_count", lambda: TWO_CORES)
-    monkeypatch.setattr(backpressure, "_PATIENCE_S", 0.3)  # so that a busy machine is not taken for impatience
+    monkeypatch.setattr(backpressure, "_PATIENCE_S", 0.3)  # a busy machine must not time out
     pacer = Pacer()
     yield pacer
     pacer.close()
