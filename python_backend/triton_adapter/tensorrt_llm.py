@@ -308,7 +308,7 @@ class TritonPythonModel:
             row.request.end(1, error_response(failure))
         else:
             if row.sequences > 1:
-                self._cancel_row(row)  # the others may still be under way
+                self._cancel_row(row)  # the others may still run
             self._fail(row, failure)
         self._cancel_unheard(row)
 

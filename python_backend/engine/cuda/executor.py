@@ -237,7 +237,7 @@ class Choices:
 
 
 class LaunchedStep:
-    """A step under way; what it gives is on the host when it is over."""
+    """A step in flight; what it gives is on the host when it is over."""
 
     def __init__(
         self,

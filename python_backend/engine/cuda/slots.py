@@ -29,7 +29,7 @@ class Slot:
 
 
 class Slots:
-    """A place on the device for each sequence of the batch, and one more (`dummy`) for rows without any."""
+    """A slot on the device for each sequence of the batch, and one more (`dummy`) for rows without any."""
 
     def __init__(self, count: int, table_blocks: int, scratch_block: int, device: torch.device) -> None:
         self.dummy = count
