@@ -102,6 +102,7 @@ class QueueEntry:
     offered_s: float = 0.0
     deadline_s: float = 0.0  # the demand's, or later where its prompt alone takes longer
     alone_s: float = 0.0  # what its first token takes on an idle engine
+    service_s: float = 0.0  # what it takes once it begins, before learned corrections
     predicted_s: float = 0.0  # from the offer to the first token, before learned corrections
     wait: Wait = Wait.NONE
     sequences: int = 0  # slots of the engine

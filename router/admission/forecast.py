@@ -154,21 +154,29 @@ class Forecaster:
         """Whether there are enough samples to refuse a request for its forecast."""
         return self._samples >= _TRIED_AFTER
 
-    def usual(self, tier: Tier, wait: Wait = Wait.NONE) -> float:
-        return self._usual[wait][tier].value
+    def usual(self, tier: Tier) -> float:
+        """The factor of what begins at once."""
+        return self._usual[Wait.NONE][tier].value
 
-    def late(self, tier: Tier, wait: Wait = Wait.NONE) -> float:
-        """The 90th percentile, which is never less than the median."""
-        usual, late = self._usual[wait][tier].value, self._late[wait][tier].value
-        return late if late > usual else usual
+    def alone(self, entry: QueueEntry, stretch: float) -> None:
+        """Writes what it takes alone into an entry, whose deadline leaves `stretch` times that at least."""
+        demand = entry.demand
+        usual, late = self._usual[Wait.NONE][demand.tier].value, self._late[Wait.NONE][demand.tier].value
+        entry.alone_s = usual * entry.service_s
+        entry.deadline_s = demand.deadline_s
+        if not demand.is_strict:
+            late_s = (late if late > usual else usual) * entry.service_s
+            entry.deadline_s = max(demand.deadline_s, demand.arrived_s + stretch * late_s)
 
-    def predict(self, entry: QueueEntry, predicted_s: float, now_s: float) -> None:
-        """Writes its forecast into an entry."""
+    def predict(self, entry: QueueEntry, predicted_s: float, now_s: float) -> float:
+        """Writes its forecast into an entry, and returns the late one."""
         demand, wait = entry.demand, entry.wait
         late_by_s = now_s - demand.arrived_s
         entry.predicted_s = predicted_s
-        entry.forecast_s = late_by_s + self.usual(demand.tier, wait) * predicted_s
-        entry.forecast_late_s = late_by_s + self.late(demand.tier, wait) * predicted_s
+        usual, late = self._usual[wait][demand.tier].value, self._late[wait][demand.tier].value
+        entry.forecast_s = late_by_s + usual * predicted_s
+        entry.forecast_late_s = late_s = late_by_s + (late if late > usual else usual) * predicted_s
+        return late_s
 
     def learn(self, entry: QueueEntry, now_s: float) -> None:
         """Its first token came now."""

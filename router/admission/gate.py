@@ -129,7 +129,8 @@ class Gate:
             prompt, rows = 0, max(need.rows, sequences)
         else:
             prompt = int(prompt * self._tokens_ratio)
-        if sequences != 1 or prompt + completion > self._fitting_tokens:
+        whole = completion if self.capacity.holds_whole_answers else 0
+        if sequences != 1 or prompt + whole > self._fitting_tokens:
             counted = fitted(Need(prompt, completion, sequences), self.capacity)
             prompt, completion = counted.prompt_tokens, counted.completion_tokens
             sequences = counted.sequences
@@ -169,20 +170,18 @@ class Gate:
         if self._waiting:
             self._hand_on(now_s)
 
-    def end(self, entry: QueueEntry, finished: bool) -> None:
+    def end(self, entry: QueueEntry, finished: bool, estimated_tokens: int, prompt_tokens: int) -> None:
+        """From a whole answer it learns how far the estimate of prompt tokens is off."""
         now_s = self.clock()
         self.open_count -= 1
         if entry.state is EntryState.RUNNING:
             self.taken_slots -= entry.sequences
+        if finished and estimated_tokens and prompt_tokens:
+            ratio = min(max(prompt_tokens / estimated_tokens, _LEAST_RATIO), _MOST_RATIO)
+            self._tokens_ratio += _RATIO_STEP * (ratio - self._tokens_ratio)
         self._policy.end(entry, now_s, finished)
         if self._waiting:
             self._hand_on(now_s)
-
-    def learn_tokens(self, estimated: int, counted: int) -> None:
-        """A prompt was estimated to have so many tokens, and had so many."""
-        if estimated and counted:
-            ratio = min(max(counted / estimated, _LEAST_RATIO), _MOST_RATIO)
-            self._tokens_ratio += _RATIO_STEP * (ratio - self._tokens_ratio)
 
     def cut_waiting(self, reason: InflightError) -> None:
         for _, waiter in list(self._waiting.values()):
@@ -220,7 +219,7 @@ class Gate:
 
 
 class Turn:
-    """One request at a gate, from its offer to its end, which comes once however often it is told.
+    """One request at a gate, from its offer to its end; only the first call of `end` counts.
 
     `is_waiting` is False when its turn came with the offer: then there is nothing to await in `come`.
     """
@@ -256,13 +255,10 @@ class Turn:
     def end(self, finished: bool) -> None:
         if self._has_ended:
             return
-        gate = self._gate
-        if finished:
-            if gate.is_fixed_cost:
-                self.heard(gate.clock())
-            gate.learn_tokens(self._estimated_tokens, self._record.prompt_tokens)
+        if finished and self._gate.is_fixed_cost:
+            self.heard(self._gate.clock())
         self._has_ended = True
-        gate.end(self._entry, finished)
+        self._gate.end(self._entry, finished, self._estimated_tokens, self._record.prompt_tokens)
 
 
 def refusal_error(refused: Refused, chance: float) -> InflightError:

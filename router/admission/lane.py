@@ -108,30 +108,26 @@ class Lane:
         self.waiting_tenants = 0
         self.waiting_weight = 0.0
         self.holdings = Holdings()
-        self._heap: list[Listed] = []
+        self.heap: list[Listed] = []  # those that have something to begin, and some that had
         self._number = 0
         self._most_tenants = most_tenants
         self._sweep_at = most_tenants
 
-    def tenant(self, name: str, weight: float) -> Tenant:
-        tenant = self.tenants.get(name)
-        if tenant is None:
-            tenant = self.tenants[name] = Tenant(name, weight)
-            if len(self.tenants) > self._sweep_at:
-                self._sweep(keep=tenant)
-        elif not tenant.waiting:
-            tenant.weight = weight
+    def new_tenant(self, name: str, weight: float) -> Tenant:
+        tenant = self.tenants[name] = Tenant(name, weight)
+        if len(self.tenants) > self._sweep_at:
+            self._sweep(keep=tenant)
         return tenant
 
     @property
     def level(self) -> float:
         """Where a tenant that comes back begins at least: what it did not ask for is not owed to it."""
-        first = self.first() if self._heap else None
+        first = self.first()
         return self.floor if first is None else first.counter
 
     def first(self) -> Tenant | None:
         """The one with the least counter of those that have something to begin."""
-        heap = self._heap
+        heap = self.heap
         while heap:
             counter, number, tenant = heap[0]
             if not tenant.queue:
@@ -144,14 +140,14 @@ class Lane:
         return None
 
     def take_first(self) -> Listed:
-        listed = heappop(self._heap)
+        listed = heappop(self.heap)
         listed[2].is_listed = False
         return listed
 
     def put_back(self, listed: Listed) -> None:
         """Where it was: of those with the same counter, before the ones that came after it."""
         listed[2].is_listed = True
-        heappush(self._heap, listed)
+        heappush(self.heap, listed)
 
     def put(self, tenant: Tenant) -> None:
         """It has something to begin from now on."""
@@ -174,19 +170,19 @@ class Lane:
         assert self.waiting_tenants == len(waiting)
         assert isclose(self.waiting_weight, sum(tenant.weight for tenant in waiting), abs_tol=1e-6)
         self.holdings.check(list(self.tenants.values()))
-        listed = [each[2] for each in self._heap]
+        listed = [each[2] for each in self.heap]
         assert len(set(map(id, listed))) == len(listed)
         assert all(tenant.is_listed for tenant in listed)
 
     def _push(self, tenant: Tenant) -> None:
         self._number += 1
         tenant.is_listed = True
-        heappush(self._heap, (tenant.counter, self._number, tenant))
-        if len(self._heap) > 2 * self.waiting_tenants + 64:
-            for _, _, each in self._heap:
+        heappush(self.heap, (tenant.counter, self._number, tenant))
+        if len(self.heap) > 2 * self.waiting_tenants + 64:
+            for _, _, each in self.heap:
                 each.is_listed = bool(each.queue)
-            self._heap = [listed for listed in self._heap if listed[2].is_listed]
-            heapify(self._heap)
+            self.heap = [listed for listed in self.heap if listed[2].is_listed]
+            heapify(self.heap)
 
     def _sweep(self, keep: Tenant) -> None:
         """Of more idle tenants than are worth remembering, those that had least are forgotten."""

@@ -22,8 +22,8 @@ _NOMINAL_PROMPT_US, _NOMINAL_TOKEN_US = 100.0, 200.0
 class Prices:
     """Microseconds of one replica for each token of a prompt, generated token, and thousand tokens read.
 
-    For models of fixed cost `row_us` is the price of a row and the others are 0. Prices that are not known
-    serve to compare requests, not to predict anything.
+    For batch models `row_us` is the price of a row and the others are 0. Prices that are not known serve to
+    compare requests, not to predict anything.
     """
 
     prompt_token_us: float
@@ -43,10 +43,12 @@ class Prices:
 
     def whole_us(self, demand: Demand, expected: Expected) -> int:
         """What such requests take on average: it is for sums of many. Never nothing."""
-        sequences, mean = demand.sequences, expected.mean
-        tokens = min(mean * sequences, demand.max_tokens)
-        context_tokens = demand.prompt_tokens / (sequences or 1) + mean / 2
-        return max(1, self.prompt_us(demand) + self.tokens_us(tokens, context_tokens))
+        sequences, prompt, mean = demand.sequences, demand.prompt_tokens, expected.mean
+        rows = demand.rows if demand.rows > sequences else sequences
+        tokens = mean * sequences if mean * sequences < demand.max_tokens else demand.max_tokens
+        context_tokens = prompt / (sequences or 1) + mean / 2
+        token_us = self.token_us + self.kilotoken_read_us * context_tokens / 1000
+        return int(self.prompt_token_us * prompt + self.row_us * rows) + int(tokens * token_us) or 1
 
 
 def prices_of(capacity: Capacity, batch: float) -> Prices:

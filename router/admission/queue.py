@@ -91,7 +91,11 @@ class FairQueue:
     def lift(self, demand: Demand, weight: float) -> Tenant:
         """Its tenant, where it is to stand in the queue: what it did not ask for is not owed to it."""
         lane = self.lanes[demand.tier]
-        tenant = lane.tenant(demand.tenant, weight)
+        tenant = lane.tenants.get(demand.tenant)
+        if tenant is None:
+            tenant = lane.new_tenant(demand.tenant, weight)
+        elif not tenant.waiting:
+            tenant.weight = weight
         if not lane.waiting:  # the same for tiers
             if self.waiting:
                 lane.counter = max(lane.counter, min(each.counter for each in self.lanes if each.waiting))
@@ -100,7 +104,7 @@ class FairQueue:
                     if other.counter > lane.counter:
                         lane.counter = other.counter
         if not (tenant.waiting and (tenant.queue or self._is_parked(tenant))):
-            level = lane.level
+            level = lane.level if lane.heap else lane.floor
             if tenant.counter < level:
                 tenant.counter = level
         return tenant
@@ -184,22 +188,25 @@ class FairQueue:
             del self.held_by[name]
         if name in self._parked:
             self._unpark(name)
-        if not tenant.running:
+        if not tenant.running and (lane.heap or tenant.counter <= lane.floor):
             lane.forget_if_idle(tenant)
 
-    def charge(self, entry: QueueEntry, service_us: int) -> Lane:
-        """For service that a running entry was given; tells where it was charged."""
+    def charge(self, entry: QueueEntry, service_us: int) -> int:
+        """For service that a running entry was given; returns how much less of it remains."""
         lane = self.lanes[entry.demand.tier]
         tenant = lane.tenants[entry.demand.tenant]
         tenant.counter += service_us / tenant.weight
         lane.counter += service_us / lane.weight
-        return lane
+        done_us = service_us if service_us < entry.remaining_us else entry.remaining_us
+        entry.remaining_us -= done_us
+        lane.running_us -= done_us
+        return done_us
 
     def to_leave(self, entry: QueueEntry) -> float:
         """How many slots its tenant has to leave free for those who have less."""
         lane = self.lanes[entry.demand.tier]
         tenant = lane.tenants.get(entry.demand.tenant)
-        return lane.holdings.to_leave(tenant) if tenant is not None and tenant.bin else 0.0
+        return 0.0 if tenant is None else lane.holdings.to_leave(tenant)
 
     def is_at_limit(self, entry: QueueEntry) -> bool:
         """Whether its tenant has all the slots that it may have; one request it may always have."""

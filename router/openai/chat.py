@@ -44,7 +44,7 @@ class ChatCompletions:
         knows_tools = model.template.knows_tools
         tools = described(offered(body)) if knows_tools and body.tools else None
         prompt = model.template.render(chat_messages(body, knows_tools), tools)
-        calls = chat_calls(body, prompt, record.request_id, record.tenant, model.defaults)
+        calls = chat_calls(body, prompt, record.request_id, record.caller.organisation.id, model.defaults)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = ChatDialect(
             record.request_id, model.name, include_usage=include_usage, service_tier=body.service_tier

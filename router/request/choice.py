@@ -62,8 +62,8 @@ class Choice:
         self._record = permit.record
         self._meter = permit.meter
         self._scanner = StopScanner(call.stop) if call.stop else None
-        self._echo = call.prompt if call.echo and not call.engine_echoes else ""
-        self._echo_to_come = call.engine_echoes
+        self._echo_to_come = call.echo and call.engine_echoes
+        self._echo = call.prompt if call.echo and not self._echo_to_come else ""
         self._shares_prompt = call.shares_prompt
         self._tools = tools
         self.has_tools = tools is not None

@@ -84,7 +84,8 @@ class TextJob:
         stream: bool,
         new_reader: Callable[[], CallReader] | None = None,
     ) -> None:
-        record.ask_tier(Tier.STANDARD if calls[0].tier is None else tier_named(calls[0].tier))
+        if not record.is_tier_given:
+            record.tier = Tier.STANDARD if calls[0].tier is None else tier_named(calls[0].tier)
         self.served = served
         self.need = need_of(calls, served.context_tokens)
         self._exchange = exchange

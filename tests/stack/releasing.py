@@ -22,6 +22,7 @@ from launcher.commands.release import release as commands
 from launcher.commands.release.addition import add_release
 from launcher.commands.release.open_releases import Desk
 from launcher.console import StackConsole
+from launcher.packaging.engine_task import PREPARE
 from launcher.packaging.releases.directories import Places
 from launcher.packaging.releases.file_marks import mark_files
 from launcher.packaging.releases.files import files_in, moved_in, work_dir
@@ -49,7 +50,8 @@ LOADED_WITHIN_S = 60.0
 # Requests of one kind of traffic: a machine that is slow answers fewer, and refuses none.
 IN_FLIGHT = 8
 # What the engine says once it has prepared a model; a tiny one is packed in no time when it is loaded.
-PREPARED = [sys.executable, "-I", "-S", "-c", """print('{"inflight_device": "cpu"}')"""]
+SAID = '{"inflight_device": "cpu", "computes_on": "the CPU"}'
+PREPARED = [sys.executable, "-I", "-S", "-c", f"print({SAID!r})"]
 # Given the Triton models of a release while they are made, and its checkpoint.
 Change = Callable[[Path, Manifest], None]
 

@@ -116,4 +116,4 @@ def test_a_million_tenants_are_not_remembered() -> None:
         join(made, entry(f"t{number}"))
         served(made, number % 7 * 1000)
     assert all(len(lane.tenants) <= 64 for lane in made.lanes)
-    assert all(len(lane._heap) <= 64 for lane in made.lanes)
+    assert all(len(lane.heap) <= 64 for lane in made.lanes)
