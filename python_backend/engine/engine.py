@@ -34,7 +34,7 @@ NOT_A_NUMBER = InflightError(ErrorKind.ENGINE_FAILED, "the model's scores for th
 
 
 class Engine:
-    """This project's own runtime: every sequence of an added request ends exactly once, in an event of `step`.
+    """This project's own runtime: each sequence of an added request ends exactly once, in an event of `step`.
 
     A request with a guide joins the queue, in the order of its arrival, when the guide is compiled. What a
     step may hold is decided anew before each: by the limits, and by the latency targets of the tiers that are
