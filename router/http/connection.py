@@ -200,10 +200,10 @@ class Connection(asyncio.Protocol):
             return  # the parser stops here, before the body: see _without_upgrade
         self._message_bytes = 0
         self._read_deadline_s = None
-        path, query = self._split_target()
+        path, _, query = self._target.decode("latin-1").partition("?")
         request = Request(
             method=self._parser.get_method().decode("latin-1"),
-            path=path,
+            path=unquote(path) if "%" in path else path,
             headers=self._headers,
             body=bytes(self._body),
             version=self._parser.get_http_version(),
@@ -212,21 +212,23 @@ class Connection(asyncio.Protocol):
             upload=self._upload,
         )
         self._reset_message()
+        if self._active is None and not self._waiting and not self._transport.is_closing():
+            self._active = Exchange(request, self)
+            self._host.handle(self._active)
+            return
         self._waiting.append(request)
-        if self._active is None:
-            self._handle_next()
-        elif len(self._waiting) >= self._limits.max_pipelined_requests:
+        if len(self._waiting) >= self._limits.max_pipelined_requests:
             self._transport.pause_reading()
 
-    def _split_target(self) -> tuple[str, str]:
-        path, _, query = self._target.decode("latin-1").partition("?")
-        return unquote(path) if "%" in path else path, query
+    @property
+    def _path(self) -> str:
+        return unquote(self._target.decode("latin-1").partition("?")[0])
 
     # Large bodies
 
     def _expect_upload(self) -> None:
         method = self._parser.get_method().decode("latin-1")
-        limit = self._host.upload_limit(method, self._split_target()[0], self._headers)
+        limit = self._host.upload_limit(method, self._path, self._headers)
         if not limit:
             return  # read like any other body, and refused by whoever it is for
         if self._host.open_uploads >= self._limits.max_uploads:
@@ -313,7 +315,7 @@ class Connection(asyncio.Protocol):
         if self._active is not None or self._waiting:
             self._transport.close()
             return
-        headers, body = self._host.refuse(status, message, self._split_target()[0])
+        headers, body = self._host.refuse(status, message, self._path)
         framing = [("content-length", str(len(body))), ("connection", "close")]
         self._transport.write(render_head(status, [("date", self.date()), *headers, *framing]) + body)
         if self._transport.can_write_eof():  # TLS has no half of a connection
