@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from router.http.exchange import Refusal
 
+# Of a body; a large one that comes as fast as it is read has fewer.
+_MOST_PIECES = 64
 _UPGRADE_HEADERS = ("connection", "upgrade", "http2-settings")
 
 
@@ -148,7 +150,8 @@ class Connection(asyncio.Protocol):
         self._target = b""
         self._headers: dict[str, str] = {}
         self._headers_done = False
-        self._body: bytes | bytearray = b""
+        self._body: list[bytes | bytearray] = []
+        self._body_bytes = 0
         self._body_limit = self._limits.max_body_bytes
         self._upload = None
 
@@ -186,14 +189,19 @@ class Connection(asyncio.Protocol):
         if self._upload is not None:
             self._take(self._upload, body)
             return
-        if len(self._body) + len(body) > self._body_limit:
+        self._body_bytes += len(body)
+        if self._body_bytes > self._body_limit:
             raise _Refused(413, self._too_large)
-        if not self._body:
-            self._body = body  # most come in one piece, which need not be copied
-        else:
-            if isinstance(self._body, bytes):
-                self._body = bytearray(self._body)
-            self._body += body
+        self._body.append(body)
+        if len(self._body) > _MOST_PIECES:
+            self._merge_body()
+
+    def _merge_body(self) -> None:
+        """Small pieces take more memory than what is in them."""
+        whole = self._body[0] if isinstance(self._body[0], bytearray) else bytearray(self._body[0])
+        for piece in self._body[1:]:
+            whole += piece
+        self._body = [whole]
 
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade():
@@ -205,7 +213,7 @@ class Connection(asyncio.Protocol):
             method=self._parser.get_method().decode("latin-1"),
             path=unquote(path) if "%" in path else path,
             headers=self._headers,
-            body=bytes(self._body),
+            body=b"".join(self._body),
             version=self._parser.get_http_version(),
             keep_alive=self._parser.should_keep_alive(),
             query=query,
@@ -311,7 +319,7 @@ class Connection(asyncio.Protocol):
         the rest is read and dropped for a moment.
         """
         self._drop_upload()
-        self._body = b""
+        self._body = []
         if self._active is not None or self._waiting:
             self._transport.close()
             return
