@@ -92,7 +92,7 @@ class Recorder:
     """A profile function that begins a new part after each pause, and at the first answer from Triton."""
 
     def __init__(self) -> None:
-        self._parts: list[Part] = []
+        self.parts: list[Part] = []
         self._last_s = 0.0
         self._received = 0
 
@@ -104,8 +104,8 @@ class Recorder:
         self._received += received
         paused = time.perf_counter() - self._last_s > _PAUSE_S
         if paused or (received and self._received == 2):  # the first one is the request's
-            self._parts.append(Part(timer=not received))
-        part = self._parts[-1]
+            self.parts.append(Part(timer=not received))
+        part = self.parts[-1]
         name = _name(code) + (_RESUMED if frame.f_lasti > _start_of(code) else "")
         if code.co_filename.startswith(_OURS):
             part.ours[code.co_filename[len(str(_ROOT)) + 1 :], name] += 1
@@ -115,7 +115,7 @@ class Recorder:
 
     def ways(self) -> dict[str, list[Part]]:
         """By part of the way; nothing where a timer came due together with a token."""
-        parts = [part for part in self._parts if not part.timer]
+        parts = [part for part in self.parts if not part.timer]
         if len(parts) != _TOKENS + 1:
             return {}
         request, first, *later, end = parts
