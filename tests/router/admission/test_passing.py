@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from python_backend.wire.tiers import Tier
 from router.admission.capacity import UNKNOWN, Capacity, fitted, fitting_tokens
 from router.admission.demand import Demand, EntryState, Need, QueueEntry, Refused
-from router.admission.dispatcher import Dispatcher, DispatchSettings
+from router.admission.dispatcher import Dispatcher
+from router.admission.judge import DispatchSettings
 from router.admission.pricing import OutputLengths
 from tests.router.admission.test_dispatcher_books import TENANTS, Unequal, capacities
 
@@ -20,7 +21,7 @@ class Answer:
     completion_tokens: int = 0
 
 
-offers = st.builds(
+offers: st.SearchStrategy[dict[str, object]] = st.builds(
     dict,
     tenant=st.sampled_from(TENANTS),
     tier=st.sampled_from(Tier),
