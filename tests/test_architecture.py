@@ -182,7 +182,7 @@ DECISIONS = (
     "router/control/tuning/step_limits.py",
     "router/core/manifest.py",
     "router/core/objective.py",
-    "router/core/refusals.py",
+    "router/core/answer_text.py",
     "router/core/stages.py",
     "router/core/trace.py",
     "router/routing/breaker.py",

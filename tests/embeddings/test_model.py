@@ -22,7 +22,7 @@ from python_backend.embeddings.model import (
     slices_of,
 )
 from python_backend.wire.errors import InflightError
-from tests.embeddings.fetching import embed
+from tests.embeddings.checkpoints import embed
 from tests.embeddings.published import PUBLISHED
 
 THOUSAND_WORDS = " ".join(f"word{number} and others" for number in range(334))
