@@ -14,8 +14,8 @@ import sqlalchemy as sql
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.control.releases.arm_stats import ArmStats, Sample, stats_from_json, stats_to_json
+from router.core.answer_text import is_refusal
 from router.core.record import Outcome
-from router.core.refusals import is_refusal
 from router.store.release_tables import arm_figures
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from python_backend.wire.errors import InflightError
 from router.control.releases.comparison import Comparison
 from router.control.releases.comparison import likeness as likeness_of
-from router.core.answered import Answered
+from router.core.answer_text import Answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
