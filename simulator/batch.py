@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire.tiers import Tier
 
 if TYPE_CHECKING:
-    from simulator.sequence import SimulatedRequest
+    from simulator.request import SimulatedRequest
 
 _rank = attrgetter("rank")
 _WORSE_THAN_ALL = max(Tier) + 1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from simulator.batch import Chunks
-    from simulator.sequence import SimulatedRequest
+    from simulator.request import SimulatedRequest
 
 
 @dataclass(frozen=True, slots=True)

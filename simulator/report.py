@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from router.core.objective import Objective
     from simulator.gaps import Gaps
+    from simulator.request import SimulatedRequest
     from simulator.scenario import Scenario
-    from simulator.sequence import SimulatedRequest
     from simulator.simulation import Simulated
 
 

@@ -36,9 +36,8 @@ ALLOWED = {
     "router": {"router", "python_backend.costs", "python_backend.wire"},
     "client": {"client"},
     "loadtest": {"loadtest", "client"},
-    # Tenants, keys and releases are managed on the store itself, whether a router runs or not. The simulation
-    # plays traces through the very decisions that serve: admission, the choice of a replica, a step's budget.
-    # The simulator plays traces through the very decisions that serve.
+    # The simulator plays traces through the very decisions that serve: admission, the choice of a replica, a
+    # step's budget.
     "simulator": {
         "simulator",
         "loadtest",
@@ -54,6 +53,7 @@ ALLOWED = {
         "launcher",
         "client",
         "loadtest",
+        "python_backend.costs",
         "python_backend.gguf",
         "python_backend.wire",
         "router.control",

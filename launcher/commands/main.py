@@ -12,8 +12,8 @@ import typer
 
 from client.cli import ask, chat
 from launcher.commands import administration, deployment, doctor, loadtest, release, slo, top, trtllm, tune
-from launcher.commands.stack_options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
-from simulator.command import simulate
+from launcher.commands.options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
+from launcher.commands.simulate.command import simulate
 
 app = typer.Typer(
     help="Serve large language models on NVIDIA Triton behind one OpenAI-compatible address.",

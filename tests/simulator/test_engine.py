@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
 from simulator.engine import EngineShape, SimulatedEngine
-from simulator.sequence import SimulatedRequest
+from simulator.request import SimulatedRequest
 from tests.fakes.timed_engine import Asked, Course, play
 
 COST = StepCost(12.0, 0.12, 0.25, 0.05)

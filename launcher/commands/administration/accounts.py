@@ -8,18 +8,11 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.administration.open_store import (
-    AsJson,
-    Config,
-    DataDir,
-    dollars,
-    find_tenant,
-    microdollars,
-    moment,
-    office,
-    show,
-    show_json,
-)
+from launcher.commands.administration.lookup import find_tenant, opened_administration
+from launcher.commands.option_values import microdollars
+from launcher.commands.options import AsJson, Config, DataDir
+from launcher.commands.output import dollars, moment, show, show_json
+from router.tenants.rbac import SYSTEM
 
 prices = typer.Typer(no_args_is_help=True, help="What the tokens of a model cost.")
 
@@ -37,10 +30,9 @@ def set_price(
 ) -> None:
     """Set what a model's tokens cost from now on."""
     from router.core.tenant import Price
-    from router.tenants.rbac import SYSTEM
 
     cached = prompt if cached_prompt is None else cached_prompt
-    with office(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         price = Price(model, microdollars(prompt), microdollars(cached), microdollars(completion))
         admin.set_price(SYSTEM, price)
     amounts = f"${prompt:g} prompt, ${cached:g} cached prompt, ${completion:g} generated"
@@ -50,9 +42,7 @@ def set_price(
 @prices.command("list")
 def list_prices(data_dir: DataDir = None, config: Config = None) -> None:
     """All prices, in dollars per million tokens."""
-    from router.tenants.rbac import SYSTEM
-
-    with office(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         found = admin.list_prices(SYSTEM)
     rows = ((each.model, *map(dollars, (each.prompt, each.cached_prompt, each.completion))) for each in found)
     show("Dollars per million tokens", ("model", "prompt", "cached prompt", "generated"), rows)
@@ -71,11 +61,10 @@ def usage(
 ) -> None:
     """Requests, tokens and cost, summed up; what was just answered shows within a second."""
     from router.tenants.calendar import day_of
-    from router.tenants.rbac import SYSTEM
 
     today = day_of(time.time())
     groups = tuple((by or ("day,model" if tenant else "organisation,day,model")).split(","))
-    with office(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         names = {each.id: each.name for each in admin.list_organisations(SYSTEM)}
         chosen = find_tenant(admin, tenant).id if tenant else None
         found = admin.usage(SYSTEM, chosen, groups, since or f"{today[:7]}-01", until or today)
@@ -97,9 +86,7 @@ def audit(
     config: Config = None,
 ) -> None:
     """What the administration did and refused, newest first."""
-    from router.tenants.rbac import SYSTEM
-
-    with office(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         found = admin.audit_log(SYSTEM, find_tenant(admin, tenant).id if tenant else None, most)
     rows = (
         (moment(each.at_s), each.actor, each.action, each.target, "done" if each.allowed else "REFUSED")

@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.commands.administration.open_store import (
-    AsJson,
-    Config,
-    DataDir,
-    duration_s,
-    find_key,
-    find_tenant,
-    moment,
-    office,
-    one_of,
-    show,
-    show_json,
-)
+from launcher.commands.administration.lookup import find_key, find_tenant, opened_administration
+from launcher.commands.option_values import long_duration_s, one_of
+from launcher.commands.options import AsJson, Config, DataDir
+from launcher.commands.output import moment, show, show_json
+from router.tenants.rbac import SYSTEM
 
 if TYPE_CHECKING:
     from router.core.tenant import ApiKey, Role, User
@@ -59,15 +51,14 @@ def create_key(
     """Make a key and show it, this once. From the first key on, every request needs one."""
     from router.core.tenant import Role, Scope
     from router.tenants.administration import DEFAULT_SCOPES
-    from router.tenants.rbac import SYSTEM
 
     scopes = frozenset(Scope) if platform_admin else DEFAULT_SCOPES
-    with office(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         if scope:
             scopes = frozenset(one_of(Scope, each) for each in scope)
         found = find_tenant(admin, tenant)
         wanted = None if role is None else one_of(Role, role)
-        expires_s = None if expires is None else time.time() + duration_s(expires)
+        expires_s = None if expires is None else time.time() + long_duration_s("--expires", expires)
         models = frozenset(model) if model else None
         holder = _holder(admin, found.id, user, wanted, platform_admin)
         key, text = admin.create_key(SYSTEM, found.id, holder.id, name, scopes, models, expires_s)
@@ -84,7 +75,6 @@ def _holder(
 ) -> User:
     """The user of this name, made if need be; one that is there already is not changed by the way."""
     from router.core.tenant import Role
-    from router.tenants.rbac import SYSTEM
 
     there = {each.name: each for each in admin.list_users(SYSTEM, tenant_id)}
     if name not in there:
@@ -106,9 +96,7 @@ def list_keys(
     config: Config = None,
 ) -> None:
     """Keys by prefix, without their secrets."""
-    from router.tenants.rbac import SYSTEM
-
-    with office(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         chosen = [find_tenant(admin, tenant)] if tenant else admin.list_organisations(SYSTEM)
         found = [(each.name, key) for each in chosen for key in admin.list_keys(SYSTEM, each.id)]
     if as_json:
@@ -139,11 +127,9 @@ def rotate_key(
     config: Config = None,
 ) -> None:
     """Give a key a new secret, shown this once."""
-    from router.tenants.rbac import SYSTEM
-
-    with office(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         found = find_key(admin, key)
-        _, text = admin.rotate_key(SYSTEM, found.organisation_id, found.id, duration_s(grace))
+        _, text = admin.rotate_key(SYSTEM, found.organisation_id, found.id, long_duration_s("--grace", grace))
     print(text)
     print(f"The former secret of {found.name} works for {grace} more.", file=sys.stderr)
 
@@ -151,9 +137,7 @@ def rotate_key(
 @keys.command("revoke")
 def revoke_key(key: str, data_dir: DataDir = None, config: Config = None) -> None:
     """End a key for good, both its secrets."""
-    from router.tenants.rbac import SYSTEM
-
-    with office(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         found = find_key(admin, key)
         admin.revoke_key(SYSTEM, found.organisation_id, found.id)
     print(f"{found.name} ({found.id}) is revoked; routers refuse it within a second.")

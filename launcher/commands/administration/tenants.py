@@ -8,20 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.commands.administration.open_store import (
-    AsJson,
-    Config,
-    DataDir,
-    dollars,
-    find_key,
-    find_tenant,
-    microdollars,
-    moment,
-    office,
-    prompt_log_dir,
-    show,
-    show_json,
-)
+from launcher.commands.administration.lookup import find_key, find_tenant, opened_administration
+from launcher.commands.installation import open_installation
+from launcher.commands.option_values import microdollars
+from launcher.commands.options import AsJson, Config, DataDir
+from launcher.commands.output import dollars, moment, show, show_json
+from router.tenants.rbac import SYSTEM
 
 if TYPE_CHECKING:
     from router.core.tenant import Limits
@@ -36,9 +28,7 @@ tenants = typer.Typer(
 @tenants.command("create")
 def create_tenant(name: str, data_dir: DataDir = None, config: Config = None) -> None:
     """Make a tenant; then make it a key with `inflight keys create`."""
-    from router.tenants.rbac import SYSTEM
-
-    with office(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         made = admin.create_organisation(SYSTEM, name)
     print(f"Tenant {made.name} has the id {made.id}.")
     print(f"A key for it: inflight keys create NAME --tenant {made.name}")
@@ -48,9 +38,8 @@ def create_tenant(name: str, data_dir: DataDir = None, config: Config = None) ->
 def list_tenants(as_json: AsJson = False, data_dir: DataDir = None, config: Config = None) -> None:
     """All tenants with their limits."""
     from router.core.tenant import NO_LIMITS
-    from router.tenants.rbac import SYSTEM
 
-    with office(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         found = [
             (each, admin.list_limits(SYSTEM, each.id).get(each.id, NO_LIMITS))
             for each in admin.list_organisations(SYSTEM)
@@ -112,9 +101,8 @@ def limit_tenant(
 ) -> None:
     """Set all limits of a tenant or of a key anew; what is left out is unlimited."""
     from router.core.tenant import Limits
-    from router.tenants.rbac import SYSTEM
 
-    with office(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         budget = None if monthly_budget is None else microdollars(monthly_budget)
         limits = Limits(
             requests_per_min,
@@ -154,9 +142,7 @@ def export_tenant(
     config: Config = None,
 ) -> None:
     """Everything kept of a tenant, as JSON on stdout."""
-    from router.tenants.rbac import SYSTEM
-
-    with office(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         found = find_tenant(admin, tenant)
         if files is not None:
             files.mkdir(parents=True)
@@ -178,13 +164,13 @@ def delete_tenant(
 ) -> None:
     """Delete a tenant, its keys and everything kept of it; this cannot be undone."""
     from router.telemetry.prompt_log import delete_prompts
-    from router.tenants.rbac import SYSTEM
 
-    with office(data_dir, config) as admin:
+    with open_installation(data_dir, config) as installation:
+        admin = installation.administration
         found = find_tenant(admin, tenant)
         if not yes:
             typer.confirm(f"Delete {found.name} ({found.id}) and everything kept of it?", abort=True)
         admin.delete_organisation(SYSTEM, found.id)
-    if prompt_log := prompt_log_dir(data_dir, config):
-        delete_prompts(prompt_log, found.id)
+        if prompt_log := installation.settings.router.get("prompt_log_dir"):
+            delete_prompts(Path(prompt_log), found.id)
     print(f"{found.name} is deleted; its keys end within a second.")

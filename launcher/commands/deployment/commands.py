@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.stack_options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
+from launcher.commands.options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
 from launcher.packaging.triton_runtime import HOME_VARIABLE
 
 GRPC_PORT, METRICS_PORT = 8001, 8002  # Triton's own

@@ -103,7 +103,7 @@ def replay(
 
     from launcher.commands.loadtest import options
     from launcher.commands.loadtest.report_commands import check_drawing
-    from launcher.commands.typed import Mistake, duration_s
+    from launcher.commands.option_values import Mistake, duration_s
     from loadtest.replay.run import Replay
     from loadtest.replay.sender import Target
     from loadtest.replay.served import ServerError, ask_models, choose
@@ -142,7 +142,7 @@ def replay(
 
 
 def _shaped(path: Path, rate: float, duration: str | None, first: int | None) -> Trace:
-    from launcher.commands.typed import Mistake, duration_s
+    from launcher.commands.option_values import Mistake, duration_s
     from loadtest.traces import read_trace
 
     trace = read_trace(path)
@@ -157,11 +157,10 @@ def _shaped(path: Path, rate: float, duration: str | None, first: int | None) ->
 
 def _assigned(trace: Trace, shares: str | None, tenants: Sequence[Tenant], seed: int) -> Trace:
     """Tiers and tenants for requests that have none."""
-    from launcher.commands.typed import Mistake
+    from launcher.commands.option_values import Mistake, tier_shares
     from loadtest.replay.assignment import with_tenants
     from loadtest.traces import tiers_by_chance
     from python_backend.wire.tiers import tier_named
-    from simulator.options import tier_shares
 
     if shares is not None:
         trace = trace.with_tiers(tiers_by_chance(tier_shares(shares), seed))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.commands.loadtest.options import usable_folder
-from launcher.commands.typed import Mistake
+from launcher.commands.option_values import Mistake
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -129,7 +129,7 @@ def run(
     from launcher.commands.loadtest import options
     from launcher.commands.loadtest.load_run import Plan
     from launcher.commands.loadtest.locust_process import Web
-    from launcher.commands.typed import Mistake, duration_s
+    from launcher.commands.option_values import Mistake, duration_s
     from loadtest.users.options import read_kinds
 
     errors = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)

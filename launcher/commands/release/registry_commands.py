@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher.commands.administration.open_store import AsJson, Config, DataDir, moment, show_json
-from launcher.commands.release.open_releases import (
-    EXIT_FAILED,
-    ModelName,
-    ReleaseName,
-    desk,
-    model_named,
-    release_named,
-)
+from launcher.commands.installation import EXIT_FAILED, open_installation
+from launcher.commands.option_values import model_named, release_named
+from launcher.commands.options import AnyModel, AsJson, Config, DataDir, ModelName, ReleaseName
+from launcher.commands.output import moment, output_console, show_json
 
 if TYPE_CHECKING:
     from router.control.releases.records import Release
@@ -67,7 +61,7 @@ def add(
     from launcher.stack.stop_signals import StopSignals
 
     signals = StopSignals()
-    with desk(data_dir, config) as ours:
+    with open_installation(data_dir, config) as ours:
         given = dict(parameter(each) for each in parameters or [])
         order = Order(model_named(model), path, version, given, from_version, notes)
         try:
@@ -76,7 +70,7 @@ def add(
             print("Stopped: nothing was added.")
             raise typer.Exit(128 + signals.received[0]) from None
         twin = twin_of(ours, made)
-        with ours.office.look() as connection:
+        with ours.releases.look() as connection:
             from router.control.releases.records import find_split
 
             is_served = find_split(connection, made.manifest.model) is not None
@@ -118,16 +112,16 @@ def _facts(release: Release, short: bool) -> list[tuple[str, str]]:
 
 
 def list_all(
-    model: Annotated[str | None, typer.Argument(help="[default: all]", show_default=False)] = None,
+    model: AnyModel = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
     """All releases, of all models or of one."""
-    with desk(data_dir, config) as ours:
+    with open_installation(data_dir, config) as ours:
         from router.control.releases.records import list_releases
 
-        with ours.office.look() as connection:
+        with ours.releases.look() as connection:
             found = list_releases(connection, None if model is None else model_named(model))
     if as_json:
         show_json([_as_json(each) for each in found])
@@ -135,13 +129,9 @@ def list_all(
     if not found:
         print(f"There are no releases{'' if model is None else f' of {model}'} yet (`inflight release add`).")
         return
-    from rich.console import Console
-
     from launcher.commands.release.tables import release_list
 
-    Console(highlight=False, width=None if sys.stdout.isatty() else 240).print(
-        release_list(found, time.time())
-    )
+    output_console().print(release_list(found, time.time()))
 
 
 def _as_json(release: Release) -> dict[str, Any]:
@@ -152,10 +142,10 @@ def show_one(
     release: ReleaseName, as_json: AsJson = False, data_dir: DataDir = None, config: Config = None
 ) -> None:
     """All that is known of one release."""
-    with desk(data_dir, config) as ours:
+    with open_installation(data_dir, config) as ours:
         from router.control.releases.records import find_release
 
-        with ours.office.look() as connection:
+        with ours.releases.look() as connection:
             found = find_release(connection, *release_named(release))
     if as_json:
         show_json(_as_json(found))
@@ -178,13 +168,13 @@ def show_one(
 
 def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None) -> None:
     """Compare every file of a release with what it was when it was added. Exit status 1: one has changed."""
-    with desk(data_dir, config) as ours:
+    with open_installation(data_dir, config) as ours:
         from router.control.releases.records import find_release
         from router.control.releases.verification import clean_and_verify
 
-        with ours.office.look() as connection:
+        with ours.releases.look() as connection:
             found = find_release(connection, *release_named(release))
-        tampering = clean_and_verify(found.manifest, found.digest, ours.places.root)
+        tampering = clean_and_verify(found.manifest, found.digest, ours.release_directories.root)
     if tampering is not None:
         print(f"{found.manifest.name} is not what was added: {tampering}")
         raise typer.Exit(EXIT_FAILED)
@@ -198,16 +188,17 @@ def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None
 
 def remove(release: ReleaseName, data_dir: DataDir = None, config: Config = None) -> None:
     """Forget a release that is not loaded, and delete its Triton models. Its checkpoint is left alone."""
-    with desk(data_dir, config) as ours:
+    with open_installation(data_dir, config) as ours:
         from launcher.console import StackConsole
         from launcher.packaging.models.checkpoint import exclusive
         from launcher.packaging.releases.files import take_out
 
         model, version = release_named(release)
-        ours.places.make()
-        with exclusive(ours.places.lock, StackConsole()):  # nobody adds one meanwhile
-            found = ours.office.forget(model, version)
-            take_out(ours.places, found.manifest)
+        directories = ours.release_directories
+        directories.make()
+        with exclusive(directories.lock, StackConsole()):  # nobody adds one meanwhile
+            found = ours.releases.forget(model, version)
+            take_out(directories, found.manifest)
     print(f"{found.manifest.name} is removed.")
     if found.manifest.checkpoint_dir:
         print(f"Its checkpoint stays: {found.manifest.checkpoint_dir}")

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.administration.open_store import Config, DataDir, one_of
-from launcher.commands.release.open_releases import ModelName, ReleaseName, desk, model_named, release_named
+from launcher.commands.installation import open_installation
+from launcher.commands.option_values import model_named, one_of, release_named
+from launcher.commands.options import Config, DataDir, ModelName, ReleaseName
 
 
 def split(
@@ -41,18 +42,18 @@ def split(
     The shares add up to 1. A release that is not named gets nothing but requests that name it, and without
     --shadow there is none.
     """
-    with desk(data_dir, config) as ours:
+    with open_installation(data_dir, config) as ours:
         from launcher.commands.release import options
         from router.routing.split import Sticky
 
         chosen = None if sticky is None else one_of(Sticky, sticky)
         weights = [options.arm(each) for each in arms]
-        made = ours.office.set_split(model_named(model), weights, chosen, options.shadow(shadow))
+        made = ours.releases.set_split(model_named(model), weights, chosen, options.shadow(shadow))
         parts = ", ".join(f"{_percent(weight)} to {made.model}@{version}" for version, weight in made.arms)
         print(f"Of the requests to {made.model} go {parts}; sticky by {made.sticky.value}.")
         if made.shadow is not None:
             print(f"{made.model}@{made.shadow.version} shadows {_percent(made.shadow.share)} of them.")
-        ours.say_if_nobody_acts()
+        ours.warn_without_router()
 
 
 def _percent(share: float) -> str:
@@ -94,18 +95,18 @@ def canary(
     answers, refusals, golden prompts. `inflight release status` shows how it goes; `promote`, `rollback` and
     `pause` are there for the impatient and the careful.
     """
-    with desk(data_dir, config) as ours:
+    with open_installation(data_dir, config) as ours:
         from launcher.commands.release import options
 
         model, version = release_named(release)
         plan = options.plan(steps, min_requests, min_duration, tolerance or [])
-        begun = ours.office.begin_rollout(model, version, plan, options.golden_prompts(golden))
+        begun = ours.releases.begin_rollout(model, version, plan, options.golden_prompts(golden))
         shares = ", ".join(map(_percent, begun.plan.weights))
         print(f"{release} is rolled out against {model}@{begun.stable}, in steps of {shares}.")
         if (remark := options.remark_on(plan)) is not None:
             print(remark)
         print(f"Watch it:\n  inflight release status {model}")
-        ours.say_if_nobody_acts()
+        ours.warn_without_router()
 
 
 def promote(
@@ -119,17 +120,17 @@ def promote(
     The release that was stable stays loaded, for `inflight release rollback`. The first release of a model is
     loaded by it, and serves as soon as it is ready.
     """
-    with desk(data_dir, config) as ours:
+    with open_installation(data_dir, config) as ours:
         from router.control.releases.records import find_release
         from router.control.releases.states import State
         from router.core.manifest import split_name
 
         model, version = split_name(release)
-        promoted = ours.office.promote(model_named(model), version, reason)
-        with ours.office.look() as connection:
+        promoted = ours.releases.promote(model_named(model), version, reason)
+        with ours.releases.look() as connection:
             is_ready = find_release(connection, model, promoted).state is State.READY
         print(f"All requests to {model} go to {model}@{promoted}{'' if is_ready else ', once it is ready'}.")
-        ours.say_if_nobody_acts()
+        ours.warn_without_router()
 
 
 def rollback(
@@ -139,22 +140,22 @@ def rollback(
     config: Config = None,
 ) -> None:
     """Back to the stable release of an open rollout; without one, to the release that was stable before."""
-    with desk(data_dir, config) as ours:
-        target = ours.office.roll_back(model_named(model), reason)
+    with open_installation(data_dir, config) as ours:
+        target = ours.releases.roll_back(model_named(model), reason)
         print(f"All requests to {model} go to {model}@{target}.")
-        ours.say_if_nobody_acts()
+        ours.warn_without_router()
 
 
 def pause(model: ModelName, data_dir: DataDir = None, config: Config = None) -> None:
     """Stay in the step that a rollout is in. A canary that fails is taken back all the same."""
-    with desk(data_dir, config) as ours:
-        ours.office.pause(model_named(model))
+    with open_installation(data_dir, config) as ours:
+        ours.releases.pause(model_named(model))
         print(f"The rollout of {model} stays where it is: `inflight release resume {model}` lets it go on.")
 
 
 def resume(model: ModelName, data_dir: DataDir = None, config: Config = None) -> None:
     """Let a paused rollout go on."""
-    with desk(data_dir, config) as ours:
-        ours.office.pause(model_named(model), False)
+    with open_installation(data_dir, config) as ours:
+        ours.releases.pause(model_named(model), False)
         print(f"The rollout of {model} goes on.")
-        ours.say_if_nobody_acts()
+        ours.warn_without_router()

@@ -53,7 +53,7 @@ def version_dirs(inflight: Shell, name: str) -> list[str]:
 
 
 def add(inflight: Shell, order: Order, prepare: list[str] | None = None) -> Release:
-    with inflight.desk() as ours:
+    with inflight.opened() as ours:
         return add_release(order, ours, StackConsole(), StopSignals(), prepare_command=prepare or STAND_IN)
 
 
@@ -452,7 +452,7 @@ class CtrlC(StackConsole):
 @pytest.mark.parametrize("at", ["Hashing weights", "Packing", "Compiling", "Hashing the Triton models"])
 def test_ctrl_c_leaves_nothing_behind(at: str, inflight: Shell, tmp_path: Path) -> None:
     order = Order("tiny", str(write_checkpoint(tmp_path / "tiny")))
-    with inflight.desk() as ours, pytest.raises(KeyboardInterrupt):
+    with inflight.opened() as ours, pytest.raises(KeyboardInterrupt):
         add_release(order, ours, CtrlC(at), StopSignals(), prepare_command=STAND_IN)
     assert inflight.files() == [".lock"]
     assert not list(inflight.releases.glob(".work-*"))

@@ -141,9 +141,9 @@ def simulate(
 
     Exit status: 0 played, 2 something that was given cannot be used.
     """
-    from launcher.commands.typed import Mistake, duration_s
+    from launcher.commands.option_values import Mistake, duration_s
+    from launcher.commands.simulate import options
     from loadtest.traces import TraceError
-    from simulator import options
     from simulator.engine import EngineShape
     from simulator.scenario import Retries, Scenario
 
@@ -160,12 +160,12 @@ def simulate(
             ),
             replicas=replicas,
             objectives=options.objectives(slo or []),
-            overhead_s=duration_s("--overhead", overhead, may_be_zero=True),
+            overhead_s=duration_s("--overhead", overhead, least_s=0),
             cap=cap,
             tells_tiers=not without_tiers,
             retries=Retries(
                 retries,
-                None if retry_after is None else duration_s("--retry-after", retry_after, may_be_zero=True),
+                None if retry_after is None else duration_s("--retry-after", retry_after, least_s=0),
             ),
             weights={
                 name: options.numbers("--weight", value)[0]
@@ -205,14 +205,11 @@ def _trace(source: str, seed: int, context_tokens: int, max_tokens: int | None) 
 
 
 def _with_tiers(trace: Trace, shares: str | None, of_tenants: dict[str, str], seed: int) -> Trace:
-    from launcher.commands.typed import Mistake
+    from launcher.commands.option_values import Mistake, tier_shares
     from loadtest.traces import tiers_by_chance
     from python_backend.wire.tiers import Tier, tier_named
-    from simulator import options
 
-    by_chance = tiers_by_chance(
-        {Tier.STANDARD.label: 1.0} if shares is None else options.tier_shares(shares), seed
-    )
+    by_chance = tiers_by_chance({Tier.STANDARD.label: 1.0} if shares is None else tier_shares(shares), seed)
     trace = trace.with_tiers(lambda each: of_tenants.get(each.tenant) or by_chance(each))
     try:
         for name in {each.tier for each in trace.requests}:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.tiers import Tier
 
 if TYPE_CHECKING:
     from router.admission.demand import Reason
-    from simulator.engine import SimulatedEngine
+
+
+class Engine(Protocol):
+    """The engine that a request was sent to, as the request needs it."""
+
+    @property
+    def steps_told(self) -> int:
+        """Decoding steps whose tokens have been sent."""
+
+    def add(self, request: SimulatedRequest, now_s: float) -> None:
+        """Takes a request in."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +41,7 @@ class SimulatedRequest:
     attempt: int = 0
     is_tier_told: bool = True
 
-    engine: SimulatedEngine | None = None
+    engine: Engine | None = None
     generated: int = 0
     computed_tokens: int = 0
     blocks: int = 0

@@ -1,4 +1,4 @@
-"""Options that `inflight up` and `inflight router` have in common."""
+"""Options and arguments that several commands have in common."""
 
 from __future__ import annotations
 
@@ -31,3 +31,8 @@ DrainTimeout = Annotated[
 Config = Annotated[
     Path | None, typer.Option(help="Settings file. [default: ./inflight.toml when it is there]")
 ]
+DataDir = Annotated[Path | None, typer.Option(help="As of `inflight up`. [default: ~/.local/share/inflight]")]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", show_default=False)]
+AnyModel = Annotated[str | None, typer.Argument(metavar="MODEL", help="[default: all]", show_default=False)]
+ReleaseName = Annotated[str, typer.Argument(metavar="MODEL@VERSION", show_default=False)]
