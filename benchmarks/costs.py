@@ -14,7 +14,8 @@ from rich.table import Table
 
 from benchmarks.default_model import default_model_path
 from benchmarks.plots import Plots
-from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
+from python_backend.engine.config import EngineConfig, EngineLimits
+from python_backend.engine.engine import Engine
 from python_backend.engine.host.memory import resident_bytes
 from python_backend.engine.kv.blocks import BlockCopy, BlockPool
 from python_backend.engine.request import GenerationRequest
@@ -46,7 +47,7 @@ def busy_engine() -> Engine:
     for key in range(RUNNING):
         # Lengths differ, so that sequences do not all enter a new block in the same step.
         engine.add(key, GenerationRequest([key + 1] * (PROMPT_TOKENS + key % 16), 2 * STEPS + 100))
-    while engine.stats.running < RUNNING or engine.stats.context:
+    while engine.gauges().running < RUNNING or engine.gauges().context:
         engine.step()
     return engine
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-import time
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
 from router.admin import health, objectives, openapi, releases, tenants, tuning
-from router.core.record import Record, RequestLine, new_request_id
+from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
 from router.core.tenant import Scope
-from router.openai import batches, chat, completions, conversations, embeddings, files, models, responses
+from router.openai import batches, chat, completions, conversations, embeddings, files, responses
+from router.openai import models as model_list
 from router.request.decoding import invalid
 from router.request.errors import HttpError, error_body, shaped_for, write_error
 from router.request.routes import RouteTable
-from router.telemetry.logs import OWN_WORDS, speaker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,65 +24,60 @@ if TYPE_CHECKING:
     from python_backend.wire.tiers import Tier
     from router.core.tenant import Caller
     from router.http.exchange import Exchange, Refusal
+    from router.parts import Parts
     from router.request.identity import Doorkeeper
     from router.request.routes import Route
-    from router.request.service import Service
 
 log = logging.getLogger(__name__)
 
 _UNKNOWN = "unknown"
-_QUIET = ("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready", "/metrics")
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
-def all_routes(service: Service) -> list[Route]:
+def all_routes(parts: Parts) -> list[Route]:
     """Everything that is served over HTTP, but for its own description."""
+    models, answers, store, documents = parts.models, parts.answers, parts.store, parts.documents
+    tenancy = parts.tenancy
     return [
-        *chat.routes(service),
-        *completions.routes(service),
-        *embeddings.routes(service),
-        *responses.routes(service),
-        *conversations.routes(service),
-        *models.routes(service),
-        *files.routes(service),
-        *batches.routes(service),
-        *health.routes(service),
-        *tenants.routes(service),
-        *releases.routes(service),
-        *objectives.routes(service),
-        *tuning.routes(service),
+        *chat.routes(models, answers, documents),
+        *completions.routes(models, answers),
+        *embeddings.routes(models, answers),
+        *responses.routes(models, answers, documents, store),
+        *conversations.routes(store, documents),
+        *model_list.routes(models),
+        *files.routes(store, parts.file_limits),
+        *batches.routes(store),
+        *health.routes(models, parts.permits, parts.metrics),
+        *tenants.routes(tenancy, parts.prompt_log),
+        *releases.routes(tenancy),
+        *objectives.routes(tenancy),
+        *tuning.routes(tenancy),
     ]
 
 
 class App:
     """All endpoints, by path and method."""
 
-    def __init__(self, service: Service, doorkeeper: Doorkeeper, routes: Iterable[Route] = ()) -> None:
-        self._desk = service.desk
-        self._metrics = service.metrics
-        self._tracer = service.tracer
+    def __init__(self, parts: Parts, doorkeeper: Doorkeeper, routes: Iterable[Route] = ()) -> None:
+        self._permits = parts.permits
+        self._accounts = parts.accounts
         self._doorkeeper = doorkeeper
-        self._max_upload_bytes = service.file_limits.max_upload_bytes
-        own = [*all_routes(service), *routes]
+        self._max_upload_bytes = parts.file_limits.max_upload_bytes
+        own = [*all_routes(parts), *routes]
         self._table = RouteTable(chain(own, openapi.routes(own)))
 
-    async def __call__(self, exchange: Exchange) -> None:
-        await self.serve(exchange)
-
-    async def serve(
+    async def __call__(
         self, exchange: Exchange, caller: Caller | None = None, tier: Tier | None = None
     ) -> Record:
         """Answers one request; with a caller, one from inside the router in the name of that caller."""
-        found = self._table.find(exchange.request.path)
-        route = None if found is None else _by_method(found[0], exchange.request.method)
+        request = exchange.request
+        found = self._table.find(request.path)
+        route = None if found is None else _by_method(found[0], request.method)
         record = _new_record(found, route)
-        speaker.set(record)
-        if self._tracer is not None and record.route not in _QUIET:
-            named = "" if found is None else record.route
-            record.trace = self._tracer.begin_http(exchange.request.method, named, exchange.request.headers)
+        self._accounts.begin_http(record, request.method, request.headers, found is not None)
         if tier is not None:
             record.tier, record.is_tier_given = tier, True
-        if self._desk.draining:
+        if self._permits.draining:
             exchange.keep_alive = False
         try:
             await self._answer(exchange, record, found, route, caller)
@@ -95,7 +89,7 @@ class App:
             log.exception("%s failed", record.request_id)
             write_error(exchange, record, error)
         finally:
-            self._account_for(record, exchange.status)
+            self._accounts.end(record, exchange.status)
         return record
 
     async def _answer(
@@ -140,19 +134,9 @@ class App:
     def refuse(self, status: int, message: str, path: str = "") -> Refusal:
         """Headers and body of the answer to bytes that did not become a request."""
         record = Record(_UNKNOWN, new_request_id("req"))
-        self._account_for(record, status)
+        self._accounts.end(record, status)
         headers = [("content-type", "application/json"), ("x-request-id", record.request_id)]
         return headers, shaped_for(path, error_body(status, message))
-
-    def _account_for(self, record: Record, status: int) -> None:
-        self._metrics.answered(record, status)
-        if self._tracer is not None and record.trace is not None:
-            if status:  # else the client left before it was told anything
-                record.trace.attributes["http.response.status_code"] = status
-            self._tracer.end(record.trace, record, status)
-        level = logging.DEBUG if record.route in _QUIET else logging.INFO
-        log.log(level, "%s", RequestLine(record, status, time.monotonic()), extra=OWN_WORDS)
-        record.is_over = True
 
 
 def _by_method(methods: dict[str, Route], method: str) -> Route | None:

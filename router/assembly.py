@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from router.core.manifest import Manifest
-    from router.request.service import Service
+    from router.parts import Parts
     from router.routing.replicas import Fleet
     from router.settings import Settings
     from router.store.access import StoreAccess
 
 
-async def keep_releases(settings: Settings, service: Service, fleet: Fleet, closing: AsyncExitStack) -> None:
+async def keep_releases(settings: Settings, parts: Parts, fleet: Fleet, closing: AsyncExitStack) -> None:
     """Knows the releases before the first request, and goes on reading, probing and bringing them about."""
-    await asyncio.to_thread(_adopt, settings, service.store)
-    await _keep_objectives(service, closing)
+    await asyncio.to_thread(_adopt, settings, parts.store)
+    await _keep_objectives(parts, closing)
     releases_dir = Path(settings.state_dir or settings.data_dir) / "releases"
     fleet_settings = FleetSettings(settings.revive_wait_s)
     builder = Builder(releases_dir / "repository", fleet_settings)
     main = frozenset(model.name for model in settings.models)
-    book = ReleaseBook(service.store, fleet, service.registry, builder.prepare, main)
+    book = ReleaseBook(parts.store, fleet, parts.models, builder.prepare, main)
     await book.refresh()
 
     def pipeline_of(manifest: Manifest) -> FleetPipeline:
@@ -51,12 +51,12 @@ async def keep_releases(settings: Settings, service: Service, fleet: Fleet, clos
 
     golden = GoldenRunner(pipeline_of)
     canaries = CanaryRunner(
-        service.store,
+        parts.store,
         golden,
         lambda manifest: fleet.set_of(manifest).can_take(),
-        service.metrics.releases.rolled_back,
+        parts.metrics.releases.rolled_back,
     )
-    controller = Controller(service.store, fleet, Tools(releases_dir), canaries)
+    controller = Controller(parts.store, fleet, Tools(releases_dir), canaries)
     limits = ProbeLimits(silence_s=settings.silence_limit_s)
 
     async def find_fault(name: str) -> str | None:
@@ -66,24 +66,24 @@ async def keep_releases(settings: Settings, service: Service, fleet: Fleet, clos
     closing.push_async_callback(canaries.close)
     for work in (book.run(), controller.run(), prober.run()):
         go_on(closing, work)
-    _keep_comparing(service, closing)
-    _keep_asking(service, fleet, closing)
-    _tune(settings, service, fleet, book, controller, closing)
+    _keep_comparing(parts, closing)
+    _keep_asking(parts, fleet, closing)
+    _tune(settings, parts, fleet, book, controller, closing)
 
 
-def _keep_comparing(service: Service, closing: AsyncExitStack) -> None:
+def _keep_comparing(parts: Parts, closing: AsyncExitStack) -> None:
     """Tells the others what was seen of the arms of rollouts, and of shadows."""
-    if service.arms is not None:
-        go_on(closing, service.arms.run())
-    if service.shadows is not None:
-        if service.shadows.recorder is not None:
-            go_on(closing, service.shadows.recorder.run())
-        closing.push_async_callback(service.shadows.close)
+    if parts.arms is not None:
+        go_on(closing, parts.arms.run())
+    if parts.shadows is not None:
+        if parts.shadows.recorder is not None:
+            go_on(closing, parts.shadows.recorder.run())
+        closing.push_async_callback(parts.shadows.close)
 
 
-def _keep_asking(service: Service, fleet: Fleet, closing: AsyncExitStack) -> None:
+def _keep_asking(parts: Parts, fleet: Fleet, closing: AsyncExitStack) -> None:
     """Knows how the engines are, which know the objectives."""
-    objectives = service.objectives
+    objectives = parts.objectives
     reports = EngineReports(
         fleet, lambda model: {} if objectives is None else objectives.inter_token_ms(model)
     )
@@ -92,60 +92,56 @@ def _keep_asking(service: Service, fleet: Fleet, closing: AsyncExitStack) -> Non
 
 def _tune(
     settings: Settings,
-    service: Service,
+    parts: Parts,
     fleet: Fleet,
     book: ReleaseBook,
     controller: Controller,
     closing: AsyncExitStack,
 ) -> None:
     """Learns what batches take, which admission goes by too, sets queue delays by it, and tells it."""
-    if service.objectives is None:
-        return
     tuner = Tuner(
         fleet,
         book,
-        service.objectives,
-        service.metrics.objectives,
-        service.store,
+        parts.objectives,
+        parts.metrics.objectives,
+        parts.store,
         lambda: controller.in_control,
         TuningSettings(settings.tuning_window_s, settings.tuning),
     )
-    if service.gates is not None:
-        service.gates.batch_cost_of = tuner.batch_cost
-    service.metrics.watch_tuner(tuner)
-    keeper = StepKeeper(fleet, service.store, lambda: controller.in_control)
+    parts.gates.batch_cost_of = tuner.batch_cost
+    parts.metrics.watch_tuner(tuner)
+    keeper = StepKeeper(fleet, parts.store, lambda: controller.in_control)
     for work in (tuner.run(), keeper.run()):
         go_on(closing, work)
 
 
-async def _keep_objectives(service: Service, closing: AsyncExitStack) -> None:
+async def _keep_objectives(parts: Parts, closing: AsyncExitStack) -> None:
     """Knows them before the first request, and tells what is measured of them."""
-    if service.objectives is not None:
-        await service.objectives.refresh()
-        service.metrics.watch_objectives(service.objectives)
-        recorder = FigureRecorder(service.store, service.metrics.objectives)
-        for work in (service.objectives.run(), recorder.run()):
+    if parts.objectives is not None:
+        await parts.objectives.refresh()
+        parts.metrics.watch_objectives(parts.objectives)
+        recorder = FigureRecorder(parts.store, parts.metrics.objectives)
+        for work in (parts.objectives.run(), recorder.run()):
             go_on(closing, work)
 
 
-def keep_gates(service: Service, fleet: Fleet, closing: AsyncExitStack) -> None:
+def keep_gates(parts: Parts, fleet: Fleet, closing: AsyncExitStack) -> None:
     """Lets requests in by what the releases can do, and ends all waiting when the router does."""
-    gates = service.gates
+    gates = parts.gates
     if gates is not None:
         closing.callback(gates.close)
-        gates.is_served = service.registry.serves
-        service.desk.on_drain = gates.drain
-        service.metrics.admission.watch(gates, fleet)
-        for work in (gates.run(), service.metrics.admission.run()):
+        gates.is_served = parts.models.serves
+        parts.metrics.admission.watch(gates, fleet)
+        for work in (gates.run(), parts.metrics.admission.run()):
             go_on(closing, work)
 
 
-async def keep_sharing(settings: Settings, service: Service, closing: AsyncExitStack) -> None:
+async def keep_sharing(settings: Settings, parts: Parts, closing: AsyncExitStack) -> None:
     """Knows what other routers use before the first request; without Redis there are none to know of."""
     if settings.redis_url:
-        board = open_board(settings.redis_url, service.tenancy.deployment)
-        exchange = Exchange(board, service.tenancy.ledger, service.gates)
-        service.metrics.watch_sharing(exchange)
+        board = open_board(settings.redis_url, parts.tenancy.deployment)
+        exchange = Exchange(board, parts.tenancy.ledger, parts.gates)
+        parts.metrics.watch_sharing(exchange)
         await exchange.swap()
         go_on(closing, exchange.run())
 

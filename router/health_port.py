@@ -17,7 +17,7 @@ _OPEN = ("/health/live", "/health/ready")
 class HealthDoor:
     """Passes two paths on to the whole router."""
 
-    def __init__(self, app: Callable[[Exchange], Awaitable[None]]) -> None:
+    def __init__(self, app: Callable[[Exchange], Awaitable[object]]) -> None:
         self._app = app
 
     async def __call__(self, exchange: Exchange) -> None:

@@ -16,6 +16,8 @@ from router.admission.gates import AdmissionSettings, TenantShares, build_gates
 from router.app import App
 from router.assembly import go_on, keep_gates, keep_releases, keep_sharing
 from router.content.batches.runner import BatchRunner, BatchSettings
+from router.content.documents.documents import Documents
+from router.content.documents.uploads import UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.objectives.snapshot import ObjectiveBook
 from router.control.peers.peer_sync import open_board
@@ -28,17 +30,19 @@ from router.http.connection import Limits
 from router.http.listener import Listener
 from router.http.tls import Certificates, tls_files
 from router.kserve import http
-from router.kserve.door import build_door
+from router.kserve.door import Door
 from router.kserve.server import KserveServer
+from router.parts import Parts
+from router.request.answer import Answers
 from router.request.identity import Doorkeeper
-from router.request.service import Service
-from router.request.ticket import TicketDesk
+from router.request.permit import Permits
 from router.routing.models import Registry
 from router.routing.replicas import Fleet
 from router.safety.load import load_safety
 from router.settings import check_reachable
 from router.store.access import StoreAccess
 from router.store.retention import Retention
+from router.telemetry.accounts import RequestAccounts
 from router.telemetry.metrics import Metrics
 from router.telemetry.prompt_log import PromptLog
 from router.telemetry.tracing.setup import check_tracing, open_tracer
@@ -50,6 +54,7 @@ from router.triton.server import TritonServer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from router.request.job import Observer
     from router.settings import PlacedTuning, Settings
 
 log = logging.getLogger(__name__)
@@ -74,16 +79,16 @@ async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) 
             closing.push_async_callback(asyncio.to_thread, prompt_log.stop)
         fleet = _fleet(settings, closing)
         registry = Registry()
-        service = _service(settings, tenancy, store, registry, prompt_log, fleet, closing)
-        service.metrics.watch_fleet(fleet)
-        service.metrics.watch_releases(registry)
-        await keep_releases(settings, service, fleet, closing)
-        keep_gates(service, fleet, closing)
-        await keep_sharing(settings, service, closing)
-        runner = await _open_doors(settings, service, closing)
+        parts = _parts(settings, tenancy, store, registry, prompt_log, fleet, closing)
+        parts.metrics.watch_fleet(fleet)
+        parts.metrics.watch_releases(registry)
+        await keep_releases(settings, parts, fleet, closing)
+        keep_gates(parts, fleet, closing)
+        await keep_sharing(settings, parts, closing)
+        runner = await _open_doors(settings, parts, closing)
         await stopping.wait()
         stopping.clear()
-        draining = drain(service.desk, settings.drain_timeout_s, stopping, settings.stop_timeout_s)
+        draining = drain(parts.permits, settings.drain_timeout_s, stopping, settings.stop_timeout_s)
         await asyncio.gather(draining, runner.stop())
 
 
@@ -96,49 +101,56 @@ def _fleet(settings: Settings, closing: AsyncExitStack) -> Fleet:
     return Fleet(servers)
 
 
-def _service(
+def _parts(
     settings: Settings,
     tenancy: Tenancy,
     store: StoreAccess,
-    registry: Registry,
+    models: Registry,
     prompt_log: PromptLog | None,
     fleet: Fleet,
     closing: AsyncExitStack,
-) -> Service:
+) -> Parts:
     names = [*(model.name for model in settings.models), *(model.name for model in settings.embedders)]
     metrics = Metrics()
     metrics.watch(tenancy)
-    desk = TicketDesk(metrics)
     objectives = ObjectiveBook(store)
     shares = TenantShares(tenancy.catalogue.share_of)
     admission = AdmissionSettings(settings.admission, settings.admission_places)
     gates = build_gates(admission, fleet, shares, objectives.of, metrics.admission)
-    return Service(
-        registry=registry,
-        desk=desk,
+    permits = Permits(tenancy, gates, metrics)
+    arms = ArmRecorder(store)
+    shadows = Shadows(models, permits, metrics, recorder=ShadowRecorder(store), gates=gates)
+    safety = load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names)
+    tracer = open_tracer(settings, metrics, version("inflight"), closing)
+    observers: list[Observer] = [arms, shadows, *([] if prompt_log is None else [prompt_log])]
+    return Parts(
+        models=models,
+        permits=permits,
+        answers=Answers(permits, observers, [] if safety is None else [safety]),
+        accounts=RequestAccounts(metrics, tracer),
         metrics=metrics,
         tenancy=tenancy,
         store=store,
+        # One for all: how many PDFs are read at once is bounded there.
+        documents=Documents(UploadedFiles(store)),
         file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
-        safety=load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names),
-        prompt_log=prompt_log,
-        arms=ArmRecorder(store),
-        shadows=Shadows(registry, desk, metrics, recorder=ShadowRecorder(store), gates=gates),
-        objectives=objectives,
         gates=gates,
-        tracer=open_tracer(settings, metrics, version("inflight"), closing),
+        arms=arms,
+        shadows=shadows,
+        objectives=objectives,
+        prompt_log=prompt_log,
     )
 
 
-async def _open_doors(settings: Settings, service: Service, closing: AsyncExitStack) -> BatchRunner:
+async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack) -> BatchRunner:
     """The HTTP and gRPC ports, and what goes on behind them by itself."""
     certificates = load_certificates(settings)
-    go_on(closing, Retention(service.tenancy.store, settings.retention_days).keep_deleting())
+    go_on(closing, Retention(parts.tenancy.store, settings.retention_days).keep_deleting())
     if certificates is not None:
         go_on(closing, certificates.watch())
-    doorkeeper = Doorkeeper(service.tenancy, is_loopback(settings.host))
-    door = build_door(service, service.safety)
-    app = App(service, doorkeeper, http.routes(door))
+    doorkeeper = Doorkeeper(parts.tenancy, is_loopback(settings.host))
+    door = Door(parts.models, parts.answers)
+    app = App(parts, doorkeeper, http.routes(door))
     if settings.health_port:
         health = Listener(HealthDoor(app), app.refuse)
         closing.push_async_callback(health.close)
@@ -150,12 +162,12 @@ async def _open_doors(settings: Settings, service: Service, closing: AsyncExitSt
     port = await listener.start(settings.host, settings.port, tls)
     if settings.grpc_port >= 0:
         credentials = None if certificates is None else certificates.grpc_credentials()
-        grpc_server = KserveServer(door, doorkeeper, settings.max_body_bytes, credentials)
+        grpc_server = KserveServer(door, doorkeeper, parts.accounts, settings.max_body_bytes, credentials)
         closing.push_async_callback(grpc_server.stop)
         grpc_port = await grpc_server.start(settings.host, settings.grpc_port)
         log.info("listening for Triton's gRPC clients on %s:%d", settings.host, grpc_port)
     batch_settings = BatchSettings(settings.batch_concurrency, settings.max_body_bytes)
-    runner = BatchRunner(service, app.serve, batch_settings)
+    runner = BatchRunner(parts.store, parts.models, parts.tenancy.keyring, app, batch_settings)
     await runner.start()
     # All that is there now stays: the collector need not look through it again and again.
     gc.collect()
@@ -222,15 +234,15 @@ def places_of(settings: PlacedTuning) -> TenancySettings:
     )
 
 
-async def drain(desk: TicketDesk, timeout_s: float, hurry: asyncio.Event, stop_timeout_s: float) -> None:
+async def drain(permits: Permits, timeout_s: float, hurry: asyncio.Event, stop_timeout_s: float) -> None:
     """Refuses new requests, lets the running ones finish, and cuts those that take too long."""
-    desk.drain()
-    log.info("draining %d requests", desk.open_count)
-    waits = [asyncio.ensure_future(desk.empty(timeout_s)), asyncio.ensure_future(hurry.wait())]
+    permits.drain()
+    log.info("draining %d requests", permits.open_count)
+    waits = [asyncio.ensure_future(permits.empty(timeout_s)), asyncio.ensure_future(hurry.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
-    if desk.open_count:
-        log.warning("cutting %d requests", desk.open_count)
-        desk.cut_all(lambda: InflightError(ErrorKind.OVERLOADED, "the server is shutting down"))
-        await desk.empty(2 * stop_timeout_s)
+    if permits.open_count:
+        log.warning("cutting %d requests", permits.open_count)
+        permits.cut_all(lambda: InflightError(ErrorKind.OVERLOADED, "the server is shutting down"))
+        await permits.empty(2 * stop_timeout_s)

@@ -79,6 +79,7 @@ ALLOWED = {
 # package; what is not named here puts the others together, and may import all of them.
 _NOUNS = {"core", "settings"}
 _PATH = {*_NOUNS, "admission", "http", "request", "routing", "safety", "tenants"}
+_STEP = {"kv", "report", "sampling", "scheduling", "sequence", "steps"}
 _OF_LAUNCHER = {"bundled", "console", "failure", "paths", "progress", "settings", "tether", "toml"}
 LAYERS: dict[str, dict[str, set[str]]] = {
     "router": {
@@ -111,17 +112,38 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "stack": {*_OF_LAUNCHER, "packaging", "secret_files"},
     },
     "python_backend.engine": {
-        "request": set(),
+        "config": set(),
         "host": set(),
+        "report": set(),
+        "request": set(),
+        "refusals": {"request"},
         "checkpoint": set(),
         "models": {"checkpoint"},
         "kv": {"models", "request"},
         "guides": {"request"},
-        "sampling": {"request"},
-        "sequence": {"guides", "kv", "request", "sampling"},
+        "sequence": {"guides", "kv", "report", "request"},
+        "sampling": {"request", "sequence"},
         "scheduling": {"kv", "sequence"},
-        "steps": {"guides", "sampling", "scheduling", "sequence"},
-        "refusals": {"request"},
+        "steps": {"kv", "report", "sampling", "scheduling", "sequence"},
+        # What computes: on the CPU and on a GPU.
+        "native": {"host", "kv", "models", "scheduling"},
+        "cuda": {"config", "guides", "host", "models", "request", *_STEP},
+        "engine": {"config", "guides", "host", "refusals", "request", *_STEP},
+        "build": {"checkpoint", "config", "cuda", "engine", "guides", "host", "models", "native", *_STEP},
+        "runtimes": {"build", "config", "engine", "host", "refusals", "request", *_STEP},
+        "process": {"report", "request", "runtimes"},
+        "tasks": {
+            "build",
+            "checkpoint",
+            "config",
+            "cuda",
+            "host",
+            "models",
+            "native",
+            "request",
+            "runtimes",
+            *_STEP,
+        },
     },
 }
 # What decides: values in, value out. Beside our own values it may import the standard library alone.

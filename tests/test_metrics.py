@@ -10,11 +10,13 @@ import pytest
 from python_backend.triton_adapter.metrics import FAMILIES
 from router.control.releases.shadow import Shadows
 from router.core.stages import STAGES
-from router.request.ticket import TicketDesk
+from router.request.permit import Permits
 from router.routing.models import Registry
 from router.telemetry.metrics import Metrics
 from router.telemetry.tracing.metrics import TraceFigures
 from tests.documented_metrics import PAGE, Documented, documented, exposed
+from tests.fakes.gates import OpenGates
+from tests.fakes.tenancy import FakeTenancy
 
 POSTPROCESSING = "inflight_engine_postprocessing_streams"
 UNITS = ("seconds", "tokens", "bytes", "ratio")
@@ -36,7 +38,8 @@ class NoSpans:
 def of_router() -> dict[str, Documented]:
     """By their families: those without values too."""
     metrics = Metrics()
-    Shadows(Registry(), TicketDesk(metrics), metrics)
+    permits = Permits(FakeTenancy().as_tenancy, OpenGates().as_gates, metrics)
+    Shadows(Registry(), permits, metrics)
     metrics.registry.register(TraceFigures(NoSpans()))  # type: ignore[arg-type]  # that is all it looks at
     found = {}
     for family in metrics.registry.collect():

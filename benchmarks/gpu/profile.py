@@ -109,7 +109,7 @@ def main() -> None:
         engine = build(arguments, Path(directory))
         for batch in map(int, arguments.batches.split(",")):
             fill(engine, batch, 512, 256)
-            while engine.stats.context or engine.stats.waiting or not engine.stats.scheduled:
+            while engine.gauges().context or engine.gauges().waiting or not engine.gauges().scheduled:
                 engine.step()
             for _ in range(100):
                 engine.step()

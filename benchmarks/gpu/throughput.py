@@ -13,7 +13,8 @@ from pathlib import Path
 
 from benchmarks.gpu.llama_8b import write_checkpoint
 from python_backend.engine.build import build_engine
-from python_backend.engine.engine import Engine, EngineConfig
+from python_backend.engine.config import EngineConfig
+from python_backend.engine.engine import Engine
 from python_backend.engine.request import GenerationRequest
 from python_backend.wire.parameters import device_defaults
 

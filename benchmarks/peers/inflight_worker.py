@@ -7,7 +7,8 @@ import time
 
 from benchmarks.peers.workload import NEW_TOKENS, PARALLEL, THREADS, prompts, tell
 from python_backend.engine.build import build_engine
-from python_backend.engine.engine import Engine, EngineConfig
+from python_backend.engine.config import EngineConfig
+from python_backend.engine.engine import Engine
 from python_backend.engine.request import GenerationRequest
 
 

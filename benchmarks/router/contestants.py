@@ -187,7 +187,8 @@ def _nginx(port: int, stubs: Stubs, folder: Path) -> Start:
     return Start(["nginx", "-p", str(folder), "-c", "nginx.conf"])
 
 
-def _inflight(port: int, stubs: Stubs, folder: Path) -> Start:
+def inflight_settings(port: int, stubs: Stubs, folder: Path) -> tuple[Path, str]:
+    """The router's settings file, and the key of its tenant."""
     key = make_tenant(folder / "data", MODEL)
     (folder / "chat_template.jinja").write_text(
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -199,6 +200,11 @@ def _inflight(port: int, stubs: Stubs, folder: Path) -> Start:
         f'triton_servers = [{{ url = "127.0.0.1:{stubs.triton_port}" }}]\n'
         f'[[models]]\nname = "{MODEL}"\ncheckpoint_dir = "{folder}"\n'
     )
+    return settings, key
+
+
+def _inflight(port: int, stubs: Stubs, folder: Path) -> Start:
+    settings, key = inflight_settings(port, stubs, folder)
     return Start([sys.executable, "-m", "router", "--settings", str(settings)], key=key)
 
 

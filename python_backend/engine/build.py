@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from python_backend.engine.checkpoint import Checkpoint
-from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
+from python_backend.engine.config import EngineConfig, EngineLimits
+from python_backend.engine.engine import Engine
 from python_backend.engine.guides import GuideCompiler, GuideLimits
 from python_backend.engine.host.cache_dir import cache_dir
 from python_backend.engine.host.cores import available_cores
 from python_backend.engine.kv.blocks import BlockPool
 from python_backend.engine.kv.size import default_kv_tokens, kv_bytes_per_token
 from python_backend.engine.models import load_weights, longest_sequence
-from python_backend.engine.process.messages import LoadingProgress, ignore_progress
+from python_backend.engine.report import LoadingProgress, ignore_progress
 from python_backend.engine.steps.executor import ModelExecutor, StepModel
 
 if TYPE_CHECKING:
@@ -37,7 +38,12 @@ def build_engine(config: EngineConfig, progress: LoadingProgress = ignore_progre
             wanted_tokens,
         )
     limits = EngineLimits(weights.shape.vocabulary, max_sequence_tokens)
-    return Engine(config, limits, pool, executor, _guide_compiler(config, weights.shape))
+    compiler = _guide_compiler(config, weights.shape)
+    if config.device == "cuda":
+        from python_backend.engine.cuda.memory import held_bytes
+
+        return Engine(config, limits, pool, executor, compiler, held_bytes=held_bytes)
+    return Engine(config, limits, pool, executor, compiler)
 
 
 def _open_weights(config: EngineConfig) -> DecoderWeights:

@@ -6,23 +6,23 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 
-from python_backend.costs.step_cost import LearnedStepCost
-from python_backend.engine.guides.ports import GuideCompiler, PreparedGuide, await_guides, is_held_up
+from python_backend.engine.config import EngineConfig, EngineLimits
+from python_backend.engine.guides.ports import GuideCompiler, PreparedGuide
+from python_backend.engine.host.memory import resident_bytes
 from python_backend.engine.kv.blocks import BlockPool
-from python_backend.engine.process.messages import SequenceEvent
 from python_backend.engine.refusals import refuse_impossible
+from python_backend.engine.report import FinishReason, Gauges, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.admission import admission_rule
 from python_backend.engine.scheduling.budget import StepLimits
 from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.scheduling.scheduler import Scheduler
-from python_backend.engine.sequence import FinishReason, Sequence
-from python_backend.engine.stats import EngineStats
+from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.control import StepControl
 from python_backend.engine.steps.events import end_event, gather_of_prompt, token_event
-from python_backend.engine.steps.in_flight import Pipeline
+from python_backend.engine.steps.guide_waits import await_guides, is_held_up
+from python_backend.engine.steps.in_flight import StepsInFlight
 from python_backend.engine.steps.meter import StepMeter
 from python_backend.engine.steps.ports import ChunkResult, Executor
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -31,47 +31,6 @@ from python_backend.wire.tiers import Tier
 _log = logging.getLogger("inflight.engine")
 
 NOT_A_NUMBER = InflightError(ErrorKind.ENGINE_FAILED, "the model's scores for the next token are not numbers")
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """Everything that shapes an engine; None means "what the model and the machine suggest"."""
-
-    checkpoint_dir: str
-    max_tokens_in_kv_cache: int | None = None
-    tokens_per_block: int = 16
-    max_batch_size: int = 64
-    max_step_tokens: int = 512
-    max_sequence_tokens: int | None = None
-    static_batching: bool = False
-    check_blocks: bool = False
-    guaranteed_no_evict: bool = True
-    threads: int | None = None
-    enable_kv_cache_reuse: bool = True
-    precision: str = "int8"
-    packed_cache_dir: str | None = None
-    tokenizer_dir: str | None = None
-    guide_compile_limit_s: float = 5.0
-    device: str = "cpu"
-    gpu: int = 0
-    free_memory_fraction: float = 0.9
-    random_weights: bool = False
-    cuda_graphs: bool = True
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            least = 0 if field.name == "gpu" else 1  # devices are counted from 0
-            if type(value) is int and value < least:
-                raise ValueError(f"{field.name} is {value}; it must be at least {least}")
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
-    """What the model allows: ids below `vocabulary`, and sequences up to `max_sequence_tokens` long."""
-
-    vocabulary: int
-    max_sequence_tokens: int
 
 
 class Engine:
@@ -90,6 +49,7 @@ class Engine:
         executor: Executor,
         compiler: GuideCompiler | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
+        held_bytes: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         if limits.max_sequence_tokens > pool.capacity_tokens:
             raise ValueError(
@@ -98,12 +58,12 @@ class Engine:
             )
         self.limits = limits
         self.pool = pool
-        self._checks_blocks = config.check_blocks
-        self._max_batch_size = config.max_batch_size
+        self._config = config
         self._executor = executor
-        self._pipeline = Pipeline(executor, pool.tokens_per_block, self._commit)
+        self._in_flight = StepsInFlight(executor, pool.tokens_per_block, self._commit)
         self._compiler = compiler
         self._now_ns = now_ns
+        self._held_bytes = held_bytes
         self._scheduler = Scheduler(
             pool,
             admission_rule(config.guaranteed_no_evict, config.static_batching),
@@ -127,13 +87,13 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._sequences or self._pipeline)
+        return bool(self._sequences or self._in_flight)
 
     @property
     def can_step(self) -> bool:
         """Whether a step would do something; False while all that is here waits for its guides."""
         runnable, now_ns = self._scheduler.running or self._scheduler.waiting, self._now_ns()
-        return bool(self._cancelled or self._pipeline) or any(
+        return bool(self._cancelled or self._in_flight) or any(
             not is_held_up(sequence, now_ns) for sequence in runnable
         )
 
@@ -142,7 +102,7 @@ class Engine:
         if key in self._sequences:
             raise ValueError(f"key {key} is already in use")
         refuse_impossible(
-            request, self.limits.vocabulary, self.limits.max_sequence_tokens, self._max_batch_size
+            request, self.limits.vocabulary, self.limits.max_sequence_tokens, self._config.max_batch_size
         )
         preparing = self._compile(request)
         sequences = self._new_sequences(key, request, self._now_ns() if arrival_ns is None else arrival_ns)
@@ -181,19 +141,19 @@ class Engine:
         """
         self._end_cancelled()
         self._take_in_prepared()
-        if self._pipeline.hides_history:
-            self._pipeline.collect(leave=0)
+        if self._in_flight.hides_history:
+            self._in_flight.collect(leave=0)
         await_guides(self._scheduler.running, self._now_ns)
         plan = self._schedule()
-        self._pipeline.launch(plan)
-        self._pipeline.collect(leave=self._executor.depth - 1 if plan.chunks else 0)
-        if self._checks_blocks:
+        self._in_flight.launch(plan)
+        self._in_flight.collect(leave=self._executor.depth - 1 if plan.chunks else 0)
+        if self._config.check_blocks:
             self.pool.check()
         return self._take_events()
 
     def abort(self, reason: str) -> list[SequenceEvent]:
         """Ends every sequence with an error, after a step that raised; the engine can go on, empty."""
-        self._pipeline.clear()
+        self._in_flight.clear()
         sequences = list(itertools.chain(*self._sequences.values()))
         for sequence in sequences:
             sequence.is_suspect = True
@@ -202,39 +162,41 @@ class Engine:
         self._leave(sequences)
         return self._take_events()
 
-    @property
-    def learned(self) -> LearnedStepCost | None:
-        """What steps cost here; None before there were enough of them."""
-        return self._meter.learned
+    def describe(self) -> Ready:
+        return Ready(
+            self.limits.max_sequence_tokens,
+            self.pool.total_blocks,
+            self.pool.tokens_per_block,
+            self._config.max_batch_size,
+            self._config.max_step_tokens,
+        )
 
-    @property
-    def busy_ns(self) -> int:
-        """How long steps were under way, in all."""
-        return self._meter.busy_ns
-
-    @property
-    def stats(self) -> EngineStats:
-        plan = self._latest_plan
-        context = [chunk.count for chunk in plan.chunks if chunk.is_context]
+    def gauges(self) -> Gauges:
         active = sum(map(len, self._sequences.values()))
-        return EngineStats(
+        chunks = self._latest_plan.chunks if active else []
+        context = [chunk.count for chunk in chunks if chunk.is_context]
+        gpu_bytes, pinned_bytes = self._held_bytes()
+        return Gauges(
             step_count=self._step_count,
             active=active,
-            running=len(self._scheduler.running),
-            scheduled=len(plan.chunks),
+            scheduled=len(chunks),
             context=len(context),
-            context_tokens=sum(context),
             waiting=active - len(self._scheduler.running),
-            paused=len(plan.preempted),
-            preemption_count=self._preemption_count,
-            free_blocks=self.pool.free_blocks,
+            paused=len(self._latest_plan.preempted),
             used_blocks=self.pool.used_blocks,
-            cached_blocks=self.pool.cached_blocks,
-            new_blocks=self.pool.new_blocks,
-            reused_blocks=self.pool.reused_blocks,
             total_blocks=self.pool.total_blocks,
+            context_tokens=sum(context),
+            reused_blocks=self.pool.reused_blocks,
+            cached_blocks=self.pool.cached_blocks,
+            preemptions=self._preemption_count,
             max_batch_size=self._scheduler.max_batch_size,
             max_step_tokens=self._scheduler.max_step_tokens,
+            memory_bytes=resident_bytes(),
+            new_blocks=self.pool.new_blocks,
+            gpu_memory_bytes=gpu_bytes,
+            pinned_memory_bytes=pinned_bytes,
+            busy_ns=self._meter.busy_ns,
+            learned=self._meter.learned,
         )
 
     def _compile(self, request: GenerationRequest) -> PreparedGuide | None:

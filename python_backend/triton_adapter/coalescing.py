@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from python_backend.engine.process.messages import PerfMetrics, SequenceEvent
-from python_backend.engine.sequence import FinishReason
+from python_backend.engine.report import FinishReason, PerfMetrics, SequenceEvent
 
 StreamKey = tuple[int, int]  # a row's key in the engine, and which of its sequences
 

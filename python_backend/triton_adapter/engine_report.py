@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from python_backend.engine.process.messages import Gauges, Ready
+from python_backend.engine.report import Gauges, Ready
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.request_parameters import Configuration, Limits
 from python_backend.wire.engine_report import ENGINE_REPORT, EngineReport

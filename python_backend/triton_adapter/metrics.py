@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from python_backend.costs.step_cost import LearnedStepCost, StepCost
-from python_backend.engine.process.messages import Gauges, PerfMetrics, Ready
+from python_backend.engine.report import Gauges, PerfMetrics, Ready
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.running import RunningRow
 from python_backend.wire.tiers import Tier

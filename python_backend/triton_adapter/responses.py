@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from python_backend.engine.process.messages import PerfMetrics
+from python_backend.engine.report import PerfMetrics
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.coalescing import Pending
 from python_backend.triton_adapter.requests import GenerateCall

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from python_backend.engine.process.handle import EngineProcess
-from python_backend.engine.process.messages import Progress, Ready
+from python_backend.engine.process.messages import Progress
+from python_backend.engine.report import Ready
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.caller_watch import CallerWatch
 from python_backend.triton_adapter.coalescing import Coalescer, Pending

@@ -22,7 +22,7 @@ from router.tenants.rbac import Actor
 if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.request.service import Service
+    from router.tenants.tenancy import Tenancy
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ Act = Callable[[Asked], Any]
 class Administer:
     """An endpoint that does one act on the store's thread and shows what came of it."""
 
-    def __init__(self, service: Service, act: Act, takes: type[Any] | None, status: int = 200) -> None:
-        self._tenancy = service.tenancy
+    def __init__(self, tenancy: Tenancy, act: Act, takes: type[Any] | None, status: int = 200) -> None:
+        self._tenancy = tenancy
         self._act = act
         self._takes = takes
         self._decoder = None if takes is None else msgspec.json.Decoder(takes)
@@ -89,7 +89,7 @@ def listed(values: Any) -> dict[str, Any]:
 
 
 def admin_route(
-    service: Service,
+    tenancy: Tenancy,
     method: str,
     path: str,
     summary: str,
@@ -105,7 +105,7 @@ def admin_route(
     return Route(
         method,
         path,
-        Administer(service, act, takes, status),
+        Administer(tenancy, act, takes, status),
         summary,
         body,
         scope=scope or (Scope.ADMIN_READ if method == "GET" else Scope.ADMIN_WRITE),

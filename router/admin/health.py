@@ -15,8 +15,7 @@ from router.request.routes import Route
 if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.request.service import Service
-    from router.request.ticket import TicketDesk
+    from router.request.permit import Permits
     from router.routing.models import Registry
     from router.telemetry.metrics import Metrics
 
@@ -34,16 +33,16 @@ class Ready:
     Of the others it only tells: a broken one must not take all out of service.
     """
 
-    def __init__(self, registry: Registry, desk: TicketDesk) -> None:
+    def __init__(self, registry: Registry, permits: Permits) -> None:
         self._registry = registry
-        self._desk = desk
+        self._permits = permits
         self._asking = asyncio.Lock()
         self._models: dict[str, bool] = {}
         self._is_ready = False
         self._expires_s = 0.0
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
-        if self._desk.draining:
+        if self._permits.draining:
             respond_json(exchange, record, {"status": "draining"}, 503)
             return
         async with self._asking:
@@ -71,9 +70,9 @@ class ShowMetrics:
         exchange.respond(200, self._metrics.render(), headers)
 
 
-def routes(service: Service) -> list[Route]:
-    ready = Ready(service.registry, service.desk)
-    shown = ShowMetrics(service.metrics)
+def routes(models: Registry, permits: Permits, metrics: Metrics) -> list[Route]:
+    ready = Ready(models, permits)
+    shown = ShowMetrics(metrics)
     return [
         Route("GET", "/health/live", live, "The process answers", scope=None),
         Route("GET", "/health/ready", ready, "Requests would be served now", scope=None),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from router.control.objectives.standing import Standing
     from router.core.objective import Objective
     from router.request.routes import Route
-    from router.request.service import Service
+    from router.tenants.tenancy import Tenancy
 
 _Seconds = Annotated[float, Meta(ge=LEAST_S, le=MOST_S)]
 
@@ -118,9 +118,9 @@ def _objective(objective: Objective) -> dict[str, Any]:
     return {"object": "objective", "model": objective.model, "tier": objective.tier.label, **limits_s}
 
 
-def routes(service: Service) -> list[Route]:
-    store = service.tenancy.store
-    route = partial(admin_route, service)
+def routes(tenancy: Tenancy) -> list[Route]:
+    store = tenancy.store
+    route = partial(admin_route, tenancy)
 
     def on(do: Callable[[_Act], Any]) -> Act:
         return lambda asked: do(_Act(ObjectiveOffice(store, asked.actor), asked))

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from router.admin.endpoint import Act, Asked
     from router.control.releases.records import Release, Rollout
     from router.request.routes import Route
-    from router.request.service import Service
     from router.routing.split import ModelSplit
     from router.store.database import Store
+    from router.tenants.tenancy import Tenancy
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +234,9 @@ def _rollout(rollout: Rollout) -> dict[str, Any]:
     return {"object": "rollout", **shown, "state": rollout.state.value}
 
 
-def routes(service: Service) -> list[Route]:
-    store = service.tenancy.store
-    route = partial(admin_route, service)
+def routes(tenancy: Tenancy) -> list[Route]:
+    store = tenancy.store
+    route = partial(admin_route, tenancy)
 
     def on(do: Callable[[_Act], Any]) -> Act:
         return lambda asked: do(_Act(ReleaseOffice(store, asked.actor), store, asked))

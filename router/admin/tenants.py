@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from router.admin.endpoint import Act, Asked
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.request.service import Service
+    from router.telemetry.prompt_log import PromptLog
+    from router.tenants.tenancy import Tenancy
 
 
 def show_key(key: ApiKey) -> dict[str, Any]:
@@ -115,9 +116,9 @@ def _deleted(act: Callable[[Asked], None]) -> Act:
 class DeleteTenant(Administer):
     """What was logged of its prompts goes too."""
 
-    def __init__(self, service: Service) -> None:
-        super().__init__(service, _deleted(lambda a: a.admin.delete_organisation(a.actor, a.tenant)), None)
-        self._prompt_log = service.prompt_log
+    def __init__(self, tenancy: Tenancy, prompt_log: PromptLog | None) -> None:
+        super().__init__(tenancy, _deleted(lambda a: a.admin.delete_organisation(a.actor, a.tenant)), None)
+        self._prompt_log = prompt_log
 
     async def _answer(self, exchange: Exchange, record: Record) -> bytes:
         answer = await super()._answer(exchange, record)
@@ -126,8 +127,8 @@ class DeleteTenant(Administer):
         return answer
 
 
-def routes(service: Service) -> list[Route]:
-    route = partial(admin_route, service)
+def routes(tenancy: Tenancy, prompt_log: PromptLog | None) -> list[Route]:
+    route = partial(admin_route, tenancy)
     tenant, user, key = "/admin/tenants/{tenant}", "/users/{user}", "/keys/{key}"
     return [
         route("POST", "/admin/tenants", "Make a tenant",
@@ -136,8 +137,8 @@ def routes(service: Service) -> list[Route]:
               lambda a: listed(a.admin.list_organisations(a.actor))),
         route("GET", f"{tenant}/export", "Everything kept of a tenant",
               lambda a: a.admin.export_organisation(a.actor, a.tenant)),
-        Route("DELETE", tenant, DeleteTenant(service), "Delete a tenant and everything kept of it",
-              scope=Scope.ADMIN_WRITE, takes=""),
+        Route("DELETE", tenant, DeleteTenant(tenancy, prompt_log),
+              "Delete a tenant and everything kept of it", scope=Scope.ADMIN_WRITE, takes=""),
         route("POST", f"{tenant}/users", "Make a user",
               lambda a: asdict(a.admin.create_user(
                   a.actor, a.tenant, a.given.name, a.given.role, a.given.platform_admin)), UserBody),

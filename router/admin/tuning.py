@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from router.admin.endpoint import Act, Asked
     from router.control.tuning.commands import Explanation
     from router.request.routes import Route
-    from router.request.service import Service
+    from router.tenants.tenancy import Tenancy
 
 
 def _model(asked: Asked) -> str:
@@ -51,9 +51,9 @@ def _shown(found: Explanation) -> dict[str, Any]:
     return {"object": "tuning", **asdict(found)}
 
 
-def routes(service: Service) -> list[Route]:
-    store = service.tenancy.store
-    route = partial(admin_route, service)
+def routes(tenancy: Tenancy) -> list[Route]:
+    store = tenancy.store
+    route = partial(admin_route, tenancy)
 
     def on(do: Callable[[TuningOffice, Asked], Any]) -> Act:
         return lambda asked: do(TuningOffice(store, asked.actor), asked)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from router.admission.policy import Policy
     from router.admission.signals import Signals
     from router.core.record import Record
-    from router.request.ticket import Ticket
 
 # Turns may also come because time passes: deadlines, and what was expected to last longer.
 LOOK_EVERY_S = 0.02
@@ -37,6 +36,19 @@ class Watcher(Protocol):
 
     def heard(self, gate: Gate, place: Place, now_s: float) -> None:
         """The first token is there, or the whole answer where the cost is fixed."""
+
+
+class Stoppable(Protocol):
+    def stop(self) -> None: ...
+
+
+class Waiter(Protocol):
+    """Whoever waits for a turn: what is attached to it is stopped when it is cut."""
+
+    cut_by: InflightError | None
+
+    def attach(self, work: Stoppable) -> None: ...
+    def cut(self, reason: InflightError) -> None: ...
 
 
 class Gate:
@@ -60,7 +72,7 @@ class Gate:
         self._policy = policy
         self._watcher = watcher
         self.clock = clock
-        self._waiting: dict[Place, tuple[asyncio.Future[None], Ticket]] = {}
+        self._waiting: dict[Place, tuple[asyncio.Future[None], Waiter]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tokens_ratio = 1.0
         policy.resize(UNKNOWN)
@@ -105,19 +117,19 @@ class Gate:
         self._hand_on(now_s)
         return Turn(self, place, record, estimated)
 
-    async def wait(self, place: Place, ticket: Ticket) -> None:
+    async def wait(self, place: Place, waiter: Waiter) -> None:
         """Until its turn; raises what ended the wait instead."""
         if place.refusal is None and not place.is_running:
             future = asyncio.get_running_loop().create_future()
-            self._waiting[place] = future, ticket
-            ticket.attach(_Wait(future))
+            self._waiting[place] = future, waiter
+            waiter.attach(_Wait(future))
             self._look_again()
             try:
                 await future
             finally:
                 self._waiting.pop(place, None)
-        if ticket.cut_by is not None:
-            raise ticket.cut_by.again()
+        if waiter.cut_by is not None:
+            raise waiter.cut_by.again()
         if place.refusal is not None:
             raise self._refusal(place.demand.tier, place.refusal)
 
@@ -144,8 +156,8 @@ class Gate:
             self._tokens_ratio += _RATIO_STEP * (ratio - self._tokens_ratio)
 
     def cut_waiting(self, reason: InflightError) -> None:
-        for _, ticket in list(self._waiting.values()):
-            ticket.cut(reason)
+        for _, waiter in list(self._waiting.values()):
+            waiter.cut(reason)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -179,7 +191,7 @@ class Gate:
 
 
 class _Wait:
-    """What a ticket ends that is cut; a future alone, so that nothing holds the ticket."""
+    """What a waiter ends that is cut; a future alone, so that nothing holds the waiter."""
 
     __slots__ = ("_future",)
 
@@ -203,9 +215,13 @@ class Turn:
         self._estimated_tokens = estimated_tokens
         self._is_heard = self._has_ended = False
 
-    async def come(self, ticket: Ticket) -> None:
+    @property
+    def is_waiting(self) -> bool:
+        return not self._place.is_running
+
+    async def come(self, waiter: Waiter) -> None:
         """Returns when it may go on; raises InflightError when it was cut, or waited in vain."""
-        await self._gate.wait(self._place, ticket)
+        await self._gate.wait(self._place, waiter)
 
     def heard(self, now_s: float) -> None:
         """For the first of its sequences that says something."""

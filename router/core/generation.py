@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 MAX_NEW_TOKENS = 1_000_000
 # What the engine calls an end -> what OpenAI does; one that it has another name for is none that was wanted.
 FINISH_REASONS = {"end_id": "stop", "stop_words": "stop", "length": "length"}
+# English text has about four characters a token; other scripts may have one, of three bytes.
+_CHARS_PER_TOKEN = 3
+
+
+def text_tokens(text: str) -> int:
+    """How many tokens a text has at most, as far as its length tells; the model alone knows."""
+    return len(text) // _CHARS_PER_TOKEN + 1 if text.isascii() else len(text)
+
+
+def byte_tokens(size: int) -> int:
+    """The same for text in so many bytes of UTF-8."""
+    return size // _CHARS_PER_TOKEN + 1
 
 
 class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass, field
+from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,14 @@ from router.core.tenant import LOCAL_CALLER
 if TYPE_CHECKING:
     from router.core.tenant import Caller
     from router.core.trace import Trace
+
+
+class Outcome(str, Enum):
+    """The ways an accepted request can end."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
 
 
 @dataclass(slots=True)

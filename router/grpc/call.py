@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # What a server may send ahead of the reader. With the bytes that wait for a slow HTTP client this stays under
 # 256 KiB a stream.
 STREAM_WINDOW_BYTES = 128 << 10
+# Nothing is owed to a server that has more than this left: see `_credit`.
+_LOW_WINDOW_BYTES = STREAM_WINDOW_BYTES // 2
 
 
 class Carrier(Protocol):
@@ -33,7 +35,6 @@ class Call:
     """Ends exactly once, with `error` None or saying why; what was received before can still be read."""
 
     __slots__ = (
-        "_carrier",
         "_deadline",
         "_discarding",
         "_messages",
@@ -44,6 +45,7 @@ class Call:
         "_waiter",
         "_window_bytes",
         "attempts",
+        "carrier",
         "deadline_s",
         "ended",
         "error",
@@ -60,14 +62,14 @@ class Call:
         self.request = request
         self.ended = False
         self.error: GrpcError | None = None
-        # Kept for the connection: our place on it, and what the server's window has not let through.
+        # Kept by the connection: itself, our stream on it, and what the server's window has not let through.
+        self.carrier: Carrier | None = None
         self.stream_id = 0
         self.send_window_bytes = 0
         self.unsent: memoryview | None = None
         self.unsent_prefix = b""
         self.attempts = 0
         self.deadline_s: float | None = None
-        self._carrier: Carrier | None = None
         self._reader = MessageReader(max_message_bytes)
         self._messages: deque[bytes] = deque()
         self._unread_bytes = 0
@@ -80,24 +82,31 @@ class Call:
 
     # For the caller
 
+    def take(self) -> bytes | None:
+        """The next message; None where it has not come, and after the last once the call has `ended`."""
+        if not self._messages:
+            return None
+        message = self._messages.popleft()
+        self._unread_bytes -= len(message) + PREFIX_BYTES
+        if self._window_bytes <= _LOW_WINDOW_BYTES and not self.ended:
+            self._credit()
+        return message
+
+    def arrival(self) -> asyncio.Future[None]:
+        """Done when a message has come that was not here, or the end; for one reader at a time."""
+        if self._waiter is not None and not self._waiter.done():
+            raise RuntimeError("somebody else is reading this call")
+        self._waiter = asyncio.get_running_loop().create_future()
+        return self._waiter
+
     async def read(self) -> bytes | None:
         """The next message, or None after the last; raises GrpcError where the call failed."""
-        while not self._messages:
+        while (message := self.take()) is None:
             if self.ended:
                 if self.error is not None:
                     raise GrpcError(self.error.code, self.error.details, self.error.lost)
                 return None
-            if self._waiter is not None:
-                raise RuntimeError("somebody else is reading this call")
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        message = self._messages.popleft()
-        self._unread_bytes -= len(message) + PREFIX_BYTES
-        if not self.ended:
-            self._credit()
+            await self.arrival()
         return message
 
     def cancel(self) -> None:
@@ -127,7 +136,7 @@ class Call:
     def fail(self, error: GrpcError) -> None:
         """Ends the call from this side."""
         if not self.ended:
-            carrier = self._carrier
+            carrier = self.carrier
             self.end(error)
             if carrier is not None:
                 carrier.drop(self)
@@ -137,14 +146,9 @@ class Call:
 
     # For the connection
 
-    def opened(self, carrier: Carrier, stream_id: int) -> None:
-        self._carrier = carrier
-        self.stream_id = stream_id
-        self.attempts += 1
-
     def closed_unseen(self) -> bool:
         """The server says it has not looked at this call; tells whether it may begin again elsewhere."""
-        self._carrier = None
+        self.carrier = None
         self.unsent = None
         return not self._started
 
@@ -166,8 +170,10 @@ class Call:
             self._messages.extend(messages)
             for message in messages:
                 self._unread_bytes += len(message) + PREFIX_BYTES
-            self._wake()
-        self._credit()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+        if self._window_bytes <= _LOW_WINDOW_BYTES:
+            self._credit()
 
     def receive_headers(self, headers: ResponseHeaders, last: bool) -> None:
         if last:
@@ -188,19 +194,15 @@ class Call:
         self.ended = True
         self.error = error
         self.unsent = None
-        self._carrier = None
+        self.carrier = None
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._wake()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
         if self._on_end is not None:
             callback, self._on_end = self._on_end, None
             callback()
-
-    def _wake(self) -> None:
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
     def _forget_messages(self) -> None:
         self._messages.clear()
@@ -213,9 +215,9 @@ class Call:
         otherwise it would never be whole.
         """
         kept_bytes = self._unread_bytes
-        if self._messages or self._reader.needed_bytes <= STREAM_WINDOW_BYTES // 2:
+        if self._messages or self._reader.needed_bytes <= _LOW_WINDOW_BYTES:
             kept_bytes += self._reader.held_bytes
         owed_bytes = STREAM_WINDOW_BYTES - self._window_bytes - kept_bytes
-        if owed_bytes >= STREAM_WINDOW_BYTES // 2 and self._carrier is not None:
+        if owed_bytes >= _LOW_WINDOW_BYTES and self.carrier is not None:
             self._window_bytes += owed_bytes
-            self._carrier.credit(self, owed_bytes)
+            self.carrier.credit(self, owed_bytes)

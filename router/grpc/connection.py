@@ -108,11 +108,14 @@ class Connection(asyncio.Protocol):
     # The calls
 
     def begin(self, call: Call) -> None:
+        """Only where there is room."""
         stream_id = self._next_id
         self._next_id += 2
         if self._next_id > frames.LARGEST_STREAM_ID:
             self.leaving = True
-        call.opened(self, stream_id)
+        call.carrier = self
+        call.stream_id = stream_id
+        call.attempts += 1
         self._calls[stream_id] = call
         timeout_s = None
         if call.deadline_s is not None:
@@ -164,10 +167,13 @@ class Connection(asyncio.Protocol):
                     break
                 if self._block is not None and kind != frames.CONTINUATION:
                     raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "a header block was broken off")
-                handler = self._handlers.get(kind)
-                if handler is not None:
-                    handler(stream_id & frames.LARGEST_STREAM_ID, flags, data[at + frames.HEAD_BYTES : stop])
+                payload = data[at + frames.HEAD_BYTES : stop]
                 at = stop
+                if kind == frames.DATA and not flags and stream_id in self._calls:  # as good as every frame
+                    self._received_bytes += size
+                    self._calls[stream_id].receive(payload, size)
+                elif (handler := self._handlers.get(kind)) is not None:
+                    handler(stream_id & frames.LARGEST_STREAM_ID, flags, payload)
         except ConnectionFailure as failure:
             self._fail(failure)
             return

@@ -17,22 +17,19 @@ def prefixed(message: bytes) -> bytes:
 class MessageReader:
     """Takes bytes in any pieces and gives back whole messages."""
 
-    __slots__ = ("_held", "_max_message_bytes", "needed_bytes")
+    __slots__ = ("_held", "_max_message_bytes", "held_bytes", "needed_bytes")
 
     def __init__(self, max_message_bytes: int) -> None:
         self._max_message_bytes = max_message_bytes
         self._held = bytearray()
-        self.needed_bytes = 0  # all of the message that is held in part
-
-    @property
-    def held_bytes(self) -> int:
-        """What has come of a message that is not whole yet."""
-        return len(self._held)
+        self.held_bytes = 0  # what has come of a message that is not whole yet
+        self.needed_bytes = 0  # all of that message
 
     def feed(self, data: bytes) -> list[bytes]:
-        if self._held:
+        if self.held_bytes:
             self._held += data
-            if len(self._held) < self.needed_bytes:
+            self.held_bytes = len(self._held)
+            if self.held_bytes < self.needed_bytes:
                 return []
             data = bytes(self._held)
             self._held.clear()
@@ -41,7 +38,10 @@ class MessageReader:
         while at < end:
             needed = PREFIX_BYTES
             if end - at >= PREFIX_BYTES:
-                needed += self._length(data, at)
+                compressed, length = PREFIX.unpack_from(data, at)
+                if compressed or length > self._max_message_bytes:
+                    raise _refusal(compressed, length, self._max_message_bytes)
+                needed += length
                 if at + needed <= end:
                     messages.append(data[at + PREFIX_BYTES : at + needed])
                     at += needed
@@ -49,15 +49,12 @@ class MessageReader:
             self._held += data[at:]
             self.needed_bytes = needed
             break
+        self.held_bytes = end - at
         return messages
 
-    def _length(self, data: bytes, at: int) -> int:
-        compressed, length = PREFIX.unpack_from(data, at)
-        if compressed:
-            raise GrpcError(StatusCode.INTERNAL, "the message is compressed, which was not offered")
-        if length > self._max_message_bytes:
-            raise GrpcError(
-                StatusCode.RESOURCE_EXHAUSTED,
-                f"a message of {length} bytes is larger than {self._max_message_bytes}",
-            )
-        return int(length)
+
+def _refusal(compressed: int, length: int, max_message_bytes: int) -> GrpcError:
+    if compressed:
+        return GrpcError(StatusCode.INTERNAL, "the message is compressed, which was not offered")
+    message = f"a message of {length} bytes is larger than {max_message_bytes}"
+    return GrpcError(StatusCode.RESOURCE_EXHAUSTED, message)

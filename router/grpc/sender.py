@@ -12,6 +12,8 @@ from router.grpc.messages import PREFIX
 if TYPE_CHECKING:
     from router.grpc.call import Call
 
+_HEAD = frames.HEAD.pack
+
 
 class Sender:
     """Requests begin in their order; one that waits for a window lets those behind it wait too.
@@ -54,20 +56,21 @@ class Sender:
     def request(self, call: Call, block: bytes) -> None:
         """A whole request: its headers, and its one message."""
         stream_id = call.stream_id
-        head = frames.head(len(block), frames.HEADERS, frames.END_HEADERS, stream_id) + block
+        length = len(block)
+        head = _HEAD(length >> 8, length & 0xFF, frames.HEADERS, frames.END_HEADERS, stream_id)
         prefix = PREFIX.pack(0, len(call.request))
         size = len(prefix) + len(call.request)
         call.send_window_bytes = self._stream_window_bytes
         if self._waiting or size > min(self._frame_bytes, self._window_bytes, call.send_window_bytes):
-            self.write(head)
+            self.write(head + block)
             call.unsent = memoryview(call.request)
             call.unsent_prefix = prefix
             self._waiting[stream_id] = call
             self._send_more()
         else:
             self._window_bytes -= size
-            data_head = frames.head(size, frames.DATA, frames.END_STREAM, stream_id)
-            self.write(b"".join((head, data_head, prefix, call.request)))
+            data_head = _HEAD(size >> 8, size & 0xFF, frames.DATA, frames.END_STREAM, stream_id)
+            self.write(b"".join((head, block, data_head, prefix, call.request)))
 
     def forget(self, stream_id: int) -> None:
         if self._waiting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
@@ -48,12 +49,11 @@ class Host(Protocol):
     # Method, path and headers -> how many bytes may be uploaded, 0 for what is not an upload.
     upload_limit: Callable[[str, str, dict[str, str]], int]
     open_uploads: int
+    date: str  # the current time as a Date header
 
     def opened(self, connection: Connection) -> None: ...
     def closed(self, connection: Connection) -> None: ...
     def handle(self, exchange: Exchange) -> None: ...
-    def date(self) -> str: ...
-    def now_s(self) -> float: ...
 
 
 class _Refused(Exception):
@@ -75,12 +75,13 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[Request] = deque()
         self._active: Exchange | None = None
-        self._writable: asyncio.Future[None] | None = None
+        self._now: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._now.set_result(None)
+        self._writable = self._now  # another one while the client is slow to read
         self._read_deadline_s: float | None = None
         self._write_deadline_s: float | None = None
         self._discarding = False
         self._message_bytes = 0
-        self._upload: Upload | None = None
         self._reset_message()
 
     @property
@@ -92,30 +93,29 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
-        self._read_deadline_s = self._host.now_s() + self._limits.header_timeout_s
+        self._read_deadline_s = time.monotonic() + self._limits.header_timeout_s
         self._host.opened(self)
 
     def data_received(self, data: bytes) -> None:
         while data and not self._discarding:
-            data = self._feed(data)
+            self._message_bytes += len(data)
+            try:
+                self._parser.feed_data(data)
+                if self._message_bytes > self._limits.max_header_bytes:
+                    self._check_size()
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._without_upgrade() + data[upgrade.args[0] :]
+            except (httptools.HttpParserError, _Refused) as error:
+                self._refuse_message(error)
+                return
 
-    def _feed(self, data: bytes) -> bytes:
-        """What has to be read once more, in other words."""
-        self._message_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-            self._check_size()
-        except _Refused as refused:
+    def _refuse_message(self, error: Exception) -> None:
+        refused = error if isinstance(error, _Refused) else error.__context__  # raised inside the parser
+        if isinstance(refused, _Refused):
             self._refuse(refused.status, refused.message)
-        except httptools.HttpParserUpgrade as upgrade:
-            return self._without_upgrade() + data[upgrade.args[0] :]
-        except httptools.HttpParserError as error:
-            cause = error.__context__
-            if isinstance(cause, _Refused):
-                self._refuse(cause.status, cause.message)
-            else:
-                self._refuse(400, f"not a valid HTTP/1.1 request: {error}")
-        return b""
+        else:
+            self._refuse(400, f"not a valid HTTP/1.1 request: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._host.closed(self)
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
         while self._waiting:
             self._upload = self._waiting.popleft().upload
             self._drop_upload()
-        self._wake_writer()
+        self.resume_writing()
         del self._parser  # each holds the other: nothing should have to wait for the collector
         if self._active is not None:
             self._active.client_left()
@@ -133,16 +133,13 @@ class Connection(asyncio.Protocol):
         limit_s = self._limits.write_stall_timeout_s
         if self._active is not None:
             limit_s = min(limit_s, self._active.patience_s)
-        self._write_deadline_s = self._host.now_s() + limit_s
+        self._write_deadline_s = time.monotonic() + limit_s
 
     def resume_writing(self) -> None:
         self._write_deadline_s = None
-        self._wake_writer()
-
-    def _wake_writer(self) -> None:
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
-        self._writable = None
+        slow, self._writable = self._writable, self._now
+        if not slow.done():
+            slow.set_result(None)
 
     # The parser
 
@@ -150,13 +147,12 @@ class Connection(asyncio.Protocol):
         self._target = b""
         self._headers: dict[str, str] = {}
         self._headers_done = False
-        self._body = bytearray()
+        self._body: bytes | bytearray = b""
         self._body_limit = self._limits.max_body_bytes
-        self._upload = None
+        self._upload: Upload | None = None
 
     def on_message_begin(self) -> None:
-        self._reset_message()
-        self._read_deadline_s = self._host.now_s() + self._limits.header_timeout_s
+        self._read_deadline_s = time.monotonic() + self._limits.header_timeout_s
 
     def on_url(self, url: bytes) -> None:
         self._target += url
@@ -170,7 +166,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._headers_done = True
-        self._read_deadline_s = self._host.now_s() + self._limits.body_timeout_s
+        self._read_deadline_s = time.monotonic() + self._limits.body_timeout_s
         if self._parser.get_method() == b"CONNECT":
             raise _Refused(400, "this server is no proxy")
         if not self._target.startswith(b"/"):
@@ -191,7 +187,12 @@ class Connection(asyncio.Protocol):
             return
         if len(self._body) + len(body) > self._body_limit:
             raise _Refused(413, self._too_large)
-        self._body += body
+        if not self._body:
+            self._body = body  # most come in one piece, which need not be copied
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += body
 
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade():
@@ -271,21 +272,19 @@ class Connection(asyncio.Protocol):
         lines = [f"{self._parser.get_method().decode()} {self._target.decode()} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in self._headers.items() if name not in _UPGRADE_HEADERS]
         self._parser = httptools.HttpRequestParser(self)
+        self._reset_message()
         self._message_bytes = 0
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
     # The answers
 
     def date(self) -> str:
-        return self._host.date()
+        return self._host.date
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> asyncio.Future[None]:
         if not self._transport.is_closing():
             self._transport.write(data)
-
-    async def writable(self) -> None:
-        if self._writable is not None:
-            await self._writable
+        return self._writable
 
     def finished(self, exchange: Exchange) -> None:
         self._active = None
@@ -295,7 +294,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
             asyncio.get_running_loop().call_soon(self._handle_next)
         else:
-            self._read_deadline_s = self._host.now_s() + self._limits.idle_timeout_s
+            self._read_deadline_s = time.monotonic() + self._limits.idle_timeout_s
 
     def _handle_next(self) -> None:
         if self._active is None and self._waiting and not self._transport.is_closing():
@@ -309,7 +308,7 @@ class Connection(asyncio.Protocol):
         the rest is read and dropped for a moment.
         """
         self._drop_upload()
-        self._body = bytearray()
+        self._body = b""
         if self._active is not None or self._waiting:
             self._transport.close()
             return
@@ -319,7 +318,7 @@ class Connection(asyncio.Protocol):
         if self._transport.can_write_eof():  # TLS has no half of a connection
             self._transport.write_eof()
         self._discarding = True
-        self._read_deadline_s = self._host.now_s() + self._limits.linger_s
+        self._read_deadline_s = time.monotonic() + self._limits.linger_s
 
     # Time
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from typing import TypeAlias
 
     from router.http.upload import Upload
@@ -47,11 +47,11 @@ class Wire(Protocol):
     def date(self) -> str:
         """The current time as a Date header."""
 
-    def write(self, data: bytes) -> None:
-        """Queues bytes for the client; dropped once it is gone."""
+    def write(self, data: bytes) -> Awaitable[None]:
+        """Queues bytes for the client, dropped once it is gone; to be awaited before there are more.
 
-    async def writable(self) -> None:
-        """Returns at once, or, when the client reads too slowly, once it has caught up or left."""
+        That is over at once, or, when the client reads too slowly, once it has caught up or left.
+        """
 
     def finished(self, exchange: Exchange) -> None:
         """The answer is complete: the next request may be handled."""
@@ -74,12 +74,14 @@ class Exchange:
         "gone",
         "keep_alive",
         "request",
+        "started",
         "status",
     )
 
     def __init__(self, request: Request, wire: Wire) -> None:
         self.request = request
         self.status = 0
+        self.started = False
         self.gone = False
         self.ended = False
         self.keep_alive = request.keep_alive
@@ -88,10 +90,6 @@ class Exchange:
         self._chunked = False
         self._callbacks: list[Callable[[], None]] = []
         self._patience_s: Callable[[], float] | None = None
-
-    @property
-    def started(self) -> bool:
-        return self.status != 0
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
         """Calls back once if the client leaves before the answer is complete; at once if it has left."""
@@ -109,32 +107,34 @@ class Exchange:
         return math.inf if self._patience_s is None else self._patience_s()
 
     def respond(self, status: int, body: bytes, headers: Headers) -> None:
-        self._begin(status)
-        head = self._render_head([*headers, ("content-length", str(len(body)))])
+        head = self._begin(status, [*headers, ("content-length", str(len(body)))])
         self._wire.write(head if self.request.method == "HEAD" else head + body)
         self._finish()
 
     def start(self, status: int, headers: Headers, length_bytes: int | None = None) -> None:
         """Begins an answer in pieces, of a known length or not; the head travels with the first piece."""
-        self._begin(status)
         if length_bytes is not None:
-            self._head = self._render_head([*headers, ("content-length", str(length_bytes))])
-            return
-        self._chunked = self.request.version == "1.1"
-        if self._chunked:
-            self._head = self._render_head([*headers, ("transfer-encoding", "chunked")])
+            headers = [*headers, ("content-length", str(length_bytes))]
+        elif self.request.version == "1.1":
+            self._chunked = True
+            headers = [*headers, ("transfer-encoding", "chunked")]
         else:
             self.keep_alive = False
-            self._head = self._render_head(headers)
+        self._head = self._begin(status, headers)
 
-    async def send(self, data: bytes) -> None:
-        """Writes one piece, and waits while the client is slow to read."""
-        self._wire.write(self._frame(data))
-        await self._wire.writable()
+    def send(self, data: bytes) -> Awaitable[None]:
+        """Writes one piece; what it returns is awaited while the client is slow to read."""
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._head:
+            data, self._head = self._head + data, b""
+        return self._wire.write(data)
 
     def end(self, data: bytes = b"") -> None:
-        last = self._frame(data) if data else self._take_head()
-        self._wire.write(last + b"0\r\n\r\n" if self._chunked else last)
+        if self._chunked:
+            data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+        self._wire.write(self._head + data)
+        self._head = b""
         self._finish()
 
     def cut(self) -> None:
@@ -143,36 +143,27 @@ class Exchange:
         self._finish()
 
     def client_left(self) -> None:
-        """Told by the connection; runs the callbacks of an answer that was still under way."""
+        """Told by the connection; runs the callbacks of an answer that was still in flight."""
         self.gone = True
         callbacks, self._callbacks = self._callbacks, []
         if not self.ended:
             for callback in callbacks:
                 callback()
 
-    def _begin(self, status: int) -> None:
+    def _begin(self, status: int, headers: Headers) -> bytes:
+        """The head of the answer."""
         if self.started:
             raise RuntimeError(f"the answer to {self.request.path} has already begun")
+        self.started = True
         self.status = status
-
-    def _finish(self) -> None:
-        self.ended = True
-        self._callbacks.clear()
-        self._wire.finished(self)
-
-    def _render_head(self, headers: Headers) -> bytes:
         headers = [("date", self._wire.date()), *headers]
         if not self.keep_alive:
             headers.append(("connection", "close"))
         elif self.request.version == "1.0":
             headers.append(("connection", "keep-alive"))
-        return render_head(self.status, headers)
+        return render_head(status, headers)
 
-    def _take_head(self) -> bytes:
-        head, self._head = self._head, b""
-        return head
-
-    def _frame(self, data: bytes) -> bytes:
-        if self._chunked:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        return self._take_head() + data if self._head else data
+    def _finish(self) -> None:
+        self.ended = True
+        self._callbacks.clear()
+        self._wire.finished(self)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import TYPE_CHECKING
 
 from router.http.exchange import Exchange, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+class _Turn:
+    """Lets others have a turn, as a socket would; nobody has to await it."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
 
 
 class InnerWire:
@@ -20,11 +30,9 @@ class InnerWire:
     def date(self) -> str:
         return ""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> _Turn:
         self._pieces.append(data)
-
-    async def writable(self) -> None:
-        await asyncio.sleep(0)
+        return _Turn()
 
     def finished(self, exchange: Exchange) -> None: ...
 

@@ -8,14 +8,15 @@ import logging
 import socket
 import time
 from email.utils import formatdate
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from router.http.connection import Connection, Limits
 from router.http.tls import HANDSHAKE_TIMEOUT_S
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from router.http.exchange import Exchange, Refusal
 
@@ -32,7 +33,7 @@ class Listener:
 
     def __init__(
         self,
-        handler: Callable[[Exchange], Awaitable[None]],
+        handler: Callable[[Exchange], Coroutine[Any, Any, object]],
         refuse: Callable[[int, str, str], Refusal],
         limits: Limits | None = None,
         sweep_s: float = _SWEEP_S,
@@ -47,10 +48,10 @@ class Listener:
         self._connections: set[Connection] = set()
         self._empty = asyncio.Event()
         self._empty.set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._date = formatdate(usegmt=True)
+        self.date = formatdate(usegmt=True)
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Begins to accept; returns the port, which the system chooses when 0 is asked for."""
@@ -68,7 +69,7 @@ class Listener:
         return bound
 
     async def close(self, grace_s: float = 5.0) -> None:
-        """Stops accepting, lets answers that are under way end, then cuts whatever is left."""
+        """Stops accepting, lets answers in flight end, then cuts whatever is left."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
@@ -100,19 +101,20 @@ class Listener:
             self._empty.set()
 
     def handle(self, exchange: Exchange) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(exchange))
+        task = asyncio.get_running_loop().create_task(self._handler(exchange))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._handled, exchange))
 
-    async def _run(self, exchange: Exchange) -> None:
-        try:
-            await self._handler(exchange)
-        except Exception:
-            log.exception("the handler of a %s failed", exchange.request.method)
-        finally:
-            if exchange.request.upload is not None:
-                exchange.request.upload.close()
-                self.open_uploads -= 1
+    def _handled(self, exchange: Exchange, task: asyncio.Task[object]) -> None:
+        """Not a coroutine around the handler: that would run once more for every token."""
+        self._tasks.discard(task)
+        if exchange.request.upload is not None:
+            exchange.request.upload.close()
+            self.open_uploads -= 1
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            log.error("the handler of a %s failed", exchange.request.method, exc_info=error)
         if not exchange.started:
             headers, body = self.refuse(500, "the server failed to answer", exchange.request.path)
             exchange.keep_alive = False
@@ -121,15 +123,9 @@ class Listener:
             exchange.keep_alive = False
             exchange.end()
 
-    def date(self) -> str:
-        return self._date
-
-    def now_s(self) -> float:
-        return time.monotonic()
-
     def _sweep(self) -> None:
-        self._date = formatdate(usegmt=True)
-        now_s = self.now_s()
+        self.date = formatdate(usegmt=True)
+        now_s = time.monotonic()
         for connection in list(self._connections):
             connection.check_deadlines(now_s)
         self._sweeper = asyncio.get_running_loop().call_later(self._sweep_s, self._sweep)

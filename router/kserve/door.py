@@ -1,32 +1,118 @@
-"""What is served, as offers to Triton's clients."""
+"""What Triton's HTTP and gRPC clients have in common: the models, how a request runs, who asked how often."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
 
 from router.core.embedding import ServedEmbedder
+from router.kserve import descriptions
 from router.kserve.embedding import EmbeddingOffer
 from router.kserve.generation import GenerationOffer
-from router.kserve.inference import Door
 from router.kserve.offers import Offers
+from router.kserve.statistics import Statistics
 from router.kserve.tensor_models import TensorOffer
 from router.routing.models import ServedModel
 from router.routing.tensors import ServedTensors
 
 if TYPE_CHECKING:
-    from router.kserve.offers import Offer
-    from router.request.service import Service
-    from router.routing.models import Served
-    from router.safety.guard import Safety
+    from router.core.record import Record
+    from router.core.tenant import Caller
+    from router.kserve.answers import Answer
+    from router.kserve.offers import Asked, Delivery, Offer
+    from router.request.answer import Answers
+    from router.request.permit import OnLeave
+    from router.routing.models import Registry, Served
+
+_READY_CACHE_S = 0.5
 
 
-def build_door(service: Service, safety: Safety | None = None) -> Door:
-    def make(served: Served) -> Offer:
-        if isinstance(served, ServedModel):
-            return GenerationOffer(served, safety)
-        if isinstance(served, ServedEmbedder):
-            return EmbeddingOffer(served, safety)
-        assert isinstance(served, ServedTensors)
-        return TensorOffer(served, safety)
+def offer_of(served: Served) -> Offer:
+    if isinstance(served, ServedModel):
+        return GenerationOffer(served)
+    if isinstance(served, ServedEmbedder):
+        return EmbeddingOffer(served)
+    assert isinstance(served, ServedTensors)
+    return TensorOffer(served)
 
-    return Door(service, Offers(service.registry, make))
+
+class Counted:
+    """A delivery whose request is in the statistics before its client knows that it has ended."""
+
+    def __init__(self, delivery: Delivery, statistics: Statistics, record: Record) -> None:
+        self._delivery = delivery
+        self._statistics = statistics
+        self._record = record
+        self._is_counted = False
+
+    async def take(self, answer: Answer) -> None:
+        if answer.final:
+            self.count(finished=True)
+        await self._delivery.take(answer)
+
+    def fail(self, error: Exception) -> None:
+        self._delivery.fail(error)
+
+    def count(self, finished: bool) -> None:
+        if not self._is_counted:
+            self._is_counted = True
+            self._statistics.add(self._record, finished, time.monotonic())
+
+
+class Door:
+    def __init__(self, models: Registry, answers: Answers) -> None:
+        self.offers = Offers(models, offer_of)
+        self.statistics = Statistics()
+        self._models = models
+        self._answers = answers
+        self._ready: dict[tuple[str, int], tuple[float, bool]] = {}
+        self._asking = asyncio.Lock()
+
+    async def infer(
+        self, record: Record, asked: Asked, whole: bool, delivery: Delivery, on_leave: OnLeave
+    ) -> None:
+        """Raises what the delivery was told of."""
+        record.ask_tier(asked.parameters.tier)
+        counted = Counted(delivery, self.statistics, record)
+        job = asked.offer.job(asked, record, whole, counted)
+        try:
+            await self._answers.answer(job, record, on_leave)
+        finally:
+            if record.outcome:
+                counted.count(finished=False)
+
+    async def is_ready(self, served: Served) -> bool:
+        """Asks Triton at most twice a second, however many ask us."""
+        release = (served.name, served.version)
+        async with self._asking:
+            asked_s, ready = self._ready.get(release, (0.0, False))
+            if time.monotonic() - asked_s > _READY_CACHE_S:
+                ready = await served.ready()
+                self._ready[release] = (time.monotonic(), ready)
+            return ready and not self._answers.permits.draining
+
+    async def all_ready(self) -> bool:
+        """As GET /health/ready says it: the stable releases of the main models decide."""
+        lineups = self._models.lineups.values()
+        deciding = [lineup.stable for lineup in lineups if lineup.is_main]
+        return all([stable is not None and await self.is_ready(stable) for stable in deciding])
+
+    async def index(self, caller: Caller) -> list[dict[str, str]]:
+        """Every release that the caller may ask."""
+        served = [offer.served for offer in self.offers.for_caller(caller)]
+        ready = [await self.is_ready(each) for each in served]
+        found = zip(served, ready, strict=True)
+        return descriptions.index((each.name, str(each.version), yes) for each, yes in found)
+
+    def tell_statistics(self, name: str, version: str, caller: Caller) -> dict[str, Any]:
+        """Of one release, of all those of one model, or of all that the caller may ask."""
+        if name:
+            found = [(name, offer.served) for offer in self.offers.find_all(name, version, caller)]
+        else:
+            found = [(offer.served.name, offer.served) for offer in self.offers.for_caller(caller)]
+        tenant = caller.organisation.id
+        return descriptions.statistics(
+            (called, str(served.version), self.statistics.of(tenant, served.name, str(served.version)))
+            for called, served in found
+        )

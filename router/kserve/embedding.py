@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING
 from python_backend.wire import codec
 from python_backend.wire.tensors import EMBEDDINGS
 from router.admission.demand import Need
-from router.core.embedding import SPECIAL_TOKENS, EmbeddingCall, EmbeddingRun
+from router.core.embedding import SPECIAL_TOKENS, EmbeddingCall
 from router.core.tenant import Scope
 from router.kserve.answers import Answer, Output, pick
 from router.kserve.tensors import MAX_ROWS, by_name, read_inputs, refuse
-from router.request.ticket import Outcome
+from router.request.embedding import EmbeddingJob as AnyEmbeddingJob
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
+    from python_backend.wire.errors import InflightError
     from router.core.embedding import EmbeddingAnswer, EmbeddingLimits, ServedEmbedder, TokenIds
     from router.core.record import Record
-    from router.kserve.offers import Asked
+    from router.kserve.offers import Asked, Delivery
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Value, Values
-    from router.request.ticket import Ticket
-    from router.safety.guard import Safety
-    from router.telemetry.metrics import Metrics
+    from router.request.permit import Permit
 
 _PADDING = -1
 _ALL = frozenset(tensor.name for tensor in EMBEDDINGS.outputs)
@@ -33,7 +32,6 @@ _ALL = frozenset(tensor.name for tensor in EMBEDDINGS.outputs)
 @dataclass(frozen=True, slots=True)
 class EmbeddingOffer:
     served: ServedEmbedder
-    safety: Safety | None = None
     inputs = by_name(EMBEDDINGS.inputs)
     outputs = by_name(EMBEDDINGS.outputs)
     platform = ""
@@ -44,46 +42,35 @@ class EmbeddingOffer:
     def read(self, inputs: Sequence[Sent]) -> tuple[Values, RawTensors]:
         return read_inputs(self.inputs, inputs), {}
 
-    def job(self, asked: Asked, record: Record, whole: bool) -> EmbeddingJob:
-        return EmbeddingJob(self.served, asked, record, self.safety)
+    def job(self, asked: Asked, record: Record, whole: bool, delivery: Delivery) -> EmbeddingJob:
+        return EmbeddingJob(self.served, asked, record, delivery)
 
 
-class EmbeddingJob:
+class EmbeddingJob(AnyEmbeddingJob):
     """One call of the model, whose one answer holds all rows."""
 
-    def __init__(
-        self, served: ServedEmbedder, asked: Asked, record: Record, safety: Safety | None = None
-    ) -> None:
+    def __init__(self, served: ServedEmbedder, asked: Asked, record: Record, delivery: Delivery) -> None:
         if asked.parameters.to_model:
             name = next(iter(asked.parameters.to_model))
             raise refuse(f"parameter '{name}' is for language models", name)
-        self._name = served.name
-        self._safety = safety
-        self._call = embedding_call(asked.values, served.limits)
-        self._run = EmbeddingRun(served.embedder, [self._call], record)
+        call = embedding_call(asked.values, served.limits)
+        super().__init__(record, served, [call], Need(call.most_tokens, sequences=len(call.rows)))
+        self._delivery = delivery
         self._shown = asked.outputs or _ALL
-        self.need = Need(self._call.most_tokens, sequences=len(self._call.rows))
+        self._outputs: dict[str, Output] = {}
 
-    async def check(self) -> None:
-        """No text comes out of it, so only what goes in is read: texts, not ids."""
-        if self._safety is not None:
-            await self._safety.admit(self._name, [row for row in self._call.rows if isinstance(row, str)])
-
-    async def run(self, ticket: Ticket, metrics: Metrics, take: Callable[[Answer], Awaitable[None]]) -> None:
-        answers: list[EmbeddingAnswer] = []
-        await self._run.finish(ticket, lambda number, answer: answers.append(answer))
-        outputs = self._outputs(answers[0])
-        ticket.bill(Outcome.FINISHED)
-        await take(Answer(pick(outputs, self._shown), final=True))
-
-    async def settle(self) -> None:
-        """The run has ended all of its calls by itself."""
-
-    def _outputs(self, answer: EmbeddingAnswer) -> dict[str, Output]:
+    def take(self, number: int, answer: EmbeddingAnswer) -> None:
         rows = len(answer.tokens)
-        vectors = Output("EMBEDDING", "FP32", (rows, self._call.dimensions), answer.vectors)
+        vectors = Output("EMBEDDING", "FP32", (rows, self.calls[0].dimensions), answer.vectors)
         tokens = Output("TOKENS", "INT32", (rows, 1), codec.encode("INT32", answer.tokens))
-        return {"EMBEDDING": vectors, "TOKENS": tokens}
+        self._outputs = {"EMBEDDING": vectors, "TOKENS": tokens}
+
+    async def deliver(self, permit: Permit) -> None:
+        permit.finished()
+        await self._delivery.take(Answer(pick(self._outputs, self._shown), final=True))
+
+    def fail(self, error: InflightError) -> None:
+        self._delivery.fail(error)
 
 
 def embedding_call(values: Values, limits: EmbeddingLimits) -> EmbeddingCall:

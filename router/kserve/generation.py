@@ -9,30 +9,33 @@ from typing import TYPE_CHECKING, Any
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
+from python_backend.wire.errors import InflightError
 from python_backend.wire.tensors import ENSEMBLE
 from python_backend.wire.tiers import Tier
+from router.core.answered import Answered
 from router.core.generation import FINISH_REASONS, MAX_NEW_TOKENS, GenerationCall, read_to_the_end
+from router.core.record import new_request_id
 from router.core.tenant import Scope
-from router.kserve.answers import Answer, number, pick, read_outputs
+from router.kserve.answers import Answer, Output, number, pick, read_outputs
 from router.kserve.guard import FILTERED, GuardedText, check_prompts
 from router.kserve.parameters import EMPTY_FINAL, TIER
 from router.kserve.tensors import MAX_ROWS, Value, by_name, read_inputs, refuse
-from router.request.answer import need_of
-from router.request.ticket import Outcome
+from router.request.text import need_of
+from router.routing.models import ServedModel
 from router.triton.messages import STOP_WORDS, is_final, read_delta
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from router.admission.demand import Need
+    from router.core.generation import RawGeneration
     from router.core.record import Record
-    from router.kserve.offers import Asked
+    from router.kserve.offers import Asked, Delivery
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Values
-    from router.request.ticket import Ticket
-    from router.routing.models import ServedModel
+    from router.request.permit import Permit, Stoppable
+    from router.routing.models import Served
     from router.safety.guard import Safety
-    from router.telemetry.metrics import Metrics
 
 MAX_SEQUENCES = 64
 # What other servers of the contract have too, and why an answer ended; the rest is between router and engine.
@@ -62,7 +65,6 @@ _UNEVEN = {
 @dataclass(frozen=True, slots=True)
 class GenerationOffer:
     served: ServedModel
-    safety: Safety | None = None
     inputs = INPUTS
     outputs = OUTPUTS
     platform = "ensemble"
@@ -73,77 +75,99 @@ class GenerationOffer:
     def read(self, inputs: Sequence[Sent]) -> tuple[Values, RawTensors]:
         return read_inputs(INPUTS, inputs), {}
 
-    def job(self, asked: Asked, record: Record, whole: bool) -> GenerationJob:
-        return GenerationJob(self, asked, record, whole)
+    def job(self, asked: Asked, record: Record, whole: bool, delivery: Delivery) -> GenerationJob:
+        return GenerationJob(self.served, asked, record, whole, delivery)
 
 
 class GenerationJob:
     """One request to a language model, from its checked inputs to its last response."""
 
-    def __init__(self, offer: GenerationOffer, asked: Asked, record: Record, whole: bool) -> None:
+    def __init__(
+        self, served: ServedModel, asked: Asked, record: Record, whole: bool, delivery: Delivery
+    ) -> None:
+        self.served = served
         self._record = record
-        self._offer = offer
+        self._delivery = delivery
         self._inputs = complete(asked.values, whole)
-        self.need = need(self._inputs, offer.served.context_tokens)
+        self.need = need(self._inputs, served.context_tokens)
         self._shown = shown_outputs(asked.values, asked.outputs)
         self._echoes = echoes(self._inputs)
         if whole:
             check_joinable(self._inputs, self._shown)
-        self._guarded = GuardedText(offer.safety, offer.served.name)
-        request = build(self._inputs, record.request_id, record.tenant)
+        self._guarded = GuardedText(None, served.name)
+        self._request = build(self._inputs, record.request_id, record.tenant)
         for name, value in asked.parameters.to_model.items():
             field = "bool_param" if isinstance(value, bool) else "string_param"
-            setattr(request.parameters[name], field, value)
+            setattr(self._request.parameters[name], field, value)
         if record.tier is not Tier.STANDARD:
-            request.parameters[TIER].string_param = record.tier.label
+            self._request.parameters[TIER].string_param = record.tier.label
         if record.trace is not None:
-            record.trace.tell(request.parameters)
-        self._generation = offer.served.pipeline.relay(request, record.trace)
+            record.trace.tell(self._request.parameters)
+        self._generation: RawGeneration | None = None
+        self._heard: Texts | None = None
+        self._is_whole = False
         self._counted_rows: set[int] = set()
         self._last_s = 0.0
         self._streamed = streamed(self._inputs)
         self._last_of: dict[tuple[int, int], float] = {}  # rows and sequences, when each was last heard of
 
-    async def check(self) -> None:
-        if self._offer.safety is not None:
-            sequences = sum(sequences_of(self._inputs))
-            await check_prompts(self._offer.safety, self._offer.served.name, self._inputs, sequences)
+    async def check(self, safety: Safety) -> None:
+        name = self.served.name
+        self._guarded = GuardedText(safety, name)
+        await check_prompts(safety, name, self._inputs, sum(sequences_of(self._inputs)))
 
-    async def run(self, ticket: Ticket, metrics: Metrics, take: Callable[[Answer], Awaitable[None]]) -> None:
-        ticket.attach(self._generation)
+    async def run(self, permit: Permit) -> None:
+        self._generation = self.served.pipeline.relay(self._request, self._record.trace)
+        permit.attach(self._generation)
         self._record.dispatched_s = time.monotonic()
-        async for response in self._generation:
-            if ticket.cut_by is not None:
-                continue  # the engine was told to stop: what still comes is for nobody
-            answer = self._read(response, metrics)
-            if self._last_of and self._record.first_token_s is not None:  # what comes whole tells nothing
-                ticket.heard(self._record.first_token_s)
-            if answer.final:
-                ticket.bill(Outcome.FINISHED)
-            await take(answer)
-            if self._guarded.tripped:
-                return
+        try:
+            async for response in self._generation:
+                if permit.cut_by is not None:
+                    continue  # the engine was told to stop: what still comes is for nobody
+                answer = self._read(response, permit)
+                if self._last_of and self._record.first_token_s is not None:  # what comes whole tells nothing
+                    permit.heard(self._record.first_token_s)
+                if answer.final:
+                    self._is_whole = not self._guarded.tripped
+                    permit.finished()
+                await self._delivery.take(answer)
+                if self._guarded.tripped:
+                    return
+        except InflightError as error:
+            permit.model_failed(error)
+            raise
 
-    def _read(self, response: Any, metrics: Metrics) -> Answer:
+    def fail(self, error: InflightError) -> None:
+        self._delivery.fail(error)
+
+    def _read(self, response: Any, permit: Permit) -> Answer:
         outputs, final = read_outputs(OUTPUTS, response), is_final(response)
         row, sequence = number(outputs, "batch_index"), number(outputs, "sequence_index")
         if outputs:
-            self._count(response, (row, sequence), metrics)
+            self._count(response, (row, sequence), permit)
         outputs = self._guarded.let(outputs, final)
         if self._guarded.tripped:
             self._record.finish_reason, final = FILTERED, True
+        if self._heard is not None:
+            self._heard.add(row, sequence, outputs)
         return Answer(pick(outputs, self._shown), final, row, sequence)
 
     async def settle(self) -> None:
         """Reads to the end, so that the engine is known to be done; stopping what has ended does nothing."""
-        self._generation.stop()
-        await read_to_the_end(self._generation)
+        if self._generation is not None:
+            self._generation.stop()
+            await read_to_the_end(self._generation)
 
-    def _count(self, response: Any, which: tuple[int, int], metrics: Metrics) -> None:
-        record, now_s = self._record, time.monotonic()
+    def _count(self, response: Any, which: tuple[int, int], permit: Permit) -> None:
+        record, now_s, meter = self._record, time.monotonic(), permit.meter
         delta, row = read_delta(response), which[0]
-        if self._streamed[row]:
-            self._measure(which, delta.completion_tokens, now_s, metrics)
+        if self._streamed[row]:  # what comes whole tells nothing of its first token
+            if not self._last_of:
+                meter.first_token(now_s - record.arrived_s)
+            elif delta.completion_tokens and which in self._last_of:
+                tokens = delta.completion_tokens
+                meter.inter_token((now_s - self._last_of[which]) / tokens, tokens)
+            self._last_of[which] = now_s
         if row not in self._counted_rows:
             self._counted_rows.add(row)
             record.prompt_tokens += delta.prompt_tokens
@@ -156,22 +180,61 @@ class GenerationJob:
             record.trace.steps = delta.steps
         if delta.finish is not None:
             record.finish_reason = FINISH_REASONS.get(delta.finish, delta.finish)
-        share = metrics.share(record)
         if self._last_s:
-            share.between_chunks.observe(now_s - self._last_s)
+            meter.gap(now_s - self._last_s)
         else:
-            share.first_token.observe(now_s - record.arrived_s)
+            meter.first_chunk(now_s - record.arrived_s)
             record.first_token_s = now_s
         self._last_s = now_s
 
-    def _measure(self, which: tuple[int, int], tokens: int, now_s: float, metrics: Metrics) -> None:
-        """For the objectives. Of streams alone: what comes whole tells nothing of its first token."""
-        measured = metrics.objectives.series(self._record.model, self._record.tier)
-        if not self._last_of:
-            measured.first_token.note(now_s - self._record.arrived_s)
-        elif tokens and which in self._last_of:
-            measured.inter_token.note((now_s - self._last_of[which]) / tokens, tokens)
-        self._last_of[which] = now_s
+    # For observers
+
+    def keep(self) -> None:
+        self._heard = Texts()
+
+    def prompts(self) -> Sequence[str]:
+        return [text.decode() for text in self._inputs["text_input"].elements]
+
+    def told(self) -> Sequence[str]:
+        return () if self._heard is None else self._heard.all()
+
+    def answered(self) -> Answered | None:
+        return Answered(tuple(self.told())) if self._is_whole and self._heard is not None else None
+
+    def repeat(
+        self, served: Served, attach: Callable[[Stoppable], None]
+    ) -> Coroutine[Any, Any, Answered] | None:
+        return self._repeat(served, attach) if isinstance(served, ServedModel) else None
+
+    async def _repeat(self, served: ServedModel, attach: Callable[[Stoppable], None]) -> Answered:
+        request = service_pb2.ModelInferRequest.FromString(self._request.SerializeToString())
+        request.id = new_request_id("shadow")
+        request.parameters[TIER].string_param = Tier.BATCH.label
+        generation = served.pipeline.relay(request)
+        attach(generation)
+        texts = Texts()
+        try:
+            async for response in generation:
+                outputs = read_outputs(OUTPUTS, response)
+                texts.add(number(outputs, "batch_index"), number(outputs, "sequence_index"), outputs)
+        finally:
+            generation.stop()
+            await read_to_the_end(generation)
+        return Answered(tuple(texts.all()))
+
+
+class Texts:
+    """The texts of one request, by row and sequence."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[tuple[int, int], list[str]] = {}
+
+    def add(self, row: int, sequence: int, outputs: dict[str, Output]) -> None:
+        if (output := outputs.get("text_output")) is not None:
+            self._pieces.setdefault((row, sequence), []).extend(output.elements())
+
+    def all(self) -> list[str]:
+        return ["".join(self._pieces[which]) for which in sorted(self._pieces)]
 
 
 def complete(values: Values, whole: bool) -> Values:

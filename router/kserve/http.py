@@ -10,9 +10,9 @@ from router.kserve import bodies, descriptions, generate
 from router.kserve.answers import join
 from router.kserve.offers import understand
 from router.kserve.refusals import NOT_OFFERED
-from router.request.answer import patience_with
 from router.request.errors import HttpError, respond_json, write_error
 from router.request.routes import Route
+from router.request.text import patience_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
     from router.kserve.answers import Answer, Output
-    from router.kserve.inference import Door
+    from router.kserve.door import Door
     from router.kserve.offers import Asked, Offer
     from router.request.routes import Endpoint
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.record import Record, RequestLine, new_request_id
+from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
 from router.core.tenant import Scope
@@ -28,24 +27,23 @@ from router.kserve.calls import (
 from router.kserve.messages import read_request
 from router.kserve.refusals import NOT_OFFERED_METHODS
 from router.kserve.streams import Stream
-from router.telemetry.logs import OWN_WORDS, speaker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
     from router.kserve.calls import Outbox
-    from router.kserve.inference import Delivery, Door
-    from router.kserve.offers import Asked, Offer
+    from router.kserve.door import Door
+    from router.kserve.offers import Asked, Delivery, Offer
+    from router.request.accounts import Accounts
     from router.request.identity import Doorkeeper
 
 log = logging.getLogger(__name__)
 
-_QUIET = ("grpc ServerLive", "grpc ServerReady", "grpc ModelReady")
-
 
 class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]  # untyped base
-    def __init__(self, door: Door, doorkeeper: Doorkeeper) -> None:
+    def __init__(self, door: Door, doorkeeper: Doorkeeper, accounts: Accounts) -> None:
         self._door = door
+        self._accounts = accounts
         self._doorkeeper = doorkeeper
         self._running: set[asyncio.Task[None]] = set()
         self._streams: set[Stream] = set()
@@ -220,10 +218,7 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
     def _new_record(self, method: str, context: Any) -> Record:
         """The name of a route in logs and metrics."""
         record = Record(f"grpc {method}", new_request_id("infer"))
-        speaker.set(record)
-        tracer = self._door.service.tracer
-        if tracer is not None and record.route not in _QUIET:
-            record.trace = tracer.begin_rpc(method, context.invocation_metadata() or ())
+        self._accounts.begin_rpc(record, method, context.invocation_metadata() or ())
         return record
 
     def _let_in(self, record: Record, context: Any, scope: Scope = Scope.INFERENCE) -> None:
@@ -238,17 +233,8 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
     def _account_for(self, record: Record, failure: BaseException | None) -> None:
         if failure is not None and not isinstance(failure, InflightError | asyncio.CancelledError):
             log.error("%s failed", record.request_id, exc_info=failure)
-        status = http_status(failure)
-        self._door.service.metrics.answered(record, status)
-        tracer = self._door.service.tracer
-        if tracer is not None and record.trace is not None:
-            record.error = error_kind(failure)
-            record.trace.attributes["rpc.grpc.status_code"] = grpc_code(failure)
-            tracer.end(record.trace, record, status)
-        quiet = record.route in _QUIET
-        level = logging.DEBUG if quiet else logging.INFO
-        log.log(level, "%s", RequestLine(record, status, time.monotonic()), extra=OWN_WORDS)
-        record.is_over = True
+        record.error = error_kind(failure)
+        self._accounts.end(record, http_status(failure), grpc_code(failure))
 
 
 def _only(name: str, metadata: Iterable[tuple[str, Any]]) -> str | None:

@@ -13,34 +13,27 @@ from router.kserve.tensors import refuse, shown
 from router.request.identity import check_model_allowed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from router.admission.demand import Need
     from router.core.record import Record
     from router.core.tenant import Caller, Scope
     from router.kserve.answers import Answer
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Tensors, Values
-    from router.request.ticket import Ticket
+    from router.request.job import Job
     from router.routing.models import Lineup, Registry, Served
-    from router.telemetry.metrics import Metrics
 
 _MAX_ID_CHARS = 256
 
 
-class Job(Protocol):
-    """One request to a model, about to run."""
+class Delivery(Protocol):
+    """The way back to one client."""
 
-    need: Need
+    async def take(self, answer: Answer) -> None:
+        """One answer of possibly many, until the final one; waits while the client is slow to read."""
 
-    async def check(self) -> None:
-        """Raises where a rule of the operator forbids it."""
-
-    async def run(self, ticket: Ticket, metrics: Metrics, take: Callable[[Answer], Awaitable[None]]) -> None:
-        """Gives each answer to `take`, the final one too. Raises InflightError when the model fails."""
-
-    async def settle(self) -> None:
-        """Returns when the model is done with the request, however `run` ended."""
+    def fail(self, error: Exception) -> None:
+        """There will be no complete answer; does nothing after the final one."""
 
 
 class Offer(Protocol):
@@ -69,7 +62,7 @@ class Offer(Protocol):
     def read(self, inputs: Sequence[Sent]) -> tuple[Values, RawTensors]:
         """What may be sent on: as values where the contract is ours, as bytes where it is the model's own."""
 
-    def job(self, asked: Asked, record: Record, whole: bool) -> Job:
+    def job(self, asked: Asked, record: Record, whole: bool, delivery: Delivery) -> Job:
         """Checks the rest of a request; `whole`: all of its answer is wanted at once."""
 
 

@@ -11,7 +11,8 @@ from router.http.tls import HANDSHAKE_TIMEOUT_S
 from router.kserve.methods import Methods
 
 if TYPE_CHECKING:
-    from router.kserve.inference import Door
+    from router.kserve.door import Door
+    from router.request.accounts import Accounts
     from router.request.identity import Doorkeeper
 
 _MAX_ANSWER_BYTES = 64 << 20
@@ -26,11 +27,12 @@ class KserveServer:
         self,
         door: Door,
         doorkeeper: Doorkeeper,
+        accounts: Accounts,
         max_message_bytes: int,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self._credentials = credentials
-        self._methods = Methods(door, doorkeeper)
+        self._methods = Methods(door, doorkeeper, accounts)
         self._max_message_bytes = max_message_bytes
         self._server: grpc.aio.Server | None = None
 

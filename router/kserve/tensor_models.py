@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import service_pb2
@@ -12,27 +13,28 @@ from tritonclient.grpc import service_pb2
 from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission.demand import Need
+from router.core.answered import Answered
 from router.core.generation import read_to_the_end
+from router.core.record import new_request_id
 from router.core.tenant import Scope
 from router.kserve.answers import Answer, pick, read_outputs
 from router.kserve.parameters import EMPTY_FINAL
 from router.kserve.raw_tensors import read_tensors
 from router.kserve.tensors import refuse
-from router.request.ticket import Outcome
+from router.routing.tensors import ServedTensors
 from router.triton.messages import is_final
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from router.core.generation import RawGeneration
     from router.core.record import Record
-    from router.kserve.offers import Asked
+    from router.kserve.offers import Asked, Delivery
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Tensors, Values
-    from router.request.ticket import Ticket
-    from router.routing.tensors import ServedTensors
+    from router.request.permit import Permit, Stoppable
+    from router.routing.models import Served
     from router.safety.guard import Safety
-    from router.telemetry.metrics import Metrics
 
 # Of a whole answer, its time in Triton's queue included; of a stream, from one response to the next.
 TIMEOUT_S = 60.0
@@ -41,7 +43,6 @@ TIMEOUT_S = 60.0
 @dataclass(frozen=True, slots=True)
 class TensorOffer:
     served: ServedTensors
-    safety: Safety | None = None
     platform = ""
     scope = Scope.INFERENCE
 
@@ -64,21 +65,25 @@ class TensorOffer:
     def read(self, inputs: Sequence[Sent]) -> tuple[Values, RawTensors]:
         return {}, read_tensors(self.inputs, self.max_batch_size, inputs)
 
-    def job(self, asked: Asked, record: Record, whole: bool) -> TensorJob:
+    def job(self, asked: Asked, record: Record, whole: bool, delivery: Delivery) -> TensorJob:
         if asked.parameters.to_model:
             name = next(iter(asked.parameters.to_model))
             raise refuse(f"parameter '{name}' is for language models", name)
         if whole and self.is_decoupled:
             message = f"the model '{self.served.name}' may answer several times: ask it in a stream"
             raise InflightError(ErrorKind.UNSUPPORTED, message)
-        return TensorJob(self, asked, record)
+        return TensorJob(self, asked, record, delivery)
 
 
 class TensorJob:
     """One request; no tokens are counted, so only limits of requests can refuse it."""
 
-    def __init__(self, offer: TensorOffer, asked: Asked, record: Record) -> None:
+    def __init__(self, offer: TensorOffer, asked: Asked, record: Record, delivery: Delivery) -> None:
+        self.served = offer.served
         self._offer = offer
+        self._delivery = delivery
+        self._kept: list[Answer] | None = None
+        self._is_whole = False
         self._inputs = asked.tensors
         self.need = Need(0, sequences=rows_of(asked.tensors, offer.max_batch_size))
         self._shown = asked.outputs or frozenset(offer.outputs)
@@ -88,10 +93,9 @@ class TensorJob:
         self._generation: RawGeneration | None = None
         self._is_late = False
 
-    async def check(self) -> None:
+    async def check(self, safety: Safety) -> None:
         """What goes in and is text is read; nobody knows what of its outputs is."""
-        if self._offer.safety is not None:
-            await self._offer.safety.admit(self._offer.served.name, self._texts())
+        await safety.admit(self.served.name, self._texts())
 
     def _texts(self) -> Iterator[str]:
         for tensor in self._inputs.values():
@@ -99,43 +103,53 @@ class TensorJob:
                 for element in codec.decode("BYTES", tensor.raw):
                     yield element.decode("utf-8", "replace")
 
-    async def run(self, ticket: Ticket, metrics: Metrics, take: Callable[[Answer], Awaitable[None]]) -> None:
+    async def run(self, permit: Permit) -> None:
         self._record.dispatched_s = time.monotonic()
-        if self._offer.is_decoupled:
-            await self._stream(ticket, take)
-        else:
-            await self._infer(ticket, take)
+        try:
+            if self._offer.is_decoupled:
+                await self._stream(permit)
+            else:
+                await self._infer(permit)
+        except InflightError as error:
+            permit.model_failed(error)
+            raise
 
-    async def _infer(self, ticket: Ticket, take: Callable[[Answer], Awaitable[None]]) -> None:
+    def fail(self, error: InflightError) -> None:
+        self._delivery.fail(error)
+
+    async def _infer(self, permit: Permit) -> None:
         asking = self._offer.served.tensors.infer(self._request, TIMEOUT_S)
         self._answer = asyncio.ensure_future(asking)
-        ticket.attach(self)
+        permit.attach(self)
         # Its own time limit is for each of the servers that are tried; this one is for them all.
         await asyncio.wait([self._answer], timeout=TIMEOUT_S)
-        if ticket.cut_by is None:
+        if permit.cut_by is None:
             if not self._answer.done():
                 raise _late()
-            answer = self._read(self._answer.result(), final=True)
-            ticket.bill(Outcome.FINISHED)
-            await take(answer)
+            await self._tell(self._read(self._answer.result(), final=True), permit)
 
-    async def _stream(self, ticket: Ticket, take: Callable[[Answer], Awaitable[None]]) -> None:
+    async def _stream(self, permit: Permit) -> None:
         self._generation = self._offer.served.tensors.stream(self._request)
-        ticket.attach(self._generation)
+        permit.attach(self._generation)
         responses = aiter(self._generation)
         final = False
         while not final and (response := await self._next(responses)) is not None:
-            if ticket.cut_by is not None or self._is_late:
+            if permit.cut_by is not None or self._is_late:
                 continue  # it was told to stop: what still comes is for nobody
             final = is_final(response)
-            answer = self._read(response, final)
-            if final:
-                ticket.bill(Outcome.FINISHED)
-            await take(answer)
-        if ticket.cut_by is None and not final:
+            await self._tell(self._read(response, final), permit)
+        if permit.cut_by is None and not final:
             if self._is_late:
                 raise _late()
             raise InflightError(ErrorKind.ENGINE_FAILED, "the stream ended before the answer did")
+
+    async def _tell(self, answer: Answer, permit: Permit) -> None:
+        if self._kept is not None:
+            self._kept.append(answer)
+        if answer.final:
+            self._is_whole = True
+            permit.finished()
+        await self._delivery.take(answer)
 
     async def _next(self, responses: Any) -> Any:
         """None at the end. A silent model is told to stop; the time the client takes to read is not its."""
@@ -168,12 +182,56 @@ class TensorJob:
         if self._generation is not None:
             await read_to_the_end(self._generation)
 
+    # For observers
+
+    def keep(self) -> None:
+        self._kept = []
+
+    def prompts(self) -> Sequence[str]:
+        return ()
+
+    def told(self) -> Sequence[str]:
+        return ()
+
+    def answered(self) -> Answered | None:
+        return None if self._kept is None or not self._is_whole else _comparable(self._kept)
+
+    def repeat(
+        self, served: Served, attach: Callable[[Stoppable], None]
+    ) -> Coroutine[Any, Any, Answered] | None:
+        return self._repeat(served, attach) if isinstance(served, ServedTensors) else None
+
+    async def _repeat(self, served: ServedTensors, attach: Callable[[Stoppable], None]) -> Answered:
+        request = service_pb2.ModelInferRequest.FromString(self._request.SerializeToString())
+        request.id = new_request_id("shadow")
+        if not self._offer.is_decoupled:
+            responses = [await served.tensors.infer(request, TIMEOUT_S)]
+        else:
+            generation = served.tensors.stream(request)
+            attach(generation)
+            try:
+                responses = [response async for response in generation]
+            finally:
+                generation.stop()
+                await read_to_the_end(generation)
+        outputs = [read_outputs(self._offer.outputs, response) for response in responses]
+        return _comparable([Answer(pick(each, self._shown), final=True) for each in outputs])
+
     def _read(self, response: Any, final: bool) -> Answer:
         record = self._record
         record.received_s = time.monotonic()
         if self._offer.is_decoupled:
             record.first_token_s = record.first_token_s or record.received_s
         return Answer(pick(read_outputs(self._offer.outputs, response), self._shown), final)
+
+
+def _comparable(answers: Sequence[Answer]) -> Answered:
+    """Numbers as vectors, which may be alike; of anything else only whether it is the same."""
+    outputs = [output for answer in answers for output in answer.outputs]
+    raw = b"".join(output.raw for output in outputs)
+    if raw and all(output.dtype == "FP32" for output in outputs):
+        return Answered(vectors=raw, rows=1)
+    return Answered((blake2b(raw, digest_size=16).hexdigest(),))
 
 
 def rows_of(tensors: RawTensors, max_batch_size: int) -> int:

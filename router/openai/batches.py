@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from router.core.record import Record
     from router.core.tenant import Caller
     from router.http.exchange import Exchange
-    from router.request.service import Service
+    from router.store.access import StoreAccess
 
 PATH = "/v1/batches"
 _MOST_METADATA = 16
@@ -60,8 +60,8 @@ class BatchesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 _decoder = msgspec.json.Decoder(BatchBody)
 
 
-def routes(service: Service) -> list[Route]:
-    batches = _Batches(service)
+def routes(store: StoreAccess) -> list[Route]:
+    batches = _Batches(store)
     add = partial(Route, scope=Scope.FILES, takes="", answer="Batch")
     return [
         add("POST", PATH, batches.make, "Make a batch of an uploaded file", body=BatchBody, takes=JSON),
@@ -72,8 +72,8 @@ def routes(service: Service) -> list[Route]:
 
 
 class _Batches:
-    def __init__(self, service: Service) -> None:
-        self._store = service.store
+    def __init__(self, store: StoreAccess) -> None:
+        self._store = store
 
     async def make(self, exchange: Exchange, record: Record) -> None:
         body = decode(_decoder, exchange.request.body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -144,6 +145,9 @@ MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "function_call": (),
 }
 
+# What few messages have.
+_unsupported = attrgetter(*MESSAGE_NEUTRAL)
+_NOTHING = (None,) * len(MESSAGE_NEUTRAL)
 _chat = msgspec.json.Decoder(ChatBody)
 _completion = msgspec.json.Decoder(CompletionBody)
 _Body = TypeVar("_Body", bound=Options)
@@ -152,7 +156,8 @@ _Body = TypeVar("_Body", bound=Options)
 def decode_chat(body: bytes) -> ChatBody:
     decoded = _decode(_chat, body)
     for index, message in enumerate(decoded.messages):
-        refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
+        if _unsupported(message) != _NOTHING:
+            refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
     if decoded.top_logprobs and not decoded.logprobs:
         raise invalid("top_logprobs: is only allowed when logprobs is true", "top_logprobs")
     asked = decoded.response_format

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from router.openai.bodies import ChatBody, CompletionBody, Options
     from router.routing.checkpoint import SamplingDefaults
 
-_Number = TypeVar("_Number", int, float)
 COMPLETION_TOKENS = 16  # OpenAI's default for plain completions
 MAX_PROMPTS = 64
 # OpenAI's tiers that are not the engine's default.
@@ -35,6 +35,10 @@ _ROLES = {
     "assistant": "assistant",
     "tool": "tool",
 }
+# As most messages are: a text, and none of these.
+_PLAIN_ROLES = frozenset(_ROLES) - {"tool"}
+_more = attrgetter("name", "tool_calls", "tool_call_id")
+_NOTHING = (None, None, None)
 
 
 def chat_messages(body: ChatBody, knows_tools: bool = True) -> list[dict[str, Any]]:
@@ -42,8 +46,13 @@ def chat_messages(body: ChatBody, knows_tools: bool = True) -> list[dict[str, An
 
     For a template that does not know tools, those there are, calls and their results become text.
     """
-    rendered = [_message(message, index, knows_tools) for index, message in enumerate(body.messages)]
-    if not knows_tools and (tools := offered(body)):
+    rendered = []
+    for index, message in enumerate(body.messages):
+        if message.role in _PLAIN_ROLES and isinstance(message.content, str) and _more(message) == _NOTHING:
+            rendered.append({"role": _ROLES[message.role], "content": message.content})
+        else:
+            rendered.append(_message(message, index, knows_tools))
+    if not knows_tools and body.tools and (tools := offered(body)):
         text = introduction(tools)
         if rendered[0]["role"] == "system":
             rendered[0]["content"] = f"{rendered[0]['content']}\n\n{text}"
@@ -135,10 +144,18 @@ def chat_calls(
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise invalid("give either max_tokens or max_completion_tokens, not both", "max_tokens")
     max_tokens = body.max_completion_tokens or body.max_tokens or MAX_NEW_TOKENS
-    # The template has written the special tokens already.
-    call = _call(body, prompt, request_id, tenant, max_tokens, defaults, add_special_tokens=False)
-    top_log_probs = (body.top_logprobs or 0) if body.logprobs else None
-    return _choices(msgspec.structs.replace(call, guide=_guide(body), top_log_probs=top_log_probs), body.n)
+    call = _call(
+        body,
+        prompt,
+        request_id,
+        tenant,
+        max_tokens,
+        defaults,
+        add_special_tokens=False,  # the template has written them already
+        guide=None if body.response_format is None and body.tool_choice is None else _guide(body),
+        top_log_probs=(body.top_logprobs or 0) if body.logprobs else None,
+    )
+    return [call] if body.n is None else _choices(call, body.n)
 
 
 def completion_calls(
@@ -152,9 +169,16 @@ def completion_calls(
 
     def call_of(prompt: str | tuple[int, ...], call_id: str) -> GenerationCall:
         text, prompt_ids = (prompt, None) if isinstance(prompt, str) else ("", prompt)
-        call = _call(body, text, call_id, tenant, max_tokens, defaults, add_special_tokens=True)
-        return msgspec.structs.replace(
-            call, prompt_ids=prompt_ids, echo=bool(body.echo), top_log_probs=body.logprobs
+        return _call(
+            body,
+            text,
+            call_id,
+            tenant,
+            max_tokens,
+            defaults,
+            prompt_ids=prompt_ids,
+            echo=bool(body.echo),
+            top_log_probs=body.logprobs,
         )
 
     return [
@@ -217,10 +241,9 @@ def _call(
     tenant: str,
     max_tokens: int,
     defaults: SamplingDefaults,
-    *,
-    add_special_tokens: bool,
+    **more: Any,
 ) -> GenerationCall:
-    temperature = _given(body.temperature, defaults.temperature)
+    temperature = defaults.temperature if body.temperature is None else body.temperature
     greedy = temperature < _GREEDY_BELOW
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
@@ -235,23 +258,14 @@ def _call(
         seed=seed,
         stop=stop,
         temperature=1.0 if greedy else temperature,
-        top_k=1 if greedy else _given(body.top_k, defaults.top_k),
-        top_p=_given(body.top_p, defaults.top_p),
+        top_k=1 if greedy else defaults.top_k if body.top_k is None else body.top_k,
+        top_p=defaults.top_p if body.top_p is None else body.top_p,
         min_tokens=min_tokens,
-        repetition_penalty=_given(body.repetition_penalty, defaults.repetition_penalty),
+        repetition_penalty=body.repetition_penalty or defaults.repetition_penalty,  # it is never 0
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         ignore_eos=bool(body.ignore_eos),
         logit_bias=body.logit_bias or None,
-        add_special_tokens=add_special_tokens,
         tier=_TIERS.get(body.service_tier),
+        **more,
     )
-
-
-def served_tier(body: Options) -> str | None:
-    """What the answer says of it, where it was asked."""
-    return "default" if body.service_tier == "auto" else body.service_tier
-
-
-def _given(value: _Number | None, default: _Number) -> _Number:
-    return default if value is None else value

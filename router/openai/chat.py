@@ -9,51 +9,57 @@ import msgspec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.documents.expansion import expand
 from router.openai.bodies import ChatBody, decode_chat
-from router.openai.calls import chat_calls, chat_messages, served_tier
+from router.openai.calls import chat_calls, chat_messages
 from router.openai.dialects import ChatDialect
 from router.openai.tools import described, offered, reader_for
-from router.request.answer import answer
 from router.request.routes import Route
+from router.request.text import TextJob
 
 if TYPE_CHECKING:
+    from router.content.documents.documents import Documents
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.request.service import Service
+    from router.request.answer import Answers
+    from router.routing.models import Registry
 
 
 class ChatCompletions:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, models: Registry, answers: Answers, documents: Documents) -> None:
+        self._models = models
+        self._answers = answers
+        self._documents = documents
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         body = decode_chat(exchange.request.body)
         record.user = body.user or record.user
-        model = self._service.registry.find(body.model, record)
+        model = self._models.find(body.model, record)
         if model.template is None:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
-        messages = await expand(body.messages, record.caller, self._service.documents)
-        if messages is not body.messages:
-            body = msgspec.structs.replace(body, messages=messages)
+        for message in body.messages:
+            if isinstance(message.content, list):  # only there can be files
+                messages = await expand(body.messages, record.caller, self._documents)
+                body = msgspec.structs.replace(body, messages=messages)
+                break
         knows_tools = model.template.knows_tools
-        tools = described(offered(body)) if knows_tools else None
+        tools = described(offered(body)) if knows_tools and body.tools else None
         prompt = model.template.render(chat_messages(body, knows_tools), tools)
         calls = chat_calls(body, prompt, record.request_id, record.tenant, model.defaults)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = ChatDialect(
-            record.request_id, model.name, include_usage=include_usage, service_tier=served_tier(body)
+            record.request_id, model.name, include_usage=include_usage, service_tier=body.service_tier
         )
-        await answer(
-            exchange, record, self._service, model, calls, dialect, bool(body.stream), reader_for(body)
-        )
+        reader = reader_for(body) if body.tools else None
+        job = TextJob(exchange, record, model, calls, dialect, bool(body.stream), reader)
+        await self._answers.answer(job, record, exchange.on_disconnect)
 
 
-def routes(service: Service) -> list[Route]:
+def routes(models: Registry, answers: Answers, documents: Documents) -> list[Route]:
     return [
         Route(
             "POST",
             "/v1/chat/completions",
-            ChatCompletions(service),
+            ChatCompletions(models, answers, documents),
             "Answer a conversation",
             ChatBody,
             "ChatCompletion",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from router.content.conversations.items import Item
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.request.service import Service
+    from router.store.access import StoreAccess
 
 MOST_ITEMS_AT_ONCE = 20
 _PATH = "/v1/conversations"
@@ -131,8 +131,8 @@ def _shown(item: Item) -> dict[str, Any]:
     return item.shown
 
 
-def routes(service: Service) -> list[Route]:
-    api = Conversations(ConversationStore(service.store), service.documents)
+def routes(store: StoreAccess, documents: Documents) -> list[Route]:
+    api = Conversations(ConversationStore(store), documents)
     one = f"{_PATH}/{{conversation_id}}"
     item = f"{one}/items/{{item_id}}"
     return [

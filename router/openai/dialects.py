@@ -14,8 +14,8 @@ from router.openai.log_probs import chat_log_probs, completion_log_probs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from router.core.tool_call import ToolCall
     from router.openai.log_probs import Logged
-    from router.openai.tools import ToolCall
     from router.request.choice import TokenLog
 
 _NO_DETAILS = {
@@ -57,15 +57,14 @@ class Dialect:
             "model": model,
             "system_fingerprint": FINGERPRINT,
         }
-        if service_tier is not None:
-            self._whole_head["service_tier"] = service_tier
-        self._chunk_head = {**self._whole_head, "object": self.chunk_object}
+        if service_tier is not None:  # the one that was asked for
+            self._whole_head["service_tier"] = "default" if service_tier == "auto" else service_tier
         self._include_usage = include_usage
         self._frames: dict[int, tuple[bytes, bytes]] = {}
 
     def text_event(self, index: int, text: str) -> bytes:
         before, after = self._frames.get(index) or self._frame(index)
-        return before + sse.json_string(text) + after
+        return b"%b%b%b" % (before, sse.json_string(text), after)
 
     def logged_event(self, index: int, text: str, log: TokenLog) -> bytes:
         """As `text_event`, with the log probabilities of the tokens whose text has left."""
@@ -83,8 +82,7 @@ class Dialect:
         """What comes after the last text: the reasons, the usage if asked for, and the end mark."""
         events = [self._chunk(self._with_log(self._end_choice(choice), choice.log)) for choice in choices]
         if self._include_usage:
-            value = {**self._chunk_head, "choices": [], "usage": usage(choices)}
-            events.append(sse.event(value))
+            events.append(self._event(choices=[], usage=usage(choices)))
         return b"".join([*events, sse.DONE])
 
     def whole(self, choices: Sequence[Ended], texts: Sequence[str]) -> bytes:
@@ -96,10 +94,14 @@ class Dialect:
         return msgspec.json.encode(value)
 
     def _chunk(self, choice: dict[str, Any]) -> bytes:
-        value = {**self._chunk_head, "choices": [choice]}
-        if self._include_usage:
-            value["usage"] = None
-        return sse.event(value)
+        return (
+            self._event(choices=[choice], usage=None)
+            if self._include_usage
+            else self._event(choices=[choice])
+        )
+
+    def _event(self, **more: Any) -> bytes:
+        return sse.event({**self._whole_head, "object": self.chunk_object, **more})
 
     def _with_log(
         self, choice: dict[str, Any], log: TokenLog | None, is_whole: bool = False

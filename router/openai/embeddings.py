@@ -17,21 +17,22 @@ from router.core.embedding import (
     EmbeddingAnswer,
     EmbeddingCall,
     EmbeddingLimits,
-    EmbeddingRun,
     TokenIds,
 )
 from router.core.tenant import Scope
 from router.request.decoding import decode, invalid
-from router.request.permit import admitted
+from router.request.embedding import EmbeddingJob
 from router.request.routes import Route
-from router.request.ticket import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from router.core.embedding import ServedEmbedder
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.request.service import Service
+    from router.request.answer import Answers
+    from router.request.permit import Permit
+    from router.routing.models import Registry
 
 MAX_INPUTS = 2048
 MAX_TOTAL_TOKENS = 300_000
@@ -57,12 +58,12 @@ class EmbeddingsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 _decoder = msgspec.json.Decoder(EmbeddingsBody)
 
 
-def routes(service: Service) -> list[Route]:
+def routes(models: Registry, answers: Answers) -> list[Route]:
     return [
         Route(
             "POST",
             "/v1/embeddings",
-            Embeddings(service),
+            Embeddings(models, answers),
             "Turns texts, or token ids, into vectors of length 1.",
             body=EmbeddingsBody,
             scope=Scope.EMBEDDINGS,
@@ -72,43 +73,39 @@ def routes(service: Service) -> list[Route]:
 
 
 class Embeddings:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, models: Registry, answers: Answers) -> None:
+        self._models = models
+        self._answers = answers
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         body = decode_embeddings(exchange.request.body)
         record.user = body.user or record.user
-        model = self._service.registry.find_embedder(body.model, record)
-        calls = embedding_calls(body, model.limits)
-        if self._service.safety is not None:
-            texts = [row for call in calls for row in call.rows if isinstance(row, str)]
-            await self._service.safety.admit(model.name, texts)
-        rows = [b""] * len(calls)
-        answers: dict[int, EmbeddingAnswer] = {}  # kept only to be compared with a shadow's
+        model = self._models.find_embedder(body.model, record)
+        job = _Job(exchange, record, model, body)
+        await self._answers.answer(job, record, exchange.on_disconnect)
 
-        def take(number: int, answer: EmbeddingAnswer) -> None:
-            check_total(record.prompt_tokens)
-            if shadow is not None:
-                answers[number] = answer
-            rows[number] = render_rows(answer, number * ROWS_PER_CALL, body.encoding_format)
 
-        need = need_of(calls)
-        async with admitted(self._service, record, model.name, need, exchange.on_disconnect) as ticket:
-            shadows = self._service.shadows
-            shadow = None if shadows is None else shadows.begin_vectors(record, calls)
-            try:
-                await EmbeddingRun(model.embedder, calls, record).finish(ticket, take)
-            except InflightError as error:
-                if ticket.cut_by is None and not error.kind.is_callers_fault:
-                    self._service.metrics.triton_failed(error.kind, model.name)
-                raise
-            finally:
-                if shadow is not None:
-                    shadow.vectors_ended([answers[number] for number in sorted(answers)], len(calls))
-            content = render_whole(model.name, rows, record.prompt_tokens)
-            headers = [("content-type", "application/json"), *record.headers()]
-            ticket.bill(Outcome.FINISHED)
-            exchange.respond(200, content, headers)
+class _Job(EmbeddingJob):
+    """Rows are rendered while the model computes the next ones."""
+
+    def __init__(
+        self, exchange: Exchange, record: Record, served: ServedEmbedder, body: EmbeddingsBody
+    ) -> None:
+        calls = embedding_calls(body, served.limits)
+        super().__init__(record, served, calls, need_of(calls))
+        self._exchange = exchange
+        self._format = body.encoding_format
+        self._rows = [b""] * len(calls)
+
+    def take(self, number: int, answer: EmbeddingAnswer) -> None:
+        check_total(self.record.prompt_tokens)
+        self._rows[number] = render_rows(answer, number * ROWS_PER_CALL, self._format)
+
+    async def deliver(self, permit: Permit) -> None:
+        record = self.record
+        content = render_whole(self.served.name, self._rows, record.prompt_tokens)
+        permit.finished()
+        self._exchange.respond(200, content, [("content-type", "application/json"), *record.headers()])
 
 
 def need_of(calls: Sequence[EmbeddingCall]) -> Need:

@@ -30,9 +30,10 @@ from router.request.routes import Route
 
 if TYPE_CHECKING:
     from router.content.files.forms import UploadForm
+    from router.content.files.model import FileLimits
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.request.service import Service
+    from router.store.access import StoreAccess
 
 PATH = "/v1/files"
 MULTIPART = "multipart/form-data"
@@ -57,8 +58,8 @@ class FilesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     purpose: Annotated[str, Meta(pattern=r"^[a-z_-]{1,32}$")] | None = None
 
 
-def routes(service: Service) -> list[Route]:
-    files = _Files(service)
+def routes(store: StoreAccess, limits: FileLimits) -> list[Route]:
+    files = _Files(store, limits)
     add = partial(Route, scope=Scope.FILES, takes="")
     return [
         add("POST", PATH, files.upload, "Upload a file", body=FileForm, answer="File", takes=MULTIPART),
@@ -76,9 +77,9 @@ def routes(service: Service) -> list[Route]:
 
 
 class _Files:
-    def __init__(self, service: Service) -> None:
-        self._store = service.store
-        self._limits = service.file_limits
+    def __init__(self, store: StoreAccess, limits: FileLimits) -> None:
+        self._store = store
+        self._limits = limits
 
     async def upload(self, exchange: Exchange, record: Record) -> None:
         request = exchange.request

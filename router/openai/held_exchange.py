@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from router.http.exchange import Exchange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from router.http.exchange import Headers
 
@@ -25,10 +25,6 @@ class HeldExchange(Exchange):
         self._behind = behind
         self.tail = b""
 
-    @property
-    def started(self) -> bool:
-        return self._behind.started
-
     def on_disconnect(self, callback: Callable[[], None]) -> None:
         self._behind.on_disconnect(callback)
 
@@ -37,9 +33,10 @@ class HeldExchange(Exchange):
 
     def start(self, status: int, headers: Headers, length_bytes: int | None = None) -> None:
         self._behind.start(status, headers, length_bytes)
+        self.started = True
 
-    async def send(self, data: bytes) -> None:
-        await self._behind.send(data)
+    def send(self, data: bytes) -> Awaitable[None]:
+        return self._behind.send(data)
 
     def respond(self, status: int, body: bytes, headers: Headers) -> None:
         self.ended = True

@@ -11,7 +11,6 @@ from router.request.routes import Route
 if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.request.service import Service
     from router.routing.models import Registry, Served
 
 
@@ -45,8 +44,8 @@ def _describe(model: Served) -> dict[str, Any]:
     return told if context_tokens is None else {**told, "max_model_len": context_tokens}
 
 
-def routes(service: Service) -> list[Route]:
-    listed, shown = ListModels(service.registry), ShowModel(service.registry)
+def routes(models: Registry) -> list[Route]:
+    listed, shown = ListModels(models), ShowModel(models)
     return [
         Route("GET", "/v1/models", listed, "What is served", answer="ModelList"),
         Route("GET", "/v1/models/{id}", shown, "One model that is served", answer="Model", takes_rest=True),

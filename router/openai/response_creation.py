@@ -21,8 +21,8 @@ from router.openai.held_exchange import HeldExchange
 from router.openai.response_bodies import as_chat, decode_response, response_head
 from router.openai.response_dialect import ResponsesDialect
 from router.openai.tools import described, offered, reader_for
-from router.request.answer import answer
 from router.request.errors import respond_json
+from router.request.text import TextJob
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from router.http.exchange import Exchange
     from router.openai.bodies import ChatBody
     from router.openai.response_bodies import ResponseBody
-    from router.request.service import Service
+    from router.request.answer import Answers
     from router.routing.checkpoint import ChatTemplate
-    from router.routing.models import ServedModel
+    from router.routing.models import Registry, ServedModel
+    from router.store.access import StoreAccess
 
 log = logging.getLogger(__name__)
 
@@ -76,12 +77,20 @@ class Answered:
 
 
 class CreateResponse:
-    def __init__(self, service: Service, documents: Documents, tokenizers: Tokenizers) -> None:
-        self._service = service
+    def __init__(
+        self,
+        models: Registry,
+        answers: Answers,
+        documents: Documents,
+        store: StoreAccess,
+        tokenizers: Tokenizers,
+    ) -> None:
+        self._models = models
+        self._answers = answers
         self._documents = documents
         self._cutter = Cutter(tokenizers, ContextLengths())
-        self._responses = ResponseStore(service.store)
-        self._conversations = ConversationStore(service.store)
+        self._responses = ResponseStore(store)
+        self._conversations = ConversationStore(store)
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         asked = await self._understand(decode_response(exchange.request.body), record)
@@ -92,7 +101,7 @@ class CreateResponse:
         caller = record.caller
         record.user = body.user or record.user
         record.conversation = body.conversation_id or record.conversation
-        model = self._service.registry.find(body.model, record)
+        model = self._models.find(body.model, record)
         if model.template is None:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
@@ -153,9 +162,8 @@ class CreateResponse:
         calls = chat_calls(chat, answered.cut.prompt, record.request_id, record.tenant, model.defaults)
         exchange, dialect = answered.exchange, answered.dialect
         try:
-            await answer(
-                exchange, record, self._service, model, calls, dialect, bool(chat.stream), reader_for(chat)
-            )
+            job = TextJob(exchange, record, model, calls, dialect, bool(chat.stream), reader_for(chat))
+            await self._answers.answer(job, record, exchange.on_disconnect)
         except InflightError as error:
             if exchange.started:
                 exchange.end_behind(dialect.failure_event(error))

@@ -16,8 +16,8 @@ from router.openai.log_probs import chat_log_probs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from router.core.tool_call import ToolCall
     from router.openai.dialects import Ended
-    from router.openai.tools import ToolCall
     from router.request.choice import TokenLog
 
 _OPENING_EVENTS = ("response.created", "response.in_progress")

@@ -19,9 +19,12 @@ from router.request.routes import Route
 
 if TYPE_CHECKING:
     from router.content.conversations.items import Item
+    from router.content.documents.documents import Documents
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.request.service import Service
+    from router.request.answer import Answers
+    from router.routing.models import Registry
+    from router.store.access import StoreAccess
 
 _PATH = "/v1/responses"
 
@@ -67,11 +70,11 @@ def _page(items: list[Item], query: PageQuery) -> Page[Item]:
     return Page.of(ordered, query.limit)
 
 
-def routes(service: Service) -> list[Route]:
-    places = {model.name: model.checkpoint_dir for model in service.registry}
+def routes(models: Registry, answers: Answers, documents: Documents, store: StoreAccess) -> list[Route]:
+    places = {model.name: model.checkpoint_dir for model in models}
     tokenizers = Tokenizers({name: place for name, place in places.items() if place is not None})
-    create = CreateResponse(service, service.documents, tokenizers)
-    stored = StoredResponses(ResponseStore(service.store))
+    create = CreateResponse(models, answers, documents, store, tokenizers)
+    stored = StoredResponses(ResponseStore(store))
     one = f"{_PATH}/{{response_id}}"
     input_items = f"{one}/input_items"
     return [

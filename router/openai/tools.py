@@ -13,6 +13,7 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.stop_text import tail_length
+from router.core.tool_call import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,23 +32,6 @@ For each call write its name and arguments as JSON between <tool_call> tags, and
 <tool_call>
 {{"name": <function name>, "arguments": <arguments as JSON>}}
 </tool_call>"""
-
-
-class ToolCall(msgspec.Struct, frozen=True):
-    """`arguments` is JSON, as the model wrote it."""
-
-    id: str
-    name: str
-    arguments: str
-
-    @property
-    def read_out(self) -> str:
-        """All that somebody reads who takes it apart: what is escaped in JSON is written out too."""
-        return " | ".join((self.name, self.arguments, *_strings(self.arguments)))
-
-    def rendered(self) -> dict[str, Any]:
-        function = {"name": self.name, "arguments": self.arguments}
-        return {"id": self.id, "type": "function", "function": function}
 
 
 def offered(body: ChatBody) -> list[Tool]:
@@ -190,24 +174,6 @@ class ToolReader:
             return written
         self.calls.append(call)
         return ""
-
-
-def _strings(encoded: str) -> list[str]:
-    """Names and texts anywhere in JSON; none where it is not JSON."""
-    found: list[str] = []
-    try:
-        open_parts: list[Any] = [msgspec.json.decode(encoded)]
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return found
-    while open_parts:
-        part = open_parts.pop()
-        if isinstance(part, str):
-            found.append(part)
-        elif isinstance(part, dict):
-            open_parts += [*part, *part.values()]
-        elif isinstance(part, list):
-            open_parts += part
-    return found
 
 
 def reader_for(body: ChatBody) -> Callable[[], ToolReader] | None:

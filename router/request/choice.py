@@ -1,10 +1,10 @@
-"""One generation on its way to the client."""
+"""One generation on its way to the client: cut at stop strings, counted, its end named."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import FINISH_REASONS, read_to_the_end
@@ -13,38 +13,54 @@ from router.core.stop_text import StopScanner
 from router.request.errors import in_api_words
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from router.core.generation import Delta, Generation, GenerationCall, LoggedToken
-    from router.openai.tools import ToolCall, ToolReader
-    from router.request.ticket import Ticket
+    from router.core.tool_call import ToolCall
+    from router.request.permit import Permit
     from router.safety.guard import StreamGuard
-    from router.telemetry.metrics import Metrics
+
+# The meter is told of so many gaps between chunks at once, and of the rest at the end.
+_GAPS = 16
+
+
+class CallReader(Protocol):
+    """Finds tool calls in the text of one answer, and takes them out of it."""
+
+    @property
+    def calls(self) -> Sequence[ToolCall]: ...
+    @property
+    def held(self) -> int:
+        """How many characters it holds back."""
+
+    def feed(self, text: str) -> str: ...
+    def flush(self) -> str: ...
+    def drop(self, first: int) -> None:
+        """Calls from this one on are not told."""
 
 
 class Choice:
-    """One generation on its way to the client: cut at stop strings, counted, its end named."""
+    """One of the answers to a request. `keeps`: somebody wants all that left afterwards."""
 
     def __init__(
         self,
         index: int,
         call: GenerationCall,
         generation: Generation,
-        ticket: Ticket,
-        metrics: Metrics,
-        tools: ToolReader | None = None,
+        permit: Permit,
+        tools: CallReader | None = None,
         guard: StreamGuard | None = None,
+        keeps: bool = False,
     ) -> None:
         self.index = index
         self.finish_reason = ""
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
-        self.cached_tokens = 0
+        self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
         self.log = None if call.top_log_probs is None else TokenLog()
-        self.heard: list[str] | None = None  # all that left, where somebody wants to keep it
-        self._generation = generation
-        self._ticket = ticket
-        self._record = ticket.record
+        self.generation = generation
+        self._heard: list[str] | None = [] if keeps else None
+        self._permit = permit
+        self._record = permit.record
+        self._meter = permit.meter
         self._scanner = StopScanner(call.stop) if call.stop else None
         self._echo = call.prompt if call.echo and not call.engine_echoes else ""
         self._echo_to_come = call.engine_echoes
@@ -54,11 +70,17 @@ class Choice:
         if guard is not None:
             self._echo = guard.feed(self._echo)  # what is forbidden may begin in the prompt
         self._told_calls = self._judged_calls = 0
-        self._metrics = metrics
-        self._share = metrics.share(ticket.record)
-        self._measured = metrics.objectives.series(ticket.record.model, ticket.record.tier)
         self._last_s = 0.0
-        self._is_opening = index == 0 and ticket.record.rollout[0] is not None
+        self._gaps: list[tuple[float, int]] = []
+        self._is_opening = index == 0 and permit.record.rollout[0] is not None
+        # Whether text leaves as it comes: nothing reads, holds back or keeps it.
+        self._is_plain = not (
+            self._scanner or tools or guard or keeps or self.log or self._is_opening or self._echo_to_come
+        )
+
+    @property
+    def has_tools(self) -> bool:
+        return self._tools is not None
 
     @property
     def tool_calls(self) -> Sequence[ToolCall]:
@@ -67,64 +89,98 @@ class Choice:
 
     @property
     def told(self) -> str:
-        """All that left, where it was heard: text, and calls below it."""
+        """All that left, where it was kept: text, and calls below it."""
         calls = (f"{call.name} {call.arguments}" for call in self.tool_calls)
-        return "\n".join(filter(None, ("".join(self.heard or ()), *calls)))
+        return "\n".join(filter(None, ("".join(self._heard or ()), *calls)))
 
-    def pieces(self) -> AsyncIterator[str]:
-        """The text as it comes; the first piece tells of the first token and may be empty."""
-        return self
-
-    def __aiter__(self) -> AsyncIterator[str]:
-        return self
-
-    async def __anext__(self) -> str:
-        """Not a generator: the event loop keeps a list of those."""
-        if self.finish_reason:
-            raise StopAsyncIteration
+    async def each(self, tell: Callable[[Choice, str], Awaitable[None] | None]) -> None:
+        """Tells of every piece that may leave; the first tells of the first token and may be empty."""
+        permit = self._permit
         try:
-            async for delta in self._generation:
-                if self._ticket.cut_by is not None:
+            async for delta in self.generation:
+                if permit.cut_by is not None:
                     continue  # the engine was told to stop: what still comes is for nobody
-                first = self._count(delta)
-                text = self._take(delta)
-                if first:
-                    text = self._echo + text
-                if text or first or self._has_news():
-                    if self.heard is not None:
-                        self.heard.append(text)
-                    if self._is_opening:
-                        self._note_opening(text)
-                    return text
+                text = self.take(delta)
+                if text is not None and (waiting := tell(self, text)) is not None:
+                    await waiting
                 if self.finish_reason:
-                    raise StopAsyncIteration
+                    return
         except InflightError as error:
-            if self._ticket.cut_by is None:
-                self._metrics.triton_failed(error.kind, self._record.model)
+            permit.model_failed(error)
+            if permit.cut_by is None:
                 raise in_api_words(error) from None
-        if self._ticket.cut_by is not None:
-            raise self._ticket.cut_by.again()
+        finally:
+            self._meter.gaps(self._gaps)
+            self._gaps = []
+        if permit.cut_by is not None:
+            raise permit.cut_by.again()
         raise InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
-
-    def _note_opening(self, text: str) -> None:
-        """As much of the answer as tells whether it is a refusal."""
-        record = self._record
-        record.opening += text[: OPENING_CHARS - len(record.opening)]
-        self._is_opening = len(record.opening) < OPENING_CHARS
-
-    def _has_news(self) -> bool:
-        """Whether a call became whole since this was asked last."""
-        told, self._told_calls = self._told_calls, len(self.tool_calls)
-        return told < self._told_calls
 
     async def settle(self) -> None:
         """Reads to the end of the stream, so that the engine is known to be done with the request."""
         if not self.finish_reason:
-            self._generation.stop()
-        await read_to_the_end(self._generation)
+            self.generation.stop()
+        await read_to_the_end(self.generation)
 
-    def _take(self, delta: Delta) -> str:
+    def take(self, delta: Delta) -> str | None:
+        """What may leave of it now, None for nothing; sets `finish_reason` with the last."""
+        now_s = monotonic()
+        record = self._record
+        record.received_s = now_s
+        count = delta.completion_tokens
+        last_s, self._last_s = self._last_s, now_s
+        if not last_s:
+            return self._take_first(delta, now_s)
+        self._gaps.append((now_s - last_s, count))
+        if len(self._gaps) >= _GAPS:
+            self._meter.gaps(self._gaps)
+            self._gaps = []
+        if not self.prompt_tokens and not self._shares_prompt:
+            self.prompt_tokens = delta.prompt_tokens
+            record.prompt_tokens += delta.prompt_tokens
+        self.completion_tokens += count
+        record.completion_tokens += count
+        if self._is_plain and delta.finish is None:
+            return delta.text or None
+        return self._leave(self._filtered(delta), is_first=False)
+
+    def _take_first(self, delta: Delta, now_s: float) -> str | None:
+        record = self._record
+        took_s = now_s - record.arrived_s
+        self._meter.first_chunk(took_s)
+        if record.first_token_s is None:
+            record.first_token_s = now_s
+            self._meter.first_token(took_s)
+        self._permit.heard(now_s)
+        if not self._shares_prompt:
+            self.prompt_tokens = delta.prompt_tokens
+            self.cached_tokens = min(delta.cached_tokens, delta.prompt_tokens)
+            record.prompt_tokens += delta.prompt_tokens
+            record.cached_tokens += self.cached_tokens
+        if not self._echo_to_come:  # else these are the prompt's tokens, not the answer's
+            self.completion_tokens += delta.completion_tokens
+            record.completion_tokens += delta.completion_tokens
+        return self._leave(self._echo + self._filtered(delta), is_first=True)
+
+    def _leave(self, text: str, is_first: bool) -> str | None:
+        told, self._told_calls = self._told_calls, len(self.tool_calls)
+        if not (text or is_first or told < self._told_calls):
+            return None
+        if self._heard is not None:
+            self._heard.append(text)
+        if self._is_opening:  # as much of the answer as tells whether it is a refusal
+            record = self._record
+            record.opening += text[: OPENING_CHARS - len(record.opening)]
+            self._is_opening = len(record.opening) < OPENING_CHARS
+        return text
+
+    def _filtered(self, delta: Delta) -> str:
         """The part of a delta that may leave; sets `finish_reason` when it is the last."""
+        record = self._record
+        if delta.engine is not None:
+            record.engine = delta.engine
+        if delta.steps and self.index == 0 and record.trace is not None:
+            record.trace.steps = delta.steps
         text = uncut = self._before_stop(delta)
         if self._tools is not None:
             text = self._without_calls(text, self._tools)
@@ -143,23 +199,23 @@ class Choice:
         if self.finish_reason:
             text += guard.flush()
         if guard.tripped:
-            self.finish_reason = self._record.finish_reason = "content_filter"
-            self._generation.stop()
+            self._end("content_filter")
+            self.generation.stop()
         return text
 
-    def _judge_calls(self, tools: ToolReader, guard: StreamGuard) -> None:
+    def _judge_calls(self, tools: CallReader, guard: StreamGuard) -> None:
         while self._judged_calls < len(tools.calls):
             if not guard.admits(tools.calls[self._judged_calls].read_out):
                 tools.drop(self._judged_calls)
                 return
             self._judged_calls += 1
 
-    def _without_calls(self, text: str, tools: ToolReader) -> str:
+    def _without_calls(self, text: str, tools: CallReader) -> str:
         text = tools.feed(text)
         if self.finish_reason:
             text += tools.flush()
             if tools.calls and self.finish_reason == "stop":
-                self.finish_reason = self._record.finish_reason = "tool_calls"
+                self._end("tool_calls")
         return text
 
     def _before_stop(self, delta: Delta) -> str:
@@ -170,53 +226,25 @@ class Choice:
         if self._scanner is not None:
             text = self._scanner.feed(text)
             if self._scanner.stopped:
-                self.finish_reason = self._record.finish_reason = "stop"
-                self._generation.stop()
+                self._end("stop")
+                self.generation.stop()
                 return text
         if delta.finish is None:
             return text
         if delta.finish not in FINISH_REASONS:
             raise InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
-        self.finish_reason = self._record.finish_reason = FINISH_REASONS[delta.finish]
+        self._end(FINISH_REASONS[delta.finish])
         return text + self._scanner.flush() if self._scanner is not None else text
 
-    def _count(self, delta: Delta) -> bool:
-        """Adds up tokens and times; tells whether this is the first delta."""
-        now_s = time.monotonic()
-        first = self._last_s == 0.0
-        self._record.received_s = now_s
-        self._record.engine = delta.engine or self._record.engine
-        if delta.steps and self.index == 0 and self._record.trace is not None:
-            self._record.trace.steps = delta.steps
-        if first:
-            self._share.first_token.observe(now_s - self._record.arrived_s)
-            if self._record.first_token_s is None:
-                self._record.first_token_s = now_s
-                self._measured.first_token.note(now_s - self._record.arrived_s)
-            self._ticket.heard(now_s)
-            if not self._shares_prompt:
-                self.cached_tokens = min(delta.cached_tokens, delta.prompt_tokens)
-                self._record.cached_tokens += self.cached_tokens
-        else:
-            self._share.between_chunks.observe(now_s - self._last_s)
-            if count := delta.completion_tokens:  # some come together: each has its part of the time
-                self._measured.inter_token.note((now_s - self._last_s) / count, count)
-        self._last_s = now_s
-        if self.prompt_tokens == 0 and not self._shares_prompt:
-            self.prompt_tokens = delta.prompt_tokens
-            self._record.prompt_tokens += delta.prompt_tokens
-        if first and self._echo_to_come:
-            return first  # the prompt's tokens, not the answer's
-        self.completion_tokens += delta.completion_tokens
-        self._record.completion_tokens += delta.completion_tokens
-        return first
+    def _end(self, reason: str) -> None:
+        self.finish_reason = self._record.finish_reason = reason
 
 
 class TokenLog:
-    """The tokens of one answer, each held until the first character that it has a part in has left.
+    """Log probabilities: the tokens of one answer, each held until its first character has left.
 
-    A token that is the first half of a character waits with that character. One without text of its own
-    leaves with the next that has some.
+    None for text that never leaves, none missing for text that does. A token that is the first half of a
+    character waits with that character. One without text of its own leaves with the next that has some.
     """
 
     def __init__(self) -> None:

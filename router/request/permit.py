@@ -1,138 +1,231 @@
-"""Lets a request in to a model: limits and budget reserved before, settled and recorded after."""
+"""The permit of a request: its limits reserved, its turn come; all of it is given back exactly once."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.record import Outcome
 from router.core.tenant import UsageRecord
 from router.request.identity import check_model_allowed
-from router.request.ticket import Outcome
 from router.tenants.limits import Limit, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from router.admission.demand import Need
     from router.admission.gate import Turn
     from router.admission.gates import Gates
-    from router.control.releases.arms import ArmRecorder
     from router.core.record import Record
-    from router.request.service import Service
-    from router.request.ticket import Ticket, TicketDesk
+    from router.core.tenant import Price
+    from router.request.meter import Meter, Meters
     from router.tenants.ledger import Reservation
     from router.tenants.tenancy import Tenancy
 
-    OnLeave = Callable[[Callable[[], None]], None]
+    OnLeave = Callable[[Callable[[], None]], None]  # takes a callback for when the client leaves
 
 # Clients refused together should not come back together.
 _JITTER = 0.4
 
 
-def admitted(
-    service: Service, record: Record, model: str, need: Need, on_leave: OnLeave | None = None
-) -> Admitted:
-    """The only way to a model: `async with admitted(...) as ticket`.
+class Stoppable(Protocol):
+    """Work that a permit covers."""
 
-    `on_leave` takes a callback for when the client leaves, which cuts the ticket.
+    def stop(self) -> None:
+        """Ends it early; what has ended already is not touched."""
+
+
+class Permit:
+    """The right of one request to use one model, from its admission to its end.
+
+    `cut` ends the request from outside (the client left, the router is going down): it tells the engine to
+    stop, and the code that reads the answer sees `cut_by` and ends. No task is ever cancelled for it, so
+    there is no await at which a request could be lost.
     """
-    desk, tenancy, arms, gates = service.desk, service.tenancy, service.arms, service.gates
-    return Admitted(desk, tenancy, record, model, need, arms, gates, on_leave)
 
-
-class Admitted:
-    """One request at one model, for the length of an `async with` block; ends exactly once."""
+    __slots__ = ("_permits", "_price", "_reservation", "_turn", "_work", "cut_by", "meter", "record")
 
     def __init__(
         self,
-        desk: TicketDesk,
-        tenancy: Tenancy,
+        permits: Permits,
         record: Record,
-        model: str,
-        need: Need,
-        arms: ArmRecorder | None = None,
-        gates: Gates | None = None,
-        on_leave: OnLeave | None = None,
+        meter: Meter,
+        reservation: Reservation,
+        price: Price | None,
+        turn: Turn,
     ) -> None:
-        self._desk = desk
-        self._arms = arms
-        self._gates = gates
-        self._on_leave = on_leave
-        self._tenancy = tenancy
-        self._record = record
-        self._need = need
-        record.model = model
-        self._price = self._tenancy.catalogue.prices.get(model)
-        self._reservation: Reservation
-        self._ticket: Ticket
-        self._turn: Turn | None = None
+        self.record = record
+        self.meter = meter
+        # Raise it `again`: with the frames that it went through it would hold on to this permit for good.
+        self.cut_by: InflightError | None = None
+        self._permits = permits
+        self._reservation = reservation
+        self._price = price
+        self._turn = turn
+        self._work: list[Stoppable] = []
 
-    async def __aenter__(self) -> Ticket:
-        record, need = self._record, self._need
-        record.admitted_s = record.dispatched_s = None  # one that is sent again has not been sent this time
-        check_model_allowed(record.caller, record.model)
-        self._desk.check_open()
-        if self._tenancy.spool.is_full:
-            raise InflightError(ErrorKind.OVERLOADED, "usage cannot be recorded at the moment")
-        cost = 0 if self._price is None else self._price.cost(need.prompt_tokens, 0, need.completion_tokens)
-        tokens = need.prompt_tokens + need.completion_tokens
-        answer = await self._tenancy.reserve(record.caller, tokens, cost)
-        if isinstance(answer, Refusal):
-            raise refused(answer, random.random())
-        self._reservation = answer
-        try:
-            ticket = self._desk.admit(record)  # while the store was asked, draining may have begun
-            if self._gates is not None:
-                self._turn = self._gates.offer(record, need)
-        except BaseException:
-            answer.cancel()
-            raise
-        record.admitted_s = time.monotonic()
-        ticket.bill = self._bill
-        self._ticket = ticket.__enter__()
-        try:
-            await self._wait(ticket)
-        except BaseException as error:
-            await self.__aexit__(type(error), error, None)
-            raise
-        return ticket
+    def attach(self, work: Stoppable) -> None:
+        """It is stopped with the request."""
+        self._work.append(work)
+        if self.cut_by is not None:
+            work.stop()
 
-    async def _wait(self, ticket: Ticket) -> None:
-        """At the gate, where there is one; whoever leaves meanwhile is not waited for."""
-        if self._on_leave is not None:
-            self._on_leave(lambda: ticket.cut(InflightError(ErrorKind.CANCELLED, "the client left")))
-        if self._turn is not None:
-            ticket.heard = self._turn.heard
-            await self._turn.come(ticket)
+    def cut(self, reason: InflightError) -> None:
+        if self.cut_by is None:
+            self.cut_by = reason.again()
+            for each in self._work:
+                each.stop()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ticket.__exit__(kind, error, trace)
-        if self._turn is not None:
-            self._turn.end(self._record.outcome == Outcome.FINISHED.value)
-        # What a router cuts off because it goes down says nothing about a release.
-        if self._arms is not None and self._record.rollout[0] is not None and not self._desk.draining:
-            self._arms.closed(self._record, self._ticket.cut_by or error)
-        if self._record.dispatched_s is None:
+    def client_left(self) -> None:
+        self.cut(InflightError(ErrorKind.CANCELLED, "the client left"))
+
+    def heard(self, now_s: float) -> None:
+        """The model has said the first thing."""
+        self._turn.heard(now_s)
+
+    def model_failed(self, error: InflightError) -> None:
+        """Counts what Triton or the engine said, unless it was told to stop."""
+        if self.cut_by is None:
+            self.meter.model_failed(error.kind)
+
+    def finished(self) -> None:
+        """Bills the request; for code that ends well, to call before its last bytes leave."""
+        self._bill(Outcome.FINISHED)
+
+    def close(self, error: BaseException | None) -> None:
+        """Gives back all that the request holds, whatever happened; the engine must not go on alone."""
+        for each in self._work:
+            each.stop()
+        self._work.clear()  # each may hold this permit
+        outcome = self._outcome(error)
+        record = self.record
+        record.outcome = outcome.value
+        self._permits.closed(self)
+        self._turn.end(outcome is Outcome.FINISHED)
+        if record.dispatched_s is None:
             self._reservation.cancel()
         else:
-            self._bill(Outcome(self._record.outcome))
-        del self._ticket  # each holds the other, and the collector seldom comes
+            self._bill(outcome)
+
+    def _outcome(self, error: BaseException | None) -> Outcome:
+        if self.cut_by is not None:
+            return Outcome.CANCELLED if self.cut_by.kind is ErrorKind.CANCELLED else Outcome.FAILED
+        if error is None:
+            return Outcome.FINISHED
+        return Outcome.CANCELLED if isinstance(error, asyncio.CancelledError) else Outcome.FAILED
 
     def _bill(self, outcome: Outcome) -> None:
         """Once: what comes later was not used by the caller."""
         if not self._reservation.is_open:
             return
-        record = self._record
+        record = self.record
         cost = 0  # also of what failed: nobody pays for an answer that we owe
         if self._price is not None and outcome is not Outcome.FAILED:
             cost = self._price.cost(record.prompt_tokens, record.cached_tokens, record.completion_tokens)
         self._reservation.settle(record.prompt_tokens + record.completion_tokens, cost)
-        self._tenancy.record(_usage(record, cost, outcome))
+        self._permits.tenancy.record(_usage(record, cost, outcome))
+
+
+class Permits:
+    """The only way to a model: what is asked before a request may use one, and all permits that are out."""
+
+    def __init__(
+        self,
+        tenancy: Tenancy,
+        gates: Gates,
+        meters: Meters,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tenancy = tenancy
+        self._gates = gates
+        self._meters = meters
+        self._clock = clock
+        self._open: set[Permit] = set()
+        self._waiting: list[asyncio.Future[None]] = []
+        self.draining = False
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    async def admit(self, record: Record, need: Need, on_leave: OnLeave | None = None) -> Permit:
+        """For a request whose release is chosen; raises InflightError where it is refused.
+
+        The permit has to be closed. Whoever leaves meanwhile, or later, has it cut.
+        """
+        record.admitted_s = record.dispatched_s = None  # one that is sent again has not been sent this time
+        permit = await self._reserve(record, need)
+        record.admitted_s = self._clock()
+        self._open.add(permit)
+        permit.meter.opened()
+        try:
+            if on_leave is not None:
+                on_leave(permit.client_left)
+            if permit._turn.is_waiting:
+                await permit._turn.come(permit)
+            if permit.cut_by is not None:
+                raise permit.cut_by.again()
+        except BaseException as error:
+            permit.close(error)
+            raise
+        return permit
+
+    async def _reserve(self, record: Record, need: Need) -> Permit:
+        check_model_allowed(record.caller, record.model)
+        self._check_open()
+        tenancy = self.tenancy
+        if tenancy.spool.is_full:
+            raise InflightError(ErrorKind.OVERLOADED, "usage cannot be recorded at the moment")
+        price = tenancy.catalogue.prices.get(record.model)
+        cost = 0 if price is None else price.cost(need.prompt_tokens, 0, need.completion_tokens)
+        tokens = need.prompt_tokens + need.completion_tokens
+        reservation = tenancy.reserve_now(record.caller, tokens, cost)
+        if reservation is None:
+            reservation = await tenancy.reserve(record.caller, tokens, cost)
+        if isinstance(reservation, Refusal):
+            raise refused(reservation, random.random())
+        try:
+            self._check_open()  # while the store was asked, draining may have begun
+            turn = self._gates.offer(record, need)
+        except BaseException:
+            reservation.cancel()
+            raise
+        return Permit(self, record, self._meters.of(record), reservation, price, turn)
+
+    def closed(self, permit: Permit) -> None:
+        self._open.remove(permit)
+        permit.meter.closed(permit.record, self._clock())
+        if not self._open:
+            for waiter in self._waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiting.clear()
+
+    # Shutting down
+
+    def drain(self) -> None:
+        """No more are given out, and there is no time left for those who wait in a queue."""
+        self.draining = True
+        self._gates.drain()
+
+    async def empty(self, timeout_s: float) -> bool:
+        """Waits until every permit is back; False when that took too long."""
+        if self._open:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await asyncio.wait([waiter], timeout=timeout_s)
+        return not self._open
+
+    def cut_all(self, reason: Callable[[], InflightError]) -> None:
+        for permit in list(self._open):
+            permit.cut(reason())
+
+    def _check_open(self) -> None:
+        if self.draining:
+            raise InflightError(ErrorKind.OVERLOADED, "the server is shutting down")
 
 
 def _usage(record: Record, cost: int, outcome: Outcome) -> UsageRecord:

@@ -71,6 +71,7 @@ def load_sampling_defaults(checkpoint_dir: Path) -> SamplingDefaults:
 
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_DICT_NAMES = frozenset(dir(dict))
 
 
 class TemplateBroken(Exception):
@@ -81,7 +82,7 @@ class ChatTemplate:
     """A compiled template with the special tokens it may name, rendered as `transformers` renders it."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
-        environment = ImmutableSandboxedEnvironment(
+        environment = _Environment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
         )
         environment.filters["tojson"] = _to_json
@@ -112,6 +113,15 @@ class ChatTemplate:
             # Templates refuse by raising, and stumble over roles and contents their author did not expect.
             message = f"the model's chat template does not accept these messages: {error}"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "messages") from error
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """Finds `message.role` in a dict at once, where Jinja looks for an attribute of that name first."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute in obj and attribute not in _DICT_NAMES:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
 
 
 def load_template(checkpoint_dir: Path) -> ChatTemplate | None:

@@ -9,17 +9,11 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.failure import Failure
-from router.core.generation import Delta, GenerationCall
+from router.core.generation import Delta, GenerationCall, byte_tokens, text_tokens
 from router.grpc.status import GrpcError, StatusCode
 from router.routing.attempts import Errand
 from router.routing.replay import DifferentAnswer, Told
-from router.routing.replica_choice import (
-    EXPECTED_TOKENS,
-    LEAST_TOKENS,
-    OPENING_CHARS,
-    answer_tokens,
-    prompt_tokens,
-)
+from router.routing.replica_choice import EXPECTED_TOKENS, LEAST_TOKENS, OPENING_CHARS, answer_tokens
 from router.routing.replicas import FleetSettings
 from router.routing.single_calls import SingleCall, ask
 from router.triton.client import RelayedGeneration, TritonGeneration
@@ -98,7 +92,7 @@ class FleetGeneration(Errand):
         context_tokens = self._pipeline.context_tokens
         if call.prompt_ids is not None:
             return self._expected + min(len(call.prompt_ids), context_tokens)
-        return self._expected + min(prompt_tokens(len(call.prompt)), context_tokens)
+        return self._expected + min(text_tokens(call.prompt), context_tokens)
 
     def _take(self, delta: Delta, replica: Replica) -> Delta | None:
         self._generated += delta.completion_tokens
@@ -157,7 +151,7 @@ class FleetRelay(Errand):
         return bytes(raw[0][:OPENING_CHARS]) if raw else None
 
     def _tokens(self) -> int:
-        return EXPECTED_TOKENS + prompt_tokens(sum(map(len, self._request.raw_input_contents)))
+        return EXPECTED_TOKENS + byte_tokens(sum(map(len, self._request.raw_input_contents)))
 
     def _take(self, response: Any, replica: Replica) -> Any:
         replica.revalue(self, EXPECTED_TOKENS)

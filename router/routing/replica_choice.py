@@ -16,7 +16,6 @@ OPENING_CHARS = 512
 EXPECTED_TOKENS = 256
 # What is under way is never nothing: an answer that is longer than expected still takes its share.
 LEAST_TOKENS = 16
-_CHARS_PER_TOKEN = 3
 _LEAST_SLACK_TOKENS = 1024
 _64_BITS = 2**64 - 1
 _MIXER = 0x9E3779B97F4A7C15  # 2**64 by the golden ratio: the upper bits come of all lower ones
@@ -66,10 +65,6 @@ def _load(candidate: Candidate) -> tuple[int, int, str]:
 def _name_number(name: str) -> int:
     """The same in every router, as that of the key is."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
-
-
-def prompt_tokens(chars: int) -> int:
-    return chars // _CHARS_PER_TOKEN + 1
 
 
 def answer_tokens(max_tokens: int, context_tokens: int) -> int:

@@ -11,7 +11,7 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from router.control.objectives.monitor import ObjectiveMonitor
-from router.request.ticket import Outcome
+from router.core.record import Outcome
 from router.telemetry.admission import AdmissionFigures
 from router.telemetry.collectors import (
     BatchFigures,
@@ -20,10 +20,13 @@ from router.telemetry.collectors import (
     ReleaseFigures,
     SharingFigures,
 )
-from router.telemetry.values import Counter, Gauge, Histogram, Observations
+from router.telemetry.values import Counter, Gauge, Histogram, Observations, Value
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from python_backend.wire.errors import ErrorKind
+    from python_backend.wire.tiers import Tier
     from router.control.objectives.snapshot import ObjectiveBook
     from router.control.peers.peer_sync import Exchange
     from router.control.tuning.tuner import Tuner
@@ -40,6 +43,18 @@ _WHO = ("model", "release", "tenant")
 _BUSY = 503
 
 
+class Ended(dict[str, Value]):
+    """By outcome, each from the first request on that ends so."""
+
+    def __init__(self, family: Counter, who: tuple[str, str, str]) -> None:
+        super().__init__()
+        self._family, self._who = family, who
+
+    def __missing__(self, outcome: str) -> Value:
+        found = self[outcome] = self._family.labels(outcome, *self._who)
+        return found
+
+
 class StageTimes(dict[str, Observations]):
     """By stage, each from the first request on that has it: no request has them all."""
 
@@ -52,18 +67,73 @@ class StageTimes(dict[str, Observations]):
         return found
 
 
-class Share:
-    """The metrics of one release and tenant, looked up once: a lookup by label costs more than counting."""
+class RequestMeter:
+    """Of one model, release, tenant and tier, looked up once: a lookup costs more than counting."""
 
-    def __init__(self, metrics: Metrics, model: str, release: str, tenant: str) -> None:
-        who = (model, release, tenant)
-        self.in_flight = metrics.in_flight.labels(*who)
-        self.first_token = metrics.first_token.labels(*who)
-        self.between_chunks = metrics.between_chunks.labels(*who)
-        self.duration = metrics.duration.labels(*who)
-        self.prompt_tokens = metrics.prompt_tokens.labels(*who)
-        self.completion_tokens = metrics.completion_tokens.labels(*who)
-        self.stages = StageTimes(metrics.stages, who)
+    __slots__ = (
+        "_between_chunks",
+        "_completion_tokens",
+        "_duration",
+        "_ended",
+        "_errors",
+        "_first_token",
+        "_in_flight",
+        "_measured",
+        "_model",
+        "_prompt_tokens",
+        "_stages",
+    )
+
+    def __init__(self, metrics: Metrics, who: tuple[str, str, str], tier: Tier) -> None:
+        self._in_flight = metrics.in_flight.labels(*who)
+        self._first_token = metrics.first_token.labels(*who)
+        self._between_chunks = metrics.between_chunks.labels(*who)
+        self._duration = metrics.duration.labels(*who)
+        self._prompt_tokens = metrics.prompt_tokens.labels(*who)
+        self._completion_tokens = metrics.completion_tokens.labels(*who)
+        self._stages = StageTimes(metrics.stages, who)
+        self._ended = Ended(metrics.ended, who)
+        self._errors = metrics.triton_errors
+        self._model = who[0]
+        self._measured = metrics.objectives.series(self._model, tier)
+
+    def opened(self) -> None:
+        self._in_flight.value += 1
+
+    def closed(self, record: Record, now_s: float) -> None:
+        self._in_flight.value -= 1
+        took_s = now_s - record.arrived_s
+        self._duration.observe(took_s)
+        stages = self._stages
+        for stage, start_s, end_s in record.marks(now_s):
+            stages[stage].observe(end_s - start_s)
+        self._prompt_tokens.value += record.prompt_tokens
+        self._completion_tokens.value += record.completion_tokens
+        self._ended[record.outcome].value += 1
+        if record.outcome == Outcome.FINISHED.value:
+            self._measured.end_to_end.note(took_s)
+
+    def first_chunk(self, seconds: float) -> None:
+        self._first_token.observe(seconds)
+
+    def first_token(self, seconds: float) -> None:
+        self._measured.first_token.note(seconds)
+
+    def gaps(self, gaps: Sequence[tuple[float, int]]) -> None:
+        between, inter_token = self._between_chunks, self._measured.inter_token
+        for seconds, tokens in gaps:
+            between.observe(seconds)
+            if tokens:  # some come together: each has its part of the time
+                inter_token.note(seconds / tokens, tokens)
+
+    def gap(self, seconds: float) -> None:
+        self._between_chunks.observe(seconds)
+
+    def inter_token(self, seconds: float, tokens: int) -> None:
+        self._measured.inter_token.note(seconds, tokens)
+
+    def model_failed(self, kind: ErrorKind) -> None:
+        self._errors.labels(kind.label, self._model).inc()
 
 
 class Metrics:
@@ -146,7 +216,7 @@ class Metrics:
         )
         self._sharing_figures = SharingFigures()
         registry.register(self._sharing_figures)
-        self._shares: dict[tuple[str, str, str], Share] = {}
+        self._meters: dict[tuple[tuple[str, str, str], Tier], RequestMeter] = {}
 
     def watch(self, tenancy: Tenancy) -> None:
         """Shows whether usage reaches the store."""
@@ -176,35 +246,17 @@ class Metrics:
         """Shows the queue delays in force, and what Triton says of its batches."""
         self._batch_figures.tuner = tuner
 
-    def share(self, record: Record) -> Share:
-        key = _who(record)
-        found = self._shares.get(key)
+    def of(self, record: Record) -> RequestMeter:
+        who = _who(record)
+        found = self._meters.get((who, record.tier))
         if found is None:
-            found = self._shares[key] = Share(self, *key)
+            found = self._meters[who, record.tier] = RequestMeter(self, who, record.tier)
         return found
-
-    def ticket_opened(self, record: Record) -> None:
-        self.share(record).in_flight.inc()
-
-    def ticket_closed(self, record: Record, now_s: float) -> None:
-        share = self.share(record)
-        share.in_flight.dec()
-        share.duration.observe(now_s - record.arrived_s)
-        for stage, seconds in record.stages(now_s).items():
-            share.stages[stage].observe(seconds)
-        share.prompt_tokens.inc(record.prompt_tokens)
-        share.completion_tokens.inc(record.completion_tokens)
-        self.ended.labels(record.outcome, *_who(record)).inc()
-        if record.outcome == Outcome.FINISHED.value:
-            self.objectives.end_to_end(record.model, record.tier, now_s - record.arrived_s)
 
     def answered(self, record: Record, status: int) -> None:
         self.requests.labels(record.route, str(status), *_who(record)).inc()
         if status == _BUSY and record.model and record.dispatched_s is None:
             self.objectives.refused(record.model, record.tier)
-
-    def triton_failed(self, kind: ErrorKind, model: str) -> None:
-        self.triton_errors.labels(kind.label, model).inc()
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from router.core.record import Record
+    from router.request.job import Job
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,14 @@ class PromptLog:
         """Returns when all that was given before is written."""
         self._entries.put(None)
         self._thread.join(timeout_s)
+
+    def begun(self, job: Job, record: Record) -> None:
+        job.keep()
+
+    def ended(self, job: Job, record: Record, cause: BaseException | None) -> None:
+        """Whole or not: what the client was told."""
+        if prompts := job.prompts():
+            self.write(record, prompts, job.told())
 
     def write(self, record: Record, prompts: Sequence[str], answers: Sequence[str]) -> None:
         """Never waits; called on the event loop."""

@@ -93,14 +93,19 @@ class Tenancy:
         self.spool.close()
         self.store.close()
 
+    def reserve_now(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal | None:
+        """None where the store has to be asked first, by `reserve`."""
+        month = self._month.at(time.time())
+        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month)
+        return None if must_ask_the_store(answer) else answer
+
     async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
         """Goes to the store only where this process's lease of a budget has run out.
 
         Still refused by `Limit.LEASE`: the store is away, and nobody knows what is left of the budget.
         Whoever asks may leave meanwhile: what the store has leased is known here all the same.
         """
-        now_s = time.time()
-        month = self._month.at(now_s)
+        month = self._month.at(time.time())
         answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month)
         if not must_ask_the_store(answer):
             return answer

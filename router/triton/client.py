@@ -17,7 +17,7 @@ from router.core.generation import Delta, GenerationCall
 from router.grpc.channel import Channel
 from router.grpc.status import GrpcError, StatusCode
 from router.triton.failures import TritonError, cut_error, from_status, from_text
-from router.triton.messages import GenerateRequests, is_final, read_delta, stop_request
+from router.triton.messages import DeltaReader, GenerateRequests, is_final, stop_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -71,10 +71,11 @@ class TritonConnection:
 
     def infer(self, request: Any, timeout_s: float | None = None) -> InferStream:
         """Sends one request on a stream of its own, which the server sees half closed."""
-        return self.infer_bytes(request.SerializeToString(), timeout_s)
+        return InferStream(self.infer_bytes(request.SerializeToString(), timeout_s))
 
-    def infer_bytes(self, request: bytes, timeout_s: float | None = None) -> InferStream:
-        return InferStream(self._channel.call(_STREAM_INFER, request, timeout_s))
+    def infer_bytes(self, request: bytes, timeout_s: float | None = None) -> Call:
+        """The same for who reads the bytes of the answer."""
+        return self._channel.call(_STREAM_INFER, request, timeout_s)
 
     def begin_once(self, request: Any, timeout_s: float | None = None) -> Call:
         """ModelInfer, begun: for who may have to give it up; `read_once` has its answer."""
@@ -164,12 +165,23 @@ class TritonGeneration:
         self._cut = False
         self._deadline: asyncio.TimerHandle | None = None
         self._generated = 0
+        self._deltas = DeltaReader()
         self.on_end: Callable[[], None] | None = None  # called once, when Triton is done with the request
 
     def __aiter__(self) -> TritonGeneration:
         return self
 
-    async def __anext__(self) -> Delta:
+    async def __anext__(self) -> Any:
+        while (delta := self.take()) is None:
+            try:
+                await self.more()
+            except asyncio.CancelledError:
+                self.abandon()
+                raise
+        return delta
+
+    def take(self) -> Any:
+        """The next delta, None where `more` has to be awaited first; StopAsyncIteration after the last."""
         if self._over:
             raise StopAsyncIteration
         call = self._triton_call
@@ -177,52 +189,62 @@ class TritonGeneration:
             if self._stop_asked:
                 self._over = True
                 return Delta("", finish="cancelled")
-            call = self._triton_call = self._connection.infer_bytes(self._request).call
+            call = self._triton_call = self._connection.infer_bytes(self._request)
             call.on_end(self._end)
-        while (message := await self._read(call)) is not None:
-            if message.error_message:
-                self._expect_end()
-                raise from_text(message.error_message, self._request_id)
+        while (data := call.take()) is not None:
             if not self._answered:
-                return self._delta(message.infer_response)
-        if not self._answered:
+                return self._read(data)
+            self._check(_read_response(data))  # only an error is still news
+        if call.ended:
+            self._over = True
+            raise self._outcome(call.error)
+        return None
+
+    def more(self) -> asyncio.Future[None]:
+        """Done when there is more to take; whoever is cancelled while waiting for it must `abandon` this."""
+        assert self._triton_call is not None
+        return self._triton_call.arrival()
+
+    def abandon(self) -> None:
+        """Nobody reads on. Triton must be able to come to the end, where a stop sees it."""
+        self._over = True
+        if self._triton_call is not None:
+            self._triton_call.discard()
+
+    def _outcome(self, error: GrpcError | None) -> Exception:
+        """What the end of the stream is for the reader."""
+        if self._answered:
+            return StopAsyncIteration()
+        if error is None:
             message = "the stream ended before the answer did"
-            raise TritonError(ErrorKind.ENGINE_FAILED, message, Failure.ENGINE)
-        raise StopAsyncIteration
+            return TritonError(ErrorKind.ENGINE_FAILED, message, Failure.ENGINE)
+        if self._cut:
+            return cut_error()
+        if self._given_up:
+            return InflightError(ErrorKind.CANCELLED, "the engine did not stop in time")
+        failure = from_status(error, self._request_id)
+        failure.__cause__ = error
+        return failure
 
-    async def _read(self, call: Call) -> Any:
-        """The next message, or None at the end of the stream."""
-        try:
-            data = await call.read()
-        except GrpcError as error:
-            self._over = True
-            if self._answered:
-                return None
-            if self._cut:
-                raise cut_error() from None
-            if self._given_up:
-                raise InflightError(ErrorKind.CANCELLED, "the engine did not stop in time") from None
-            raise from_status(error, self._request_id) from error
-        except asyncio.CancelledError:
-            # Triton must be able to come to the end, where a stop sees it.
-            self._over = True
-            call.discard()
-            raise
-        if data is None:
-            self._over = True
-            return None
-        return _read_response(data)
-
-    def _delta(self, response: Any) -> Delta:
-        delta = read_delta(response)
+    def _read(self, data: bytes) -> Any:
+        """One response; raises the error that it is."""
+        delta = self._deltas.read(data)
+        if delta is None:
+            self._expect_end()
+            raise from_text(self._deltas.error, self._request_id)
         self._generated += delta.completion_tokens
-        if delta.finish is None and is_final(response):
+        if delta.finish is None and self._deltas.is_final:
             # NVIDIA's engine does not say why it ended.
             finish = "length" if self._generated >= self._max_tokens else "end_id"
             delta = msgspec.structs.replace(delta, finish=finish)
         if delta.finish is not None:
             self._expect_end()
         return delta
+
+    def _check(self, message: Any) -> None:
+        if message.error_message:
+            self._expect_end()
+            raise from_text(message.error_message, self._request_id)
 
     def _expect_end(self) -> None:
         self._answered = True
@@ -290,17 +312,15 @@ class TritonGeneration:
 class RelayedGeneration(TritonGeneration):
     """Gives the responses themselves: with several rows or sequences, one that finishes is not the last."""
 
-    def _delta(self, response: Any) -> Any:
-        if is_final(response):
+    def _read(self, data: bytes) -> Any:
+        message = _read_response(data)
+        self._check(message)
+        if is_final(message.infer_response):
             self._expect_end()
-        return response
+        return message.infer_response
 
-    async def _read(self, call: Call) -> Any:
-        try:
-            return await super()._read(call)
-        except InflightError as error:
-            cause = error.__cause__
-            if isinstance(cause, GrpcError) and cause.code is StatusCode.RESOURCE_EXHAUSTED:
-                message = "the answer is larger than can be passed on: ask for fewer tokens, or for no logits"
-                raise InflightError(ErrorKind.INVALID_REQUEST, message) from None
-            raise
+    def _outcome(self, error: GrpcError | None) -> Exception:
+        if error is not None and error.code is StatusCode.RESOURCE_EXHAUSTED and not self._answered:
+            message = "the answer is larger than can be passed on: ask for fewer tokens, or for no logits"
+            return InflightError(ErrorKind.INVALID_REQUEST, message)
+        return super()._outcome(error)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import struct
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
@@ -69,15 +71,20 @@ def _template(model: str, contract: ModelContract, names: Sequence[str]) -> Any:
     return message
 
 
-def _tag(name: str) -> bytes:
-    """What comes before a field of a request on the wire: its number, and that a length follows."""
-    number = service_pb2.ModelInferRequest.DESCRIPTOR.fields_by_name[name].number
+def _tag(message: Any, name: str) -> bytes:
+    """What comes before a field on the wire: its number, and that a length follows."""
+    number = message.DESCRIPTOR.fields_by_name[name].number
     return bytes((number << 3 | 2,))
 
 
-_ID, _RAW_INPUT = _tag("id"), _tag("raw_input_contents")
+_ID = _tag(service_pb2.ModelInferRequest, "id")
+_RAW_INPUT = _tag(service_pb2.ModelInferRequest, "raw_input_contents")
+_INFER_RESPONSE = _tag(service_pb2.ModelStreamInferResponse, "infer_response")
+_RAW_OUTPUT = _tag(service_pb2.ModelInferResponse, "raw_output_contents")
+_TWO_BYTES = 1 << 14  # lengths below it have one byte or two
 
 
+@lru_cache(maxsize=4096)
 def _size(size: int) -> bytes:
     """A number as protobuf writes it: seven bits a byte, the lowest first."""
     encoded = bytearray()
@@ -99,6 +106,28 @@ def _raw_number(dtype: str, value: float) -> bytes:
 
 
 @lru_cache(maxsize=4096)
+def _sampling(
+    top_k: int,
+    top_p: float,
+    temperature: float,
+    repetition_penalty: float,
+    min_tokens: int,
+    presence_penalty: float,
+    frequency_penalty: float,
+) -> bytes:
+    """The values of _INPUTS from top_k on."""
+    penalties = (presence_penalty, frequency_penalty)
+    return b"".join(
+        (
+            _raw_number("INT32", top_k),
+            *(_raw_number("FP32", value) for value in (top_p, temperature, repetition_penalty)),
+            _raw_number("INT32", min_tokens),
+            *(_raw_number("FP32", value) for value in penalties),
+        )
+    )
+
+
+@lru_cache(maxsize=4096)
 def _usual_parameters(tenant: str, add_special_tokens: bool) -> bytes:
     message = service_pb2.ModelInferRequest()
     message.parameters["triton_enable_empty_final_response"].bool_param = True
@@ -109,6 +138,9 @@ def _usual_parameters(tenant: str, add_special_tokens: bool) -> bytes:
 
 _NO_STOP_WORDS = _raw(codec.encode("BYTES", [""] * STOP_WORDS))
 _FLAGS = _raw(codec.encode("BOOL", [True])) * 5
+_SEED = _RAW_INPUT + b"\x08"  # eight bytes follow
+_unusual = attrgetter("guide", "prompt_ids", "logit_bias", "top_log_probs", "tier", "trace")
+_NOTHING_UNUSUAL = (None,) * 6
 
 
 class GenerateRequests:
@@ -134,21 +166,24 @@ class GenerateRequests:
             _RAW_INPUT + _size(len(prompt) + 4) + len(prompt).to_bytes(4, "little"),
             prompt,
             _raw_number("INT32", call.max_tokens),
-            _stop_words(call.stop),
-            _raw_number("INT32", call.top_k),
-            _raw_number("FP32", call.top_p),
-            _raw_number("FP32", call.temperature),
-            _raw_number("FP32", call.repetition_penalty),
-            _raw_number("INT32", call.min_tokens),
-            _raw_number("FP32", call.presence_penalty),
-            _raw_number("FP32", call.frequency_penalty),
-            _raw(call.seed.to_bytes(8, "little")),
+            _stop_words(call.stop) if call.stop else _NO_STOP_WORDS,
+            _sampling(
+                call.top_k,
+                call.top_p,
+                call.temperature,
+                call.repetition_penalty,
+                call.min_tokens,
+                call.presence_penalty,
+                call.frequency_penalty,
+            ),
+            _SEED,
+            call.seed.to_bytes(8, "little"),
             _FLAGS,
         ]
         if call.ignore_eos:
             parts.append(_raw_number("INT32", _NO_END_ID))
-        if (more := _more(call)) is not None:
-            parts.append(more.SerializeToString())
+        if call.echo or _unusual(call) != _NOTHING_UNUSUAL:
+            parts.append(_more(call).SerializeToString())
         return b"".join(parts)
 
     def build(self, call: GenerationCall) -> Any:
@@ -157,16 +192,11 @@ class GenerateRequests:
 
 
 def _stop_words(stop: tuple[str, ...]) -> bytes:
-    if not stop:
-        return _NO_STOP_WORDS
     return _raw(codec.encode("BYTES", (*stop, *[""] * (STOP_WORDS - len(stop)))))
 
 
 def _more(call: GenerationCall) -> Any:
     """What few requests have: inputs after the usual ones, and what the contract has no tensors for."""
-    unusual = (call.guide, call.prompt_ids, call.logit_bias, call.top_log_probs, call.tier, call.trace)
-    if unusual == (None,) * len(unusual) and not call.engine_echoes:
-        return None
     message = service_pb2.ModelInferRequest()
     raw = message.raw_input_contents
     if call.guide is not None:
@@ -228,16 +258,85 @@ def stop_request(engine: str, request_id: str) -> Any:
     return message
 
 
+class DeltaReader:
+    """Reads the responses of one stream: all but the raw contents is the same in most of them.
+
+    That part, the head, is known by its bytes once protobuf has read it: fields of a protobuf may be written
+    one after another, so what follows a known head adds to what that says. Whatever has another head, or
+    anything but raw contents behind it, is read by protobuf.
+    """
+
+    __slots__ = ("_head", "_names", "_read", "error", "is_final")
+
+    def __init__(self) -> None:
+        self.error = ""  # of the response that was none
+        self.is_final = False  # the last response that was read
+        self._head = b""
+        self._names: Sequence[str] = ()
+        self._read = 0  # how many responses protobuf has read
+
+    def read(self, data: bytes) -> Delta | None:
+        """What one response says; None for an error."""
+        if self._head and (raws := _behind(self._head, data)) is not None and len(raws) == len(self._names):
+            return _delta(self._names, raws)
+        message = service_pb2.ModelStreamInferResponse.FromString(data)
+        if message.error_message:
+            self.error = message.error_message
+            return None
+        response = message.infer_response
+        self.is_final = is_final(response)
+        self._head = b""
+        self._read += 1
+        if self._read > 1 and not self.is_final:  # not for answers of one token, nor for the last
+            self._head = _head(data, response.raw_output_contents)
+            self._names = [output.name for output in response.outputs]
+        return read_delta(response)
+
+
+def _head(data: bytes, raws: Sequence[bytes]) -> bytes:
+    """The response up to its raw contents; empty where those are not all at its end."""
+    size = _size(len(data) - 2) if len(data) < 130 else _size(len(data) - 3)
+    tail = b"".join(_RAW_OUTPUT + _size(len(raw)) + raw for raw in raws)
+    if not (data.startswith(_INFER_RESPONSE + size) and data.endswith(tail)):
+        return b""
+    head = data[1 + len(size) : len(data) - len(tail)]
+    try:
+        alone = service_pb2.ModelInferResponse.FromString(head)
+    except DecodeError:
+        return b""
+    return b"" if alone.raw_output_contents else head
+
+
+def _behind(head: bytes, data: bytes) -> list[bytes] | None:
+    """The raw contents that follow a head; None where it is another, or something else follows."""
+    end = len(data)
+    if end < 3 or end >= _TWO_BYTES or data[0] != _INFER_RESPONSE[0]:
+        return None
+    size, at = data[1], 2
+    if size >= 128:
+        size, at = size & 127 | data[2] << 7, 3
+    if at + size != end or not data.startswith(head, at):
+        return None
+    at += len(head)
+    raws = []
+    while at + 1 < end and data[at] == _RAW_OUTPUT[0]:
+        size, at = data[at + 1], at + 2
+        if size >= 128 and at < end:
+            size, at = size & 127 | data[at] << 7, at + 1
+        raws.append(data[at : at + size])
+        at += size
+    return raws if at == end else None
+
+
 def read_delta(response: Any) -> Delta:
     """What one inference response says; outputs we have no use for are passed over."""
-    text, completion_tokens, prompt_tokens, finish, cached_tokens = "", 0, 0, None, 0
-    log_probs: Sequence[float] = ()
-    pieces: Sequence[bytes] = ()
-    characters: Sequence[int] = ()
-    steps: Sequence[int] = ()
-    times: dict[str, float] = {}
-    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
-        name = output.name
+    return _delta([output.name for output in response.outputs], response.raw_output_contents)
+
+
+def _delta(names: Sequence[str], raws: Sequence[bytes]) -> Delta:
+    """From what every token has; the first, the last and logged ones have more."""
+    text, completion_tokens, prompt_tokens, finish = "", 0, 0, None
+    for name, raw in zip(names, raws, strict=True):
         if name == "text_output":
             text = _text(raw)
         elif name == "num_output_tokens":
@@ -246,21 +345,33 @@ def read_delta(response: Any) -> Delta:
             (prompt_tokens,) = _INT32(raw)
         elif name == "finish_reason":
             finish = _text(raw) or None
-        elif name in _ENGINE_TIMES:
-            times[_ENGINE_TIMES[name]] = _INT64(raw)[0] / 1e9
-        elif name == "cached_tokens":
-            (cached_tokens,) = _INT32(raw)
-        elif name == "top_log_probs":
-            log_probs = codec.decode("FP32", raw)
-        elif name == "top_tokens":
-            pieces = codec.decode("BYTES", raw)
-        elif name == "token_characters":
-            characters = codec.decode("INT32", raw)
-        elif name == "engine_steps":
-            steps = codec.decode("INT64", raw)
-    engine = EngineTimes(**times) if len(times) == len(_ENGINE_TIMES) else None
-    tokens = _logged(pieces, log_probs, characters) if characters else ()
-    return Delta(text, completion_tokens, prompt_tokens, finish, engine, cached_tokens, tokens, steps)
+        else:
+            return _full_delta(names, raws)
+    return Delta(text, completion_tokens, prompt_tokens, finish)
+
+
+def _full_delta(names: Sequence[str], raws: Sequence[bytes]) -> Delta:
+    found = dict(zip(names, raws, strict=True))
+
+    def number(name: str) -> int:
+        return int(_INT32(found[name])[0]) if name in found else 0
+
+    def values(dtype: str, name: str) -> Sequence[Any]:
+        return codec.decode(dtype, found[name]) if name in found else ()
+
+    times = {as_: _INT64(found[name])[0] / 1e9 for name, as_ in _ENGINE_TIMES.items() if name in found}
+    characters = values("INT32", "token_characters")
+    logged = (values("BYTES", "top_tokens"), values("FP32", "top_log_probs"), characters)
+    return Delta(
+        text=_text(found.get("text_output", b"")),
+        completion_tokens=number("num_output_tokens"),
+        prompt_tokens=number("num_input_tokens"),
+        finish=_text(found.get("finish_reason", b"")) or None,
+        engine=EngineTimes(**times) if len(times) == len(_ENGINE_TIMES) else None,
+        cached_tokens=number("cached_tokens"),
+        tokens=_logged(*logged) if characters else (),
+        steps=values("INT64", "engine_steps"),
+    )
 
 
 def _text(raw: bytes) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from python_backend.engine.engine import Engine
-from python_backend.engine.process.messages import SequenceEvent
-from python_backend.engine.sequence import FinishReason
+from python_backend.engine.report import FinishReason, SequenceEvent
 
 
 def events_of(engine: Engine, max_steps: int = 1000) -> list[SequenceEvent]:

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from python_backend.engine.build import build_engine
-from python_backend.engine.engine import Engine, EngineConfig
+from python_backend.engine.config import EngineConfig
+from python_backend.engine.engine import Engine
 from python_backend.engine.kv.size import GIB, default_kv_tokens
+from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, SamplingParams
-from python_backend.engine.sequence import FinishReason
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.checkpoints import VOCABULARY, random_llama, save
 
@@ -95,7 +96,7 @@ def test_a_seed_gives_the_same_answer_alone_in_a_batch_and_after_preemption(conf
         crowded.add(key, GenerationRequest([key] * 9, 40, sampling=companion))
     crowded.add(0, wanted)
     assert answer(crowded, 0)[0] == expected
-    assert crowded.stats.preemption_count > 0
+    assert crowded.gauges().preemptions > 0
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from python_backend.engine import engine as engine_module
-from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
+from python_backend.engine.config import EngineConfig, EngineLimits
+from python_backend.engine.engine import Engine
 from python_backend.engine.kv.blocks import BlockPool
-from python_backend.engine.process.messages import SequenceEvent
 from python_backend.engine.refusals import refuse_impossible
+from python_backend.engine.report import FinishReason, SequenceEvent
 from python_backend.engine.request import (
     GenerationRequest,
     Guide,
@@ -18,7 +19,7 @@ from python_backend.engine.request import (
     RetentionRange,
     SamplingParams,
 )
-from python_backend.engine.sequence import FinishReason, Sequence
+from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.events import token_event
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.draining import drain, events_of
@@ -143,7 +144,7 @@ def test_a_preempted_sequence_goes_on_exactly_where_it_was() -> None:
     for key in range(3):
         engine.add(key, GenerationRequest([key] * 3, 18))
     answers = drain(engine)
-    assert engine.stats.preemption_count > 0
+    assert engine.gauges().preemptions > 0
     assert answers == {key: (continuation([key] * 3, 18), FinishReason.LENGTH) for key in range(3)}
 
 
@@ -400,11 +401,11 @@ def test_the_stats_tell_who_runs_who_waits_and_what_is_free() -> None:
     engine, _ = fake_engine(total_blocks=10, max_batch_size=2, guaranteed_no_evict=True)
     for key in range(3):
         engine.add(key, GenerationRequest([key] * 5, 3))
-    assert (engine.stats.active, engine.stats.waiting, engine.stats.step_count) == (3, 3, 0)
+    assert (engine.gauges().active, engine.gauges().waiting, engine.gauges().step_count) == (3, 3, 0)
     engine.step()
-    first = engine.stats
+    first = engine.gauges()
     assert (first.active, first.running, first.waiting, first.scheduled) == (3, 2, 1, 2)
     assert (first.context, first.context_tokens) == (2, 10)
     assert (first.total_blocks, first.used_blocks, first.free_blocks) == (10, 4, 6)
     engine.step()
-    assert (engine.stats.context, engine.stats.context_tokens, engine.stats.step_count) == (0, 0, 2)
+    assert (engine.gauges().context, engine.gauges().context_tokens, engine.gauges().step_count) == (0, 0, 2)

@@ -10,13 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from python_backend.engine.engine import Engine
-from python_backend.engine.request import (
-    GenerationRequest,
-    Retention,
-    RetentionRange,
-    SamplingParams,
-)
-from python_backend.engine.sequence import FinishReason
+from python_backend.engine.report import FinishReason
+from python_backend.engine.request import GenerationRequest, Retention, RetentionRange, SamplingParams
 from python_backend.wire.tiers import Tier
 from tests.fakes.executor import VOCABULARY, FakeClock, FakeExecutor, continuation, fake_engine
 
@@ -50,7 +45,7 @@ class Watcher:
 
     def step(self) -> None:
         must_end = {name for name in self.answers if name[0] in self.cancelled} - self.ends.keys()
-        running_before = self.engine.stats.running
+        running_before = self.engine.gauges().running
         passes_before, collected_before = len(self.executor.steps), self.executor.collected_steps
         events = self.engine.step()
         for event in events:
@@ -65,11 +60,11 @@ class Watcher:
         moved = len(self.executor.steps) > passes_before or self.executor.collected_steps > collected_before
         assert moved or events or not self.engine.has_work, "no progress"
         # By now the limits are those that were decided on for this step.
-        self.check_step(passes_before, max(self.engine.stats.max_batch_size, running_before))
+        self.check_step(passes_before, max(self.engine.gauges().max_batch_size, running_before))
 
     def check_step(self, passes_before: int, most_running: int) -> None:
         self.engine.pool.check()
-        stats = self.engine.stats
+        stats = self.engine.gauges()
         chunks = [chunk for part in self.executor.steps[passes_before:] for chunk in part]
         assert sum(chunk.count for chunk in chunks) <= max(stats.max_step_tokens, most_running)
         assert len({chunk.sequence for chunk in chunks}) == len(chunks) <= most_running
@@ -203,7 +198,7 @@ def test_it_holds_over_thousands_of_steps(
         now_ns=FakeClock(look_ns=5_000_000),  # so slow that every step tells what it costs
     )
     watcher = Watcher(engine, executor)
-    while engine.stats.step_count < 1500:
+    while engine.gauges().step_count < 1500:
         if dice.random() < 0.05:
             engine.configure(inter_token_ms={tier: dice.choice((None, 2.0, 20.0, 200.0)) for tier in Tier})
         if dice.random() < 0.3:
@@ -221,6 +216,6 @@ def test_it_holds_over_thousands_of_steps(
         watcher.step()
     watcher.finish()
     assert len(watcher.requests) > 200
-    assert engine.stats.reused_blocks > 500
-    assert engine.learned is not None
-    assert engine.stats.preemption_count > 0 or static_batching
+    assert engine.gauges().reused_blocks > 500
+    assert engine.gauges().learned is not None
+    assert engine.gauges().preemptions > 0 or static_batching

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, Retention, RetentionRange, SamplingParams
-from python_backend.engine.sequence import FinishReason
 from python_backend.wire.tiers import Tier
 from tests.engine.draining import answers_of, drain, events_of
 from tests.fakes.executor import FakeClock, continuation, fake_engine
@@ -33,7 +33,7 @@ def test_a_system_prompt_shared_by_a_hundred_requests_is_computed_once(
     }
     own_tokens = 2 + 3 - 1
     assert executor.computed_tokens == len(SYSTEM_PROMPT) + 100 * own_tokens
-    assert engine.stats.reused_blocks == 99 * 10
+    assert engine.gauges().reused_blocks == 99 * 10
 
 
 def test_a_prompt_asked_again_costs_its_last_block() -> None:
@@ -46,7 +46,7 @@ def test_a_prompt_asked_again_costs_its_last_block() -> None:
         assert (event.perf.reused_blocks, event.perf.alloc_new_blocks) == ((0, 10), (9, 1))[key]
         assert event.perf.alloc_total_blocks == 10
     assert executor.computed_tokens == 40 + 4
-    assert (engine.stats.reused_blocks, engine.stats.new_blocks) == (9, 11)
+    assert (engine.gauges().reused_blocks, engine.gauges().new_blocks) == (9, 11)
 
 
 def test_an_answer_can_be_the_beginning_of_the_next_prompt() -> None:
@@ -74,14 +74,15 @@ def test_reuse_can_be_switched_off() -> None:
         engine.add(key, GenerationRequest(SYSTEM_PROMPT, 1))
         drain(engine)
     assert executor.computed_tokens == 80
-    assert (engine.stats.reused_blocks, engine.stats.cached_blocks) == (0, 0)
+    assert (engine.gauges().reused_blocks, engine.gauges().cached_blocks) == (0, 0)
 
 
 def test_cached_blocks_are_free_and_used_ones_are_held() -> None:
     engine, _ = fake_engine(total_blocks=20)
     engine.add(1, GenerationRequest(SYSTEM_PROMPT, 1))
     drain(engine)
-    assert (engine.stats.cached_blocks, engine.stats.free_blocks, engine.stats.used_blocks) == (10, 20, 0)
+    now = engine.gauges()
+    assert (now.cached_blocks, now.free_blocks, now.used_blocks) == (10, 20, 0)
 
 
 def test_a_retained_prompt_outlives_the_others_until_its_time_is_over() -> None:
@@ -154,7 +155,7 @@ def test_a_static_batch_takes_all_sequences_of_a_request_at_once() -> None:
     engine, executor = fake_engine(static_batching=True)
     engine.add(1, GenerationRequest([1, 2, 3, 4, 5, 6], 4, num_return_sequences=3))
     engine.step()
-    assert engine.stats.running == 3
+    assert engine.gauges().running == 3
     assert len(answers_of(engine)) == 3
     assert executor.copies == []
 
@@ -165,7 +166,7 @@ def test_a_cancel_ends_every_sequence_of_its_request() -> None:
     engine.add(1, GenerationRequest([1, 2, 3], 20, num_return_sequences=3))
     for _ in range(3):
         engine.step()
-    assert (engine.stats.running, engine.stats.waiting) == (2, 1)
+    assert (engine.gauges().running, engine.gauges().waiting) == (2, 1)
     engine.cancel(1)
     ends = {event.sequence_index: event.finish_reason for event in engine.step()}
     assert ends == dict.fromkeys(range(3), FinishReason.CANCELLED)
@@ -192,7 +193,7 @@ def test_preempted_sequences_of_one_request_go_on_where_they_were() -> None:
     for key in (2, 3):
         engine.add(key, GenerationRequest([key], 3, tier=Tier.INTERACTIVE))
     answers = answers_of(engine)
-    assert engine.stats.preemption_count == 2
+    assert engine.gauges().preemptions == 2
     # What was said before the preemption is not in here.
     for index in range(2):
         whole = continuation([1, 2, 3, 4, 5, 6], 10, 0, index)

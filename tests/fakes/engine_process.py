@@ -6,14 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 
-from python_backend.engine.process.messages import (
-    Gauges,
-    LoadingProgress,
-    Progress,
-    Ready,
-    Report,
-    SequenceEvent,
-)
+from python_backend.engine.process.messages import Progress, Report
+from python_backend.engine.report import Gauges, LoadingProgress, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Row
 
-from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
+from python_backend.engine.config import EngineConfig, EngineLimits
+from python_backend.engine.engine import Engine
 from python_backend.engine.guides.ports import GuideCompiler
 from python_backend.engine.kv.blocks import BlockCopy, BlockPool
 from python_backend.engine.scheduling.plan import Chunk

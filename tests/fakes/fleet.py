@@ -51,39 +51,58 @@ class FakeCall:
 
     def __init__(self, steps: Sequence[Any]) -> None:
         self._steps = list(steps)
-        self._news = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_here = False  # what comes next has come: each step takes a turn of the event loop
         self._on_end: Callable[[], None] | None = None
-        self._error: GrpcError | None = None
         self._is_stopped = False
         self._is_unread = False
+        self.error: GrpcError | None = None
         self.ended = False
 
-    async def read(self) -> bytes | None:
-        await asyncio.sleep(0)
-        while True:  # what ends it may come while it waits
-            if self._error is not None:
-                raise self._error
-            if self._is_stopped and not self.ended:
-                self._steps = []
-                self._end()
-                return _streamed(Delta("", finish="cancelled"))
-            if not self._steps:
-                self._end()
-                return None
-            if self._steps[0] is not None:
-                break
-            self._news.clear()
-            await self._news.wait()
+    def take(self) -> bytes | None:
+        if not self._is_here or self.error is not None:
+            return None
+        self._is_here = False
+        if self._is_stopped and not self.ended:
+            self._steps = []
+            self._end()
+            return _streamed(Delta("", finish="cancelled"))
+        if not self._steps:
+            self._end()
+            return None
+        if self._steps[0] is None:
+            return None
         step = self._steps.pop(0)
         if isinstance(step, GrpcError):
-            self._error = step
+            self.error = step
             self._end()
-            raise step
+            return None
         return _streamed(step)
+
+    def arrival(self) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        if not self._steps or self._steps[0] is not None or self._is_stopped or self.error is not None:
+            loop.call_soon(self._arrive)
+        return self._waiter
+
+    def _arrive(self) -> None:
+        self._is_here = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def read(self) -> bytes | None:
+        while (data := self.take()) is None:
+            if self.ended:
+                if self.error is not None:
+                    raise self.error
+                return None
+            await self.arrival()
+        return data
 
     def cancel(self) -> None:
         if not self.ended:
-            self._error = GrpcError(StatusCode.CANCELLED, "cancelled by the caller")
+            self.error = GrpcError(StatusCode.CANCELLED, "cancelled by the caller")
             self._end()
 
     def discard(self) -> None:
@@ -93,7 +112,7 @@ class FakeCall:
 
     def told_to_stop(self) -> None:
         self._is_stopped = True
-        self._news.set()
+        self._arrive()
         if self._is_unread:
             self._end()
 
@@ -105,7 +124,7 @@ class FakeCall:
 
     def _end(self) -> None:
         self.ended = True
-        self._news.set()
+        self._arrive()
         if self._on_end is not None:
             callback, self._on_end = self._on_end, None
             callback()
@@ -123,7 +142,7 @@ def _streamed(step: Any) -> bytes:
 
 
 class FakeStream:
-    """The way a `stop` takes: the `call` in it is there for who reads it as a generation does."""
+    """The way a `stop` takes."""
 
     def __init__(self, call: FakeCall) -> None:
         self.call = call
@@ -146,8 +165,8 @@ class FakeConnection:
         self._calls: dict[str, FakeCall] = {}
         self._stopping: set[asyncio.Task[None]] = set()
 
-    def infer_bytes(self, request: bytes, timeout_s: float | None = None) -> FakeStream:
-        return FakeStream(self._begin(service_pb2.ModelInferRequest.FromString(request)))
+    def infer_bytes(self, request: bytes, timeout_s: float | None = None) -> FakeCall:
+        return self._begin(service_pb2.ModelInferRequest.FromString(request))
 
     def infer(self, request: Any, timeout_s: float | None = None) -> FakeStream:
         self.stops.append(request.id)

@@ -31,6 +31,10 @@ class FakeTenancy:
         self.ledger = Ledger()
         self.used: list[UsageRecord] = []
 
+    def reserve_now(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal | None:
+        """The store is asked each time."""
+        return None
+
     async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
         await asyncio.sleep(0)
         return self.ledger.reserve(caller, tokens, cost, 0, "2026-11")

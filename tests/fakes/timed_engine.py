@@ -6,7 +6,8 @@ from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
 
 from python_backend.costs.step_cost import StepCost
-from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
+from python_backend.engine.config import EngineConfig, EngineLimits
+from python_backend.engine.engine import Engine
 from python_backend.engine.kv.blocks import BlockCopy, BlockPool
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import Chunk, StepPlan
@@ -99,5 +100,5 @@ def play(
             course.first_s.setdefault(event.key, executor.now_s)
             if event.is_last:
                 course.last_s[event.key] = executor.now_s
-    course.preemptions = engine.stats.preemption_count
+    course.preemptions = engine.gauges().preemptions
     return course

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Row
 
 from python_backend.costs.step_cost import StepCost
-from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
+from python_backend.engine.config import EngineConfig, EngineLimits
+from python_backend.engine.engine import Engine
 from python_backend.engine.kv.blocks import BlockCopy, BlockPool
 from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.steps.ports import ChunkResult

@@ -13,7 +13,7 @@ from launcher.packaging.models.checkpoint import Checkpoint
 from launcher.packaging.models.fingerprint import Fingerprint
 from launcher.settings import load_settings
 from launcher.stack.router_process import BuiltIn, RouterProcess
-from tests.launcher.stand_ins.router import Handler
+from tests.launcher.stand_ins.stub_router import Handler
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import uvloop
 
 from router.store.access import StoreAccess
 from router.store.database import Store, sqlite_url
-from router.tenants.keys import fingerprint
 from tests.router.running import RunningRouter, running_router
+from tests.router.stores import ON_BOTH_DATABASES, prepare_store, write_store
 from tests.router.tenants.postgres import Postgres, running_postgres
-from tests.router.tenants.values import PEPPER
 
+DATABASES = ("sqlite", "postgresql")
 _numbers = itertools.count()
 
 
@@ -36,39 +36,49 @@ def postgres() -> Iterator[Postgres]:
         yield running
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh, empty database of each kind."""
-    if request.param == "sqlite":
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "database" in metafunc.fixturenames:
+        is_for_both = metafunc.definition.nodeid.partition("::")[0] in ON_BOTH_DATABASES
+        metafunc.parametrize("database", DATABASES if is_for_both else DATABASES[:1])
+
+
+@pytest.fixture(scope="session")
+def prepared_postgres(postgres: Postgres) -> str:
+    """The name of a database with the current schema, to copy."""
+    name = "prepared"
+    prepare_store(postgres.new_database(name))
+    return name
+
+
+@pytest.fixture
+def empty_store_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of each kind without a table."""
+    if database == "sqlite":
         return sqlite_url(tmp_path / "store.db")
     server: Postgres = request.getfixturevalue("postgres")
     return server.new_database(f"test_{next(_numbers)}")
 
 
 @pytest.fixture
+def store_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of each kind with the current schema and nothing in it."""
+    if database == "sqlite":
+        return sqlite_url(write_store(tmp_path / "store.db"))
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.new_database(f"test_{next(_numbers)}", request.getfixturevalue("prepared_postgres"))
+
+
+@pytest.fixture
 def store(store_url: str) -> Iterator[Store]:
     opened = Store(store_url)
-    opened.prepare(fingerprint(PEPPER))
     yield opened
     opened.close()
 
 
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Migrated once, copied for each test."""
-    path = tmp_path_factory.mktemp("empty") / "store.db"
-    opened = Store(sqlite_url(path))
-    opened.prepare(fingerprint(PEPPER))
-    opened.close()
-    return path
-
-
 @pytest.fixture
-def lite(empty_store: Path, tmp_path: Path) -> Iterator[Store]:
+def lite(tmp_path: Path) -> Iterator[Store]:
     """SQLite alone, for what does not depend on the database."""
-    path = tmp_path / "lite.db"
-    path.write_bytes(empty_store.read_bytes())
-    opened = Store(sqlite_url(path))
+    opened = Store(sqlite_url(write_store(tmp_path / "lite.db")))
     yield opened
     opened.close()
 

@@ -15,7 +15,10 @@ import httpx
 
 from router.admission.gates import Gates
 from router.app import App
+from router.content.documents.documents import Documents
+from router.content.documents.uploads import UploadedFiles
 from router.content.files.model import FileLimits
+from router.control.objectives.snapshot import ObjectiveBook
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.shadow import Shadows, ShadowSettings
 from router.core.embedding import ServedEmbedder
@@ -23,14 +26,17 @@ from router.core.tenant import NO_LIMITS, Role, Scope, UsageSummary
 from router.core.tenant import Limits as LimitsOf
 from router.http.connection import Limits
 from router.http.listener import Listener
+from router.parts import Parts
+from router.request.answer import Answers
 from router.request.identity import Doorkeeper
-from router.request.service import Service
-from router.request.ticket import TicketDesk
+from router.request.job import Observer
+from router.request.permit import Permits
 from router.routing.checkpoint import ChatTemplate
 from router.routing.models import Registry, ServedModel
 from router.safety.guard import Safety
 from router.store.access import StoreAccess
 from router.store.database import sqlite_url
+from router.telemetry.accounts import RequestAccounts
 from router.telemetry.metrics import Metrics
 from router.telemetry.prompt_log import PromptLog
 from router.telemetry.tracing.tracer import Tracer
@@ -39,7 +45,10 @@ from router.tenants.rbac import SYSTEM
 from router.tenants.tenancy import Tenancy, TenancySettings
 from tests.fakes.embedder import LIMITS as EMBEDDER_LIMITS
 from tests.fakes.embedder import FakeEmbedder
+from tests.fakes.gates import OpenGates
 from tests.fakes.pipeline import FakePipeline
+from tests.router.stores import write_store
+from tests.router.tenants.values import PEPPER
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
@@ -54,12 +63,12 @@ QUESTION = [{"role": "user", "content": "hi"}]
 @dataclass
 class RunningRouter:
     pipeline: FakePipeline
-    desk: TicketDesk
+    permits: Permits
     metrics: Metrics
     listener: Listener
     port: int
     http: httpx.AsyncClient
-    service: Service
+    parts: Parts
     embedder: FakeEmbedder
     app: App
 
@@ -92,7 +101,7 @@ class RunningRouter:
 
     async def new_tenant(self, name: str = "acme", limits: LimitsOf = NO_LIMITS) -> str:
         """Its id; from the first key on, everybody needs one."""
-        tenancy = self.service.tenancy
+        tenancy = self.parts.tenancy
         made = await tenancy.administer(lambda admin: admin.create_organisation(SYSTEM, name))
         await tenancy.administer(lambda admin: admin.set_limits(SYSTEM, made.id, limits))
         return made.id
@@ -115,11 +124,11 @@ class RunningRouter:
             admin.set_limits(SYSTEM, tenant, limits, key.id)
             return text
 
-        return await self.service.tenancy.administer(make)
+        return await self.parts.tenancy.administer(make)
 
     async def usage(self, tenant: str) -> list[UsageSummary]:
         """By model, once everything recorded so far is in the store."""
-        tenancy = self.service.tenancy
+        tenancy = self.parts.tenancy
         await tenancy.administer(lambda admin: tenancy.deliver())
         return await tenancy.administer(
             lambda admin: admin.usage(SYSTEM, tenant, ("model",), "2000-01-01", "2999-01-01")
@@ -148,7 +157,6 @@ async def running_router(
     pipeline = FakePipeline()
     embedder = FakeEmbedder()
     metrics = Metrics()
-    desk = TicketDesk(metrics)
     registry = Registry(
         [ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE)), ServedModel(BARE_MODEL, pipeline, None)],
         [ServedEmbedder(EMBEDDER, embedder, EMBEDDER_LIMITS)],
@@ -156,38 +164,51 @@ async def running_router(
     with TemporaryDirectory() as directory:
         async with running_tenancy(data_dir or Path(directory)) as tenancy:
             store = StoreAccess(tenancy.store)
-            service = Service(
-                registry,
-                desk,
-                metrics,
-                tenancy,
-                store,
-                file_limits or FileLimits(),
-                safety,
-                prompt_log,
-                ArmRecorder(store),
-                Shadows(registry, desk, metrics, shadowing, gates=gates),
-                gates,
-                tracer=tracer,
+            open_gates = gates or OpenGates().as_gates
+            permits = Permits(tenancy, open_gates, metrics)
+            shadows = Shadows(registry, permits, metrics, shadowing, gates=gates)
+            arms = ArmRecorder(store)
+            observers: list[Observer] = [arms, shadows]
+            if prompt_log is not None:
+                observers.append(prompt_log)
+            parts = Parts(
+                models=registry,
+                permits=permits,
+                answers=Answers(permits, observers, [] if safety is None else [safety]),
+                accounts=RequestAccounts(metrics, tracer),
+                metrics=metrics,
+                tenancy=tenancy,
+                store=store,
+                documents=Documents(UploadedFiles(store)),
+                file_limits=file_limits or FileLimits(),
+                gates=open_gates,
+                arms=arms,
+                shadows=shadows,
+                objectives=ObjectiveBook(store),
+                prompt_log=prompt_log,
             )
-            app = App(service, Doorkeeper(tenancy, is_private))
+            app = App(parts, Doorkeeper(tenancy, is_private))
             listener = Listener(app, app.refuse, limits, sweep_s, app.upload_limit)
             port = await listener.start("127.0.0.1", 0)
             try:
                 async with httpx.AsyncClient(
                     base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=10
                 ) as http:
-                    yield RunningRouter(pipeline, desk, metrics, listener, port, http, service, embedder, app)
+                    yield RunningRouter(
+                        pipeline, permits, metrics, listener, port, http, parts, embedder, app
+                    )
             finally:
                 await listener.close()
-                if service.shadows is not None:
-                    await service.shadows.close()
+                await shadows.close()
                 store.close()
 
 
 @asynccontextmanager
 async def running_tenancy(directory: Path) -> AsyncIterator[Tenancy]:
-    tenancy = Tenancy(TenancySettings(sqlite_url(directory / "store.db"), b"p" * 32, directory / "spool"))
+    path = directory / "store.db"
+    if not path.exists():
+        write_store(path)
+    tenancy = Tenancy(TenancySettings(sqlite_url(path), PEPPER, directory / "spool"))
     await asyncio.to_thread(tenancy.start)
     try:
         yield tenancy

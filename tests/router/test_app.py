@@ -70,7 +70,7 @@ async def test_compressed_bodies_are_refused(router: RunningRouter) -> None:
 
 async def test_live_is_always_live(router: RunningRouter) -> None:
     router.pipeline.is_ready = False
-    router.desk.drain()
+    router.permits.drain()
     assert (await router.http.get("/health/live")).status_code == 200
 
 
@@ -96,7 +96,7 @@ async def test_ready_follows_triton_within_a_moment(router: RunningRouter) -> No
 
 
 async def test_a_draining_router_is_not_ready(router: RunningRouter) -> None:
-    router.desk.drain()
+    router.permits.drain()
     response = await router.http.get("/health/ready")
     assert (response.status_code, response.json()["status"]) == (503, "draining")
 

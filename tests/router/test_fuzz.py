@@ -60,7 +60,7 @@ class Target:
 async def whole_router() -> AsyncIterator[tuple[str, str, dict[str, str]]]:
     """Its address, the key of an administrator of the platform, and a tenant with a user and a key."""
     async with running_kserve() as running:
-        service = running.router.service
+        service = running.router.parts
         tenancy = service.tenancy
         own = await running.router.new_tenant("operator")
         key = await running.router.new_key(own, frozenset(Scope), Role.OWNER, platform_admin=True)

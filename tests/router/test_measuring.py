@@ -56,12 +56,12 @@ async def test_what_fails_or_is_refused_has_no_time_to_tell(router: RunningRoute
     router.pipeline.script = lambda call: words("a", finish="cancelled")
     assert (await router.chat()).status_code >= 500
     assert (await router.chat(max_tokens=0)).status_code == 400
-    await router.until(lambda: router.desk.open_count == 0)
+    await router.until(lambda: router.permits.open_count == 0)
     assert samples(router, MODEL, Tier.STANDARD) == (1, 0, 0), "its first token did come"
 
 
 async def test_who_is_turned_away_before_the_model_is_counted_so(router: RunningRouter) -> None:
-    router.desk.drain()
+    router.permits.drain()
     assert (await router.chat()).status_code == 503
     await router.until(lambda: router.metrics.objectives.refusals(MODEL, Tier.STANDARD) == 1)
     assert samples(router, MODEL, Tier.STANDARD) == (0, 0, 0)

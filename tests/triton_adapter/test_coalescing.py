@@ -3,8 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from python_backend.engine.process.messages import PerfMetrics, SequenceEvent
-from python_backend.engine.sequence import FinishReason
+from python_backend.engine.report import FinishReason, PerfMetrics, SequenceEvent
 from python_backend.triton_adapter.coalescing import Coalescer, Pending
 
 STREAMS = [(key, index) for key in range(2) for index in range(2)]

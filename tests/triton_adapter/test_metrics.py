@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from python_backend.costs.step_cost import LearnedStepCost, StepCost
-from python_backend.engine.process.messages import Gauges, PerfMetrics, Ready, SequenceEvent
+from python_backend.engine.report import FinishReason, Gauges, PerfMetrics, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.sequence import FinishReason
 from python_backend.triton_adapter.coalescing import Coalescer, Pending
 from python_backend.triton_adapter.metrics import EngineMetrics
 from python_backend.triton_adapter.requests import GenerateCall, RowCall

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from python_backend.costs.step_cost import LearnedStepCost, StepCost
-from python_backend.engine.process.messages import Gauges, PerfMetrics, SequenceEvent
-from python_backend.engine.sequence import FinishReason
+from python_backend.engine.report import FinishReason, Gauges, PerfMetrics, SequenceEvent
 from python_backend.triton_adapter import tensorrt_llm
 from python_backend.triton_adapter.tensorrt_llm import TritonPythonModel
 from python_backend.wire.engine_report import EngineReport, read_report

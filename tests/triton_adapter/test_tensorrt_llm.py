@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from python_backend.engine.process.handle import EngineProcess
-from python_backend.engine.process.messages import LoadingProgress
+from python_backend.engine.report import LoadingProgress
 from python_backend.triton_adapter.tensorrt_llm import TritonPythonModel
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.fakes.triton_stub import Request, Sender, arguments

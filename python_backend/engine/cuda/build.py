@@ -22,13 +22,7 @@ from python_backend.engine.cuda.memory import (
     require_room_for_weights,
     weight_bytes,
 )
-from python_backend.engine.cuda.profiling import (
-    blocks_for,
-    largest_step,
-    mixed_steps,
-    run,
-    warm_up_lengths,
-)
+from python_backend.engine.cuda.profiling import blocks_for, largest_step, mixed_steps, run, warm_up_lengths
 from python_backend.engine.cuda.random_weights import RandomPlace
 from python_backend.engine.cuda.sampler import Sampler
 from python_backend.engine.cuda.slots import Slots
@@ -38,9 +32,9 @@ from python_backend.engine.host.cache_dir import cache_dir
 from python_backend.engine.kv.blocks import BlockPool
 
 if TYPE_CHECKING:
-    from python_backend.engine.engine import EngineConfig
+    from python_backend.engine.config import EngineConfig
     from python_backend.engine.models.decoder import DecoderWeights, Weights
-    from python_backend.engine.process.messages import LoadingProgress
+    from python_backend.engine.report import LoadingProgress
 
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16}

@@ -14,8 +14,8 @@ from python_backend.engine.cuda.of_prompt import OfPrompt, prompt_rows, rows_at_
 from python_backend.engine.cuda.sampler import NOTHING_LEFT, SampledRow
 from python_backend.engine.cuda.staging import Arrivals, copy_to_host
 from python_backend.engine.cuda.step import PrefillChunks, StepRows
+from python_backend.engine.report import EngineBroken
 from python_backend.engine.sampling.tokens import nothing_left
-from python_backend.engine.steps.faults import EngineBroken
 from python_backend.engine.steps.ports import ChunkResult
 
 if TYPE_CHECKING:

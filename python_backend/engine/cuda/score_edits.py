@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from python_backend.engine.sampling.token_rules import Scoring, TokenRules
+from python_backend.engine.sequence.token_rules import Scoring, TokenRules
 from python_backend.wire.errors import InflightError
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -10,11 +9,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from python_backend.engine.request import Guide
-    from python_backend.engine.sequence import Sequence
-
-# Which tokens may come next is nearly always known so soon after the last one. A step waits that long for it,
-# for a sequence that is passed over loses a whole step; nobody waits for a guide that takes longer.
-_PATIENCE_NS = 5_000_000
 
 
 class AnswerGuide(Protocol):
@@ -55,17 +49,3 @@ class PreparedGuide(Protocol):
 class GuideCompiler(Protocol):
     def compile(self, guide: Guide) -> PreparedGuide:
         """Returns at once."""
-
-
-def is_held_up(sequence: Sequence, now_ns: int) -> bool:
-    """Whether a step would pass the sequence over."""
-    return sequence.awaits_guide and now_ns - sequence.last_token_ns >= _PATIENCE_NS
-
-
-def await_guides(sequences: Iterable[Sequence], now_ns: Callable[[], int]) -> None:
-    """Waits for guides that were told their last token just now, no longer in all than for the latest."""
-    for sequence in sequences:
-        if sequence.guide is not None and not sequence.guide.is_ready:
-            left_ns = sequence.last_token_ns + _PATIENCE_NS - now_ns()
-            if left_ns > 0:
-                sequence.guide.wait(left_ns / 1e9)

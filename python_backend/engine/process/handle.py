@@ -22,15 +22,13 @@ from python_backend.engine.process.messages import (
     Command,
     Configure,
     Loading,
-    LoadingProgress,
-    Ready,
     Report,
     Start,
     Submit,
-    ignore_progress,
     receive_report,
     send,
 )
+from python_backend.engine.report import LoadingProgress, Ready, ignore_progress
 from python_backend.engine.request import GenerationRequest
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters

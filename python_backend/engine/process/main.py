@@ -7,34 +7,25 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Protocol
 
 from python_backend.engine.process.messages import (
     Broken,
     Cancel,
     Command,
     Configure,
-    Gauges,
     Loading,
-    LoadingProgress,
     Progress,
-    Ready,
-    SequenceEvent,
     Start,
     Submit,
-    ignore_progress,
     receive_command,
     send,
 )
-from python_backend.engine.request import GenerationRequest
-from python_backend.engine.runtimes.choice import choose_runtime
-from python_backend.engine.steps.faults import EngineBroken
+from python_backend.engine.report import EngineBroken, SequenceEvent
+from python_backend.engine.runtimes.choice import load_runtime
+from python_backend.engine.runtimes.runtime import Runtime
 from python_backend.wire.errors import ErrorKind, InflightError
-from python_backend.wire.parameters import EngineParameters
-from python_backend.wire.tiers import Tier
 
 _log = logging.getLogger("inflight.engine")
 
@@ -42,60 +33,6 @@ _log = logging.getLogger("inflight.engine")
 _PREPARING_POLL_S = 0.002
 # A request may be refused for wanting a senseless number of sequences; so many at most are told.
 _MOST_REFUSALS = 1024
-
-
-class Runtime(Protocol):
-    """What can stand behind the contract: this project's engine, or another."""
-
-    def describe(self) -> Ready: ...
-
-    @property
-    def has_work(self) -> bool: ...
-
-    @property
-    def can_step(self) -> bool:
-        """False while the work there is waits for something that is being prepared elsewhere."""
-
-    def add(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
-        """Takes a request; raises InflightError when it can never run."""
-
-    def cancel(self, key: int) -> None:
-        """Ends a request at the next step; an unknown key is not an error."""
-
-    def configure(
-        self,
-        max_step_tokens: int | None,
-        max_batch_size: int | None,
-        inter_token_ms: Mapping[Tier, float | None] | None,
-    ) -> None:
-        """Sets new limits and objectives, or those that are given; raises InflightError for nonsense."""
-
-    def step(self) -> list[SequenceEvent]:
-        """Raises EngineBroken when there can be no further one."""
-
-    def abort(self, reason: str) -> list[SequenceEvent]:
-        """Ends every sequence with an error, after a step that broke."""
-
-    def gauges(self) -> Gauges: ...
-
-
-def load_runtime(parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> Runtime:
-    name = choose_runtime(parameters).name
-    if name == "synthetic":
-        from python_backend.engine.runtimes.synthetic import SyntheticRuntime
-
-        return SyntheticRuntime(parameters)
-    if name == "paced":
-        from python_backend.engine.runtimes.paced import load_paced
-
-        return load_paced(parameters)
-    if name == "llm":
-        from python_backend.engine.runtimes.trtllm.load import load_llm
-
-        return load_llm(parameters, progress)
-    from python_backend.engine.runtimes.own import load_engine
-
-    return load_engine(parameters, progress)
 
 
 class StepLoop:

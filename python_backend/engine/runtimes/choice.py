@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from python_backend.engine.host.device import Gpu, Version, visible_gpus
+from python_backend.engine.report import LoadingProgress, ignore_progress
+from python_backend.engine.runtimes.runtime import Runtime
 from python_backend.engine.runtimes.trtllm.package import LlmPackage, find_package
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
@@ -84,3 +86,23 @@ def missing_for_llm(parameters: EngineParameters, facts: Facts) -> str | None:
             "reads here; inflight_runtime = engine reads .gguf files too"
         )
     return None
+
+
+def load_runtime(parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> Runtime:
+    """Imports the chosen runtime alone: what the others need may be missing here."""
+    name = choose_runtime(parameters).name
+    if name == "synthetic":
+        from python_backend.engine.runtimes.synthetic import SyntheticRuntime
+
+        return SyntheticRuntime(parameters)
+    if name == "paced":
+        from python_backend.engine.runtimes.paced import load_paced
+
+        return load_paced(parameters)
+    if name == "llm":
+        from python_backend.engine.runtimes.trtllm.load import load_llm
+
+        return load_llm(parameters, progress)
+    from python_backend.engine.runtimes.own import load_engine
+
+    return load_engine(parameters, progress)

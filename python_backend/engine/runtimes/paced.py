@@ -12,9 +12,9 @@ from collections.abc import Callable
 from collections.abc import Sequence as Row
 
 from python_backend.costs.step_cost import StepCost
-from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
+from python_backend.engine.config import EngineConfig, EngineLimits
+from python_backend.engine.engine import Engine
 from python_backend.engine.kv.blocks import BlockCopy, BlockPool
-from python_backend.engine.runtimes.own import EngineRuntime, held_nowhere
 from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.ports import ChunkResult
@@ -98,7 +98,7 @@ def _result(chunk: Chunk) -> ChunkResult:
     return ChunkResult(token_id if token_id != request.end_id else _FIRST_ID + _CYCLE)
 
 
-def load_paced(parameters: EngineParameters) -> EngineRuntime:
+def load_paced(parameters: EngineParameters) -> Engine:
     settings = parameters.on("cuda" if parameters.inflight_device == "cuda" else "cpu")
     kv_tokens = parameters.max_tokens_in_paged_kv_cache or _KV_TOKENS
     pool = BlockPool(max(1, kv_tokens // settings.tokens_per_block), settings.tokens_per_block)
@@ -115,4 +115,4 @@ def load_paced(parameters: EngineParameters) -> EngineRuntime:
     )
     executor = PacedExecutor(parameters.inflight_paced_cost, parameters.inflight_paced_noise)
     limits = EngineLimits(_VOCABULARY, min(most_tokens, pool.capacity_tokens))
-    return EngineRuntime(Engine(config, limits, pool, executor), settings, held_nowhere)
+    return Engine(config, limits, pool, executor)

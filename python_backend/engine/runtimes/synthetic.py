@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from python_backend.engine.host.memory import resident_bytes
-from python_backend.engine.process.messages import Gauges, PerfMetrics, Ready, SequenceEvent
+from python_backend.engine.report import FinishReason, Gauges, PerfMetrics, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.sequence import FinishReason
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.tiers import Tier
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from python_backend.engine.process.messages import PerfMetrics, SequenceEvent
+from python_backend.engine.report import PerfMetrics, SequenceEvent
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.ports import ChunkResult

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence as Row
 
 from python_backend.engine.kv.blocks import BlockCopy
+from python_backend.engine.report import EngineBroken
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.steps.ports import ChunkResult, Executor, Launched
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -14,13 +15,6 @@ _log = logging.getLogger("inflight.engine")
 
 # So many sequences failing one after the other, and none succeeding: it is not the sequences.
 _HOPELESS = 8
-
-
-class EngineBroken(Exception):
-    """A step failed after others had been launched behind it: nobody knows what is in the cache now.
-
-    Every sequence has to end, and whoever runs the engine has to start another.
-    """
 
 
 class GuardedExecution:

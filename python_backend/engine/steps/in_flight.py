@@ -1,4 +1,4 @@
-"""The steps that are under way: the next is launched before the last one's tokens are handled.
+"""Steps in flight: the next is launched before the last one's tokens are handled.
 
 Blocks may change hands while a step that was launched earlier still writes into them. That does no harm,
 because steps take effect one after the other. A step writes only at positions that were not computed when it
@@ -21,17 +21,17 @@ _log = logging.getLogger("inflight.engine")
 Commit = Callable[[StepPlan, list[ChunkResult]], None]
 
 
-class Pipeline:
+class StepsInFlight:
     """Launches steps and has them committed in the same order, each when it is over."""
 
     def __init__(self, executor: Executor, tokens_per_block: int, commit: Commit) -> None:
         self._executor = executor
         self._tokens_per_block = tokens_per_block
         self._commit = commit
-        self._underway: deque[tuple[StepPlan, Launched]] = deque()
+        self._steps: deque[tuple[StepPlan, Launched]] = deque()
 
     def __len__(self) -> int:
-        return len(self._underway)
+        return len(self._steps)
 
     @property
     def hides_history(self) -> bool:
@@ -39,15 +39,15 @@ class Pipeline:
 
         The steps of such a sequence run one at a time, and all the others' with them.
         """
-        return any(plan.yields_history for plan, _ in self._underway)
+        return any(plan.yields_history for plan, _ in self._steps)
 
     def launch(self, plan: StepPlan) -> None:
-        """A step that cannot be launched is run when nothing else is under way, in parts if need be."""
+        """A step that cannot be launched is run when nothing else is in flight, in parts if need be."""
         if not plan.chunks:
             return
         if self._executor.depth > 1:
             try:
-                self._underway.append((plan, self._executor.launch(plan.chunks, plan.copies)))
+                self._steps.append((plan, self._executor.launch(plan.chunks, plan.copies)))
                 return
             except Exception:
                 _log.exception("a launch failed, and is tried again")
@@ -57,10 +57,10 @@ class Pipeline:
         self._commit(plan, execution.run(plan.chunks, plan.copies))
 
     def collect(self, leave: int) -> None:
-        """Waits for the oldest steps, until no more than `leave` are under way."""
-        while len(self._underway) > leave:
-            plan, launched = self._underway.popleft()
+        """Waits for the oldest steps, until no more than `leave` are in flight."""
+        while len(self._steps) > leave:
+            plan, launched = self._steps.popleft()
             self._commit(plan, results_of(launched, plan.chunks, self._executor.depth))
 
     def clear(self) -> None:
-        self._underway.clear()
+        self._steps.clear()

@@ -19,7 +19,7 @@ import numpy as np
 
 from python_backend.engine.build import build_model
 from python_backend.engine.checkpoint import Checkpoint
-from python_backend.engine.engine import EngineConfig
+from python_backend.engine.config import EngineConfig
 from python_backend.engine.host.cache_dir import cache_dir
 from python_backend.engine.host.device import Device, choose_device
 from python_backend.engine.kv.blocks import BlockPool

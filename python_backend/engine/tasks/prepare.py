@@ -21,11 +21,7 @@ from python_backend.engine.host.cache_dir import cache_dir
 from python_backend.engine.host.device import choose_device
 from python_backend.engine.runtimes.choice import choose_runtime
 from python_backend.engine.tasks.task import run_task, tell
-from python_backend.wire.parameters import (
-    DeviceSettings,
-    EngineParameters,
-    parse_engine_parameters,
-)
+from python_backend.wire.parameters import DeviceSettings, EngineParameters, parse_engine_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -136,7 +132,7 @@ def _make(parameters: EngineParameters, settings: DeviceSettings, packed_cache: 
     """Packs, then builds an engine with next to no cache, which compiles; returns what that left on disk."""
     from python_backend.engine.build import build_engine
     from python_backend.engine.checkpoint import Checkpoint
-    from python_backend.engine.engine import EngineConfig
+    from python_backend.engine.config import EngineConfig
     from python_backend.engine.models import load_weights
     from python_backend.engine.native.packed_model import load_packed, packed_dir, remove_abandoned
     from python_backend.engine.native.step import run_step

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from router.content.batches.line_run import Call
     from router.content.batches.model import Batch
     from router.core.tenant import Caller
-    from router.request.service import Service
+    from router.routing.models import Registry
+    from router.store.access import StoreAccess
+    from router.tenants.keyring import Keyring
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +60,17 @@ class BatchRunner:
     held by leases, so that they are run by somebody else if this process ends.
     """
 
-    def __init__(self, service: Service, call: Call, settings: BatchSettings | None = None) -> None:
-        self._store = service.store
-        self._registry = service.registry
-        self._keyring = service.tenancy.keyring
+    def __init__(
+        self,
+        store: StoreAccess,
+        models: Registry,
+        keyring: Keyring,
+        call: Call,
+        settings: BatchSettings | None = None,
+    ) -> None:
+        self._store = store
+        self._registry = models
+        self._keyring = keyring
         self._call = call
         self._settings = settings or BatchSettings()
         self._worker = f"router-{secrets.token_hex(8)}"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.control.releases.arm_figures import stats_to_json
 from router.control.releases.canary import ArmStats, Sample
+from router.core.record import Outcome
 from router.core.refusals import is_refusal
-from router.request.ticket import Outcome
 from router.store.release_tables import arm_figures
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from router.core.record import Record
+    from router.request.job import Job
     from router.store.access import StoreAccess
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,12 @@ class ArmRecorder:
     @property
     def arm_count(self) -> int:
         return len(self._arms)
+
+    def begun(self, job: Job, record: Record) -> None:
+        """Nothing is known of it yet."""
+
+    def ended(self, job: Job, record: Record, cause: BaseException | None) -> None:
+        self.closed(record, cause)
 
     def closed(self, record: Record, cause: BaseException | None) -> None:
         """For each request to a model with a rollout, when it has ended; `cause` is why it did not finish.

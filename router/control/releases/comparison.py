@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from router.core.answered import Answered
 
 _MOST_ROWS = 32  # of vectors: multiplied out on the event loop
 
@@ -53,20 +57,11 @@ def _cosine(one: bytes, other: bytes) -> float:
     return sum(a * b for a, b in zip(left, right, strict=True)) / norms if norms else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What one of the two releases gave to a request: a text a choice, or bytes of vectors and their rows."""
-
-    texts: tuple[str, ...] = ()
-    vectors: bytes = b""
-    rows: int = 0
-
-    @property
-    def size(self) -> int:
-        return self.rows or sum(map(len, self.texts))
-
-    def likeness(self, other: Answered) -> float:
-        if self.rows:
-            return likeness_of_vectors(self.vectors, other.vectors, self.rows)
-        pairs = zip(self.texts, other.texts, strict=True)
-        return min((likeness_of_texts(one, another) for one, another in pairs), default=1.0)
+def likeness(one: Answered, other: Answered) -> float:
+    """Of two answers to the same request."""
+    if one.rows:
+        return likeness_of_vectors(one.vectors, other.vectors, one.rows)
+    if len(one.texts) != len(other.texts):
+        return 0.0
+    pairs = zip(one.texts, other.texts, strict=True)
+    return min((likeness_of_texts(first, second) for first, second in pairs), default=1.0)

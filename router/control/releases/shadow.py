@@ -9,35 +9,25 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from python_backend.wire.errors import ErrorKind, InflightError
-from router.control.releases.comparison import Answered, Comparison
-from router.core.embedding import ServedEmbedder
-from router.core.generation import FINISH_REASONS, read_to_the_end
-from router.core.record import new_request_id
-from router.core.stop_text import StopScanner
-from router.routing.models import ServedModel
+from python_backend.wire.errors import InflightError
+from router.control.releases.comparison import Comparison
+from router.control.releases.comparison import likeness as likeness_of
+from router.core.answered import Answered
 from router.telemetry.values import Counter, Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
 
     from router.admission.gates import Gates
     from router.control.releases.shadow_figures import ShadowRecorder
-    from router.core.embedding import EmbeddingAnswer, EmbeddingCall
-    from router.core.generation import Generation, GenerationCall
     from router.core.record import Record
-    from router.openai.tools import ToolReader
-    from router.request.choice import Choice
-    from router.request.ticket import TicketDesk
+    from router.request.job import Job
+    from router.request.permit import Permits, Stoppable
     from router.routing.models import Registry
     from router.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-_TIER = "batch"
-_GOOD_ENDS = frozenset({*FINISH_REASONS.values(), "tool_calls"})
 _WHO = ("model", "release")
 _SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999)
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -62,25 +52,17 @@ class ShadowRun:
         self.original: asyncio.Future[tuple[Answered, float] | None] = (
             asyncio.get_running_loop().create_future()
         )
-        self._work: list[Generation] = []
+        self._work: list[Stoppable] = []
 
     @property
     def is_alone(self) -> bool:
         """Whether there is no original to compare with."""
         return self.original.done() and self.original.result() is None
 
-    def attach(self, work: Generation) -> None:
+    def attach(self, work: Stoppable) -> None:
         self._work.append(work)
         if self.is_alone:
             work.stop()
-
-    def choices_ended(self, choices: Sequence[Choice]) -> None:
-        """With what the client got, where all of it came; else there is nothing to compare."""
-        is_whole = all(choice.finish_reason in _GOOD_ENDS for choice in choices)
-        self.ended(Answered(tuple(choice.told for choice in choices)) if is_whole else None)
-
-    def vectors_ended(self, answers: Sequence[EmbeddingAnswer], calls: int) -> None:
-        self.ended(_joined(answers) if len(answers) == calls else None)
 
     def ended(self, answered: Answered | None) -> None:
         if self.original.done():
@@ -100,8 +82,8 @@ class Shadows:
 
     def __init__(
         self,
-        registry: Registry,
-        desk: TicketDesk,
+        models: Registry,
+        permits: Permits,
         metrics: Metrics,
         settings: ShadowSettings | None = None,
         clock: Callable[[], float] = time.time,
@@ -110,11 +92,12 @@ class Shadows:
     ) -> None:
         self.recorder = recorder
         self._gates = gates
-        self._registry = registry
-        self._desk = desk
+        self._models = models
+        self._permits = permits
         self._settings = settings or ShadowSettings()
         self._clock = clock
-        self._under_way: dict[asyncio.Task[None], ShadowRun] = {}
+        self._in_flight: dict[asyncio.Task[None], ShadowRun] = {}
+        self._runs: dict[Job, ShadowRun] = {}
         self._kept: deque[Comparison] = deque(maxlen=self._settings.most_kept)
         self._answers = Counter(
             "inflight_shadow_answers",
@@ -142,47 +125,40 @@ class Shadows:
         """The last ones, the newest first."""
         return list(reversed(self._kept))
 
-    def begin(
-        self,
-        record: Record,
-        calls: Sequence[GenerationCall],
-        new_reader: Callable[[], ToolReader] | None = None,
-    ) -> ShadowRun | None:
-        """For a request that was let in; returns at once."""
-        served = self._registry.shadow_of(record)
-        if not isinstance(served, ServedModel) or not self._has_room(record, served.version):
-            return None
+    def begun(self, job: Job, record: Record) -> None:
+        """For a request that was admitted; returns at once."""
+        served = self._models.shadow_of(record)
+        if served is None or not self._has_room(record, served.version):
+            return
         run = ShadowRun(record)
-        self._start(run, served.version, self._texts(run, served, calls, new_reader))
-        return run
+        work = job.repeat(served, run.attach)
+        if work is None:
+            return
+        job.keep()
+        self._runs[job] = run
+        task = asyncio.get_running_loop().create_task(self._compare(run, served.version, work))
+        self._in_flight[task] = run
+        task.add_done_callback(lambda done: self._in_flight.pop(done, None))
 
-    def begin_vectors(self, record: Record, calls: Sequence[EmbeddingCall]) -> ShadowRun | None:
-        served = self._registry.shadow_of(record)
-        if not isinstance(served, ServedEmbedder) or not self._has_room(record, served.version):
-            return None
-        run = ShadowRun(record)
-        self._start(run, served.version, self._vectors(run, served, calls))
-        return run
+    def ended(self, job: Job, record: Record, cause: BaseException | None) -> None:
+        """With what the client got, where all of it came; else there is nothing to compare."""
+        if (run := self._runs.pop(job, None)) is not None:
+            run.ended(job.answered())
 
     async def close(self) -> None:
-        for task, run in list(self._under_way.items()):
+        for task, run in list(self._in_flight.items()):
             run.stop()
             task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await asyncio.gather(*self._in_flight, return_exceptions=True)
 
     def _has_room(self, record: Record, version: int) -> bool:
         limits = self._settings
-        has_room = len(self._under_way) < limits.most_at_once and self._desk.open_count <= limits.most_open
+        has_room = len(self._in_flight) < limits.most_at_once and self._permits.open_count <= limits.most_open
         if has_room and self._gates is not None:
             has_room = self._gates.has_room(record.model, record.model_version, str(version))
         if not has_room:
             self._count("dropped", record, version)
         return has_room
-
-    def _start(self, run: ShadowRun, version: int, work: Coroutine[None, None, Answered]) -> None:
-        task = asyncio.get_running_loop().create_task(self._compare(run, version, work))
-        self._under_way[task] = run
-        task.add_done_callback(lambda done: self._under_way.pop(done, None))
 
     async def _compare(self, run: ShadowRun, version: int, work: Coroutine[None, None, Answered]) -> None:
         error, answered = "", Answered()
@@ -195,6 +171,8 @@ class Shadows:
         except Exception as failure:  # nobody else would hear of it
             log.exception("%s in the shadow", run.record.request_id)
             error = type(failure).__name__
+        finally:
+            run.stop()  # where one part fails the others are of no use
         took_s = time.monotonic() - run.began_s
         # Not for ever, whatever became of the one that should say how it ended.
         done, _ = await asyncio.wait([run.original], timeout=self._settings.timeout_s)
@@ -213,7 +191,7 @@ class Shadows:
         error: str,
     ) -> None:
         (answered, shadow_took_s), (expected, took_s) = shadow, original
-        likeness = 0.0 if error else expected.likeness(answered)
+        likeness = 0.0 if error else likeness_of(expected, answered)
         is_equal = not error and expected == answered
         sizes = (expected.size, answered.size)
         compared = Comparison(
@@ -238,59 +216,3 @@ class Shadows:
 
     def _count(self, outcome: str, record: Record, version: int) -> None:
         self._answers.labels(outcome, record.model, str(version)).inc()
-
-    async def _texts(
-        self,
-        run: ShadowRun,
-        served: ServedModel,
-        calls: Sequence[GenerationCall],
-        new_reader: Callable[[], ToolReader] | None,
-    ) -> Answered:
-        asked = []
-        for call in calls:
-            again = msgspec.structs.replace(call, request_id=new_request_id("shadow"), tier=_TIER)
-            generation = served.pipeline.generate(again)
-            run.attach(generation)
-            asked.append(_text(again, generation, None if new_reader is None else new_reader()))
-        try:
-            return Answered(tuple(await asyncio.gather(*asked)))
-        finally:
-            run.stop()  # where one fails the others are of no use
-
-    async def _vectors(
-        self, run: ShadowRun, served: ServedEmbedder, calls: Sequence[EmbeddingCall]
-    ) -> Answered:
-        answers = []
-        for call in calls:  # one after the other: there is no hurry
-            if run.is_alone:
-                break
-            answers.append(await served.embedder.embed(call, new_request_id("shadow"), run.record.tenant))
-        return _joined(answers)
-
-
-def _joined(answers: Sequence[EmbeddingAnswer]) -> Answered:
-    vectors = b"".join(answer.vectors for answer in answers)
-    return Answered(vectors=vectors, rows=sum(len(answer.tokens) for answer in answers))
-
-
-async def _text(call: GenerationCall, generation: Generation, tools: ToolReader | None) -> str:
-    """All of an answer as the client would have seen it, calls of tools below it."""
-    scanner = StopScanner(call.stop) if call.stop else None
-    pieces = [call.prompt if call.echo and not call.engine_echoes else ""]
-    try:
-        async for delta in generation:
-            pieces.append(delta.text if scanner is None else scanner.feed(delta.text))
-            if scanner is not None and scanner.stopped:
-                break
-            if delta.finish is not None and delta.finish not in FINISH_REASONS:
-                raise InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
-        else:
-            pieces.append("" if scanner is None else scanner.flush())
-    finally:
-        generation.stop()
-        await read_to_the_end(generation)
-    text = "".join(pieces)
-    if tools is None:
-        return text
-    text = tools.feed(text) + tools.flush()
-    return "\n".join(filter(None, (text, *(f"{call.name} {call.arguments}" for call in tools.calls))))

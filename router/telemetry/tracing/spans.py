@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from router.core.record import Outcome
 from router.core.stages import TOGETHER
 from router.core.trace import STEP_COLUMNS
-from router.request.ticket import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,10 +14,13 @@ from python_backend.wire.tiers import Tier
 from router.admission.demand import Reason
 from router.control.releases.shadow import Shadows
 from router.core.objective import Metric
+from router.core.record import Outcome
 from router.core.stages import STAGES
-from router.request.ticket import Outcome, TicketDesk
+from router.request.permit import Permits
 from router.routing.models import Registry
 from router.telemetry.metrics import Metrics
+from tests.fakes.gates import OpenGates
+from tests.fakes.tenancy import FakeTenancy
 
 _TIERS = frozenset(tier.label for tier in Tier)
 # Label values that cannot be read off a metric which has counted nothing yet.
@@ -80,7 +83,8 @@ def known_metrics() -> dict[str, Known]:
 
 def _of_router() -> Iterator[tuple[str, Known]]:
     metrics = Metrics()
-    Shadows(Registry(), TicketDesk(metrics), metrics)
+    permits = Permits(FakeTenancy().as_tenancy, OpenGates().as_gates, metrics)
+    Shadows(Registry(), permits, metrics)
     for family in metrics.registry.collect():
         labels = frozenset(getattr(family, "_labelnames", ())) | _seen(family)
         values = {label: _VALUES[label] for label in labels & _VALUES.keys()}

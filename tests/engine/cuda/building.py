@@ -6,11 +6,12 @@ import torch
 
 from python_backend.engine.build import build_engine
 from python_backend.engine.checkpoint import Checkpoint
+from python_backend.engine.config import EngineConfig, EngineLimits
 from python_backend.engine.cuda.build import assemble
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.linear import Linear
 from python_backend.engine.cuda.weights import place_weights
-from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
+from python_backend.engine.engine import Engine
 from python_backend.engine.guides.ports import GuideCompiler
 from python_backend.engine.kv.blocks import BlockPool
 from python_backend.engine.models import load_weights

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from python_backend.engine.config import EngineConfig
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.sampler import Sampler
 from python_backend.engine.cuda.step import StepRows
-from python_backend.engine.engine import Engine, EngineConfig
-from python_backend.engine.process.messages import SequenceEvent
+from python_backend.engine.engine import Engine
+from python_backend.engine.report import FinishReason, SequenceEvent
 from python_backend.engine.request import GenerationRequest, Guide, SamplingParams
-from python_backend.engine.sequence import FinishReason
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
 from tests.engine.checkpoints import all_logits, greedy_choices, random_llama, save
@@ -83,7 +83,7 @@ def test_whoever_gave_way_goes_on_where_it_was(build: Build, model: Any) -> None
     for key, (answer, _) in drain(engine).items():
         assert len(answer) == 6
         assert answer == greedy_choices(model, prompts[key], answer)
-    assert engine.stats.preemption_count > 0
+    assert engine.gauges().preemptions > 0
 
 
 def test_a_place_that_was_taken_away_is_given_back_with_its_settings(build: Build, model: Any) -> None:
@@ -99,7 +99,7 @@ def test_a_place_that_was_taken_away_is_given_back_with_its_settings(build: Buil
     engine.add(1, GenerationRequest([1], 1, tier=Tier.INTERACTIVE))
     told += events_of(engine)
     assert [token for event in told if event.key == 0 for token in event.token_ids] == expected
-    assert engine.stats.preemption_count == 1
+    assert engine.gauges().preemptions == 1
 
 
 def test_logits_and_log_probs_are_those_of_transformers(build: Build, model: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from python_backend.engine.engine import EngineConfig
+from python_backend.engine.config import EngineConfig
 from python_backend.engine.request import GenerationRequest
 from tests.engine.checkpoints import greedy_choices, random_variant, save
 from tests.engine.cuda.building import build_cuda_engine

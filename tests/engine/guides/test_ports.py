@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from python_backend.engine.engine import Engine
+from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, Guide, GuideKind
-from python_backend.engine.sequence import FinishReason
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 from tests.engine.draining import answers_of, drain
@@ -20,7 +20,7 @@ def test_a_guide_is_compiled_before_its_request_joins_and_nobody_waits_for_it() 
     engine.add(1, GenerationRequest([1], 9, guide=only(5, 6, 7)))
     assert (engine.has_work, engine.can_step) == (True, False)
     assert engine.step() == []
-    assert (engine.stats.waiting, engine.stats.step_count) == (1, 0)
+    assert (engine.gauges().waiting, engine.gauges().step_count) == (1, 0)
     engine.add(2, GenerationRequest([2], 2))
     assert engine.can_step
     assert [event.key for event in engine.step()] == [2]
@@ -112,7 +112,7 @@ def test_a_slow_guide_holds_up_its_own_sequence_and_no_other() -> None:
     for _ in range(3):
         assert [event.key for event in engine.step()] == [2]
     assert may_step(engine)
-    assert (engine.stats.running, compiler.pace.waits) == (2, 0)
+    assert (engine.gauges().running, compiler.pace.waits) == (2, 0)
     compiler.pace.is_ready = True
     answers = drain(engine)
     assert answers[1] == ([6, 7], FinishReason.STOP_WORDS)

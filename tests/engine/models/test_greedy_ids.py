@@ -10,16 +10,10 @@ import pytest
 from gguf import GGMLQuantizationType
 
 from python_backend.engine.build import build_engine
-from python_backend.engine.engine import Engine, EngineConfig
+from python_backend.engine.config import EngineConfig
+from python_backend.engine.engine import Engine
 from python_backend.engine.request import GenerationRequest
-from tests.engine.checkpoints import (
-    VARIANTS,
-    VOCABULARY,
-    greedy_choices,
-    random_model,
-    random_variant,
-    save,
-)
+from tests.engine.checkpoints import VARIANTS, VOCABULARY, greedy_choices, random_model, random_variant, save
 from tests.engine.gguf_files import QUANTIZABLE, round_weights, write_gguf
 
 NEW_TOKENS = 16
@@ -109,7 +103,7 @@ def test_preempted_and_recomputed_the_ids_are_those_of_transformers(case: Case) 
         replace(case.config, max_tokens_in_kv_cache=120, tokens_per_block=4, guaranteed_no_evict=False)
     )
     case.check(engine, case.prompts)
-    assert engine.stats.preemption_count > 0
+    assert engine.gauges().preemptions > 0
 
 
 def test_static_batches_give_the_ids_of_transformers(case: Case) -> None:

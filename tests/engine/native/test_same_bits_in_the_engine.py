@@ -11,7 +11,8 @@ import pytest
 
 from python_backend.engine.build import build_engine
 from python_backend.engine.checkpoint import Checkpoint
-from python_backend.engine.engine import Engine, EngineConfig
+from python_backend.engine.config import EngineConfig
+from python_backend.engine.engine import Engine
 from python_backend.engine.models import load_weights
 from python_backend.engine.native.packed_model import FORMATS, packed_dir
 from python_backend.engine.request import GenerationRequest, SamplingParams
@@ -60,7 +61,7 @@ class Case:
             alone = self._judge.all_logits(prompt + answer[:-1])[len(prompt) - 1 :]
             found = np.frombuffer(logits[name], np.float32).reshape(alone.shape)
             assert_same_bits(found, alone)
-        assert engine.stats.used_blocks == 0
+        assert engine.gauges().used_blocks == 0
 
 
 @pytest.fixture(scope="module", params=FORMATS)
@@ -80,10 +81,10 @@ def test_in_flight_together_in_small_chunks(case: Case) -> None:
 def test_after_finding_the_prompt_in_the_cache(case: Case) -> None:
     engine = build_engine(case.config)
     case.check(engine, requests(PROMPTS[:1]))
-    reused_blocks = engine.stats.reused_blocks
+    reused_blocks = engine.gauges().reused_blocks
     longer = [PROMPTS[0] + PROMPTS[1], PROMPTS[0], PROMPTS[0][:32] + PROMPTS[2][:9]]
     case.check(engine, requests(longer))
-    assert engine.stats.reused_blocks >= reused_blocks + 6
+    assert engine.gauges().reused_blocks >= reused_blocks + 6
 
 
 def test_preempted_and_computed_again(case: Case) -> None:
@@ -95,7 +96,7 @@ def test_preempted_and_computed_again(case: Case) -> None:
     )
     engine = build_engine(small)
     case.check(engine, requests(PROMPTS))
-    assert engine.stats.preemption_count > 0
+    assert engine.gauges().preemptions > 0
 
 
 @pytest.mark.parametrize(

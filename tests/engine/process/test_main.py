@@ -20,19 +20,14 @@ from python_backend.engine.process.messages import (
     Cancel,
     Command,
     Configure,
-    Gauges,
-    PerfMetrics,
     Progress,
-    Ready,
-    SequenceEvent,
     Start,
     Submit,
     receive_report,
     send,
 )
+from python_backend.engine.report import EngineBroken, FinishReason, Gauges, PerfMetrics, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest, SamplingParams
-from python_backend.engine.sequence import FinishReason
-from python_backend.engine.steps.faults import EngineBroken
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.tiers import Tier

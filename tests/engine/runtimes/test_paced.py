@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from python_backend.costs.step_cost import StepCost, StepShape
-from python_backend.engine.engine import Engine, EngineConfig, EngineLimits
+from python_backend.engine.config import EngineConfig, EngineLimits
+from python_backend.engine.engine import Engine
 from python_backend.engine.kv.blocks import BlockPool
 from python_backend.engine.process.handle import EngineProcess
-from python_backend.engine.process.messages import Gauges, Progress, SequenceEvent
+from python_backend.engine.process.messages import Progress
+from python_backend.engine.report import Gauges, SequenceEvent
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.runtimes.own import EngineRuntime
 from python_backend.engine.runtimes.paced import PacedExecutor, load_paced
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
@@ -48,12 +49,12 @@ def chunk(start: int, count: int) -> Chunk:
     return Chunk(Sequence(1, 1, GenerationRequest([7] * 5, 100), 100), start, count, True)
 
 
-def all_events(runtime: EngineRuntime) -> Iterator[SequenceEvent]:
+def all_events(runtime: Engine) -> Iterator[SequenceEvent]:
     while runtime.has_work:
         yield from runtime.step()
 
 
-def answers(runtime: EngineRuntime) -> dict[int, list[int]]:
+def answers(runtime: Engine) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for event in all_events(runtime):
         found.setdefault(event.key, []).extend(event.token_ids)
@@ -162,10 +163,11 @@ def test_the_engine_over_it_learns_the_pace() -> None:
         engine.add(key, GenerationRequest([key] * (7 * key % 90 + 1), 10 + key % 7))
     while engine.has_work:
         engine.step()
-    assert engine.learned is not None
+    learned = engine.gauges().learned
+    assert learned is not None
     for shape in (StepShape(0, 8, 400), StepShape(56, 4, 200)):
-        assert engine.learned.cost.step_ms(shape) == pytest.approx(cost.step_ms(shape), rel=0.1)
-    assert engine.busy_ns / 1e9 == pytest.approx(sum(clock.slept), rel=0.1)
+        assert learned.cost.step_ms(shape) == pytest.approx(cost.step_ms(shape), rel=0.1)
+    assert engine.gauges().busy_ns / 1e9 == pytest.approx(sum(clock.slept), rel=0.1)
 
 
 def test_a_process_of_it_tells_what_it_learned() -> None:

@@ -38,12 +38,13 @@ def work(engine: Engine, steps: int, tier: Tier = Tier.STANDARD, seed: int = 0) 
 
 
 def learned(engine: Engine) -> LearnedStepCost:
-    assert engine.learned is not None
-    return engine.learned
+    found = engine.gauges().learned
+    assert found is not None
+    return found
 
 
 def limits(engine: Engine) -> tuple[int, int]:
-    return engine.stats.max_batch_size, engine.stats.max_step_tokens
+    return engine.gauges().max_batch_size, engine.gauges().max_step_tokens
 
 
 def engine_at_work(
@@ -73,7 +74,7 @@ def test_it_is_busy_for_as_long_as_its_steps_take_and_not_between_them(depth: in
     work(engine, 30)
     executor.clock.now_ns += 10**12
     work(engine, 30, seed=1)
-    assert engine.busy_ns / 1e6 == pytest.approx(sum(executor.step_ms), rel=0.01)
+    assert engine.gauges().busy_ns / 1e6 == pytest.approx(sum(executor.step_ms), rel=0.01)
 
 
 def test_a_few_steps_tell_nothing() -> None:
@@ -81,7 +82,7 @@ def test_a_few_steps_tell_nothing() -> None:
     engine.add(1, GenerationRequest([1, 2, 3], 20))
     for _ in range(20):
         engine.step()
-    assert engine.learned is None
+    assert engine.gauges().learned is None
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -113,7 +114,7 @@ def test_no_more_join_than_the_objective_allows() -> None:
         engine.add(key, GenerationRequest([key, 1], 30))
     for _ in range(10):
         engine.step()
-    assert 6 <= engine.stats.running <= 8
+    assert 6 <= engine.gauges().running <= 8
     assert max(executor.step_ms[2:]) <= 20 + 16 * 0.5  # prompts that join go on by a few tokens all the same
 
 
@@ -124,7 +125,7 @@ def test_only_the_tiers_that_are_here_count_and_the_tightest_of_them() -> None:
         engine.add(key, GenerationRequest([key], 100, tier=tier))
         engine.step()
         engine.step()
-        return engine.stats.max_step_tokens
+        return engine.gauges().max_step_tokens
 
     whole, batch, interactive = (
         after_adding(key, tier) for key, tier in ((1, Tier.STANDARD), (2, Tier.BATCH), (3, Tier.INTERACTIVE))
@@ -133,7 +134,7 @@ def test_only_the_tiers_that_are_here_count_and_the_tightest_of_them() -> None:
     engine.cancel(3)
     engine.step()
     engine.step()
-    assert engine.stats.max_step_tokens == pytest.approx(batch, abs=3)
+    assert engine.gauges().max_step_tokens == pytest.approx(batch, abs=3)
 
 
 def test_objectives_stay_within_the_limits_that_are_set_and_limits_come_back_without_them() -> None:

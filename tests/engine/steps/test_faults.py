@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.sequence import FinishReason
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.draining import answers_of, drain, events_of
 from tests.fakes.executor import continuation, fake_engine

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from python_backend.engine.report import EngineBroken, FinishReason
 from python_backend.engine.request import GenerationRequest, SamplingParams
-from python_backend.engine.sequence import FinishReason
-from python_backend.engine.steps.faults import EngineBroken
 from python_backend.wire.tiers import Tier
 from tests.engine.draining import answers_of, drain, events_of
 from tests.fakes.executor import continuation, fake_engine
@@ -28,7 +27,7 @@ def test_the_next_step_is_launched_before_the_last_ones_tokens_are_told() -> Non
     assert told == [[], answer[:1], answer[1:2], answer[2:]]
     assert launched == [1, 2, 3, 3]
     assert collected == [0, 1, 2, 3]
-    assert engine.stats.step_count == 3
+    assert engine.gauges().step_count == 3
 
 
 def test_an_end_that_nobody_could_foresee_costs_one_row_that_is_dropped() -> None:
@@ -67,7 +66,7 @@ def test_whoever_gives_way_while_its_token_is_coming_goes_on_behind_that_token()
     answers = drain(engine)
     assert answers[1] == (continuation([1, 2, 3, 4, 5], 6)[1:], FinishReason.LENGTH)
     assert answers[2] == (continuation([2], 1), FinishReason.LENGTH)
-    assert engine.stats.preemption_count == 1
+    assert engine.gauges().preemptions == 1
     assert [sequence.key for sequence in executor.released] == [1, 2, 1]
 
 
@@ -76,7 +75,7 @@ def test_growth_that_empties_the_pool_changes_no_answer() -> None:
     for key in range(3):
         engine.add(key, GenerationRequest([key] * 3, 18))
     answers = drain(engine)
-    assert engine.stats.preemption_count > 0
+    assert engine.gauges().preemptions > 0
     assert answers == {key: (continuation([key] * 3, 18), FinishReason.LENGTH) for key in range(3)}
 
 

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from python_backend.engine.checkpoint import Checkpoint
+from python_backend.engine.config import EngineConfig
 from python_backend.engine.cuda.build import assemble
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.executor import CudaExecutor
 from python_backend.engine.cuda.fp8 import make_fp8
 from python_backend.engine.cuda.linear import Linear
 from python_backend.engine.cuda.weights import place_weights
-from python_backend.engine.engine import EngineConfig
 from python_backend.engine.host.device import Device, Gpu
 from python_backend.engine.kv.blocks import BlockPool
 from python_backend.engine.models import load_weights
 from python_backend.engine.models.decoder import DecoderWeights, Weights
-from python_backend.engine.process.messages import LoadingProgress
+from python_backend.engine.report import LoadingProgress
 from python_backend.engine.tasks import perplexity
 from python_backend.engine.tasks.perplexity import FIXED_TEXT, WINDOW_TOKENS, cut, measure, score, surprise
 from python_backend.wire.errors import ErrorKind, InflightError

@@ -105,7 +105,7 @@ def test_the_engine_finds_the_kernels_compiled(model: Path, tmp_path: Path, kern
     assert compiled
     serve = f"""
 from python_backend.engine.build import build_engine
-from python_backend.engine.engine import EngineConfig
+from python_backend.engine.config import EngineConfig
 from python_backend.engine.native.step import run_step
 from python_backend.engine.request import GenerationRequest
 engine = build_engine(EngineConfig({str(model)!r}, threads=2, packed_cache_dir={str(tmp_path)!r}))

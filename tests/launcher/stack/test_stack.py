@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import sys
@@ -29,15 +28,61 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.stack
 
-SERVER, STUB, ROUTER = "tritonserver", "triton_python_backend_stub", "stand_ins/router.py"
+SERVER, STUB, ROUTER = "tritonserver", "triton_python_backend_stub", "stand_ins/stub_router.py"
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[list[RunningStack]]:
+def started() -> Iterator[list[RunningStack]]:
     """Stacks put here are ended with the test."""
     stacks: list[RunningStack] = []
     yield stacks
     for stack in stacks:
+        stack.end()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of two stacks, one after the other, with things among the releases that are none."""
+    made: Path = tmp_path_factory.mktemp("stack")
+    releases = made / "data" / "releases" / "repository"
+    for name in ("broken.1", "without-files.2", "__pycache__"):
+        (releases / name).mkdir(parents=True)
+    (releases / "broken.1" / "config.pbtxt").write_text("name: ${cheese")
+    (releases / "without-files.2" / "config.pbtxt").write_text('backend: "python"')
+    (releases / "README.md").write_text("not a model")
+    return made
+
+
+@pytest.fixture(scope="module")
+def single(directory: Path) -> Iterator[RunningStack]:
+    """The first one, for as long as its launcher lives."""
+    stack = RunningStack(directory, engine={"inflight_max_batch_size": "3"})
+    try:
+        stack.wait_for(READY)
+        yield stack
+    finally:
+        stack.end()
+
+
+@pytest.fixture(scope="module")
+def left_behind(single: RunningStack) -> tuple[Path, list[psutil.Process]]:
+    """By the first one when its launcher is killed: its directory and its processes."""
+    left = single.run_directory, single.processes()
+    (server,) = single.processes(SERVER)
+    server.suspend()  # it cannot follow its launcher by itself
+    single.process.kill()
+    single.process.wait()
+    return left
+
+
+@pytest.fixture(scope="module")
+def pair(directory: Path, left_behind: object) -> Iterator[RunningStack]:
+    """The second one in the same directory, with two Triton servers."""
+    stack = RunningStack(directory, stack={"triton_servers": 2}, drain_s=1, is_piped=True)
+    try:
+        stack.wait_for(READY)
+        yield stack
+    finally:
         stack.end()
 
 
@@ -70,17 +115,14 @@ def stop_and_check_nothing_is_left(stack: RunningStack, expected_status: int = 0
     assert stack.shared_memory() == []
 
 
-def test_a_stack_comes_up_serves_and_stops_without_a_trace(
-    tmp_path: Path, started: list[RunningStack]
+def test_a_stack_comes_up_and_serves_whatever_lies_among_the_releases(
+    single: RunningStack, directory: Path
 ) -> None:
-    stack = RunningStack(tmp_path, engine={"inflight_max_batch_size": "3"})
-    started.append(stack)
-    stack.wait_for(READY)
-
+    stack = single
     facts = ask_engine(stack)
-    assert facts["gpt_model_path"] == facts["tokenizer_dir"] == str(tmp_path / "model")
+    assert facts["gpt_model_path"] == facts["tokenizer_dir"] == str(directory / "model")
     assert facts["inflight_max_batch_size"] == "3"
-    assert facts["inflight_packed_cache_dir"] == str(tmp_path / "data" / "packed")
+    assert facts["inflight_packed_cache_dir"] == str(directory / "data" / "packed")
     assert "Packing the weights (int8)" in stack.output
     assert facts["inflight_device"] == "cpu", "decided once, when it was prepared"
     assert "  computes on the CPU, int8\n" in stack.output
@@ -101,12 +143,10 @@ def test_a_stack_comes_up_serves_and_stops_without_a_trace(
     ((url, secret),) = ((server["url"], server["secret"]) for server in stack.tritons)
     assert_repository_is_closed_without(secret, url)
     assert f"Triton   {url}" in stack.output
-    assert list(stack.releases.iterdir()) == []
+    assert len(list(stack.releases.iterdir())) == 4
     assert secret not in stack.logs["triton.log"] + stack.output
 
     assert stack.shared_memory() != []
-    stop_and_check_nothing_is_left(stack)
-    assert "drained while Triton was there" in stack.logs["router.log"]
 
 
 def assert_repository_is_closed_without(secret: str, url: str) -> None:
@@ -114,16 +154,12 @@ def assert_repository_is_closed_without(secret: str, url: str) -> None:
         with pytest.raises(triton.InferenceServerException, match="triton-grpc-protocol-inflight"):
             client.get_model_repository_index()
         headers = {"triton-grpc-protocol-inflight": secret}
-        assert len(client.get_model_repository_index(headers=headers).models) == 2
+        listed = client.get_model_repository_index(headers=headers).models
+    assert sorted(each.name for each in listed if each.state == "READY") == ["ensemble", "tensorrt_llm"]
 
 
-def test_whatever_is_killed_comes_back_and_nothing_is_left_at_the_end(
-    tmp_path: Path, started: list[RunningStack]
-) -> None:
-    stack = RunningStack(tmp_path)
-    started.append(stack)
-    stack.wait_for(READY)
-    victims = []
+def test_whatever_is_killed_comes_back(single: RunningStack) -> None:
+    stack, victims = single, []
     for times, name in enumerate((SERVER, STUB, ROUTER, SERVER), start=1):
         (victim,) = stack.processes(name)
         victims += [victim, *victim.children(recursive=True)]
@@ -139,21 +175,22 @@ def test_whatever_is_killed_comes_back_and_nothing_is_left_at_the_end(
     assert "Triton died (killed by SIGKILL)" in stack.output
     assert "The tensorrt_llm model is back." in stack.output
     assert "The router died (killed by SIGKILL)" in stack.output
-    (stub,) = stack.processes(STUB)
-    stub.kill()
-    stop_and_check_nothing_is_left(stack)
 
 
-def test_one_of_two_triton_servers_dies_and_comes_back_while_the_other_goes_on(
-    tmp_path: Path, started: list[RunningStack]
+def test_after_a_killed_launcher_the_next_one_cleans_up(
+    left_behind: tuple[Path, list[psutil.Process]], pair: RunningStack
 ) -> None:
-    stack = RunningStack(tmp_path, stack={"triton_servers": 2})
-    started.append(stack)
-    stack.wait_for(READY)
+    first_directory, processes = left_behind
+    assert [process for process in processes if is_live(process)] == []
+    assert {path.name for path in first_directory.iterdir()} == {"triton.log", "router.log"}
+    assert len(pair.shared_memory()) == 2
+
+
+def test_one_of_two_triton_servers_dies_and_comes_back_while_the_other_goes_on(pair: RunningStack) -> None:
+    stack = pair
     first, second = stack.tritons
     assert first["secret"] != second["secret"]
     stack.wait_for(f"  and      {second['url']}  (gRPC), http://127.0.0.1:")
-    assert len(stack.shared_memory()) == 2
     port = f"--grpc-port={second['url'].split(':')[1]}"
     (victim,) = [server for server in stack.processes(SERVER) if port in server.cmdline()]
     survivors = [process for process in stack.processes() if process not in family_of(victim)]
@@ -164,49 +201,27 @@ def test_one_of_two_triton_servers_dies_and_comes_back_while_the_other_goes_on(
     assert "gpt_model_path" in ask_engine(stack, server=1)
     assert [process for process in survivors if not is_live(process)] == []
     assert len(stack.shared_memory()) == 2
-    stop_and_check_nothing_is_left(stack)
-    assert {"triton.log", "triton-1.log", "router.log"} == set(stack.logs)
+    assert {path.name for path in stack.run_directory.glob("*.log")} == {
+        "triton.log",
+        "triton-1.log",
+        "router.log",
+    }
 
 
 def family_of(process: psutil.Process) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-def test_what_lies_among_the_releases_does_not_keep_a_stack_from_starting(
-    tmp_path: Path, started: list[RunningStack]
+def test_requests_in_flight_finish_when_a_model_has_died_and_nobody_reads_the_output_any_more(
+    pair: RunningStack,
 ) -> None:
-    releases = tmp_path / "data" / "releases" / "repository"
-    for name in ("broken.1", "without-files.2", "__pycache__"):
-        (releases / name).mkdir(parents=True)
-    (releases / "broken.1" / "config.pbtxt").write_text("name: ${cheese")
-    (releases / "without-files.2" / "config.pbtxt").write_text('backend: "python"')
-    (releases / "README.md").write_text("not a model")
-    stack = RunningStack(tmp_path)
-    started.append(stack)
-    stack.wait_for(READY)
-    assert "gpt_model_path" in ask_engine(stack)
-    stop_and_check_nothing_is_left(stack)
-    assert len(list(releases.iterdir())) == 4
-
-
-def test_after_a_killed_launcher_the_next_one_cleans_up(tmp_path: Path, started: list[RunningStack]) -> None:
-    first = RunningStack(tmp_path)
-    started.append(first)
-    first.wait_for(READY)
-    first_directory = first.run_directory
-    processes = first.processes()
-    (server,) = first.processes(SERVER)
-    server.suspend()  # it cannot follow its launcher by itself
-    first.process.kill()
-    first.process.wait()
-
-    second = RunningStack(tmp_path)
-    started.append(second)
-    second.wait_for(READY)
-    assert [process for process in processes if is_live(process)] == []
-    assert {path.name for path in first_directory.iterdir()} == {"triton.log", "router.log"}
-    assert len(second.shared_memory()) == 1
-    stop_and_check_nothing_is_left(second)
+    """The last one of this stack: it is stopped, and nothing is left behind."""
+    log = pair.run_directory / "router.log"
+    pair.lose_reader()
+    pair.processes(STUB)[0].kill()
+    stop_and_check_nothing_is_left(pair)
+    assert log.read_text().count("drained while Triton was there") == 2
+    assert len(list(pair.releases.iterdir())) == 4
 
 
 def test_a_model_that_does_not_load_ends_the_start_with_its_error(
@@ -265,6 +280,7 @@ def test_a_second_interrupt_does_not_wait_for_requests_in_flight(
     stack = RunningStack(tmp_path, drain_s=60)
     started.append(stack)
     stack.wait_for(READY)
+    assert list(stack.releases.iterdir()) == []
     processes = stack.processes()
     stack.process.send_signal(signal.SIGINT)
     stack.wait_for("Stopping the router")
@@ -295,20 +311,3 @@ def test_a_taken_port_is_told_at_once(tmp_path: Path, started: list[RunningStack
         started.append(stack)
         assert stack.process.wait(timeout=30) == 2
     assert "is already in use; choose another with --triton-metrics-port" in stack.output
-
-
-def test_requests_in_flight_finish_when_nobody_reads_the_output_any_more(
-    tmp_path: Path, started: list[RunningStack]
-) -> None:
-    reading, writing = os.pipe()
-    stack = RunningStack(tmp_path, drain_s=1, output=writing)
-    started.append(stack)
-    os.close(writing)
-    said = b""
-    while READY.encode() not in said:
-        piece = os.read(reading, 4096)
-        assert piece, said.decode()
-        said += piece
-    os.close(reading)
-    stop_and_check_nothing_is_left(stack)
-    assert "drained while Triton was there" in stack.logs["router.log"]

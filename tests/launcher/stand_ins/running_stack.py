@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING
 
 import psutil
@@ -38,7 +39,7 @@ class RunningStack:
         engine: dict[str, str] | None = None,
         router: dict[str, int] | None = None,
         drain_s: float = 0,
-        output: int | None = None,
+        is_piped: bool = False,
     ) -> None:
         self.data_dir = directory / "data"
         self.releases = self.data_dir / "releases" / "repository"
@@ -58,12 +59,15 @@ class RunningStack:
         settings.write_text(to_toml({"stack": section, "engine": engine or {}, "router": router or {}}))
         self._output = directory / "output"
         with self._output.open("wb") as file:
+            self._reader = subprocess.Popen(["cat"], stdin=PIPE, stdout=file) if is_piped else None
             self.process = subprocess.Popen(
                 [sys.executable, str(UP), str(project), str(settings)],
-                stdout=file if output is None else output,
+                stdout=self._reader.stdin if self._reader else file,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "DRAIN_S": str(drain_s)},
             )
+        if self._reader and self._reader.stdin:
+            self._reader.stdin.close()
 
     @property
     def output(self) -> str:
@@ -106,6 +110,12 @@ class RunningStack:
             assert time.monotonic() < deadline_s, self.output
             time.sleep(0.05)
 
+    def lose_reader(self) -> None:
+        """From now on nobody reads what it says."""
+        assert self._reader is not None
+        self._reader.kill()
+        self._reader.wait()
+
     def end(self) -> None:
         """For a test's own end, whatever happened before."""
         processes = (
@@ -115,6 +125,8 @@ class RunningStack:
             if process.is_running():
                 process.kill()
         self.process.wait()
+        if self._reader:
+            self.lose_reader()
 
 
 def program(process: psutil.Process) -> str:

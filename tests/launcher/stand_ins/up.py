@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher.stack.up import run_stack
 
-ROUTER = [sys.executable, str(Path(__file__).with_name("router.py"))]
+ROUTER = [sys.executable, str(Path(__file__).with_name("stub_router.py"))]
 PREPARE = [sys.executable, str(Path(__file__).with_name("prepare.py"))]
 
 

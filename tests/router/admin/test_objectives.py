@@ -19,7 +19,7 @@ M = f"{PATH}/m"
 
 @pytest.fixture
 async def admin(router: RunningRouter) -> Admin:
-    await asyncio.to_thread(keep_release, router.service.tenancy.store, "m", 1)
+    await asyncio.to_thread(keep_release, router.parts.tenancy.store, "m", 1)
     return Admin(router)
 
 
@@ -37,7 +37,7 @@ async def test_an_objective_is_set_shown_beside_what_is_measured_and_deleted(
     }
     for _ in range(30):
         router.metrics.objectives.first_token("m", Tier.STANDARD, 0.25)
-    await FigureRecorder(router.service.store, router.metrics.objectives).write()
+    await FigureRecorder(router.parts.store, router.metrics.objectives).write()
     (found,) = (await admin("GET", PATH))["data"]
     assert found == await admin("GET", M)
     assert (found["model"], found["kind"], set(found["tiers"])) == (

@@ -22,7 +22,7 @@ ALL_TO_1 = {"arms": [{"version": 1, "weight": 1}]}
 @pytest.fixture
 async def admin(router: RunningRouter) -> Admin:
     """There are m@1, which gets everything, and m@2, both ready, and m@3, which was never loaded."""
-    store = router.service.tenancy.store
+    store = router.parts.tenancy.store
 
     def keep() -> None:
         for version, state in ((1, State.READY), (2, State.READY), (3, State.ADDED)):
@@ -85,7 +85,7 @@ async def test_a_release_is_loaded_and_unloaded_by_a_wish(admin: Admin, router: 
     third = f"{M}/versions/3"
     loaded = await admin("POST", f"{third}/load")
     assert (loaded["release"], loaded["wanted"], loaded["state"]) == ("m@3", True, "added")
-    store = router.service.tenancy.store
+    store = router.parts.tenancy.store
     await asyncio.to_thread(move_release, store, "m", 3, State.FAILED, "it is broken")
     assert (await admin("GET", third))["reason"] == "it is broken"
     again = await admin("POST", f"{third}/load")
@@ -188,7 +188,7 @@ async def test_no_key_of_a_tenant_sees_or_changes_anything_whatever_it_names(
     boss = await router.new_key(await router.new_tenant("boss"), EVERYTHING, Role.OWNER, platform_admin=True)
     before = await Admin(router, boss)("GET", M)
     for name, version in (("m", "1"), ("m", "x"), ("other", "1"), ("A b", "1")):
-        for route in releases.routes(router.service):
+        for route in releases.routes(router.parts.tenancy):
             place = route.path.replace("{model}", name).replace("{version}", version)
             body = BODIES.get(place.rpartition("/")[2], {}) if route.method != "GET" else None
             response = await Admin(router, key).ask(route.method, place, body)

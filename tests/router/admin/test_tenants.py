@@ -50,7 +50,7 @@ async def test_a_tenant_lives_its_whole_life_over_the_api(router: RunningRouter)
     assert (await admin("GET", "/admin/prices"))["data"][0]["cached_prompt"] == 1_000_000
     question = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
     await admin("POST", "/v1/chat/completions", question)
-    await router.service.tenancy.administer(lambda _: router.service.tenancy.deliver())
+    await router.parts.tenancy.administer(lambda _: router.parts.tenancy.deliver())
     (used,) = (await admin("GET", "/v1/usage?by=model"))["data"]
     assert (used["model"], used["prompt_tokens"], used["completion_tokens"]) == (MODEL, 7, 2)
     assert used["cost_microdollars"] == 7 + 2 * 2
@@ -140,7 +140,7 @@ async def test_a_tenants_key_is_refused_on_every_route_of_the_administration(
 async def test_looking_at_things_does_not_wait_for_the_stores_thread(router: RunningRouter) -> None:
     """Nor does that thread, by which keys and leases come, wait for somebody who looks."""
     may_go_on = threading.Event()
-    router.service.tenancy.worker.submit(may_go_on.wait)
+    router.parts.tenancy.worker.submit(may_go_on.wait)
     try:
         assert (await Admin(router)("GET", "/v1/usage"))["data"] == []
         assert (await Admin(router).ask("HEAD", "/v1/usage?by=colour")).status_code == 400
@@ -167,6 +167,6 @@ async def test_a_tenant_sees_no_usage_but_its_own(router: RunningRouter) -> None
     key = await router.new_key(mine)
     question = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
     await Admin(router, await router.new_key(other))("POST", "/v1/chat/completions", question)
-    await router.service.tenancy.administer(lambda _: router.service.tenancy.deliver())
+    await router.parts.tenancy.administer(lambda _: router.parts.tenancy.deliver())
     assert (await Admin(router, key)("GET", "/v1/usage"))["data"] == []
     assert (await Admin(router, key).ask("GET", f"/admin/tenants/{other}/usage")).status_code == 403

@@ -15,7 +15,7 @@ from tests.router.running import RunningRouter
 
 @pytest.fixture
 async def admin(router: RunningRouter) -> Admin:
-    store = router.service.tenancy.store
+    store = router.parts.tenancy.store
 
     def keep() -> None:
         keep_release(store, "m", 1, State.READY)

@@ -27,13 +27,15 @@ from router.admission.queue import EqualShares
 from router.control.releases.arms import ArmRecorder
 from router.core.objective import Objective
 from router.core.record import Record
-from router.request.permit import Admitted
-from router.request.ticket import Ticket, TicketDesk
+from router.request.answer import Answers
+from router.request.permit import Permit, Permits
 from router.routing.replicas import Fleet
 from router.store.access import StoreAccess
 from router.store.database import Store
 from router.telemetry.metrics import Metrics
+from tests.fakes.job import FakeJob
 from tests.fakes.tenancy import FakeTenancy
+from tests.fakes.waiter import FakeWaiter
 
 ONE = Need(10, 10)
 CLIENT_LEFT = InflightError(ErrorKind.CANCELLED, "the client left")
@@ -85,17 +87,18 @@ class Scene:
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
-        self.desk = TicketDesk(Metrics())
         self.gate = Gate("tiny", "1", self.policy, self.is_fixed_cost, self.counts, self.clock)
         self.gate.resize(Capacity(1, self.places))
 
-    def offer(self, need: Need = ONE, deadline_s: float = inf) -> tuple[Turn, Ticket]:
-        record = Record("test", "req", model="tiny", arrived_s=self.clock())
-        return self.gate.offer(record, need, deadline_s), Ticket(self.desk, record)
+    def offer(
+        self, need: Need = ONE, deadline_s: float = inf, prompt_tokens: int = 0
+    ) -> tuple[Turn, FakeWaiter]:
+        record = Record("test", "req", model="tiny", arrived_s=self.clock(), prompt_tokens=prompt_tokens)
+        return self.gate.offer(record, need, deadline_s), FakeWaiter()
 
     async def coming(
         self, need: Need = ONE, deadline_s: float = inf
-    ) -> tuple[Turn, Ticket, asyncio.Task[None]]:
+    ) -> tuple[Turn, FakeWaiter, asyncio.Task[None]]:
         turn, ticket = self.offer(need, deadline_s)
         task = asyncio.get_running_loop().create_task(turn.come(ticket))
         await asyncio.sleep(0)
@@ -204,8 +207,7 @@ async def test_estimates_of_prompts_follow_what_they_turn_out_to_be() -> None:
     policy = Seen()
     scene = Scene(policy=policy)
     for _ in range(200):
-        turn, ticket = scene.offer(Need(1000, 10))
-        ticket.record.prompt_tokens = 600
+        turn, _ = scene.offer(Need(1000, 10), prompt_tokens=600)
         turn.end(finished=True)
     scene.offer(Need(1000, 10))
     assert policy.demands[0].prompt_tokens == 1000
@@ -230,7 +232,7 @@ METRICS = Metrics()
 
 
 async def test_a_second_attempt_that_is_refused_is_neither_billed_nor_held_against_its_release() -> None:
-    desk, tenancy = TicketDesk(METRICS), FakeTenancy()
+    tenancy = FakeTenancy()
     arms = ArmRecorder(StoreAccess(cast("Store", None)))
     gates = Gates(Fleet([]), Impatient, lambda model, tier: Objective(model, tier, first_token_s=0.01))
     gate = gates.gate("tiny", "1")
@@ -238,9 +240,13 @@ async def test_a_second_attempt_that_is_refused_is_neither_billed_nor_held_again
     gate.offer(Record("test", "other", model="tiny"), ONE, inf)
     record = Record("test", "req", model_version="1", rollout=(3, 1))
     record.dispatched_s = 1.0  # the first attempt was, and its prompt was too long
+    answers = Answers(Permits(tenancy.as_tenancy, gates, METRICS), [arms])
+
+    async def unreached(permit: Permit) -> None:
+        raise AssertionError("it was admitted")
+
     with pytest.raises(InflightError, match="too late"):
-        async with Admitted(desk, tenancy.as_tenancy, record, "tiny", ONE, arms, gates):
-            pass
+        await answers.answer(FakeJob(ONE, unreached), record, lambda callback: None)
     assert (record.outcome, tenancy.used, arms.arm_count) == ("failed", [], 0)
     assert tenancy.ledger.running("local") == 0
     gates.close()
@@ -281,22 +287,24 @@ async def ticks(count: int) -> None:
 
 async def play(visits: list[Visit], new_policy: Callable[[], Policy], seed: int) -> None:
     chance, tenancy = random.Random(seed), FakeTenancy()
-    desk = TicketDesk(METRICS)
     gates = Gates(Fleet([]), new_policy, Objective)
+    permits = Permits(tenancy.as_tenancy, gates, METRICS)
     gate = gates.gate("tiny", "1")
     gate.resize(Capacity(1, 3, kv_tokens=4000, block_tokens=16))
     ended: list[str] = []
 
     async def visit(each: Visit, leaving: list[Callable[[], None]]) -> None:
         record = Record("test", "req", model_version="1", tier=each.tier)
-        admitted = Admitted(desk, tenancy.as_tenancy, record, "tiny", each.need, None, gates, leaving.append)
+
+        async def act(permit: Permit) -> None:
+            record.dispatched_s = record.admitted_s
+            permit.heard(gate.clock())
+            await ticks(each.ends_after if each.end in ("finish", "fail") else 5)
+            if each.end == "fail":
+                raise InflightError(ErrorKind.ENGINE_FAILED, "broke")
+
         try:
-            async with admitted as ticket:
-                record.dispatched_s = record.admitted_s
-                ticket.heard(gate.clock())
-                await ticks(each.ends_after if each.end in ("finish", "fail") else 5)
-                if each.end == "fail":
-                    raise InflightError(ErrorKind.ENGINE_FAILED, "broke")
+            await Answers(permits).answer(FakeJob(each.need, act), record, leaving.append)
         except InflightError:
             pass
         finally:
@@ -320,7 +328,7 @@ async def play(visits: list[Visit], new_policy: Callable[[], Policy], seed: int)
 
     await asyncio.wait_for(asyncio.gather(*map(disturb, visits)), 10.0)
     assert len(ended) == len(visits)
-    assert (gate.open_count, gate.waiting_count, desk.open_count) == (0, 0, 0)
+    assert (gate.open_count, gate.waiting_count, permits.open_count) == (0, 0, 0)
     assert tenancy.ledger.running("local") == 0
     gate._policy.check()
     assert gate.signals().running == 0

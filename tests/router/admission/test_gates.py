@@ -20,11 +20,10 @@ from router.admission.policy import FirstCome
 from router.core.manifest import Kind, Manifest
 from router.core.objective import Objective
 from router.core.record import Record
-from router.request.ticket import TicketDesk
 from router.routing.replicas import Fleet
-from router.telemetry.metrics import Metrics
 from router.triton.control import ControlError
 from router.triton.server import TritonServer
+from tests.fakes.waiter import FakeWaiter
 from tests.router.admission.test_capacity import REPORT
 
 SMALL = Need(10, 10)
@@ -227,8 +226,8 @@ async def test_a_release_that_goes_is_given_all_that_waits_for_it() -> None:
     scene = Scene(servers=1)
     scene.fleet.set_of(TEXT).replicas[0].report = replace(REPORT, max_batch_size=1)
     record = Record("test", "req", model="tiny", model_version="1")
-    desk, turns = TicketDesk(Metrics()), [scene.gates.offer(record, SMALL) for _ in range(3)]
-    waiting = [asyncio.create_task(turn.come(desk.admit(record))) for turn in turns]
+    turns = [scene.gates.offer(record, SMALL) for _ in range(3)]
+    waiting = [asyncio.create_task(turn.come(FakeWaiter())) for turn in turns]
     await asyncio.sleep(0)
     scene.gates.refresh()
     await asyncio.sleep(0)
@@ -241,19 +240,16 @@ async def test_a_release_that_goes_is_given_all_that_waits_for_it() -> None:
 
 async def test_draining_ends_all_waiting_at_once() -> None:
     scene = Scene()
-    desk = TicketDesk(Metrics())
-    desk.on_drain = scene.gates.drain
     gate = scene.gates.gate("tiny", "1")
     gate.resize(Capacity(1, 1))
     turns = []
     for _ in range(3):
         record = Record("test", "req", model="tiny", model_version="1")
-        ticket = desk.admit(record)
         turn = gate.offer(record, Need(1, 1), inf)
-        turns.append(asyncio.get_running_loop().create_task(turn.come(ticket)))
+        turns.append(asyncio.get_running_loop().create_task(turn.come(FakeWaiter())))
     await asyncio.sleep(0)
     assert [task.done() for task in turns] == [True, False, False]
-    desk.drain()
+    scene.gates.drain()
     for task in turns[1:]:
         with pytest.raises(InflightError, match="shutting down") as error:
             await task

@@ -50,8 +50,8 @@ class Gated:
         self.router = router
 
     def gate(self, model: str = MODEL) -> Gate:
-        assert self.router.service.gates is not None
-        return self.router.service.gates.gate(model, "1")
+        assert self.router.parts.gates is not None
+        return self.router.parts.gates.gate(model, "1")
 
     def policy(self, model: str = MODEL) -> Strict:
         policy = self.gate(model)._policy
@@ -67,7 +67,7 @@ class Gated:
         return task
 
     def is_empty(self) -> bool:
-        return self.gate().open_count == self.gate().waiting_count == self.router.desk.open_count == 0
+        return self.gate().open_count == self.gate().waiting_count == self.router.permits.open_count == 0
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ async def test_who_is_refused_gets_503_and_a_time_and_nothing_of_it_stays(gated:
     assert gated.router.pipeline.calls == []
     assert gated.is_empty()
     assert await gated.router.usage(tenant) == []
-    assert gated.router.service.tenancy.ledger.running(tenant) == 0
+    assert gated.router.parts.tenancy.ledger.running(tenant) == 0
 
 
 async def test_a_refusal_counts_once_against_the_objectives(gated: Gated) -> None:
@@ -168,13 +168,10 @@ def _stage(gated: Gated, stage: str) -> float:
 
 
 async def test_what_waits_when_the_router_drains_is_refused_at_once(gated: Gated) -> None:
-    gates = gated.router.service.gates
-    assert gates is not None
-    gated.router.desk.on_drain = gates.drain
     first = await gated.fill()
     second = asyncio.create_task(gated.router.chat())
     await gated.router.until(lambda: gated.gate().waiting_count == 1)
-    gated.router.desk.drain()
+    gated.router.permits.drain()
     assert (await second).status_code == 503
     assert not first.done()
     assert (await first).status_code == 200
@@ -198,7 +195,7 @@ async def test_a_long_list_of_texts_takes_as_many_places_as_it_has_rows_under_wa
 async def test_what_a_batch_sends_waits_in_the_last_tier_whatever_its_lines_ask_for(gated: Gated) -> None:
     body = msgspec.json.encode({"model": MODEL, "prompt": "hi", "service_tier": "priority"})
     exchange = InnerExchange("/v1/completions", body)
-    await gated.router.app.serve(exchange, LOCAL_CALLER, Tier.BATCH)
+    await gated.router.app(exchange, LOCAL_CALLER, Tier.BATCH)
     assert exchange.status == 200
     (demand,) = gated.policy().demands
     assert demand.tier is Tier.BATCH

@@ -53,7 +53,7 @@ async def test_what_it_took_is_counted(router: RunningRouter) -> None:
 
 async def test_it_has_a_scope_of_its_own_and_is_billed_by_its_own_price(router: RunningRouter) -> None:
     price = Price(EMBEDDER, prompt=1_000_000, cached_prompt=0, completion=0)
-    await router.service.tenancy.administer(lambda admin: admin.set_price(SYSTEM, price))
+    await router.parts.tenancy.administer(lambda admin: admin.set_price(SYSTEM, price))
     tenant = await router.new_tenant(limits=Limits(tokens_per_min=40))
     key = await router.new_key(tenant, frozenset({Scope.EMBEDDINGS}))
     other = await router.new_key(tenant, frozenset({Scope.INFERENCE}))
@@ -73,7 +73,7 @@ async def test_it_is_settled_before_the_answer_leaves(
     running: list[int] = []
 
     def respond(exchange: Exchange, status: int, body: bytes, headers: Any) -> None:
-        running.append(router.service.tenancy.ledger.running("local"))
+        running.append(router.parts.tenancy.ledger.running("local"))
         send(exchange, status, body, headers)
 
     send = Exchange.respond
@@ -88,7 +88,7 @@ async def test_a_client_that_leaves_stops_the_calls(router: RunningRouter) -> No
     await client.send(post("/v1/embeddings", {"model": EMBEDDER, "input": LONG_LIST}))
     await router.until(lambda: router.embedder.under_way == CALLS_AT_ONCE)
     await client.close()
-    await router.until(lambda: router.desk.open_count == 0)
+    await router.until(lambda: router.permits.open_count == 0)
     assert router.embedder.cancelled == CALLS_AT_ONCE
     assert len(router.embedder.calls) == CALLS_AT_ONCE, "no further call is made"
     who = {"model": EMBEDDER, "tenant": "local"}
@@ -99,7 +99,7 @@ async def test_a_shutdown_cuts_them_with_a_503(router: RunningRouter) -> None:
     router.embedder.hold()
     asked = asyncio.ensure_future(embed(router, LONG_LIST))
     await router.until(lambda: router.embedder.under_way == CALLS_AT_ONCE)
-    router.desk.cut_all(lambda: InflightError(ErrorKind.OVERLOADED, "the server is shutting down"))
+    router.permits.cut_all(lambda: InflightError(ErrorKind.OVERLOADED, "the server is shutting down"))
     response = await asked
     assert response.status_code == 503
     assert response.json()["error"]["message"] == "the server is shutting down"

@@ -163,6 +163,17 @@ async def test_ambiguous_or_broken_requests_are_refused_and_the_connection_close
     assert router.pipeline.calls == []
 
 
+async def test_nonsense_behind_a_request_that_is_being_answered_ends_the_connection(
+    router: RunningRouter, client: RawClient
+) -> None:
+    await client.send(chat_request(stream=True) + b"\x00\x01\x02")
+    assert await client.closed()
+    another = await RawClient.connect(router.port)
+    await another.send(LIVE)
+    assert (await another.reply()).status == 200
+    await another.close()
+
+
 async def test_an_unknown_http_version_is_refused(client: RawClient) -> None:
     await client.send(b"GET / HTTP/0.9\r\n\r\n")
     assert (await client.reply()).status == 505
@@ -290,7 +301,7 @@ async def test_a_client_that_stops_reading_holds_back_its_stream_and_is_then_dro
         reader.connect(("127.0.0.1", impatient.port))
         reader.sendall(chat_request(stream=True))
         await impatient.until(lambda: len(impatient.pipeline.generations) == 1)
-        await impatient.until(lambda: impatient.desk.open_count == 0)
+        await impatient.until(lambda: impatient.permits.open_count == 0)
     generation = impatient.pipeline.generations[0]
     assert generation.stopped
     assert generation.delivered * 10_000 < 1 << 20

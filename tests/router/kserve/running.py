@@ -12,8 +12,7 @@ from router.app import App
 from router.core.manifest import Kind, Manifest, entry_name, member_name
 from router.http.listener import Listener
 from router.kserve import http
-from router.kserve.door import build_door
-from router.kserve.inference import Door
+from router.kserve.door import Door
 from router.kserve.server import KserveServer
 from router.request.identity import Doorkeeper
 from router.routing.checkpoint import CONTEXT_TOKENS
@@ -76,15 +75,15 @@ async def running_kserve(
 ) -> AsyncIterator[RunningKserve]:
     triton = await FakeTriton(usual_answer).start()
     fleet = Fleet([TritonServer("first", triton.url)])
-    async with running_router(gates=gates, tracer=tracer) as router:
-        embedder = router.service.registry.find_embedder(EMBEDDER)
+    async with running_router(gates=gates, tracer=tracer, safety=safety) as router:
+        embedder = router.parts.models.find_embedder(EMBEDDER)
         registry = Registry([_text(fleet)], [embedder])
-        service = replace(router.service, registry=registry)
-        door = build_door(service, safety)
-        doorkeeper = Doorkeeper(service.tenancy, is_private=True)
-        app = App(service, doorkeeper, http.routes(door))
+        parts = replace(router.parts, models=registry)
+        door = Door(registry, parts.answers)
+        doorkeeper = Doorkeeper(parts.tenancy, is_private=True)
+        app = App(parts, doorkeeper, http.routes(door))
         listener = Listener(app, app.refuse)
-        server = KserveServer(door, doorkeeper, MAX_MESSAGE_BYTES)
+        server = KserveServer(door, doorkeeper, parts.accounts, MAX_MESSAGE_BYTES)
         port = await listener.start("127.0.0.1", 0)
         grpc_port = await server.start("127.0.0.1", 0)
         http_url, grpc_url = f"127.0.0.1:{port}", f"127.0.0.1:{grpc_port}"

@@ -242,7 +242,7 @@ async def test_a_client_that_cancels_stops_the_engine(kserve: RunningKserve, cli
     asking.cancel()
     await kserve.router.until(lambda: not kserve.triton.running)
     assert kserve.triton.stops
-    await kserve.router.until(lambda: kserve.router.desk.open_count == 0)
+    await kserve.router.until(lambda: kserve.router.permits.open_count == 0)
     ended = kserve.router.metric(
         "inflight_requests_ended_total", outcome="cancelled", model=MODEL, tenant="local"
     )
@@ -264,7 +264,7 @@ async def test_leaving_a_stream_stops_every_request_in_it(kserve: RunningKserve,
     found.cancel()
     await kserve.router.until(lambda: not kserve.triton.running)
     assert len(set(kserve.triton.stops)) == 3
-    await kserve.router.until(lambda: kserve.router.desk.open_count == 0)
+    await kserve.router.until(lambda: kserve.router.permits.open_count == 0)
 
 
 async def test_a_client_that_does_not_read_is_ended_with_a_status(
@@ -277,8 +277,8 @@ async def test_a_client_that_does_not_read_is_ended_with_a_status(
     async with grpc.aio.insecure_channel(kserve.grpc_url) as channel:
         call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer()
         await call.write(asked)
-        await kserve.router.until(lambda: kserve.router.desk.open_count == 1)
-        await kserve.router.until(lambda: kserve.router.desk.open_count == 0)
+        await kserve.router.until(lambda: kserve.router.permits.open_count == 1)
+        await kserve.router.until(lambda: kserve.router.permits.open_count == 0)
         with pytest.raises(grpc.aio.AioRpcError, match=r"did not read for 0\.2 s") as caught:
             await asyncio.wait_for(read_all(call), 10)
     assert caught.value.code() is grpc.StatusCode.CANCELLED
@@ -326,8 +326,8 @@ async def test_while_draining_requests_are_refused_and_idle_streams_end(
 
     idle = client.stream_infer(forever())
     await idle.__anext__()
-    await kserve.router.until(lambda: kserve.router.desk.open_count == 0)
-    kserve.router.desk.drain()
+    await kserve.router.until(lambda: kserve.router.permits.open_count == 0)
+    kserve.router.permits.drain()
     assert not await client.is_server_ready()
     with pytest.raises(InferenceServerException, match="shutting down") as refused:
         await client.infer(MODEL, prompt_inputs(grpc_input))

@@ -194,7 +194,7 @@ async def test_a_client_that_leaves_stops_the_engine(kserve: RunningKserve, http
         await answer.aiter_raw().__anext__()
     await kserve.router.until(lambda: not kserve.triton.running)
     assert kserve.triton.stops
-    await kserve.router.until(lambda: kserve.router.desk.open_count == 0)
+    await kserve.router.until(lambda: kserve.router.permits.open_count == 0)
 
 
 async def test_the_client_without_asyncio_works_too(kserve: RunningKserve) -> None:

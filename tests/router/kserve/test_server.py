@@ -16,17 +16,17 @@ from tests.router.kserve.running import RunningKserve
 
 
 async def test_a_port_that_is_taken_is_an_error_and_not_shared(kserve: RunningKserve) -> None:
-    doorkeeper = Doorkeeper(kserve.router.service.tenancy, is_private=True)
-    second = KserveServer(kserve.door, doorkeeper, 1 << 20)
+    doorkeeper = Doorkeeper(kserve.router.parts.tenancy, is_private=True)
+    second = KserveServer(kserve.door, doorkeeper, kserve.router.parts.accounts, 1 << 20)
     with pytest.raises(OSError, match="cannot listen for gRPC"):
         await second.start("127.0.0.1", int(kserve.grpc_url.rpartition(":")[2]))
     await second.stop()
 
 
 async def test_with_certificates_it_takes_tls_alone(kserve: RunningKserve, tmp_path: Path) -> None:
-    doorkeeper = Doorkeeper(kserve.router.service.tenancy, is_private=True)
+    doorkeeper = Doorkeeper(kserve.router.parts.tenancy, is_private=True)
     credentials = Certificates(written(tmp_path)).grpc_credentials()
-    server = KserveServer(kserve.door, doorkeeper, 1 << 20, credentials)
+    server = KserveServer(kserve.door, doorkeeper, kserve.router.parts.accounts, 1 << 20, credentials)
     port = await server.start("127.0.0.1", 0)
     trusting = grpc.ssl_channel_credentials(AUTHORITY.cert_pem.bytes())
     question = service_pb2.ServerLiveRequest()
@@ -42,8 +42,8 @@ async def test_who_connects_and_says_nothing_is_sent_away(
     kserve: RunningKserve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kserve_server, "HANDSHAKE_TIMEOUT_S", 0.2)
-    doorkeeper = Doorkeeper(kserve.router.service.tenancy, is_private=True)
-    server = KserveServer(kserve.door, doorkeeper, 1 << 20)
+    doorkeeper = Doorkeeper(kserve.router.parts.tenancy, is_private=True)
+    server = KserveServer(kserve.door, doorkeeper, kserve.router.parts.accounts, 1 << 20)
     port = await server.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     await asyncio.wait_for(reader.read(), 10)  # to its end

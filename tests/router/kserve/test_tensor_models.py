@@ -288,7 +288,7 @@ async def test_who_leaves_has_the_call_given_up(models: Models, grpc: Any) -> No
     asking.cancel()
     router = models.kserve.router
     await router.until(lambda: models.classifier.cancelled == 1)
-    await router.until(lambda: router.desk.open_count == 0)
+    await router.until(lambda: router.permits.open_count == 0)
     ended = {"outcome": "cancelled", "model": CLASSIFIER, "tenant": "local", "release": "2"}
     assert router.metric("inflight_requests_ended_total", **ended) == 1
 
@@ -299,7 +299,7 @@ async def test_who_leaves_a_stream_has_the_model_stopped(models: Models, plain: 
     async with plain.stream("POST", path, json={"COUNT": 3}) as answer:
         await answer.aiter_raw().__anext__()
     await models.kserve.router.until(lambda: models.ticker.streams[0].stopped)
-    await models.kserve.router.until(lambda: models.kserve.router.desk.open_count == 0)
+    await models.kserve.router.until(lambda: models.kserve.router.permits.open_count == 0)
 
 
 @pytest.mark.parametrize("name", [CLASSIFIER, TICKER])
@@ -311,7 +311,7 @@ async def test_a_silent_model_is_given_up_after_a_while(
     inputs = {CLASSIFIER: image, TICKER: count}[name](grpc_input)
     (error,) = await stream(grpc, [{"model_name": name, "inputs": inputs}])
     assert str(error).endswith("the model did not answer in time")
-    assert models.kserve.router.desk.open_count == 0
+    assert models.kserve.router.permits.open_count == 0
     assert models.classifier.cancelled == (name == CLASSIFIER)
 
 
@@ -332,7 +332,7 @@ async def test_what_goes_wrong_in_the_model_ends_the_request_once(
     errors = [str(each) for each in results if isinstance(each, Exception)]
     assert len(errors) == 1
     assert why in errors[0]
-    await models.kserve.router.until(lambda: models.kserve.router.desk.open_count == 0)
+    await models.kserve.router.until(lambda: models.kserve.router.permits.open_count == 0)
 
 
 async def test_an_error_has_tritons_shape_over_http(models: Models, plain: httpx.AsyncClient) -> None:

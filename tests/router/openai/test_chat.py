@@ -246,7 +246,7 @@ async def test_a_stop_string_cuts_the_text_and_stops_the_engine(router: RunningR
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert answer["usage"]["completion_tokens"] == 3
     await router.until(lambda: router.pipeline.generations[0].stopped)
-    await router.until(lambda: router.desk.open_count == 0)
+    await router.until(lambda: router.permits.open_count == 0)
 
 
 async def test_no_part_of_a_stop_string_is_streamed(router: RunningRouter) -> None:
@@ -313,7 +313,7 @@ async def test_a_defect_is_told_by_request_id_and_nothing_else(
     assert response.status_code == 500
     assert response.headers["x-request-id"] in response.json()["error"]["message"]
     assert "secret" not in response.text
-    assert router.desk.open_count == 0
+    assert router.permits.open_count == 0
 
 
 async def test_an_engine_that_stops_by_itself_without_reason_is_an_error(router: RunningRouter) -> None:
@@ -333,10 +333,10 @@ async def test_a_client_that_leaves_stops_the_engine(router: RunningRouter, stre
     await router.until(
         lambda: router.pipeline.generations != [] and router.pipeline.generations[0].delivered == 2
     )
-    assert router.desk.open_count == 1
+    assert router.permits.open_count == 1
     await client.close()
     await router.until(lambda: router.pipeline.generations[0].stopped)
-    await router.until(lambda: router.desk.open_count == 0)
+    await router.until(lambda: router.permits.open_count == 0)
     who = {"model": MODEL, "tenant": "local"}
     assert router.metric("inflight_requests_ended_total", outcome="cancelled", **who) == 1
     assert router.metric("inflight_requests_in_flight", **who) == 0
@@ -347,9 +347,9 @@ async def test_a_client_that_leaves_before_the_first_token_stops_the_engine(rout
     router.pipeline.script = lambda call: [None]
     client = await RawClient.connect(router.port)
     await client.send(chat_request(stream=True))
-    await router.until(lambda: router.desk.open_count == 1)
+    await router.until(lambda: router.permits.open_count == 1)
     await client.close()
-    await router.until(lambda: router.desk.open_count == 0)
+    await router.until(lambda: router.permits.open_count == 0)
     assert router.pipeline.generations[0].stopped
 
 
@@ -363,13 +363,13 @@ async def test_a_storm_of_leaving_clients_leaves_nothing_behind(router: RunningR
         await client.close()
 
     await asyncio.gather(*(visit(number) for number in range(200)))
-    await router.until(lambda: router.desk.open_count == 0)
+    await router.until(lambda: router.permits.open_count == 0)
     assert all(generation.ended for generation in router.pipeline.generations)
     assert router.metric("inflight_requests_in_flight", model=MODEL, tenant="local") == 0
 
 
 async def test_draining_refuses_new_requests_and_says_when_to_come_back(router: RunningRouter) -> None:
-    router.desk.drain()
+    router.permits.drain()
     response = await router.chat()
     assert response.status_code == 503
     assert "retry-after" in response.headers

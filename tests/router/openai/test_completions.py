@@ -95,7 +95,7 @@ async def test_when_one_of_several_fails_the_others_are_stopped(router: RunningR
     assert json.loads(got[-1])["error"]["message"] == "no"
     assert router.pipeline.generations[0].stopped
     assert router.pipeline.generations[2].stopped
-    await router.until(lambda: router.desk.open_count == 0)
+    await router.until(lambda: router.permits.open_count == 0)
 
 
 async def test_a_client_that_leaves_stops_all_its_prompts(router: RunningRouter) -> None:
@@ -104,7 +104,7 @@ async def test_a_client_that_leaves_stops_all_its_prompts(router: RunningRouter)
     await client.send(post("/v1/completions", {"model": MODEL, "prompt": ["a", "b"]}))
     await router.until(lambda: len(router.pipeline.generations) == 2)
     await client.close()
-    await router.until(lambda: router.desk.open_count == 0)
+    await router.until(lambda: router.permits.open_count == 0)
     assert all(generation.stopped for generation in router.pipeline.generations)
 
 

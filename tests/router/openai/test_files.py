@@ -48,9 +48,9 @@ async def test_a_large_file_comes_back_as_it_went(router: RunningRouter, client:
     made = await client.files.create(file=("big.bin", content), purpose="assistants")
     assert (await client.files.content(made.id)).content == content
     sizes = sql.select(sql.func.length(file_pieces.c.data)).order_by(file_pieces.c.number)
-    pieces = await router.service.store.read(lambda connection: connection.scalars(sizes).all())
+    pieces = await router.parts.store.read(lambda connection: connection.scalars(sizes).all())
     assert pieces == [1 << 20] * 3
-    kept = await router.service.store.read(lambda c: c.scalar(sql.select(files.c.sha256)))
+    kept = await router.parts.store.read(lambda c: c.scalar(sql.select(files.c.sha256)))
     assert kept == hashlib.sha256(content).hexdigest()
 
 
@@ -73,7 +73,7 @@ async def test_a_file_expires_when_it_was_asked_to(router: RunningRouter, client
     assert made.expires_at == made.created_at + 3600
     batch = await client.files.create(file=b"x", purpose="batch")
     assert batch.expires_at == batch.created_at + 30 * 86_400
-    await router.service.store.write(lambda c: c.execute(sql.update(files).values(expires_s=1.0)))
+    await router.parts.store.write(lambda c: c.execute(sql.update(files).values(expires_s=1.0)))
     with pytest.raises(openai.NotFoundError):
         await client.files.retrieve(made.id)
 
@@ -180,7 +180,7 @@ async def test_a_file_that_vanishes_during_a_download_cuts_it_off(
 ) -> None:
     made = await client.files.create(file=b"x" * (3 << 20), purpose="user_data")
     second = sql.delete(file_pieces).where(file_pieces.c.number == 1)
-    await router.service.store.write(lambda connection: connection.execute(second))
+    await router.parts.store.write(lambda connection: connection.execute(second))
     raw = await RawClient.connect(router.port)
     await raw.send(f"GET /v1/files/{made.id}/content HTTP/1.1\r\n\r\n".encode())
     head = await raw.read_until(b"\r\n\r\n")

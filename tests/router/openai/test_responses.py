@@ -374,7 +374,7 @@ async def test_a_client_that_leaves_stops_the_engine_and_nothing_is_stored(route
     async with router.http.stream("POST", "/v1/responses", json=body) as answer:
         async for _ in answer.aiter_lines():
             break
-    await router.until(lambda: router.desk.open_count == 0)
+    await router.until(lambda: router.permits.open_count == 0)
     assert router.pipeline.generations[-1].stopped
     items = (await router.http.get(f"/v1/conversations/{conversation}/items")).json()
     assert items["data"] == []
@@ -394,7 +394,7 @@ class Away:
         async def write(self: object, act: object) -> None:
             raise InflightError(ErrorKind.OVERLOADED, "the store cannot be reached")
 
-        self._patch.setattr(type(self._router.service.store), "write", write)
+        self._patch.setattr(type(self._router.parts.store), "write", write)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from router.core.generation import Delta
 from router.http.connection import Limits
-from router.request.answer import patience_s
+from router.request.text import patience_s
 from tests.fakes.pipeline import words
 from tests.router.raw import RawClient, chat_request
 from tests.router.running import RunningRouter, running_router
@@ -46,7 +46,7 @@ async def test_a_client_that_stops_reading_a_fast_answer_is_dropped_early(patien
         reader.connect(("127.0.0.1", patient.port))
         reader.sendall(chat_request(stream=True))
         await patient.until(lambda: len(patient.pipeline.generations) == 1)
-        await patient.until(lambda: patient.desk.open_count == 0)
+        await patient.until(lambda: patient.permits.open_count == 0)
     assert patient.pipeline.generations[0].stopped
 
 
@@ -74,7 +74,7 @@ async def leave(router: RunningRouter) -> None:
     await client.send(chat_request(stream=True))
     await client.read_until(b'"content":"a"')
     await client.close()
-    await router.until(lambda: router.desk.open_count == 0)
+    await router.until(lambda: router.permits.open_count == 0)
 
 
 async def fail(router: RunningRouter) -> None:

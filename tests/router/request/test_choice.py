@@ -116,8 +116,8 @@ async def test_no_event_of_a_response_has_what_is_forbidden(guarded: RunningRout
 async def test_the_prompt_log_has_calls_below_the_text(tmp_path: Path, guarded: RunningRouter) -> None:
     guarded.pipeline.script = letters("I note." + call('{"a": 1}'))
     await guarded.chat(tools=[NOTE])
-    assert guarded.service.prompt_log is not None
-    guarded.service.prompt_log.stop()
+    assert guarded.parts.prompt_log is not None
+    guarded.parts.prompt_log.stop()
     assert logged(tmp_path)["answers"] == ['I note.\nnote {"a": 1}']
 
 

@@ -57,7 +57,7 @@ async def test_from_the_first_key_on_everybody_needs_one(router: RunningRouter) 
 
 async def test_taking_the_last_key_back_does_not_open_the_door(router: RunningRouter) -> None:
     await router.new_key(tenant := await router.new_tenant())
-    await router.service.tenancy.administer(lambda admin: admin.delete_organisation(SYSTEM, tenant))
+    await router.parts.tenancy.administer(lambda admin: admin.delete_organisation(SYSTEM, tenant))
     assert (await chat(router)).status_code == 401
     assert (await router.http.get("/admin/tenants")).status_code == 401
 
@@ -87,7 +87,7 @@ async def test_unknown_revoked_and_malformed_keys_get_the_same_answer(router: Ru
         (found,) = (each for each in admin.list_keys(SYSTEM, tenant) if each.prefix in key)
         admin.revoke_key(SYSTEM, tenant, found.id)
 
-    await router.service.tenancy.administer(revoke)
+    await router.parts.tenancy.administer(revoke)
     unknown = f"ik-{'x' * 8}-{'y' * 40}"
     answers = [await chat(router, each) for each in (key, unknown, other[:-1] + "-", "nonsense")]
     assert {(each.status_code, each.content) for each in answers} == {(401, answers[0].content)}
@@ -142,7 +142,7 @@ async def test_requests_at_once_are_limited_and_freed(router: RunningRouter) -> 
 async def test_a_budget_that_is_spent_refuses_and_is_never_overspent(router: RunningRouter) -> None:
     """Each answer costs 10 of 35 micro-dollars, and may cost no more."""
     price = Price(MODEL, prompt=0, cached_prompt=0, completion=1_000_000)
-    await router.service.tenancy.administer(lambda admin: admin.set_price(SYSTEM, price))
+    await router.parts.tenancy.administer(lambda admin: admin.set_price(SYSTEM, price))
     tenant = await router.new_tenant(limits=Limits(monthly_budget=35))
     key = await router.new_key(tenant)
     router.pipeline.script = lambda call: words(*TEN)
@@ -161,7 +161,7 @@ async def test_an_answer_that_was_cut_is_billed_for_what_was_delivered(router: R
     ) as response:
         async for _ in response.aiter_lines():
             break
-    await router.until(lambda: router.desk.open_count == 0)
+    await router.until(lambda: router.permits.open_count == 0)
     (summary,) = await router.usage(tenant)
     assert summary.requests == 1
     assert summary.prompt_tokens == 7
@@ -173,15 +173,15 @@ async def test_an_answer_that_was_cut_is_billed_for_what_was_delivered(router: R
 async def test_what_was_refused_before_it_was_sent_is_not_recorded(router: RunningRouter) -> None:
     key = await router.new_key(tenant := await router.new_tenant())
     assert (await chat(router, key, temperature=7)).status_code == 400
-    router.desk.drain()
+    router.permits.drain()
     assert (await chat(router, key)).status_code == 503
     assert await router.usage(tenant) == []
-    assert router.service.tenancy.ledger.running(tenant) == 0
+    assert router.parts.tenancy.ledger.running(tenant) == 0
 
 
 async def test_what_failed_is_recorded_and_costs_nothing(router: RunningRouter) -> None:
     price = Price(MODEL, prompt=1_000_000, cached_prompt=0, completion=1_000_000)
-    await router.service.tenancy.administer(lambda admin: admin.set_price(SYSTEM, price))
+    await router.parts.tenancy.administer(lambda admin: admin.set_price(SYSTEM, price))
     key = await router.new_key(tenant := await router.new_tenant(limits=Limits(monthly_budget=1000)))
     broken = InflightError(ErrorKind.ENGINE_FAILED, "the engine broke")
     router.pipeline.script = lambda call: [*words(*TEN)[:-1], broken]
@@ -199,15 +199,15 @@ async def test_a_request_that_waited_for_a_lease_while_draining_began_is_refused
 ) -> None:
     key = await router.new_key(tenant := await router.new_tenant(limits=Limits(monthly_budget=1000)))
     store_answers = threading.Event()
-    router.service.tenancy.worker.submit(store_answers.wait)
+    router.parts.tenancy.worker.submit(store_answers.wait)
     waiting = asyncio.create_task(chat(router, key))
-    await router.until(lambda: bool(router.service.tenancy._waiting))
-    router.desk.drain()
-    assert await router.desk.empty(0)
+    await router.until(lambda: bool(router.parts.tenancy._waiting))
+    router.permits.drain()
+    assert await router.permits.empty(0)
     store_answers.set()
     assert (await waiting).status_code == 503
     assert router.pipeline.calls == []
-    assert router.service.tenancy.ledger.running(tenant) == 0
+    assert router.parts.tenancy.ledger.running(tenant) == 0
 
 
 @given(limit=st.sampled_from(Limit), wait_s=st.none() | st.floats(0, 1e6), chance=st.floats(0, 1))

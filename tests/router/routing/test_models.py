@@ -73,8 +73,8 @@ def serve_two(router: RunningRouter, weight_of_second: float = 0.0) -> None:
         for version in (1, 2)
     }
     split = ModelSplit(MODEL, ((2, weight_of_second), (1, 1 - weight_of_second)), "salt")
-    others = {name: each for name, each in router.service.registry.lineups.items() if name != MODEL}
-    router.service.registry.publish({MODEL: Lineup(MODEL, releases, split), **others})
+    others = {name: each for name, each in router.parts.models.lineups.items() if name != MODEL}
+    router.parts.models.publish({MODEL: Lineup(MODEL, releases, split), **others})
 
 
 async def test_a_release_is_pinned_by_its_name_or_by_a_header(router: RunningRouter) -> None:
@@ -201,7 +201,7 @@ async def test_usage_the_log_and_the_metrics_name_the_release(
     assert router.metric("inflight_requests_ended_total", outcome="finished", release="2", **who) == 1
     assert router.metric("inflight_requests_ended_total", outcome="finished", release="1", **who) == 0
     await router.usage("local")
-    with router.service.tenancy.store.read() as connection:
+    with router.parts.tenancy.store.read() as connection:
         rows = connection.execute(sql.select(usage.c.model, usage.c.model_version)).all()
     assert [tuple(row) for row in rows] == [(MODEL, "2")]
 
@@ -238,10 +238,10 @@ async def test_over_http_the_body_names_the_user_and_a_header_the_conversation(
     router: RunningRouter, field: str
 ) -> None:
     serve_two(router, 0.5)
-    found = router.service.registry.lineups[MODEL]
+    found = router.parts.models.lineups[MODEL]
     sticky = Sticky.USER if field == "user" else Sticky.CONVERSATION
     lineups = {MODEL: replace(found, split=replace(found.split, sticky=sticky))}
-    router.service.registry.publish(lineups)
+    router.parts.models.publish(lineups)
     answered: dict[str, set[str]] = {}
     for number in range(24):
         who = f"who-{number % 6}"

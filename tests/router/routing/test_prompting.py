@@ -81,6 +81,11 @@ def write(directory: Path, config: dict[str, Any]) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
 
 
+def test_a_field_that_is_called_like_a_method_does_not_hide_it() -> None:
+    template = ChatTemplate("{{ messages[0].get('role') }} {{ messages[0].name }} {{ messages[0].nothing }}.")
+    assert template.render([{"role": "user", "get": "mine", "name": "me"}]) == "user me ."
+
+
 def test_the_template_file_comes_before_the_one_in_the_config(tmp_path: Path) -> None:
     write(tmp_path, {"chat_template": "config", "bos_token": {"content": "<s>"}, "eos_token": None})
     (tmp_path / "chat_template.jinja").write_text("file {{ bos_token }}{{ eos_token }}")

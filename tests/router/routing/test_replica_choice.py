@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from router.core.generation import byte_tokens, text_tokens
 from router.routing.replica_choice import (
     EXPECTED_TOKENS,
     LEAST_TOKENS,
     answer_tokens,
     choose,
     most_tokens,
-    prompt_tokens,
 )
 
 
@@ -101,7 +101,8 @@ def test_keys_are_spread_over_all(count: int) -> None:
 
 
 def test_a_request_counts_for_its_prompt_and_what_it_may_come_to() -> None:
-    assert prompt_tokens(300) == 101
+    assert text_tokens("a" * 300) == byte_tokens(300) == 101
+    assert text_tokens("汉" * 300) == 300
     assert answer_tokens(max_tokens=100, context_tokens=8192) == 100
     assert answer_tokens(max_tokens=1_000_000, context_tokens=8192) == EXPECTED_TOKENS
     assert answer_tokens(max_tokens=1, context_tokens=8192) == LEAST_TOKENS

@@ -28,9 +28,9 @@ class Postgres:
     def connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(host=str(self.socket_dir), user="postgres", dbname="postgres", autocommit=True)
 
-    def new_database(self, name: str) -> str:
+    def new_database(self, name: str, template: str = "template1") -> str:
         with self.connect() as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
         return f"postgresql://postgres@/{name}?host={self.socket_dir}"
 
 

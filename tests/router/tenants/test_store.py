@@ -37,8 +37,8 @@ def test_preparing_a_store_again_changes_nothing(store: Store) -> None:
         assert store.last_change(connection) == 1
 
 
-def test_a_store_of_the_version_before_keeps_its_limits_and_gets_shares(store_url: str) -> None:
-    store = Store(store_url)
+def test_a_store_of_the_version_before_keeps_its_limits_and_gets_shares(empty_store_url: str) -> None:
+    store = Store(empty_store_url)
     migrate.upgrade(store.engine, "0004")
     row = {"id": "org-1", "name": "acme", "created_s": 1.0, "deleted_s": None, "version": 0}
     limited = (
@@ -68,8 +68,8 @@ def test_a_router_with_another_pepper_is_refused(store: Store) -> None:
         store.prepare(fingerprint(bytes(32)))
 
 
-def test_a_migration_that_fails_half_way_leaves_nothing_behind(store_url: str) -> None:
-    store = Store(store_url)
+def test_a_migration_that_fails_half_way_leaves_nothing_behind(empty_store_url: str) -> None:
+    store = Store(empty_store_url)
     with store.begin() as connection:
         connection.execute(sql.text("CREATE TABLE usage (in_the_way INTEGER)"))
     with pytest.raises(sql.exc.DBAPIError, match="already exists"):
@@ -78,8 +78,8 @@ def test_a_migration_that_fails_half_way_leaves_nothing_behind(store_url: str) -
     store.close()
 
 
-def test_routers_that_start_together_migrate_once(store_url: str) -> None:
-    stores = [Store(store_url) for _ in range(4)]
+def test_routers_that_start_together_migrate_once(empty_store_url: str) -> None:
+    stores = [Store(empty_store_url) for _ in range(4)]
     failures: list[BaseException] = []
 
     def prepare(store: Store) -> None:

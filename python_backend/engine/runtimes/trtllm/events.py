@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from python_backend.engine.process.messages import SequenceEvent
+from python_backend.engine.report import FinishReason, SequenceEvent
 from python_backend.engine.runtimes.trtllm.news import LogProbRow, News
 from python_backend.engine.sampling.tokens import top_log_probs
-from python_backend.engine.sequence import FinishReason, Sequence
+from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.events import end_event
 from python_backend.wire.errors import ErrorKind, InflightError
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from python_backend.engine.process.messages import LoadingProgress, ignore_progress
+from python_backend.engine.report import LoadingProgress, ignore_progress
 from python_backend.engine.runtimes.trtllm.conversation import Conversation
 from python_backend.engine.runtimes.trtllm.package import import_package
 from python_backend.engine.runtimes.trtllm.runtime import LlmFacts, LlmRuntime

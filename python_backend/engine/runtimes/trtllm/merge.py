@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from python_backend.engine.process.messages import SequenceEvent
+from python_backend.engine.report import SequenceEvent
 
 
 def merged(events: list[SequenceEvent]) -> list[SequenceEvent]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from python_backend.engine.host.memory import resident_bytes
-from python_backend.engine.process.messages import Gauges, Ready, SequenceEvent
 from python_backend.engine.refusals import refuse_impossible
+from python_backend.engine.report import EngineBroken, FinishReason, Gauges, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.runtimes.trtllm.arguments import (
     guide_arguments,
@@ -29,9 +29,8 @@ from python_backend.engine.runtimes.trtllm.conversation import Asked, Conversati
 from python_backend.engine.runtimes.trtllm.events import missing_logits, take_news
 from python_backend.engine.runtimes.trtllm.failures import Unreadable, failure_of
 from python_backend.engine.runtimes.trtllm.merge import merged
-from python_backend.engine.sequence import FinishReason, Sequence
+from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.events import end_event
-from python_backend.engine.steps.faults import EngineBroken
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from python_backend.engine.process.messages import SequenceEvent
+from python_backend.engine.report import EngineBroken, FinishReason, SequenceEvent
 from python_backend.engine.request import (
     GenerationRequest,
     Guide,
@@ -20,8 +20,6 @@ from python_backend.engine.request import (
     SamplingParams,
 )
 from python_backend.engine.runtimes.trtllm.runtime import LlmFacts, LlmRuntime
-from python_backend.engine.sequence import FinishReason
-from python_backend.engine.steps.faults import EngineBroken
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 from tests.fakes.conversation import HandConversation, LlmApi, RequestError

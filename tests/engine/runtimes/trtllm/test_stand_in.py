@@ -14,15 +14,13 @@ import numpy as np
 import pytest
 
 from python_backend.engine.build import build_engine
-from python_backend.engine.engine import EngineConfig
-from python_backend.engine.process.messages import SequenceEvent
+from python_backend.engine.config import EngineConfig
+from python_backend.engine.report import EngineBroken, FinishReason, SequenceEvent
 from python_backend.engine.request import GenerationRequest, SamplingParams
 from python_backend.engine.runtimes.trtllm.conversation import Conversation
 from python_backend.engine.runtimes.trtllm.load import load_llm
 from python_backend.engine.runtimes.trtllm.package import PATH_VARIABLE, import_package
 from python_backend.engine.runtimes.trtllm.runtime import LlmRuntime
-from python_backend.engine.sequence import FinishReason
-from python_backend.engine.steps.faults import EngineBroken
 from python_backend.wire.errors import InflightError
 from python_backend.wire.parameters import EngineParameters
 from tests.stack.tiny_models import VOCABULARY, write_tiny_model

@@ -11,15 +11,10 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from python_backend.engine.build import build_engine
-from python_backend.engine.engine import Engine, EngineConfig
+from python_backend.engine.config import EngineConfig
+from python_backend.engine.engine import Engine
 from python_backend.engine.host.memory import resident_bytes
-from python_backend.engine.request import (
-    GenerationRequest,
-    Guide,
-    GuideKind,
-    Retention,
-    RetentionRange,
-)
+from python_backend.engine.request import GenerationRequest, Guide, GuideKind, Retention, RetentionRange
 from python_backend.engine.request import SamplingParams as OurSampling
 from python_backend.wire.errors import InflightError
 
@@ -181,7 +176,7 @@ class LLM:
         self._iterations.tell(told)
 
     def _note(self, took_s: float) -> None:
-        now = self._engine.stats
+        now = self._engine.gauges()
         del self._statistics[:-1000]  # as many as the real one keeps
         self._statistics.append(
             {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from python_backend.engine.process.messages import PerfMetrics, SequenceEvent
+from python_backend.engine.report import PerfMetrics, SequenceEvent
 from python_backend.wire.errors import InflightError
 
 from .arguments import SamplingParams

@@ -14,6 +14,7 @@ import openai
 from openai.types import Batch
 
 from router.content.batches.runner import BatchRunner, BatchSettings
+from router.store.access import StoreAccess
 from tests.router.running import MODEL, QUESTION, RunningRouter
 
 CHAT = "/v1/chat/completions"
@@ -65,9 +66,16 @@ async def batch_client(router: RunningRouter, api_key: str = "none") -> AsyncIte
         yield BatchClient(client)
 
 
+def new_runner(
+    router: RunningRouter, store: StoreAccess | None = None, settings: BatchSettings = QUICK
+) -> BatchRunner:
+    parts = router.parts
+    return BatchRunner(store or parts.store, parts.models, parts.tenancy.keyring, router.app, settings)
+
+
 @asynccontextmanager
 async def batch_runner(router: RunningRouter, settings: BatchSettings = QUICK) -> AsyncIterator[BatchRunner]:
-    runner = BatchRunner(router.service, router.app.serve, settings)
+    runner = new_runner(router, settings=settings)
     await runner.start()
     try:
         yield runner

@@ -148,7 +148,7 @@ async def test_a_batch_that_is_cancelled_keeps_what_is_done(
     dropped = await client.lines(ended.error_file_id)
     assert ids(dropped) == [f"r{number}" for number in range(5, 12)]
     assert {line["error"]["code"] for line in dropped} == {"batch_cancelled"}
-    await router.until(lambda: router.desk.open_count == 0)
+    await router.until(lambda: router.permits.open_count == 0)
 
 
 async def test_a_batch_out_of_time_keeps_what_is_done(router: RunningRouter, client: BatchClient) -> None:
@@ -156,7 +156,7 @@ async def test_a_batch_out_of_time_keeps_what_is_done(router: RunningRouter, cli
     async with batch_runner(router):
         batch = await client.make(requests(4))
         await router.until_async(lambda: _completed(client, batch.id), 2)
-        await router.service.store.write(lambda c: c.execute(sql.update(batches).values(expires_s=1.0)))
+        await router.parts.store.write(lambda c: c.execute(sql.update(batches).values(expires_s=1.0)))
         ended = await client.until_over(batch)
     assert (ended.status, ended.completed_at) == ("expired", None)
     assert ended.expired_at is not None
@@ -237,7 +237,7 @@ async def test_lines_are_run_in_the_name_of_their_key_for_as_long_as_it_is_good(
     key = await router.new_key(tenant, BATCH_SCOPES)
     async with batch_client(router, key) as client:
         batch = await client.make(requests(2))
-        await router.service.store.write(
+        await router.parts.store.write(
             lambda c: c.execute(sql.update(batches).values(key_id="key-that-was-revoked"))
         )
         async with batch_runner(router):
@@ -252,4 +252,4 @@ async def test_nothing_is_left_of_lines_once_they_are_in_files(
 ) -> None:
     async with batch_runner(router):
         await client.until_over(await client.make(requests(3)))
-    assert await router.service.store.read(lambda c: c.execute(sql.select(batch_lines)).all()) == []
+    assert await router.parts.store.read(lambda c: c.execute(sql.select(batch_lines)).all()) == []

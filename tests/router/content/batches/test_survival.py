@@ -7,7 +7,6 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from router.content.batches.claims import Answer
 from router.content.batches.input_check import InputCheck, LostHold
 from router.content.batches.model import Batch
 from router.content.batches.output_writer import OutputWriter
-from router.content.batches.runner import BatchRunner
 from router.content.batches.status import Event, Life, Status
 from router.content.files import rows as file_rows
 from router.content.files.model import PIECE_BYTES, StoredFile
@@ -27,7 +25,7 @@ from router.store.access import StoreAccess
 from router.store.content_tables import batch_lines, files
 from router.store.database import Store
 from tests.router.content.batches.doomed import ANSWERED, COUNT
-from tests.router.content.batches.running import QUICK, batch_client, batch_runner, request
+from tests.router.content.batches.running import QUICK, batch_client, batch_runner, new_runner, request
 from tests.router.content.batches.test_claims import NOW_S, found, running_batch
 from tests.router.running import running_router
 
@@ -162,7 +160,6 @@ async def test_an_input_file_that_is_gone_fails_the_batch(store: Store, access: 
 
 async def test_two_runners_with_one_store_answer_each_line_once(store: Store, access: StoreAccess) -> None:
     async with running_router() as router:
-        service = replace(router.service, store=access)
         texts = [json.dumps(request(f"r{n}", seed=n)).encode() for n in range(60)]
         data = b"\n".join(texts)
         file = StoredFile("file-1", LOCAL, "in", "batch", len(data), NOW_S)
@@ -173,7 +170,7 @@ async def test_two_runners_with_one_store_answer_each_line_once(store: Store, ac
             file_rows.add_piece(connection, "file-1", 0, data)
             file_rows.finish(connection, "file-1", len(data), "")
             rows.insert(connection, batch)
-        runners = [BatchRunner(service, router.app.serve, QUICK) for _ in range(2)]
+        runners = [new_runner(router, access) for _ in range(2)]
         for runner in runners:
             await runner.start()
         await router.until(lambda: found(store, batch).status.is_over, timeout_s=20)

@@ -36,7 +36,7 @@ async def pair(redis: RedisServer, tmp_path: Path) -> AsyncIterator[tuple[Runnin
     async with AsyncExitStack() as closing:
         routers = [await closing.enter_async_context(running_router(data_dir=tmp_path)) for _ in range(2)]
         for router in routers:
-            tenancy = router.service.tenancy
+            tenancy = router.parts.tenancy
             exchange = Exchange(open_board(redis.url, tenancy.deployment), tenancy.ledger)
             router.metrics.watch_sharing(exchange)
             await exchange.swap()
@@ -67,7 +67,7 @@ async def test_a_limit_holds_over_two_routers_and_each_goes_on_alone_while_redis
     limits = Limits(requests_per_min=10)
     tenant = await here.new_tenant(limits=limits)
     key = await here.new_key(tenant)
-    await there.until(lambda: there.service.tenancy.has_keys)
+    await there.until(lambda: there.parts.tenancy.has_keys)
     await here.until(lambda: here.metric("inflight_other_routers") == 1.0)
 
     assert await statuses(here, key, 8) == [200] * 8

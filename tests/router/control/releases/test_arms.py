@@ -184,22 +184,22 @@ def test_a_row_stays_small_however_long_a_step_lasts() -> None:
 
 def roll_out(router: RunningRouter, weight: float = 1.0) -> FakePipeline:
     """The second release of the model gets this share, by a rollout."""
-    lineups = dict(router.service.registry.lineups)
+    lineups = dict(router.parts.models.lineups)
     stable = lineups[MODEL].stable
     assert isinstance(stable, ServedModel)
     canary = replace(stable, pipeline=FakePipeline(), version=2)
     split = ModelSplit(MODEL, ((2, weight), (1, 1 - weight)), "salt", rollout_id=7)
     lineups[MODEL] = Lineup(MODEL, {1: stable, 2: canary}, split)
-    router.service.registry.publish(lineups)
+    router.parts.models.publish(lineups)
     assert isinstance(canary.pipeline, FakePipeline)
     return canary.pipeline
 
 
 async def written(router: RunningRouter) -> dict[tuple[int, int], ArmStats]:
-    recorder = router.service.arms
+    recorder = router.parts.arms
     assert recorder is not None
     await recorder.write()
-    found = figures(router.service.store.store)
+    found = figures(router.parts.store.store)
     return {(step, version): stats for (step, version, _), stats in found.items()}
 
 
@@ -233,10 +233,10 @@ async def test_without_a_rollout_nothing_is_measured(router: RunningRouter) -> N
 
 
 async def test_embeddings_are_measured_by_their_whole_time(router: RunningRouter) -> None:
-    lineups = dict(router.service.registry.lineups)
+    lineups = dict(router.parts.models.lineups)
     split = replace(lineups[EMBEDDER].split, rollout_id=7)
     lineups[EMBEDDER] = replace(lineups[EMBEDDER], split=split)
-    router.service.registry.publish(lineups)
+    router.parts.models.publish(lineups)
     await router.http.post("/v1/embeddings", json={"model": EMBEDDER, "input": "hi"})
     stats = (await written(router))[0, 1]
     assert (stats.errors, stats.first_token.count) == (Proportion(0, 1), 1)

@@ -20,20 +20,20 @@ from tests.router.running import EMBEDDER, MODEL, RunningRouter, running_router
 
 def shadow(router: RunningRouter, share: float = 1.0) -> FakePipeline:
     """A second release that gets the requests too, with the same answers until it is told others."""
-    lineups = dict(router.service.registry.lineups)
+    lineups = dict(router.parts.models.lineups)
     stable = lineups[MODEL].stable
     assert isinstance(stable, ServedModel)
     pipeline = FakePipeline()
     second = replace(stable, pipeline=pipeline, version=2)
     split = replace(lineups[MODEL].split, shadow=Shadow(2, share))
     lineups[MODEL] = Lineup(MODEL, {1: stable, 2: second}, split)
-    router.service.registry.publish(lineups)
+    router.parts.models.publish(lineups)
     return pipeline
 
 
 def shadows(router: RunningRouter) -> Shadows:
-    assert router.service.shadows is not None
-    return router.service.shadows
+    assert router.parts.shadows is not None
+    return router.parts.shadows
 
 
 async def newest(router: RunningRouter, count: int = 1) -> Comparison:
@@ -79,7 +79,7 @@ async def test_a_shadow_that_fails_or_hangs_delays_nobody(router: RunningRouter)
     assert (await newest(router)).error == "the step broke"
     pipeline.script = lambda call: [None]
     assert (await router.chat()).status_code == 200
-    assert router.desk.open_count == 0
+    assert router.permits.open_count == 0
     assert counted(router, "failed") == 1
 
 
@@ -161,14 +161,14 @@ async def test_who_is_billed_for_a_shadow_is_nobody(router: RunningRouter) -> No
 
 @pytest.fixture
 def vectors(router: RunningRouter) -> FakeEmbedder:
-    lineups = dict(router.service.registry.lineups)
+    lineups = dict(router.parts.models.lineups)
     stable = lineups[EMBEDDER].stable
     assert isinstance(stable, ServedEmbedder)
     embedder = FakeEmbedder()
     second = replace(stable, embedder=embedder, version=2)
     split = replace(lineups[EMBEDDER].split, shadow=Shadow(2, 1.0))
     lineups[EMBEDDER] = Lineup(EMBEDDER, {1: stable, 2: second}, split)
-    router.service.registry.publish(lineups)
+    router.parts.models.publish(lineups)
     return embedder
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.sampling.token_rules import TokenCounts, TokenRules, WordIndex
+from python_backend.engine.sequence.token_rules import TokenCounts, TokenRules, WordIndex
 
 VOCABULARY = 4
 

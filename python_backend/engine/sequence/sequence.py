@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from python_backend.engine.kv.blocks import BlockTable
 from python_backend.engine.kv.prefix_cache import root_hash
+from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.sampling.token_rules import WordIndex
-from python_backend.engine.steps.notes import StepNotes
+from python_backend.engine.sequence.step_notes import StepNotes
+from python_backend.engine.sequence.token_rules import WordIndex
 
 if TYPE_CHECKING:
     from python_backend.engine.guides.ports import AnswerGuide
-    from python_backend.engine.sampling.token_rules import Scoring
-
-
-class FinishReason(str, Enum):
-    END_ID = "end_id"
-    STOP_WORDS = "stop_words"
-    LENGTH = "length"
-    CANCELLED = "cancelled"
-    ERROR = "error"
+    from python_backend.engine.sequence.token_rules import Scoring
 
 
 class Sequence:

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, SamplingParams
-from python_backend.engine.sequence import FinishReason, Sequence
+from python_backend.engine.sequence import Sequence
 
 
 def sequence_of(

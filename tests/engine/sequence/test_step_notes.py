@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from python_backend.engine.process.messages import SequenceEvent
+from python_backend.engine.report import FinishReason, SequenceEvent
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.sequence import FinishReason
-from python_backend.engine.steps.notes import MOST_ROWS, StepNotes
+from python_backend.engine.sequence.step_notes import MOST_ROWS, StepNotes
 from python_backend.wire.tiers import Tier
 from tests.engine.draining import events_of
 from tests.fakes.executor import fake_engine

@@ -1,0 +1,40 @@
+"""The parts of a running router, put together; each door is handed what it needs of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from router.admission.gates import Gates
+    from router.content.documents.documents import Documents
+    from router.content.files.model import FileLimits
+    from router.control.objectives.snapshot import ObjectiveBook
+    from router.control.releases.arms import ArmRecorder
+    from router.control.releases.shadow import Shadows
+    from router.request.accounts import Accounts
+    from router.request.answer import Answers
+    from router.request.permit import Permits
+    from router.routing.models import Registry
+    from router.store.access import StoreAccess
+    from router.telemetry.metrics import Metrics
+    from router.telemetry.prompt_log import PromptLog
+    from router.tenants.tenancy import Tenancy
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    models: Registry
+    permits: Permits
+    answers: Answers
+    accounts: Accounts
+    metrics: Metrics
+    tenancy: Tenancy
+    store: StoreAccess
+    documents: Documents
+    file_limits: FileLimits
+    gates: Gates
+    arms: ArmRecorder
+    shadows: Shadows
+    objectives: ObjectiveBook
+    prompt_log: PromptLog | None = None

@@ -1,0 +1,252 @@
+"""Generated text, from the calls that a body makes to the last byte of the answer over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.tiers import Tier, tier_named
+from router.admission.demand import Need
+from router.core.answered import Answered
+from router.core.generation import FINISH_REASONS, read_to_the_end, text_tokens
+from router.core.record import new_request_id
+from router.core.stop_text import StopScanner
+from router.http import sse
+from router.request.choice import Choice
+from router.request.errors import write_error
+from router.routing.models import ServedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+    from router.core.generation import Generation, GenerationCall
+    from router.core.record import Record
+    from router.core.tool_call import ToolCall
+    from router.http.exchange import Exchange
+    from router.request.choice import CallReader, TokenLog
+    from router.request.permit import Permit, Stoppable
+    from router.routing.models import Served
+    from router.safety.guard import Safety
+
+# Triton keeps about half a kilobyte for each token until the stream ends, and cannot be told to wait.
+_MOST_TOKENS_BEHIND = 16_000
+_LEAST_PATIENCE_S = 1.0
+_GOOD_ENDS = frozenset({*FINISH_REASONS.values(), "tool_calls"})
+_JSON = ("content-type", "application/json")
+
+
+class Dialect(Protocol):
+    """How an answer is written: whole, or in events."""
+
+    def whole(self, choices: Sequence[Choice], texts: Sequence[str]) -> bytes: ...
+    def opening(self, choices: int) -> bytes: ...
+    def text_event(self, index: int, text: str) -> bytes: ...
+    def logged_event(self, index: int, text: str, log: TokenLog) -> bytes: ...
+    def call_event(self, index: int, number: int, call: ToolCall) -> bytes: ...
+    def closing(self, choices: Sequence[Choice]) -> bytes: ...
+
+
+def need_of(calls: Sequence[GenerationCall], context_tokens: int) -> Need:
+    """What to reserve: the prompt as far as its length tells, and all that may be generated after it."""
+    prompt = completion = 0
+    for call in calls:
+        ids = call.prompt_ids
+        size = min(text_tokens(call.prompt) if ids is None else len(ids), context_tokens)
+        if not call.shares_prompt:
+            prompt += size
+        completion += min(call.max_tokens, context_tokens - size)
+    return Need(prompt, completion, len(calls))
+
+
+def patience_s(tokens: int, lasted_s: float) -> float:
+    """How long a client may stop reading an answer that has come to so many tokens in this time."""
+    return max(_LEAST_PATIENCE_S, _MOST_TOKENS_BEHIND * lasted_s / max(1, tokens))
+
+
+def patience_with(record: Record, now_s: float) -> float:
+    return patience_s(record.completion_tokens, now_s - (record.first_token_s or now_s))
+
+
+class TextJob:
+    """Answers to one or several prompts, written in one dialect."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        record: Record,
+        served: ServedModel,
+        calls: Sequence[GenerationCall],
+        dialect: Dialect,
+        stream: bool,
+        new_reader: Callable[[], CallReader] | None = None,
+    ) -> None:
+        record.ask_tier(tier_named(calls[0].tier))
+        self.served = served
+        self.need = need_of(calls, served.context_tokens)
+        self._exchange = exchange
+        self._record = record
+        self._calls = calls
+        self._dialect = dialect
+        self._streams = stream
+        self._new_reader = new_reader
+        self._safety: Safety | None = None
+        self._keeps = False
+        self._choices: list[Choice] = []
+        self._texts: list[list[str]] = []
+
+    async def check(self, safety: Safety) -> None:
+        self._safety = safety
+        await safety.admit_calls(self.served.name, self._calls)
+
+    async def run(self, permit: Permit) -> None:
+        record = self._record
+        record.dispatched_s = time.monotonic()
+        for index, call in enumerate(_addressed(self._calls, record)):
+            generation = self.served.pipeline.generate(call)
+            permit.attach(generation)
+            tools = None if self._new_reader is None else self._new_reader()
+            guard = None if self._safety is None else self._safety.guard(self.served.name)
+            self._choices.append(Choice(index, call, generation, permit, tools, guard, self._keeps))
+        if self._streams:
+            self._exchange.set_patience(lambda: patience_with(record, time.monotonic()))
+            await self._deliver(permit, _Events(self._exchange, record, self._dialect, self._choices).tell)
+            permit.finished()
+            self._exchange.end(self._dialect.closing(self._choices))
+        else:
+            self._texts = [[] for _ in self._choices]
+            await self._deliver(permit, self._collect)
+            permit.finished()
+            whole = self._dialect.whole(self._choices, ["".join(pieces) for pieces in self._texts])
+            self._exchange.respond(200, whole, [_JSON, *record.headers()])
+
+    def _collect(self, choice: Choice, piece: str) -> None:
+        self._texts[choice.index].append(piece)
+
+    async def _deliver(self, permit: Permit, tell: Callable[[Choice, str], Awaitable[None] | None]) -> None:
+        """All choices at once, each in a task of its own; when one fails, the others are cut.
+
+        A token then wakes that task alone, not all callers up to the connection.
+        """
+        tasks = [asyncio.ensure_future(choice.each(tell)) for choice in self._choices]
+        try:
+            await asyncio.gather(*tasks)
+        except InflightError as error:
+            if len(tasks) > 1:
+                permit.cut(error)
+            raise
+        finally:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            tasks.clear()  # a failed one holds its error, which holds this frame
+
+    def fail(self, error: InflightError) -> None:
+        write_error(self._exchange, self._record, error)
+
+    async def settle(self) -> None:
+        for choice in self._choices:
+            await choice.settle()
+
+    # For observers
+
+    def keep(self) -> None:
+        self._keeps = True
+
+    def prompts(self) -> Sequence[str]:
+        return [call.prompt for call in self._calls if not call.shares_prompt]
+
+    def told(self) -> Sequence[str]:
+        return [choice.told for choice in self._choices]
+
+    def answered(self) -> Answered | None:
+        is_whole = self._choices and all(choice.finish_reason in _GOOD_ENDS for choice in self._choices)
+        return Answered(tuple(self.told())) if is_whole else None
+
+    def repeat(
+        self, served: Served, attach: Callable[[Stoppable], None]
+    ) -> Coroutine[Any, Any, Answered] | None:
+        return self._repeat(served, attach) if isinstance(served, ServedModel) else None
+
+    async def _repeat(self, served: ServedModel, attach: Callable[[Stoppable], None]) -> Answered:
+        asked = []
+        for call in self._calls:
+            request_id = new_request_id("shadow")
+            again = msgspec.structs.replace(call, request_id=request_id, tier=Tier.BATCH.label)
+            generation = served.pipeline.generate(again)
+            attach(generation)
+            asked.append(
+                _text_of(again, generation, None if self._new_reader is None else self._new_reader())
+            )
+        return Answered(tuple(await asyncio.gather(*asked)))
+
+
+class _Events:
+    """Writes the pieces of all choices as events of one stream."""
+
+    __slots__ = ("_choices", "_dialect", "_exchange", "_is_begun", "_record", "_told")
+
+    def __init__(
+        self, exchange: Exchange, record: Record, dialect: Dialect, choices: Sequence[Choice]
+    ) -> None:
+        self._exchange = exchange
+        self._record = record
+        self._dialect = dialect
+        self._choices = choices
+        self._is_begun = False
+        self._told = [0] * len(choices)  # calls of tools
+
+    def tell(self, choice: Choice, piece: str) -> Awaitable[None] | None:
+        exchange, dialect = self._exchange, self._dialect
+        if not piece:
+            data = b""
+        elif choice.log is None:
+            data = dialect.text_event(choice.index, piece)
+        else:
+            data = dialect.logged_event(choice.index, piece, choice.log)
+        if choice.has_tools:
+            data += self._call_events(choice.index, choice.tool_calls)
+        if not self._is_begun:  # not earlier: until the first token an error can still have a status
+            self._is_begun = True
+            exchange.start(200, [*sse.HEADERS, *self._record.headers()])
+            data = dialect.opening(len(self._choices)) + data
+        return exchange.send(data) if data else None
+
+    def _call_events(self, index: int, calls: Sequence[ToolCall]) -> bytes:
+        told, self._told[index] = self._told[index], len(calls)
+        return b"".join(
+            self._dialect.call_event(index, number, calls[number]) for number in range(told, len(calls))
+        )
+
+
+def _addressed(calls: Sequence[GenerationCall], record: Record) -> Sequence[GenerationCall]:
+    """With the tier in force, and the trace that they are part of."""
+    tier, trace = record.tier, record.trace
+    name = None if tier is Tier.STANDARD else tier.label
+    if trace is None and [call.tier for call in calls] == [name] * len(calls):
+        return calls
+    return [msgspec.structs.replace(call, tier=name, trace=trace) for call in calls]
+
+
+async def _text_of(call: GenerationCall, generation: Generation, tools: CallReader | None) -> str:
+    """All of an answer as the client would have seen it, calls of tools below it."""
+    scanner = StopScanner(call.stop) if call.stop else None
+    pieces = [call.prompt if call.echo and not call.engine_echoes else ""]
+    try:
+        async for delta in generation:
+            pieces.append(delta.text if scanner is None else scanner.feed(delta.text))
+            if scanner is not None and scanner.stopped:
+                break
+            if delta.finish is not None and delta.finish not in FINISH_REASONS:
+                raise InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
+        else:
+            pieces.append("" if scanner is None else scanner.flush())
+    finally:
+        generation.stop()
+        await read_to_the_end(generation)
+    text = "".join(pieces)
+    if tools is None:
+        return text
+    text = tools.feed(text) + tools.flush()
+    return "\n".join(filter(None, (text, *(f"{call.name} {call.arguments}" for call in tools.calls))))

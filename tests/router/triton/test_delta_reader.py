@@ -1,0 +1,115 @@
+"""Responses that are known by their head are read exactly as protobuf reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from python_backend.wire import codec
+from router.core.generation import Delta
+from router.triton import messages
+from router.triton.messages import DeltaReader, is_final, read_delta
+
+TEXTS = st.text(max_size=200)
+COUNTS = st.integers(0, 2**31 - 1)
+
+
+def streamed(
+    outputs: dict[str, tuple[str, list[Any]]], request_id: str = "r", final: bool | None = False
+) -> bytes:
+    response = service_pb2.ModelInferResponse(model_name="ensemble", model_version="1", id=request_id)
+    for name, (dtype, values) in outputs.items():
+        response.outputs.add(name=name, datatype=dtype, shape=[1, len(values)])
+        response.raw_output_contents.append(codec.encode(dtype, values))
+    if final is not None:
+        response.parameters["triton_final_response"].bool_param = final
+    wrapped = service_pb2.ModelStreamInferResponse(infer_response=response)
+    return bytes(wrapped.SerializeToString())
+
+
+def token(text: str, tokens: int = 1) -> bytes:
+    return streamed({"text_output": ("BYTES", [text]), "num_output_tokens": ("INT32", [tokens])})
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> bytes:
+    outputs: dict[str, tuple[str, list[Any]]] = {}
+    if draw(st.booleans()):
+        outputs["text_output"] = ("BYTES", draw(st.lists(TEXTS, min_size=1, max_size=2)))
+    for name in draw(st.sets(st.sampled_from(("num_input_tokens", "num_output_tokens", "cached_tokens")))):
+        outputs[name] = ("INT32", [draw(COUNTS)])
+    if draw(st.booleans()):
+        outputs["finish_reason"] = ("BYTES", [draw(st.sampled_from(("", "length")))])
+    if draw(st.booleans()):
+        outputs["unknown"] = ("BYTES", [draw(TEXTS)])
+    return streamed(
+        outputs, draw(st.sampled_from(("r", "another"))), draw(st.sampled_from((True, False, None)))
+    )
+
+
+def by_protobuf(data: bytes) -> Any:
+    try:
+        message = service_pb2.ModelStreamInferResponse.FromString(data)
+    except DecodeError:
+        return DecodeError
+    if message.error_message:
+        return message.error_message
+    try:
+        return read_delta(message.infer_response), is_final(message.infer_response)
+    except Exception as error:
+        return type(error)
+
+
+def by_reader(reader: DeltaReader, data: bytes) -> Any:
+    try:
+        delta = reader.read(data)
+    except Exception as error:
+        return type(error)
+    return reader.error if delta is None else (delta, reader.is_final)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(responses(), min_size=1, max_size=3), st.lists(st.integers(0, 2), max_size=12))
+def test_any_responses_in_any_order_are_read_as_protobuf_reads_them(
+    different: list[bytes], order: list[int]
+) -> None:
+    reader = DeltaReader()
+    for number in order:
+        data = different[number % len(different)]
+        assert by_reader(reader, data) == by_protobuf(data)
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.data())
+def test_a_response_with_any_byte_changed_is_read_as_protobuf_reads_it(data: st.DataObject) -> None:
+    whole = token(data.draw(TEXTS), data.draw(COUNTS))
+    reader = DeltaReader()
+    for _ in range(2):
+        reader.read(whole)
+    changed = bytearray(whole)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    changed[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    assert by_reader(reader, bytes(changed)) == by_protobuf(bytes(changed))
+
+
+def test_an_error_among_tokens_is_none_and_says_so() -> None:
+    reader = DeltaReader()
+    for _ in range(3):
+        assert reader.read(token("a")) == Delta("a", 1)
+    error = service_pb2.ModelStreamInferResponse(error_message="gone").SerializeToString()
+    assert reader.read(error) is None
+    assert reader.error == "gone"
+    assert reader.read(token("b")) == Delta("b", 1)
+
+
+def test_protobuf_is_not_asked_again_for_what_differs_only_in_its_contents(monkeypatch: Any) -> None:
+    reader = DeltaReader()
+    for text in ("a", "b"):
+        reader.read(token(text))
+    monkeypatch.delattr(messages, "service_pb2")
+    assert reader.read(token("é" * 90, 7)) == Delta("é" * 90, 7)
+    assert not reader.is_final
