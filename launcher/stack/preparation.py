@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from launcher.bundled import bundled_with
+from launcher.bundle import bundled_with
 from launcher.packaging.engine_task import PRECISION, PREPARE, prepare_engine
 from launcher.packaging.models.checkpoint import Checkpoint, resolve_checkpoint
 from launcher.packaging.models.embeddings import find_embeddings

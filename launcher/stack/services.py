@@ -20,7 +20,7 @@ Place = TypeVar("Place")
 TICK_S = 0.1
 
 
-class Tending:
+class ServiceGroup:
     def __init__(self, console: StackConsole, signals: StopSignals) -> None:
         self._console = console
         self._signals = signals

@@ -22,9 +22,9 @@ from launcher.commands.release import release as commands
 from launcher.commands.release.addition import add_release
 from launcher.console import StackConsole
 from launcher.packaging.engine_task import PREPARE
+from launcher.packaging.releases.builder import ReleaseBuilder, ReleaseRequest
 from launcher.packaging.releases.file_marks import mark_files
 from launcher.packaging.releases.files import files_in, moved_in, work_dir
-from launcher.packaging.releases.maker import Maker, Order
 from launcher.packaging.releases.sources import kind_at
 from launcher.paths import PROJECT_ROOT
 from launcher.settings import StackSettings, load_settings, state_dir
@@ -69,12 +69,12 @@ class Releases:
 
     def add(self, model: str, path: Path | str, change: Change | None = None, **given: str) -> Manifest:
         """A release that nobody wants loaded yet; its description vouches for what `change` did, too."""
-        order = Order(model, str(path), given=given)
+        order = ReleaseRequest(model, str(path), given=given)
         if change is None:
             return add_release(order, self.installation, quiet(), StopSignals()).manifest
         places = self.installation.release_directories
         places.make()
-        maker = Maker(order, self.installation.settings, quiet(), PROJECT_ROOT, PREPARE)
+        maker = ReleaseBuilder(order, self.installation.settings, quiet(), PROJECT_ROOT, PREPARE)
         with work_dir(places) as work:
             manifest = maker.make(kind_at(order.path), self.installation.releases.next_version(model), work)
             change(work, manifest)

@@ -13,7 +13,7 @@ from deploy.monitoring.board import (
     Section,
     quantile,
 )
-from deploy.monitoring.boards.selecting import NAME, OF_ENGINE, each, rate_each
+from deploy.monitoring.boards.engine_queries import NAME, OF_ENGINE, each, rate_each
 from deploy.monitoring.boards.triton_server import MACHINE, TRITON_ITSELF
 
 _OF_REPLICA = 'model=~"$model",replica=~"$replica"'

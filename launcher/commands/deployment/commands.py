@@ -73,11 +73,11 @@ def triton(
     It prepares the model as `inflight up` does, and writes into the state directory what routers must know of
     it. Several share nothing but that directory. SIGTERM stops it; its exit status is as of `inflight up`.
     """
-    from launcher.commands.deployment.triton_server import TritonDoor, run_triton
+    from launcher.commands.deployment.triton_server import TritonOptions, run_triton
 
-    door = TritonDoor(host, grpc_port, metrics_port, secret_file, triton_home, engine_dir)
+    options = TritonOptions(host, grpc_port, metrics_port, secret_file, triton_home, engine_dir)
     flags = {"model": model, "embeddings": embeddings, "data_dir": data_dir}
-    raise typer.Exit(run_triton(flags, config, state_dir, door))
+    raise typer.Exit(run_triton(flags, config, state_dir, options))
 
 
 def router(
@@ -105,9 +105,9 @@ def router(
     requests in flight finish; the exit status is as of `inflight up`.
     """
     from launcher.commands.deployment.first_keys import FirstKey
-    from launcher.commands.deployment.router_server import Behind, run_router
+    from launcher.commands.deployment.router_server import RouterOptions, run_router
 
     given = (("admin", admin_key_file, True), ("metrics", metrics_key_file, False))
     keys = tuple(FirstKey(name, file, is_admin) for name, file, is_admin in given if file is not None)
     flags = {"host": host, "port": port, "grpc_port": grpc_port, "drain_timeout_s": drain_timeout_s}
-    raise typer.Exit(run_router(flags, config, state_dir, Behind(tuple(triton), secret_file, keys)))
+    raise typer.Exit(run_router(flags, config, state_dir, RouterOptions(tuple(triton), secret_file, keys)))

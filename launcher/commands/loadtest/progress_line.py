@@ -55,7 +55,7 @@ class Pulse:
         return " · ".join(parts)
 
 
-class Watching:
+class ProgressLine:
     """Prints a pulse's lines."""
 
     def __init__(self, console: Console) -> None:

@@ -106,7 +106,7 @@ def replay(
     from launcher.commands.option_values import Mistake, duration_s
     from loadtest.replay.run import Replay
     from loadtest.replay.sender import Target
-    from loadtest.replay.served import ServerError, ask_models, choose
+    from loadtest.replay.served_models import ServerError, ask_models, choose
     from loadtest.tenants import TenantsError, tenants_of
     from loadtest.traces import TraceError
 

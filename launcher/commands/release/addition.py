@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from launcher.packaging.engine_task import PREPARE
 from launcher.packaging.models.checkpoint import exclusive
+from launcher.packaging.releases.builder import ReleaseBuilder
 from launcher.packaging.releases.files import moved_in, work_dir
-from launcher.packaging.releases.maker import Maker
 from launcher.packaging.releases.sources import kind_at
 from launcher.paths import PROJECT_ROOT
 from router.control.releases.commands import refuse_other_kind, refuse_used_number
@@ -21,13 +21,13 @@ from router.tenants.audited import AlreadyThere
 if TYPE_CHECKING:
     from launcher.commands.installation import Installation
     from launcher.console import StackConsole
-    from launcher.packaging.releases.maker import Order
+    from launcher.packaging.releases.builder import ReleaseRequest
     from launcher.stack.stop_signals import StopSignals
     from router.control.releases.records import Release
 
 
 def add_release(
-    order: Order,
+    order: ReleaseRequest,
     installation: Installation,
     console: StackConsole,
     signals: StopSignals,
@@ -39,7 +39,7 @@ def add_release(
     if order.from_version is not None and kind is not Kind.TENSORS:
         raise ValueError("--from-version is for a directory with a Triton model's config.pbtxt")
     directories = installation.release_directories
-    maker = Maker(order, installation.settings, console, project_root, prepare_command or PREPARE)
+    maker = ReleaseBuilder(order, installation.settings, console, project_root, prepare_command or PREPARE)
     with signals.handled(), ExitStack() as stack:
         with signals.interrupting():
             version = free_version(installation, order, kind)
@@ -52,7 +52,7 @@ def add_release(
             return installation.releases.add(manifest, order.notes)
 
 
-def free_version(installation: Installation, order: Order, kind: Kind) -> int:
+def free_version(installation: Installation, order: ReleaseRequest, kind: Kind) -> int:
     """Before the long work: what could not be registered after it is refused."""
     with installation.releases.look() as connection:
         there = list_releases(connection, order.model)

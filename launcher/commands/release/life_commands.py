@@ -60,13 +60,13 @@ def unload(
 def _follow(ours: Installation, model: str, version: int, is_to_load: bool, no_wait: bool) -> None:
     from rich.console import Console
 
-    from launcher.commands.release.live_view import Waiting, wait_until_read
+    from launcher.commands.release.live_view import ReleaseWait, wait_until_read
 
     if no_wait:
         print(f"{model}@{version} is to be {'loaded' if is_to_load else 'unloaded'}.")
         ours.warn_without_router()
         return
-    if exit_status := Waiting(ours, (model, version), is_to_load, Console(highlight=False)).run():
+    if exit_status := ReleaseWait(ours, (model, version), is_to_load, Console(highlight=False)).run():
         raise typer.Exit(exit_status)
     if is_to_load:
         wait_until_read(ours, (model, version))

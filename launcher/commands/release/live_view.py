@@ -33,7 +33,7 @@ EXIT_INTERRUPTED = 130
 _OUT = frozenset({State.ADDED, State.UNLOADED, State.FAILED, State.GONE})
 
 
-class Waiting:
+class ReleaseWait:
     """For one release to be ready, or to be out. Who stops waiting leaves the wish in the store."""
 
     def __init__(

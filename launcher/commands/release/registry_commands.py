@@ -57,13 +57,13 @@ def add(
     from launcher.commands.release.addition import add_release, twin_of
     from launcher.commands.release.options import parameter
     from launcher.console import StackConsole
-    from launcher.packaging.releases.maker import Order
+    from launcher.packaging.releases.builder import ReleaseRequest
     from launcher.stack.stop_signals import StopSignals
 
     signals = StopSignals()
     with open_installation(data_dir, config) as ours:
         given = dict(parameter(each) for each in parameters or [])
-        order = Order(model_named(model), path, version, given, from_version, notes)
+        order = ReleaseRequest(model_named(model), path, version, given, from_version, notes)
         try:
             made = add_release(order, ours, StackConsole(), signals)
         except KeyboardInterrupt:

@@ -8,12 +8,12 @@ import time
 import pytest
 
 from loadtest.replay.plan import InventedPrompt, PlannedRequest
-from loadtest.replay.sender import Sent, Target, play, retry_after_s, send
+from loadtest.replay.sender import SendResult, Target, play, retry_after_s, send
 from loadtest.results import RequestResult
 from tests.fakes.completions_server import BREAK, BUSY, SILENT, VANISH, CompletionsServer, serving
 
 
-async def sent_to(server: CompletionsServer, plan: list[PlannedRequest], **more: object) -> Sent:
+async def sent_to(server: CompletionsServer, plan: list[PlannedRequest], **more: object) -> SendResult:
     async with serving(server):
         return await send(Target(server.url, "tiny", **more), plan)  # type: ignore[arg-type]  # any field
 

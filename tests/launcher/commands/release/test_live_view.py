@@ -13,7 +13,7 @@ import sqlalchemy as sql
 from rich.console import Console
 
 from launcher.commands.release.control import NO_ROUTER
-from launcher.commands.release.live_view import READ_WITHIN_S, SILENCE_S, Waiting, wait_until_read, watch
+from launcher.commands.release.live_view import READ_WITHIN_S, SILENCE_S, ReleaseWait, wait_until_read, watch
 from launcher.commands.release.status import read_status
 from launcher.commands.release.tables import lasting, status_view
 from router.control.releases.arm_figures import stats_to_json
@@ -50,7 +50,7 @@ def waited(shell: Shell, console: Console, meanwhile: Callable[[int], None], is_
         meanwhile(looks)
 
     with shell.opened() as ours:
-        return Waiting(ours, ("m", 2), is_to_load, console, sleep=sleep).run()
+        return ReleaseWait(ours, ("m", 2), is_to_load, console, sleep=sleep).run()
 
 
 def test_a_load_is_followed_through_its_states(served: Shell) -> None:
@@ -114,7 +114,7 @@ def test_a_router_that_falls_silent_is_not_waited_for(served: Shell) -> None:
         now_s[0] += SILENCE_S / 2
 
     with served.router_in_control(), served.opened() as ours:
-        assert Waiting(ours, ("m", 2), True, console, lambda: now_s[0], pass_time).run() == 1
+        assert ReleaseWait(ours, ("m", 2), True, console, lambda: now_s[0], pass_time).run() == 1
     assert NO_ROUTER in said(console)
     assert now_s[0] == SILENCE_S
 
