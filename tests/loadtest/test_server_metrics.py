@@ -43,7 +43,7 @@ def test_a_sample_is_what_both_pages_say() -> None:
 def test_every_metric_that_is_read_is_one_that_there_is() -> None:
     root = Path(__file__).parents[2]
     documented = (root / "docs" / "metrics.md").read_text()
-    code = (root / "loadtest" / "gathering.py").read_text()
+    code = (root / "loadtest" / "server_metrics.py").read_text()
     names = re.findall(r'"((?:inflight|nv)_\w+?)(?:_sum|_count)?"', code)
     assert len(names) > 8
     assert [name for name in names if f"`{name}`" not in documented] == []

@@ -14,7 +14,7 @@ from launcher.commands.options import AsJson, Config, DataDir
 from launcher.commands.output import dollars, moment, show, show_json
 from router.tenants.rbac import SYSTEM
 
-prices = typer.Typer(no_args_is_help=True, help="What the tokens of a model cost.")
+prices = typer.Typer(no_args_is_help=True, help="Prices of a model's tokens.")
 
 
 @prices.command("set")
@@ -23,12 +23,15 @@ def set_price(
     prompt: Annotated[float, typer.Option(min=0, help="Dollars per million prompt tokens.")],
     completion: Annotated[float, typer.Option(min=0, help="Dollars per million generated tokens.")],
     cached_prompt: Annotated[
-        float | None, typer.Option(min=0, help="Of prompt tokens found in the cache. [default: as others]")
+        float | None,
+        typer.Option(
+            min=0, help="Dollars per million prompt tokens found in the cache. [default: as --prompt]"
+        ),
     ] = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Set what a model's tokens cost from now on."""
+    """Set the price of a model's tokens from now on."""
     from router.core.tenant import Price
 
     cached = prompt if cached_prompt is None else cached_prompt
@@ -49,9 +52,14 @@ def list_prices(data_dir: DataDir = None, config: Config = None) -> None:
 
 
 def usage(
-    tenant: Annotated[str | None, typer.Option(help="[default: all, by tenant]")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="One tenant, by name or id. [default: all, by tenant]")
+    ] = None,
     by: Annotated[
-        str | None, typer.Option(help="Of organisation, user, key, model, day. [default: day,model]")
+        str | None,
+        typer.Option(
+            help="Group by any of organisation, user, key, model, day, with commas. [default: day,model]"
+        ),
     ] = None,
     since: Annotated[str | None, typer.Option(help="YYYY-MM-DD. [default: the first of this month]")] = None,
     until: Annotated[str | None, typer.Option(help="YYYY-MM-DD, included. [default: today]")] = None,
@@ -59,7 +67,7 @@ def usage(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Requests, tokens and cost, summed up; what was just answered shows within a second."""
+    """Requests, tokens and cost by tenant, user, key, model or day."""
     from router.tenants.calendar import day_of
 
     today = day_of(time.time())
@@ -80,12 +88,12 @@ def usage(
 
 
 def audit(
-    tenant: Annotated[str | None, typer.Option(help="[default: all]")] = None,
-    most: Annotated[int, typer.Option(min=1)] = 50,
+    tenant: Annotated[str | None, typer.Option(help="Of one tenant. [default: all]")] = None,
+    most: Annotated[int, typer.Option(min=1, help="Number of entries.")] = 50,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """What the administration did and refused, newest first."""
+    """Administrative actions, done and refused, newest first."""
     with opened_administration(data_dir, config) as admin:
         found = admin.audit_log(SYSTEM, find_tenant(admin, tenant).id if tenant else None, most)
     rows = (

@@ -1,4 +1,4 @@
-"""`inflight keys`."""
+"""`inflight keys`: create, list, rotate, revoke."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 
-keys = typer.Typer(no_args_is_help=True, help="API keys: make, list, rotate, revoke.")
+keys = typer.Typer(no_args_is_help=True, help="API keys: create, list, rotate, revoke.")
 
 
 @keys.command("create")
 def create_key(
     name: str,
     tenant: Annotated[str, typer.Option(help="Name or id of the tenant.")] = LOCAL,
-    user: Annotated[str, typer.Option(help="Made if it is not there.")] = "owner",
+    user: Annotated[str, typer.Option(help="The key's user; created if missing.")] = "owner",
     role: Annotated[
         str | None,
-        typer.Option(help="Of a user that is made: owner, admin, member or viewer. [default: owner]"),
+        typer.Option(help="Role of a new user: owner, admin, member or viewer. [default: owner]"),
     ] = None,
     scope: Annotated[
         list[str] | None,
@@ -40,15 +40,17 @@ def create_key(
             "[default: all but the last two]"
         ),
     ] = None,
-    model: Annotated[list[str] | None, typer.Option(help="For this model alone; may be repeated.")] = None,
-    expires: Annotated[str | None, typer.Option(help="After this long: 12h, 90d. [default: never]")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Allow only this model; may be repeated. [default: all]")
+    ] = None,
+    expires: Annotated[str | None, typer.Option(help="Lifetime: 12h, 90d. [default: never expires]")] = None,
     platform_admin: Annotated[
-        bool, typer.Option(help="A user that administers all tenants, with all scopes.")
+        bool, typer.Option(help="Create a platform admin: it administers all tenants and has all scopes.")
     ] = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Make a key and show it, this once. From the first key on, every request needs one."""
+    """Create a key and show it, this once. After the first key, every request needs one."""
     from router.core.tenant import Role, Scope
     from router.tenants.administration import DEFAULT_SCOPES
 
@@ -73,7 +75,7 @@ def create_key(
 def _holder(
     admin: Administration, tenant_id: str, name: str, role: Role | None, platform_admin: bool
 ) -> User:
-    """The user of this name, made if need be; one that is there already is not changed by the way."""
+    """The user of this name, created if missing; an existing one is never changed."""
     from router.core.tenant import Role
 
     there = {each.name: each for each in admin.list_users(SYSTEM, tenant_id)}
@@ -83,7 +85,7 @@ def _holder(
     if role not in (None, user.role) or (platform_admin and not user.platform_admin):
         kind = "platform admin" if user.platform_admin else "no platform admin"
         raise ValueError(
-            f"the user {name} is there already, {user.role.value} and {kind}: choose another --user"
+            f"the user {name} exists already, as {user.role.value} and {kind}: choose another --user"
         )
     return user
 
@@ -95,7 +97,7 @@ def list_keys(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Keys by prefix, without their secrets."""
+    """List keys by prefix, without their secrets."""
     with opened_administration(data_dir, config) as admin:
         chosen = [find_tenant(admin, tenant)] if tenant else admin.list_organisations(SYSTEM)
         found = [(each.name, key) for each in chosen for key in admin.list_keys(SYSTEM, each.id)]
@@ -122,7 +124,7 @@ def key_state(key: ApiKey) -> str:
 @keys.command("rotate")
 def rotate_key(
     key: str,
-    grace: Annotated[str, typer.Option(help="For how long the present secret goes on.")] = "24h",
+    grace: Annotated[str, typer.Option(help="How long the old secret stays valid: 30m, 12h, 90d.")] = "24h",
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
@@ -136,7 +138,7 @@ def rotate_key(
 
 @keys.command("revoke")
 def revoke_key(key: str, data_dir: DataDir = None, config: Config = None) -> None:
-    """End a key for good, both its secrets."""
+    """Revoke a key for good, with both its secrets."""
     with opened_administration(data_dir, config) as admin:
         found = find_key(admin, key)
         admin.revoke_key(SYSTEM, found.organisation_id, found.id)

@@ -1,4 +1,4 @@
-"""Whether a router runs that brings about what people wish for releases."""
+"""Whether a router runs that carries out what is asked of releases."""
 
 from __future__ import annotations
 

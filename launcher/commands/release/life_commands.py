@@ -14,16 +14,16 @@ from launcher.commands.option_values import model_named, release_named
 from launcher.commands.options import AnyModel, AsJson, Config, DataDir, ReleaseName
 from launcher.commands.output import moment, output_console, show, show_json
 
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Say what is wanted, and do not wait for it.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once, without waiting until it is done.")]
 
 
 def load(
     release: ReleaseName, no_wait: NoWait = False, data_dir: DataDir = None, config: Config = None
 ) -> None:
-    """Load a release into Triton and warm it up; no request goes there by it, unless it names the release.
+    """Load a release into Triton and warm it up; only requests that name it are sent to it.
 
     Exit status: 0 it is ready, 1 it could not be loaded or no router runs, 130 after Ctrl-C, which stops the
-    waiting and not the loading.
+    wait but not the load.
     """
     with open_installation(data_dir, config) as ours:
         from router.control.releases.records import find_release
@@ -32,7 +32,7 @@ def load(
         model, version = release_named(release)
         with ours.releases.look() as connection:
             if find_release(connection, model, version).state is State.GONE:
-                raise ValueError(f"{release} is gone: the stack that brought it serves another now")
+                raise ValueError(f"{release} is gone: the stack that had it built in now serves another")
         ours.releases.load(model, version)
         _follow(ours, model, version, True, no_wait)
 
@@ -42,14 +42,14 @@ def unload(
     no_wait: NoWait = False,
     withdraw: Annotated[
         bool,
-        typer.Option("--withdraw", help="Even if it is the model's only one: the model is not served then."),
+        typer.Option("--withdraw", help="Even the only release of a model, which is then no longer served."),
     ] = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Take a release out of Triton, once the requests that it is answering have ended.
+    """Unload a release from Triton, after its requests in flight have finished.
 
-    Exit status: 0 it is out, 1 no router runs, 130 after Ctrl-C, which stops the waiting alone.
+    Exit status: 0 it is unloaded, 1 no router runs, 130 after Ctrl-C, which stops only the wait.
     """
     with open_installation(data_dir, config) as ours:
         model, version = release_named(release)
@@ -84,10 +84,10 @@ def status(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Every release with its state, its share of the requests and its part, and how a rollout is doing.
+    """Show each release with its state, share of requests and role, and the progress of rollouts.
 
-    On a terminal the table stays up until Ctrl-C. Times are geometric means over the present step; requests,
-    errors and refusals count over all steps of the rollout.
+    On a terminal the table is kept up to date until Ctrl-C. Times are geometric means over the current step;
+    requests, errors and refusals count over all steps of the rollout.
     """
     with open_installation(data_dir, config) as ours:
         from launcher.commands.release.live_view import watch as keep_watching
@@ -110,7 +110,7 @@ def status(
 
 def history(
     model: AnyModel = None,
-    most: Annotated[int, typer.Option(min=1)] = 50,
+    most: Annotated[int, typer.Option(min=1, help="Number of events.")] = 50,
     as_json: AsJson = False,
     data_dir: DataDir = None,
     config: Config = None,

@@ -30,7 +30,7 @@ def add(
         ),
     ],
     version: Annotated[
-        int | None, typer.Option(min=1, help="The release's number. [default: one more than the highest]")
+        int | None, typer.Option(min=1, help="Version number. [default: one more than the highest]")
     ] = None,
     parameters: Annotated[
         list[str] | None,
@@ -43,16 +43,16 @@ def add(
     ] = None,
     from_version: Annotated[
         int | None,
-        typer.Option(min=1, help="Of a Triton model: its version directory to take. [default: the newest]"),
+        typer.Option(min=1, help="Of a Triton model: which version directory to use. [default: the newest]"),
     ] = None,
-    notes: Annotated[str, typer.Option(help="What to remember of it.")] = "",
+    notes: Annotated[str, typer.Option(help="Free text, shown by `inflight release show`.")] = "",
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Make a release of MODEL from what is at PATH. Nothing is loaded by it, and no request goes there yet.
+    """Add a release of MODEL from the files at PATH; it is neither loaded nor sent requests yet.
 
-    Weights and tokenizer are hashed and stay where they are: change them, and the release is refused from
-    then on. Weights are packed and kernels compiled now, as `inflight up` does, so that a load is quick.
+    Weights and tokenizer are hashed and stay where they are; if they change, the release can no longer be
+    loaded. Weights are packed and kernels compiled now, as `inflight up` does, so that loading is quick.
     """
     from launcher.commands.release.addition import add_release, twin_of
     from launcher.commands.release.options import parameter
@@ -117,7 +117,7 @@ def list_all(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """All releases, of all models or of one."""
+    """List releases, of all models or of one."""
     with open_installation(data_dir, config) as ours:
         from router.control.releases.records import list_releases
 
@@ -141,7 +141,7 @@ def _as_json(release: Release) -> dict[str, Any]:
 def show_one(
     release: ReleaseName, as_json: AsJson = False, data_dir: DataDir = None, config: Config = None
 ) -> None:
-    """All that is known of one release."""
+    """Show everything about one release."""
     with open_installation(data_dir, config) as ours:
         from router.control.releases.records import find_release
 
@@ -167,7 +167,7 @@ def show_one(
 
 
 def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None) -> None:
-    """Compare every file of a release with what it was when it was added. Exit status 1: one has changed."""
+    """Check that no file of a release has changed since it was added. Exit status 1: one has."""
     with open_installation(data_dir, config) as ours:
         from router.control.releases.records import find_release
         from router.control.releases.verification import clean_and_verify
@@ -179,7 +179,7 @@ def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None
         print(f"{found.manifest.name} is not what was added: {tampering}")
         raise typer.Exit(EXIT_FAILED)
     if found.manifest.is_built_in:
-        print(f"{found.manifest.name} comes with the stack, which writes it anew at each start.")
+        print(f"{found.manifest.name} comes with the stack, which writes it again at each start.")
         return
     files = found.manifest.files
     total_bytes = sum(each.bytes for each in files)
@@ -187,7 +187,7 @@ def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None
 
 
 def remove(release: ReleaseName, data_dir: DataDir = None, config: Config = None) -> None:
-    """Forget a release that is not loaded, and delete its Triton models. Its checkpoint is left alone."""
+    """Remove a release that is not loaded, with its Triton models; its checkpoint stays."""
     with open_installation(data_dir, config) as ours:
         from launcher.console import StackConsole
         from launcher.packaging.models.checkpoint import exclusive

@@ -23,7 +23,7 @@ def split(
     sticky: Annotated[
         str | None,
         typer.Option(
-            help="Whose requests stay with one release: tenant, user, conversation, or request (nobody's). "
+            help="What keeps to one release: a tenant, user, conversation, or request (nothing does). "
             "[default: as before]"
         ),
     ] = None,
@@ -31,16 +31,16 @@ def split(
         str | None,
         typer.Option(
             metavar="VERSION=SHARE",
-            help="This release gets a share of the requests too; its answers are compared and never sent.",
+            help="Copy a share of the requests to this release; its answers are compared, never returned.",
         ),
     ] = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Divide the requests to a model over its releases, from the next request on. All of them must be ready.
+    """Split the requests to a model over its releases, from the next request on; all must be ready.
 
-    The shares add up to 1. A release that is not named gets nothing but requests that name it, and without
-    --shadow there is none.
+    The shares add up to 1. A release that is left out gets only requests that name it; without --shadow
+    nothing is shadowed.
     """
     with open_installation(data_dir, config) as ours:
         from launcher.commands.release import options
@@ -63,19 +63,19 @@ def _percent(share: float) -> str:
 def canary(
     release: ReleaseName,
     steps: Annotated[
-        str | None, typer.Option(help="Shares of the traffic, growing to 100%. [default: 1%,5%,25%,100%]")
+        str | None, typer.Option(help="Shares of the traffic, up to 100%. [default: 1%,5%,25%,100%]")
     ] = None,
     min_requests: Annotated[
-        int | None, typer.Option(min=1, help="That the canary answers in each step. [default: 50]")
+        int | None, typer.Option(min=1, help="Answers that the canary needs in each step. [default: 50]")
     ] = None,
     min_duration: Annotated[
-        str | None, typer.Option(help="Of each step: 30s, 5m, 1h. [default: 60s]")
+        str | None, typer.Option(help="Shortest time of a step: 30s, 5m, 1h. [default: 60s]")
     ] = None,
     golden: Annotated[
         Path | None,
         typer.Option(
-            help="Prompts with known answers, one JSON object a line, that the canary is asked before it "
-            'gets traffic and in each step: {"prompt": "...", "contains": "..."}.'
+            help="Prompts with known answers, one JSON object a line, sent to the canary before it gets "
+            'traffic and in each step: {"prompt": "...", "contains": "..."}.'
         ),
     ] = None,
     tolerance: Annotated[
@@ -89,11 +89,11 @@ def canary(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Roll a release out step by step. It is loaded, takes over if nothing speaks against it, or goes back.
+    """Roll a release out step by step: it is loaded, compared, and then takes over or is rolled back.
 
-    It is held against the stable release: errors, time to first token, inter-token latency, length of the
-    answers, refusals, golden prompts. `inflight release status` shows how it goes; `promote`, `rollback` and
-    `pause` are there for the impatient and the careful.
+    It is compared with the stable release: errors, time to first token, inter-token latency, length of the
+    answers, refusals, golden prompts. `inflight release status` shows the progress; `promote`, `rollback` and
+    `pause` intervene.
     """
     with open_installation(data_dir, config) as ours:
         from launcher.commands.release import options
@@ -115,10 +115,10 @@ def promote(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """All requests to one release: the canary of the open rollout, or the one that is named.
+    """Send all requests to one release: the canary of the open rollout, or the one named.
 
-    The release that was stable stays loaded, for `inflight release rollback`. The first release of a model is
-    loaded by it, and serves as soon as it is ready.
+    The former stable release stays loaded, for `inflight release rollback`. The first release of a model is
+    loaded, and serves as soon as it is ready.
     """
     with open_installation(data_dir, config) as ours:
         from router.control.releases.records import find_release
@@ -139,7 +139,7 @@ def rollback(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Back to the stable release of an open rollout; without one, to the release that was stable before."""
+    """Go back to the stable release of an open rollout; without one, to the previous stable release."""
     with open_installation(data_dir, config) as ours:
         target = ours.releases.roll_back(model_named(model), reason)
         print(f"All requests to {model} go to {model}@{target}.")
@@ -147,14 +147,14 @@ def rollback(
 
 
 def pause(model: ModelName, data_dir: DataDir = None, config: Config = None) -> None:
-    """Stay in the step that a rollout is in. A canary that fails is taken back all the same."""
+    """Keep a rollout at its current step; a failing canary is still rolled back."""
     with open_installation(data_dir, config) as ours:
         ours.releases.pause(model_named(model))
-        print(f"The rollout of {model} stays where it is: `inflight release resume {model}` lets it go on.")
+        print(f"The rollout of {model} stays where it is until `inflight release resume {model}`.")
 
 
 def resume(model: ModelName, data_dir: DataDir = None, config: Config = None) -> None:
-    """Let a paused rollout go on."""
+    """Continue a paused rollout."""
     with open_installation(data_dir, config) as ours:
         ours.releases.pause(model_named(model), False)
         print(f"The rollout of {model} goes on.")

@@ -23,7 +23,7 @@ def set_objective(
     model: ModelName,
     tier: Annotated[
         str,
-        typer.Option(help="interactive, standard, batch or all; requests that name none are standard."),
+        typer.Option(help="interactive, standard, batch or all; requests without a tier are standard."),
     ] = "standard",
     first_token: Annotated[
         str | None, typer.Option(help="From a request's arrival to its first token: 500ms, 1.5s, 2m.")
@@ -35,10 +35,10 @@ def set_objective(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Say what 95 of 100 requests to a model are to keep. What is left out stays; `none` takes one back.
+    """Set latency targets for 95 % of a model's requests. What is left out stays; `none` removes one.
 
-    Everything follows from it: how long requests wait for others to share a batch with, how much of a prompt
-    is computed in one step, and which requests are refused because their answer would come too late.
+    They decide how long requests wait to be batched, how much of a prompt is computed in one step, and which
+    requests are refused because their answer would come too late.
 
     `inflight slo set smollm2-135m-instruct --first-token 2s --inter-token 100ms`
 
@@ -63,7 +63,7 @@ def set_objective(
         )
         for each in changed:
             print(_sentence(each))
-        print(f"Routers go by it within a second. How it is kept:\n  inflight slo show {model}")
+        print(f"Routers apply it within a second. To see whether it is met:\n  inflight slo show {model}")
 
 
 def objective_s(option: str, text: str) -> float | None:
@@ -80,9 +80,9 @@ def show_objectives(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Each objective beside what all routers measured in the last 5 minutes, and whether it was kept.
+    """Show each objective, what all routers measured in the last 5 minutes, and whether it was met.
 
-    Measured is what was answered: requests that were refused, failed or cancelled have no time to tell.
+    Only answered requests are measured, not those that were refused, failed or cancelled.
     """
     with open_installation(data_dir, config) as installation:
         from launcher.commands.slo.tables import view
@@ -106,7 +106,7 @@ def clear_objective(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Ask nothing of a model any more: nothing is tuned for it, and requests wait up to a minute."""
+    """Remove a model's objectives: it is no longer tuned, and requests wait up to a minute."""
     with open_installation(data_dir, config) as installation:
         gone = installation.objectives.clear(model_named(model), tier_choice(tier))
         print(f"{model} has no objective any more for {', '.join(each.tier.label for each in gone)}.")

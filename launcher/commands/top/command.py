@@ -40,12 +40,12 @@ def top(
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Look twice, a second apart, and print it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs: once, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one view as JSON.")] = False,
 ) -> None:
-    """Show what a router does at the moment: load, latency, tenants, where the time goes, what fails.
+    """Live view of a router: load, latency, tenants, time per stage, errors.
 
     It reads /metrics once a second; rates and percentiles are over the last ten seconds. q or Ctrl-C leaves.
-    A router that others can reach shows its metrics to keys with the scope admin:read alone.
+    A router on a public address shows its metrics only to keys with the scope admin:read.
 
     `inflight top`  on this machine, on port 8080
 

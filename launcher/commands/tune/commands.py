@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def explain(
     model: AnyModel = None, as_json: AsJson = False, data_dir: DataDir = None, config: Config = None
 ) -> None:
-    """What is in force, what was measured, and what was decided and why.
+    """Show what is in force, what was measured, and what was decided and why.
 
-    Of each Triton model that gathers batches, its queue delay by the last window; of each engine, the limits
-    of its steps, which it sets itself before each step, and what it has learned that a step takes.
+    For each Triton model that batches: its queue delay, by the last window. For each engine: the limits that
+    it sets before each step, and the step cost that it has learned.
     """
     with open_installation(data_dir, config) as installation:
         from launcher.commands.tune.explanation import print_explanation
@@ -40,12 +40,12 @@ def explain(
 
 def history(
     model: AnyModel = None,
-    most: Annotated[int, typer.Option(min=1, metavar="N", help="How many changes.")] = 50,
+    most: Annotated[int, typer.Option(min=1, metavar="N", help="Number of changes.")] = 50,
     as_json: AsJson = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """What was changed and why, newest first."""
+    """List changes and why they were made, newest first."""
     with open_installation(data_dir, config) as installation:
         found = installation.tuning.history(None if model is None else model_named(model), most)
     if as_json:
@@ -61,12 +61,12 @@ def history(
 
 
 def pause(model: ModelName, data_dir: DataDir = None, config: Config = None) -> None:
-    """Leave the queue delays of a model as they are; what is in force stays."""
+    """Stop tuning a model's queue delays; what is in force stays."""
     _pause(model, True, data_dir, config)
 
 
 def resume(model: ModelName, data_dir: DataDir = None, config: Config = None) -> None:
-    """Let the queue delays of a model follow its objectives again."""
+    """Tune a model's queue delays by its objectives again."""
     _pause(model, False, data_dir, config)
 
 

@@ -82,7 +82,7 @@ def test_the_first_key_needs_nothing_but_a_name(inflight: Shell) -> None:
 
 def test_a_key_is_never_for_less_than_was_asked_because_its_user_was_there_already(inflight: Shell) -> None:
     inflight("keys", "create", "first")
-    message = "the user owner is there already, owner and no platform admin: choose another --user"
+    message = "the user owner exists already, as owner and no platform admin: choose another --user"
     assert message in inflight.refusal("keys", "create", "second", "--platform-admin")
     assert message in inflight.refusal("keys", "create", "second", "--role", "viewer")
     inflight("keys", "create", "second", "--role", "owner")
