@@ -1,4 +1,4 @@
-"""One request in the simulation: what it wants, how far it is, and what became of it."""
+"""One request in the simulation: what it asks for, its progress, and its outcome."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Engine(Protocol):
 
 @dataclass(slots=True, eq=False)
 class SimulatedRequest:
-    """It is its own record of progress: an engine that has it counts its tokens.
+    """It carries its own progress.
 
-    `generated` is how many tokens it had when it last began to decode, or gave way; `last_step` the number of
-    the engine's decoding step that tells its last one, -1 while it does not decode. `attempt` counts the
-    times that the same client has asked before.
+    `generated` is how many tokens it had when it last began to decode, or was preempted; `last_step` the
+    engine's decoding step that yields its last token, -1 while it does not decode. `attempt` counts the
+    client's earlier attempts.
     """
 
     number: int
@@ -59,7 +59,7 @@ class SimulatedRequest:
 
     @property
     def engine_tier(self) -> Tier:
-        """The one that the engine knows of."""
+        """The one that the engine is told."""
         return self.tier if self.is_tier_told else Tier.STANDARD
 
     @property
@@ -68,11 +68,11 @@ class SimulatedRequest:
 
     @property
     def lacking_tokens(self) -> int:
-        """What has to be computed before its next token can be told."""
+        """Tokens to compute before its next one."""
         return self.prompt_tokens + self.generated - self.computed_tokens
 
     def tokens_at(self, step: int) -> int:
-        """How many it has after so many decoding steps of its engine."""
+        """Its tokens after the engine's decoding step `step`."""
         return self.generated if self.last_step < 0 else self.output_tokens - (self.last_step - step)
 
     @property

@@ -1,4 +1,4 @@
-"""All that must be there before a Triton of ours can start: model, embeddings, repositories, kernels."""
+"""What a Triton needs before it can start: model, embeddings, repositories, kernels."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ ROUTER_START_TIMEOUT_S = 60.0
 
 
 class Stack:
-    """Built from values, run once; the commands put stand-ins in the places of router and preparation."""
+    """Built from values, run once; the commands replace router and preparation in tests."""
 
     def __init__(
         self,

@@ -168,7 +168,7 @@ class StubWatch:
 
 
 def has_fallen(triton_pid: int) -> bool:
-    """Whether it has stubs for which it would wait in vain."""
+    """Whether it has dead or stopped stubs, for which it would wait for ever."""
     return any(stub.state is not State.ALIVE for stub in stubs_of(triton_pid).values())
 
 

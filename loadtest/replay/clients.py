@@ -62,7 +62,7 @@ def send_from(
 
 
 def _play_here(target: Target, plan: Sequence[PlannedRequest], start_s: float, told: Told) -> bool:
-    """Whether it was interrupted; whoever was under way has told what it saw."""
+    """Whether it was interrupted; requests in flight have reported what they saw."""
     try:
         asyncio.run(play(target, plan, start_s, told))
     except KeyboardInterrupt:

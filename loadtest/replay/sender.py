@@ -31,7 +31,7 @@ Told = Callable[[RequestResult], None]
 class Target:
     """Where to, and how: `retries` is how often whoever is refused comes back.
 
-    Who `heeds_retry_after` waits as it is told to, the others come back at once. At `gives_up_s` everybody
+    Who `honours_retry_after` waits as it is told to, the others come back at once. At `gives_up_s` everybody
     leaves who is still waiting: what takes minutes is not waited for.
     """
 
@@ -40,7 +40,7 @@ class Target:
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     tells_tier: bool = True
     retries: int = 0
-    heeds_retry_after: bool = False
+    honours_retry_after: bool = False
     gives_up_s: float = 3600.0
     keeps_text: bool = False
 
@@ -142,7 +142,7 @@ class _Sender:
             await self._ask(body, result, begin_s)
             if not result.is_refused:
                 return
-            if self.target.heeds_retry_after:
+            if self.target.honours_retry_after:
                 await asyncio.sleep(result.retry_after_s or 0.0)
             begin_s = time.perf_counter()
 

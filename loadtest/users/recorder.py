@@ -18,7 +18,7 @@ _SUFFIX = ".jsonl"
 class Recorder:
     """One file for each process that asks; the first line says when it began, by the machine's clock.
 
-    A process that begins anew, as Locust's web page lets it, takes its former file away.
+    A process that starts again, from Locust's web page, removes its earlier file.
     """
 
     def __init__(self, folder: Path, began_s: float) -> None:

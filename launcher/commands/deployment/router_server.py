@@ -66,7 +66,7 @@ def run_router(
 
 
 class RouterDeployment:
-    """Starts the router with what Triton serves, and anew when that has become something else."""
+    """Starts the router with what Triton serves, and restarts it when that changes."""
 
     def __init__(self, settings: Settings, options: RouterOptions, console: StackConsole) -> None:
         self._settings = settings

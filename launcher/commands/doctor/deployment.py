@@ -183,7 +183,7 @@ def judge_reachable(metrics: Scrape, what: str, name: str) -> Finding:
         advice = (
             "look at it and at the network between: usage waits on disk"
             if what == "store"
-            else ("look at it: until it answers each router counts limits and places alone")
+            else ("look at it: until it answers each router counts limits and slots alone")
         )
         return failure(f"{what}, as the router sees it", "it does not answer", advice)
     return fine(f"{what}, as the router sees it", "it answers")

@@ -176,7 +176,7 @@ def _watch(locust: LocustProcess, reader: RecordReader, plan: Plan, console: Con
                     users = sum(reader.recorded.users.values())
                     watching.show(pulse.line(time.perf_counter() - began_s, users))
     except KeyboardInterrupt:
-        console.print("Ending; answers under way may take a moment ...", highlight=False)
+        console.print("Ending; answers in flight may take a moment ...", highlight=False)
     finally:
         with suppress(KeyboardInterrupt):  # a second Ctrl-C does not wait for them
             locust.stop()

@@ -1,4 +1,4 @@
-"""What is seen of a load test while it goes on: one line, drawn anew, or now and then."""
+"""Progress of a load test: one line, redrawn on a terminal, printed now and then elsewhere."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def replay(
             asked,
             _keys(people, is_one_for_all=tenants is None),
             retries=retries,
-            heeds_retry_after=True,
+            honours_retry_after=True,
             gives_up_s=requests.duration_s + patience_s,
         ),
         objectives,

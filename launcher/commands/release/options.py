@@ -68,7 +68,7 @@ def plan(
 
 
 def remark_on(plan: Plan) -> str | None:
-    """What one may not expect of a plan."""
+    """A surprise in a plan that is worth a note."""
     if plan.min_duration_s >= LEAST_TIME_S:
         return None
     return (

@@ -105,7 +105,7 @@ def files_in(directory: Path) -> list[Path]:
 
 @contextmanager
 def work_dir(directories: ReleaseDirectories) -> Iterator[Path]:
-    """For what is half made. Whoever was killed over it has left his behind; the caller has the lock."""
+    """For work in progress; removes what a killed process left. The caller holds the lock."""
     for abandoned in directories.root.glob(f"{WORK_PREFIX}*"):
         shutil.rmtree(abandoned, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=WORK_PREFIX, dir=directories.root) as directory:
