@@ -63,9 +63,10 @@ $(INSTALLED_LOADTEST): $(INSTALLED)
 loadtest: install $(INSTALLED_LOADTEST) ## A short load test of a fresh stack, with a report: inflight loadtest run $(ARGS)
 	@exec $(VENV)/bin/inflight loadtest run $(ARGS)
 
-# Two workers, each with stacks of its own first (tests/conftest.py); ARGS="-n 0" has only one process, for debuggers.
+# Each worker has stacks of its own first (tests/conftest.py); ARGS="-n 0" has only one process, for debuggers.
+WORKERS ?= 2
 test: install-dev ## Run all tests: pytest $(ARGS)
-	@$(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(RUN) pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: install-dev ## Lint, formatting and types
 	$(RUN) ruff check .

@@ -80,9 +80,11 @@ def traffic(
     per_s: float,
     headers: Callable[[int], dict[str, str]] | None = None,
     path: str = COMPLETIONS,
+    most_in_flight: int | None = None,
 ) -> Iterator[Traffic]:
     """Sends streamed completions, or whatever else is asked at `path`, at a steady rate until the block ends,
-    whatever became of the earlier ones; then waits for those under way."""
+    whatever became of the earlier ones; then waits for those in flight. With `most_in_flight` the rate is
+    what the server can do, where that is less: nothing queues up on a slow machine."""
     running = Traffic(time.time())
     ended = threading.Event()
     began_s = time.monotonic()
@@ -93,7 +95,7 @@ def traffic(
         running.answered.append(await ask(session, f"{url}{path}", *sent, began_s))
 
     thread = threading.Thread(
-        target=lambda: asyncio.run(_send(one, per_s, running, began_s, ended)), name="traffic"
+        target=lambda: asyncio.run(_send(one, per_s, running, began_s, ended, most_in_flight)), name="traffic"
     )
     thread.start()
     try:
@@ -109,19 +111,22 @@ async def _send(
     running: Traffic,
     began_s: float,
     ended: threading.Event,
+    most_in_flight: int | None,
 ) -> None:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(
         connector=connector, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)
     ) as session:
-        under_way: set[asyncio.Task[None]] = set()
+        in_flight: set[asyncio.Task[None]] = set()
         while not ended.is_set():
             task = asyncio.create_task(one(session, running.sent))
             running.sent += 1
-            under_way.add(task)
-            task.add_done_callback(under_way.discard)
+            in_flight.add(task)
+            task.add_done_callback(in_flight.discard)
             await asyncio.sleep(max(0.0, began_s + running.sent / per_s - time.monotonic()))
-        await asyncio.gather(*under_way)
+            if len(in_flight) == most_in_flight:
+                await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.gather(*in_flight)
 
 
 async def _ask(

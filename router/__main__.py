@@ -11,7 +11,7 @@ import uvloop
 
 from router import server
 from router.routing.checkpoint import TemplateBroken
-from router.settings import SettingsError, load, load_tuning
+from router.settings import SettingsError, load, load_options
 from router.telemetry.logs import set_up_logging
 from router.telemetry.redaction import redact
 from router.tenants.installation import StoreUnusable
@@ -32,7 +32,7 @@ def main() -> int:
             print(json.dumps(inspect(arguments.inspect)))
             return 0
         if arguments.check:
-            server.check(load_tuning(arguments.check))
+            server.check(load_options(arguments.check))
         else:
             settings = load(arguments.settings)
             set_up_logging(sys.stderr, log_format=settings.log_format)

@@ -7,7 +7,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
-from router.admin import health, objectives, openapi, releases, tenants, tuning
+from router import openapi
+from router.admin import health, objectives, releases, tenants, tuning
 from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
@@ -72,8 +73,13 @@ class App:
         """Answers one request; with a caller, one from inside the router in the name of that caller."""
         request = exchange.request
         found = self._table.find(request.path)
-        route = None if found is None else _by_method(found[0], request.method)
-        record = _new_record(found, route)
+        route = None if found is None else found[0].get("GET" if request.method == "HEAD" else request.method)
+        if route is not None:
+            record = Record(route.path, new_request_id(route.request_id_prefix))
+        else:
+            # The name of a route in logs and metrics is its path, of which there are only so many.
+            named = _UNKNOWN if found is None else next(iter(found[0].values())).path
+            record = Record(named, new_request_id("req"))
         self._accounts.begin_http(record, request.method, request.headers, found is not None)
         if tier is not None:
             record.tier, record.is_tier_given = tier, True
@@ -109,15 +115,20 @@ class App:
             raise HttpError(405, f"this path takes {allowed} only", (("allow", allowed),))
         if caller is not None:
             record.caller = caller
-        elif (scope := self._doorkeeper.scope_for(route.scope, route.scope_in_public)) is not None:
+        elif (scope := route.scope or self._doorkeeper.scope_in_public(route)) is not None:
             record.caller = self._doorkeeper.identify(request.headers.get("authorization"), scope)
-        if route.takes and request.method in _WITH_BODY:
-            _check_content(request.headers, route.takes)
+        headers = request.headers
+        if (
+            route.takes
+            and (headers.get("content-type") != route.takes or "content-encoding" in headers)
+            and request.method in _WITH_BODY
+        ):
+            _check_content(headers, route.takes)
         record.values = found[1]
         record.user = record.caller.user.id
-        record.pinned_release = request.headers.get("x-inflight-release", "")
-        record.conversation = request.headers.get("x-inflight-conversation", "")
-        if (deadline := request.headers.get(DEADLINE)) is not None:
+        record.pinned_release = headers.get("x-inflight-release", "")
+        record.conversation = headers.get("x-inflight-conversation", "")
+        if (deadline := headers.get(DEADLINE)) is not None:
             record.deadline_s = read_deadline(deadline, None, record.arrived_s)
         await route.endpoint(exchange, record)
 
@@ -137,18 +148,6 @@ class App:
         self._accounts.end(record, status)
         headers = [("content-type", "application/json"), ("x-request-id", record.request_id)]
         return headers, shaped_for(path, error_body(status, message))
-
-
-def _by_method(methods: dict[str, Route], method: str) -> Route | None:
-    return methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
-
-
-def _new_record(found: tuple[dict[str, Route], dict[str, str]] | None, route: Route | None) -> Record:
-    """The name of a route in logs and metrics is its path, of which there are only so many."""
-    if found is None:
-        return Record(_UNKNOWN, new_request_id("req"))
-    route = route or next(iter(found[0].values()))
-    return Record(route.path, new_request_id(route.request_id_prefix))
 
 
 def _check_content(headers: dict[str, str], wanted: str) -> None:

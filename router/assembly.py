@@ -1,166 +1,261 @@
-"""What goes on behind the requests for as long as the router runs: reading, probing, measuring, tuning."""
+"""Puts a router together: what is built, in which order, and which loops run behind the requests."""
 
 from __future__ import annotations
 
 import asyncio
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from router.admission.gates import AdmissionSettings, TenantShares, build_gates
+from router.content.documents.documents import Documents
+from router.content.documents.uploads import UploadedFiles
+from router.content.files.model import FileLimits
 from router.control.health.engine_reports import EngineReports
 from router.control.health.prober import Prober
 from router.control.health.vital_signs import ProbeLimits
-from router.control.objectives.recorder import FigureRecorder
-from router.control.peers.peer_sync import Exchange, open_board
+from router.control.objectives.monitor import ObjectiveMonitor
+from router.control.objectives.publisher import ObjectivePublisher
+from router.control.objectives.recorder import ObjectiveRecorder
+from router.control.peers.peer_sync import PeerSync, new_loads, open_board
 from router.control.releases.adoption import adopt, retire
+from router.control.releases.arms import ArmRecorder
 from router.control.releases.canary_runner import CanaryRunner
 from router.control.releases.controller import Controller
 from router.control.releases.golden import GoldenRunner
-from router.control.releases.snapshot import ReleaseBook
+from router.control.releases.publisher import ReleasePublisher
+from router.control.releases.shadow import Shadows
+from router.control.releases.shadow_figures import ShadowRecorder
 from router.control.releases.steps import Tools
 from router.control.tuning.step_keeper import StepKeeper
 from router.control.tuning.tuner import Tuner, TuningSettings
+from router.parts import Parts
+from router.request.answer import Answers
+from router.request.permit import Permits
 from router.routing.builder import Builder, built_in_embeddings, built_in_text
 from router.routing.checkpoint import CONTEXT_TOKENS
 from router.routing.generation import FleetPipeline
-from router.routing.replicas import FleetSettings
+from router.routing.models import Registry
+from router.routing.replicas import Fleet, FleetSettings
+from router.routing.snapshot import Published
+from router.safety.load import load_safety
+from router.store.access import StoreAccess
+from router.telemetry.accounts import RequestAccounts
+from router.telemetry.collectors import (
+    BatchMetrics,
+    FleetMetrics,
+    ObjectiveMetrics,
+    PeerMetrics,
+    ReleaseMetrics,
+    TenancyMetrics,
+)
+from router.telemetry.metrics import Metrics
+from router.telemetry.prompt_log import PromptLog
+from router.telemetry.tracing.setup import open_tracer
+from router.triton.server import TritonServer
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from contextlib import AsyncExitStack
 
+    from router.admission.gates import Gates
     from router.core.manifest import Manifest
-    from router.parts import Parts
-    from router.routing.replicas import Fleet
-    from router.settings import Settings
-    from router.store.access import StoreAccess
+    from router.request.job import Observer
+    from router.settings import PlacedOptions, Settings
+    from router.tenants.tenancy import Tenancy
 
 
-async def keep_releases(settings: Settings, parts: Parts, fleet: Fleet, closing: AsyncExitStack) -> None:
-    """Knows the releases before the first request, and goes on reading, probing and bringing them about."""
-    await asyncio.to_thread(_adopt, settings, parts.store)
-    await _keep_objectives(parts, closing)
-    releases_dir = Path(settings.state_dir or settings.data_dir) / "releases"
-    fleet_settings = FleetSettings(settings.revive_wait_s)
-    builder = Builder(releases_dir / "repository", fleet_settings)
-    main = frozenset(model.name for model in settings.models)
-    book = ReleaseBook(parts.store, fleet, parts.models, builder.prepare, main)
-    await book.refresh()
+class Assembly:
+    """All of a router but its ports: `start` builds it in order, and `closing` takes it down in reverse.
 
-    def pipeline_of(manifest: Manifest) -> FleetPipeline:
-        return FleetPipeline(fleet.set_of(manifest), CONTEXT_TOKENS, fleet_settings)
+    Control publishes to `published`, requests read it; `metrics` and `monitor` are told what they took.
+    """
 
-    golden = GoldenRunner(pipeline_of)
-    canaries = CanaryRunner(
-        parts.store,
-        golden,
-        lambda manifest: fleet.set_of(manifest).can_take(),
-        parts.metrics.releases.rolled_back,
-    )
-    controller = Controller(parts.store, fleet, Tools(releases_dir), canaries)
-    limits = ProbeLimits(silence_s=settings.silence_limit_s)
+    def __init__(self, settings: Settings, tenancy: Tenancy, closing: AsyncExitStack) -> None:
+        self._settings = settings
+        self._tenancy = tenancy
+        self._closing = closing
+        self._releases_dir = Path(settings.state_dir or settings.data_dir) / "releases"
+        self._fleet_settings = FleetSettings(settings.revive_wait_s)
+        self._store = StoreAccess(tenancy.store)
+        closing.callback(self._store.close)
+        self._prompt_log = _open_prompt_log(settings)
+        if self._prompt_log is not None:
+            closing.push_async_callback(asyncio.to_thread, self._prompt_log.stop)
+        self._fleet = _open_fleet(settings, closing)
+        self._published = Published()
+        self._peer_loads = new_loads()
+        self._registry = Registry(published=self._published)
+        self._monitor = ObjectiveMonitor()
+        self._metrics = Metrics(self._monitor)
+        self._metrics.expose(TenancyMetrics(tenancy), FleetMetrics(self._fleet))
+        self._tracer = open_tracer(settings, self._metrics, version("inflight"), closing)
 
-    async def find_fault(name: str) -> str | None:
-        return await asyncio.to_thread(book.find_tampering, name, releases_dir)
+    async def start(self) -> Parts:
+        """Returns when the first request may come."""
+        await asyncio.to_thread(self._adopt_built_in)
+        await self._publish_objectives()
+        releases = await self._publish_releases()
+        controller = self._control_releases()
+        self._probe(releases, controller)
+        self._run(EngineReports(self._fleet, self._published.objective_of).run())
+        tuner = self._tune(releases, controller)
+        gates = self._admit(tuner)
+        await self._share_with_peers(gates)
+        return self._serve(gates)
 
-    prober = Prober(fleet, limits, lambda: controller.in_control, find_fault=find_fault)
-    closing.push_async_callback(canaries.close)
-    for work in (book.run(), controller.run(), prober.run()):
-        go_on(closing, work)
-    _keep_comparing(parts, closing)
-    _keep_asking(parts, fleet, closing)
-    _tune(settings, parts, fleet, book, controller, closing)
+    # Control
+
+    def _adopt_built_in(self) -> None:
+        """The models that the settings name are releases too: the store says which."""
+        store, settings = self._store.store, self._settings
+        named = [
+            *(built_in_text(model) for model in settings.models),
+            *(built_in_embeddings(model) for model in settings.embedders),
+        ]
+        retire(store, [adopt(store, manifest) for manifest in named])
+
+    async def _publish_objectives(self) -> None:
+        publisher = ObjectivePublisher(self._store, self._published, self._monitor.hold_to)
+        await publisher.refresh()
+        self._metrics.expose(ObjectiveMetrics(self._monitor, self._published))
+        self._run(publisher.run(), ObjectiveRecorder(self._store, self._monitor).run())
+
+    async def _publish_releases(self) -> ReleasePublisher:
+        builder = Builder(self._releases_dir / "repository", self._fleet_settings)
+        main = frozenset(model.name for model in self._settings.models)
+        publisher = ReleasePublisher(self._store, self._fleet, self._registry, builder.prepare, main)
+        await publisher.refresh()
+        self._run(publisher.run())
+        return publisher
+
+    def _control_releases(self) -> Controller:
+        fleet, fleet_settings = self._fleet, self._fleet_settings
+
+        def pipeline_of(manifest: Manifest) -> FleetPipeline:
+            return FleetPipeline(fleet.set_of(manifest), CONTEXT_TOKENS, fleet_settings)
+
+        metrics = ReleaseMetrics(self._published)
+        self._metrics.expose(metrics)
+        canaries = CanaryRunner(
+            self._store,
+            GoldenRunner(pipeline_of),
+            lambda manifest: fleet.set_of(manifest).can_take(),
+            metrics.rolled_back,
+        )
+        self._closing.push_async_callback(canaries.close)
+        controller = Controller(self._store, fleet, Tools(self._releases_dir), canaries)
+        self._run(controller.run())
+        return controller
+
+    def _probe(self, releases: ReleasePublisher, controller: Controller) -> None:
+        async def find_fault(name: str) -> str | None:
+            return await asyncio.to_thread(releases.find_tampering, name, self._releases_dir)
+
+        limits = ProbeLimits(silence_s=self._settings.silence_limit_s)
+        self._run(Prober(self._fleet, limits, lambda: controller.in_control, find_fault=find_fault).run())
+
+    def _tune(self, releases: ReleasePublisher, controller: Controller) -> Tuner:
+        tuner = Tuner(
+            self._fleet,
+            releases,
+            self._published.objective_of,
+            self._monitor,
+            self._store,
+            lambda: controller.in_control,
+            TuningSettings(self._settings.tuning_window_s, self._settings.tuning),
+        )
+        self._metrics.expose(BatchMetrics(tuner))
+        self._run(tuner.run(), StepKeeper(self._fleet, self._store, lambda: controller.in_control).run())
+        return tuner
+
+    # Admission
+
+    def _admit(self, tuner: Tuner) -> Gates:
+        settings, metrics = self._settings, self._metrics.admission
+        gates = build_gates(
+            AdmissionSettings(settings.admission, settings.admission_places),
+            self._fleet,
+            TenantShares(self._tenancy.catalogue.share_of),
+            self._published.objective_of,
+            metrics,
+            batch_cost_of=tuner.batch_cost,
+            is_served=self._registry.serves,
+            share_of=self._peer_loads.share_of,
+        )
+        metrics.watch(gates, self._fleet)
+        self._closing.callback(gates.close)
+        self._run(gates.run(), metrics.run())
+        return gates
+
+    async def _share_with_peers(self, gates: Gates) -> None:
+        """Knows what other routers use before the first request; without Redis there are none."""
+        sync = None
+        if self._settings.redis_url:
+            board = open_board(self._settings.redis_url, self._tenancy.deployment)
+            sync = PeerSync(board, self._tenancy.ledger, gates, self._peer_loads)
+            await sync.swap()
+            self._run(sync.run())
+        self._metrics.expose(PeerMetrics(sync))
+
+    # The path
+
+    def _serve(self, gates: Gates) -> Parts:
+        settings, store, metrics = self._settings, self._store, self._metrics
+        permits = Permits(self._tenancy, gates, metrics)
+        arms, shadow_recorder = ArmRecorder(store), ShadowRecorder(store)
+        shadows = Shadows(self._registry, permits, metrics.shadows, recorder=shadow_recorder, gates=gates)
+        self._run(arms.run(), shadow_recorder.run())
+        self._closing.push_async_callback(shadows.close)
+        observers: list[Observer] = [arms, shadows]
+        if self._prompt_log is not None:
+            observers.append(self._prompt_log)
+        names = [*(model.name for model in settings.models), *(each.name for each in settings.embedders)]
+        safety = load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names)
+        return Parts(
+            models=self._registry,
+            permits=permits,
+            answers=Answers(permits, observers, [] if safety is None else [safety]),
+            accounts=RequestAccounts(metrics, self._tracer),
+            metrics=metrics,
+            tenancy=self._tenancy,
+            store=store,
+            # One for all: how many PDFs are read at once is bounded there.
+            documents=Documents(UploadedFiles(store)),
+            file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
+            gates=gates,
+            arms=arms,
+            shadows=shadows,
+            prompt_log=self._prompt_log,
+        )
+
+    def _run(self, *loops: Coroutine[Any, Any, None]) -> None:
+        for loop in loops:
+            run_until_closed(self._closing, loop)
 
 
-def _keep_comparing(parts: Parts, closing: AsyncExitStack) -> None:
-    """Tells the others what was seen of the arms of rollouts, and of shadows."""
-    if parts.arms is not None:
-        go_on(closing, parts.arms.run())
-    if parts.shadows is not None:
-        if parts.shadows.recorder is not None:
-            go_on(closing, parts.shadows.recorder.run())
-        closing.push_async_callback(parts.shadows.close)
-
-
-def _keep_asking(parts: Parts, fleet: Fleet, closing: AsyncExitStack) -> None:
-    """Knows how the engines are, which know the objectives."""
-    objectives = parts.objectives
-    reports = EngineReports(
-        fleet, lambda model: {} if objectives is None else objectives.inter_token_ms(model)
-    )
-    go_on(closing, reports.run())
-
-
-def _tune(
-    settings: Settings,
-    parts: Parts,
-    fleet: Fleet,
-    book: ReleaseBook,
-    controller: Controller,
-    closing: AsyncExitStack,
-) -> None:
-    """Learns what batches take, which admission goes by too, sets queue delays by it, and tells it."""
-    tuner = Tuner(
-        fleet,
-        book,
-        parts.objectives,
-        parts.metrics.objectives,
-        parts.store,
-        lambda: controller.in_control,
-        TuningSettings(settings.tuning_window_s, settings.tuning),
-    )
-    parts.gates.batch_cost_of = tuner.batch_cost
-    parts.metrics.watch_tuner(tuner)
-    keeper = StepKeeper(fleet, parts.store, lambda: controller.in_control)
-    for work in (tuner.run(), keeper.run()):
-        go_on(closing, work)
-
-
-async def _keep_objectives(parts: Parts, closing: AsyncExitStack) -> None:
-    """Knows them before the first request, and tells what is measured of them."""
-    if parts.objectives is not None:
-        await parts.objectives.refresh()
-        parts.metrics.watch_objectives(parts.objectives)
-        recorder = FigureRecorder(parts.store, parts.metrics.objectives)
-        for work in (parts.objectives.run(), recorder.run()):
-            go_on(closing, work)
-
-
-def keep_gates(parts: Parts, fleet: Fleet, closing: AsyncExitStack) -> None:
-    """Lets requests in by what the releases can do, and ends all waiting when the router does."""
-    gates = parts.gates
-    if gates is not None:
-        closing.callback(gates.close)
-        gates.is_served = parts.models.serves
-        parts.metrics.admission.watch(gates, fleet)
-        for work in (gates.run(), parts.metrics.admission.run()):
-            go_on(closing, work)
-
-
-async def keep_sharing(settings: Settings, parts: Parts, closing: AsyncExitStack) -> None:
-    """Knows what other routers use before the first request; without Redis there are none to know of."""
-    if settings.redis_url:
-        board = open_board(settings.redis_url, parts.tenancy.deployment)
-        exchange = Exchange(board, parts.tenancy.ledger, parts.gates)
-        parts.metrics.watch_sharing(exchange)
-        await exchange.swap()
-        go_on(closing, exchange.run())
-
-
-def _adopt(settings: Settings, store: StoreAccess) -> None:
-    """What the settings name is a release too: the store says which."""
-    brought: list[Manifest] = [
-        *(built_in_text(model) for model in settings.models),
-        *(built_in_embeddings(model) for model in settings.embedders),
-    ]
-    retire(store.store, [adopt(store.store, manifest) for manifest in brought])
-
-
-def go_on(closing: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-    """Until everything is closed."""
-    task = asyncio.get_running_loop().create_task(work)
+def run_until_closed(closing: AsyncExitStack, loop: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.get_running_loop().create_task(loop)
 
     async def end() -> None:
         task.cancel()
         await asyncio.wait([task])
 
     closing.push_async_callback(end)
+
+
+def _open_fleet(settings: Settings, closing: AsyncExitStack) -> Fleet:
+    servers = []
+    for number, each in enumerate(settings.triton_servers):
+        server = TritonServer(f"triton-{number}", each.url, each.secret, settings.stop_timeout_s)
+        closing.push_async_callback(server.close)
+        servers.append(server)
+    return Fleet(servers)
+
+
+def _open_prompt_log(settings: PlacedOptions) -> PromptLog | None:
+    if not settings.prompt_log_dir:
+        return None
+    opened = PromptLog(Path(settings.prompt_log_dir), settings.prompt_log_days)
+    opened.start()
+    return opened

@@ -16,7 +16,7 @@ from router.control.peers.board import BoardAway
 from router.control.peers.peer_sync import open_board
 from router.http.tls import Certificates, tls_files
 from router.safety.load import load_safety
-from router.settings import SettingsError, check_reachable, load_tuning
+from router.settings import SettingsError, check_reachable, load_options
 from router.store.database import Store, sqlite_url
 from router.store.migrate import SchemaError, pending
 from router.store.schema import facts
@@ -29,7 +29,7 @@ from router.tenants.lookup import has_keys
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.settings import PlacedTuning
+    from router.settings import PlacedOptions
 
 _DAY_S = 86_400
 _RENEW_DAYS = 21
@@ -48,10 +48,10 @@ class Seen(NamedTuple):
 def inspect(file: Path) -> list[Seen]:
     """All of it, whatever part is broken; texts hold no passwords."""
     try:
-        settings = load_tuning(file)
+        settings = load_options(file)
     except SettingsError as error:
         return [Seen("router settings", "fail", str(error), "correct it under [router]")]
-    looks: tuple[tuple[str, Callable[[PlacedTuning], Seen]], ...] = (
+    looks: tuple[tuple[str, Callable[[PlacedOptions], Seen]], ...] = (
         ("store", _store),
         ("Redis", _redis),
         ("TLS", _tls),
@@ -68,7 +68,7 @@ def inspect(file: Path) -> list[Seen]:
     return seen
 
 
-def _store(settings: PlacedTuning) -> Seen:
+def _store(settings: PlacedOptions) -> Seen:
     state = Path(settings.state_dir or settings.data_dir)
     place = state / "store.db"
     if not settings.store_url and not place.exists():
@@ -82,7 +82,7 @@ def _store(settings: PlacedTuning) -> Seen:
             store.close()
 
 
-def _judge_store(settings: PlacedTuning, store: Store, state: Path) -> Seen:
+def _judge_store(settings: PlacedOptions, store: Store, state: Path) -> Seen:
     kind = "PostgreSQL" if store.is_postgres else "SQLite"
     with store.read() as connection:
         old, new = pending(connection)
@@ -100,7 +100,7 @@ def _judge_store(settings: PlacedTuning, store: Store, state: Path) -> Seen:
     return Seen("store", "ok", f"{kind}, schema {old}")
 
 
-def _redis(settings: PlacedTuning) -> Seen:
+def _redis(settings: PlacedOptions) -> Seen:
     if not settings.redis_url:
         return Seen("Redis", "skipped", "none: each router counts limits and places alone")
 
@@ -119,7 +119,7 @@ def _redis(settings: PlacedTuning) -> Seen:
     return Seen("Redis", "ok", "it answers")
 
 
-def _tls(settings: PlacedTuning) -> Seen:
+def _tls(settings: PlacedOptions) -> Seen:
     files = tls_files(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     if files is None:
         return Seen("TLS", "skipped", "off: put it behind something that does it, or on loopback")
@@ -142,7 +142,7 @@ def _expires_s(cert: str) -> float:
     return float(ssl.cert_time_to_seconds(decode(cert)["notAfter"]))
 
 
-def _tracing(settings: PlacedTuning) -> Seen:
+def _tracing(settings: PlacedOptions) -> Seen:
     check_tracing(settings)
     if not settings.otlp_endpoint:
         return Seen("tracing", "skipped", "off: no otlp_endpoint")
@@ -156,7 +156,7 @@ def _tracing(settings: PlacedTuning) -> Seen:
     return Seen("tracing", "ok", f"something answers at {where.hostname}:{port}")
 
 
-def _safety(settings: PlacedTuning) -> Seen:
+def _safety(settings: PlacedOptions) -> Seen:
     if load_safety(settings.safety_rules, settings.safety_check, (), ()) is None:
         return Seen("safety", "skipped", "no rules and no check")
     return Seen("safety", "ok", "rules and check can be used")

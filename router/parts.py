@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from router.admission.gates import Gates
     from router.content.documents.documents import Documents
     from router.content.files.model import FileLimits
-    from router.control.objectives.snapshot import ObjectiveBook
     from router.control.releases.arms import ArmRecorder
     from router.control.releases.shadow import Shadows
     from router.request.accounts import Accounts
@@ -36,5 +35,4 @@ class Parts:
     gates: Gates
     arms: ArmRecorder
     shadows: Shadows
-    objectives: ObjectiveBook
     prompt_log: PromptLog | None = None

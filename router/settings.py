@@ -52,7 +52,7 @@ class TritonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     secret: str = ""
 
 
-class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What may be chosen whatever the router stands in front of."""
 
     max_body_bytes: Annotated[int, Meta(ge=1024, le=64 << 20)] = 1 << 20
@@ -104,14 +104,14 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     trace_percent: Annotated[float, Meta(ge=0, le=100)] = 100.0
 
 
-class PlacedTuning(Tuning, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PlacedOptions(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is known before anything is started."""
 
     data_dir: str
     host: str = "127.0.0.1"
 
 
-class Settings(PlacedTuning, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Settings(PlacedOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything the router needs to start."""
 
     triton_servers: Annotated[tuple[TritonSettings, ...], Meta(min_length=1)]
@@ -123,16 +123,16 @@ class Settings(PlacedTuning, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     drain_timeout_s: Annotated[float, Meta(ge=0)] = 30.0
 
 
-Kind = TypeVar("Kind", bound=Tuning)
+Kind = TypeVar("Kind", bound=Options)
 
 
 def load(path: Path) -> Settings:
     return parse(_read(path))
 
 
-def load_tuning(path: Path) -> PlacedTuning:
+def load_options(path: Path) -> PlacedOptions:
     """For a launcher that knows the rest only later."""
-    return _convert(_read(path), PlacedTuning)
+    return _convert(_read(path), PlacedOptions)
 
 
 def parse(text: str) -> Settings:
@@ -159,7 +159,7 @@ def _convert(text: str, kind: type[Kind]) -> Kind:
         raise SettingsError(_describe(str(error), kind)) from error
 
 
-def _describe(problem: str, whole: type[Tuning]) -> str:
+def _describe(problem: str, whole: type[Options]) -> str:
     what, _, where = problem.partition(" - at `$")
     path = where.rstrip("`").lstrip(".")
     if "unknown field" in what:

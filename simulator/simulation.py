@@ -1,7 +1,7 @@
-"""Plays a trace: arrivals meet the router's own dispatcher, which hands them on to simulated engines.
+"""Plays a trace: the router's own dispatcher admits the arrivals to simulated engines.
 
-Time is that of the events. As in a router, the dispatcher is asked whose turn it is when something arrives,
-tells its first token or ends, when the engines report, and every 20 ms while somebody waits.
+Time is that of the events. As in a router, the dispatcher is asked whose turn it is when a request arrives,
+gets its first token or ends, when the engines report, and every 20 ms while requests wait.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simulator.request import SimulatedRequest
 
 if TYPE_CHECKING:
     from loadtest.traces import Trace, TracedRequest
-    from router.admission.demand import Place
+    from router.admission.demand import QueueEntry
     from simulator.scenario import Scenario
 
 _TICK_S = 0.02
@@ -73,7 +73,7 @@ class _Simulation:
         self._order = count()
         self._all: list[SimulatedRequest] = []
         self._capacity = UNKNOWN
-        self._places: dict[int, Place] = {}
+        self._entries: dict[int, QueueEntry] = {}
         self._waiting = 0
         self._is_ticking = False
         self._now_s = 0.0
@@ -133,13 +133,16 @@ class _Simulation:
     def _arrive(self, request: SimulatedRequest) -> None:
         self._all.append(request)
         self._look()
-        answer = self._policy.offer(self._demand(request), request, self._now_s)
+        answer = self._policy.admit(self._demand(request), request, self._now_s)
         if isinstance(answer, Refused):
             self._refuse(request, answer)
             return
-        self._places[request.number] = answer
-        self._waiting += 1
-        self._hand_on()
+        self._entries[request.number] = answer
+        if answer.is_running:
+            self._send(request, answer)
+        else:
+            self._waiting += 1
+            self._hand_on()
 
     def _demand(self, request: SimulatedRequest) -> Demand:
         need = fitted(Need(request.prompt_tokens, request.max_tokens), self._capacity)
@@ -159,35 +162,35 @@ class _Simulation:
 
     def _hand_on(self) -> None:
         self._look()
-        for place in self._policy.hand_on(self._now_s):
-            request = place.progress
+        for entry in self._policy.hand_on(self._now_s):
+            request = entry.progress
             assert isinstance(request, SimulatedRequest)
             self._waiting -= 1
-            if place.refusal is not None:
-                self._refuse(request, place.refusal)
+            if entry.refusal is not None:
+                self._refuse(request, entry.refusal)
             else:
-                self._send(request, place)
+                self._send(request, entry)
         if self._waiting and not self._is_ticking:
             self._is_ticking = True
             self._at(self._now_s + _TICK_S, _TICKS, None)
 
-    def _send(self, request: SimulatedRequest, place: Place) -> None:
+    def _send(self, request: SimulatedRequest, entry: QueueEntry) -> None:
         """To the replica that the router would choose, which it reaches a little later."""
         engine = choose(self._engines, None)
         assert engine is not None
         engine.outstanding_tokens += _expected_tokens(request)
         engine.begun += 1
         request.engine, request.begun_s = engine, self._now_s
-        request.forecast_late_s = place.forecast_late_s
+        request.forecast_late_s = entry.forecast_late_s
         self._at(self._now_s + self._scenario.overhead_s, _REACHES, request)
 
     def _finish(self, engine: SimulatedEngine) -> None:
         told = engine.finish()
         for request in told.first_tokens:
-            self._policy.first_token(self._places[request.number], self._now_s)
+            self._policy.first_token(self._entries[request.number], self._now_s)
         for request in told.ended:
             engine.outstanding_tokens -= _expected_tokens(request)
-            self._policy.end(self._places.pop(request.number), self._now_s)
+            self._policy.end(self._entries.pop(request.number), self._now_s)
             self._open -= 1
         if self._waiting and (told.first_tokens or told.ended):
             self._hand_on()
@@ -195,7 +198,7 @@ class _Simulation:
     def _refuse(self, request: SimulatedRequest, refused: Refused) -> None:
         request.refused, request.refused_s = refused.reason, self._now_s
         request.retry_after_s = refused.retry_after_s
-        self._places.pop(request.number, None)
+        self._entries.pop(request.number, None)
         self._open -= 1
         retries = self._scenario.retries
         if request.attempt < retries.times:

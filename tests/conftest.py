@@ -26,12 +26,25 @@ OF_STACKS = (
     "tests/launcher/stack/test_stack.py",
 )
 
-# Those among them with stacks of their own, or with the one that has the many releases.
-OF_MANY_RELEASES = tuple(
-    f"tests/stack/test_{name}.py"
-    for name in ("broken_canaries", "releases", "replicas", "reviving", "tensor_models", "tuning")
+# Files that share stacks beside the usual one, each kind for one worker; and those that share none.
+SHARING = {
+    "releases": tuple(
+        f"tests/stack/test_{name}.py" for name in ("broken_canaries", "releases", "tensor_models", "tuning")
+    ),
+    "survival": ("tests/survival/",),
+}
+WITH_STACKS_OF_THEIR_OWN = (
+    *(
+        f"tests/stack/test_{name}.py"
+        for name in ("llm_runtime", "objectives", "replicas", "reviving", "split", "tracing")
+    ),
+    "tests/launcher/stack/test_stack.py",
+    "tests/embeddings/test_in_triton.py",
 )
-_MANY_RELEASES = "releases"
+_USUAL = "stack"
+# The longest work is begun first, so that the workers end together.
+LONGEST_FIRST = (_USUAL, *SHARING, *WITH_STACKS_OF_THEIR_OWN)
+LONG_WITHOUT_STACKS = "tests/engine/"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,19 +70,21 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs a real stack comes first: it takes longest, and the workers divide it by kinds of stacks."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What needs a real stack comes first: it takes longest, and the workers divide it by stacks."""
+    if config.getoption("--device") == "cpu":
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
     for item in items:
         if is_of_a_stack(item.nodeid):
             item.add_marker(pytest.mark.stack)
         elif item.get_closest_marker("stack"):
             raise pytest.UsageError(f"{item.nodeid} starts a stack: its file belongs into OF_STACKS")
-    items.sort(key=lambda item: (not is_of_a_stack(item.nodeid), work_of(item.nodeid) == _MANY_RELEASES))
+    items.sort(key=lambda item: turn_of(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """For pytest -n 2: one stack of a kind, and what a file prepares is prepared once."""
+    """For pytest -n: one stack of a kind, and what a file prepares is prepared once."""
     from xdist.scheduler import LoadScopeScheduling
 
     scheduling = LoadScopeScheduling(config, log)
@@ -91,9 +106,16 @@ def is_of_a_stack(nodeid: str) -> bool:
 
 def work_of(nodeid: str) -> str:
     """Tests with the same answer are run by the same worker."""
-    if nodeid.startswith(OF_MANY_RELEASES):
-        return _MANY_RELEASES
-    return "stack" if is_of_a_stack(nodeid) else nodeid.partition("::")[0]
+    file = nodeid.partition("::")[0]
+    if not is_of_a_stack(nodeid) or file in WITH_STACKS_OF_THEIR_OWN:
+        return file
+    return next((kind for kind, files in SHARING.items() if nodeid.startswith(files)), _USUAL)
+
+
+def turn_of(nodeid: str) -> int:
+    if is_of_a_stack(nodeid):
+        return LONGEST_FIRST.index(work_of(nodeid))
+    return len(LONGEST_FIRST) + (not nodeid.startswith(LONG_WITHOUT_STACKS))
 
 
 class LeftOut(pytest.Module):

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 SETTINGS = (ROOT / "docs" / "settings.md").read_text()
 CONTRACT = (ROOT / "docs" / "contract.md").read_text()
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def documented_settings(section: str) -> set[str]:
@@ -132,6 +132,17 @@ def test_programs_that_pages_name_are_there(page: Path) -> None:
     for module in re.findall(r"python -m (benchmarks[\w.]*)", page.read_text()):
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_of_the_code_that_pages_name_exist(page: Path) -> None:
+    if page.name == "CHANGELOG.md":  # it tells of former versions
+        return
+    packages = [place.name for place in ROOT.iterdir() if place.is_dir() and not place.name.startswith(".")]
+    named = re.findall(rf"`((?:{'|'.join(packages)})/[\w/.-]*\w)", page.read_text())
+    to_be_made = re.compile("NAME|^deploy/compose/secrets")  # by the reader, by a command
+    missing = [name for name in named if not (ROOT / name).exists() and not to_be_made.search(name)]
+    assert not missing, f"{page.name} names {missing}"
 
 
 def test_the_lock_pins_what_the_gpus_tests_compile_with_and_nothing_that_torch_pins() -> None:

@@ -1,4 +1,4 @@
-"""Every command in README.md and docs/*.md exists as it is written: programs, subcommands and options."""
+"""Every command on the pages exists as it is written: programs, subcommands and options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loadtest.users.options import add_options
 from tests.deploy.compose.reading import compose
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 APP: Any = get_command(app)
 MAKEFILE = (ROOT / "Makefile").read_text()
 SERVICES: dict[str, Any] = compose()["services"]

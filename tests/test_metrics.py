@@ -8,15 +8,11 @@ import promql_parser
 import pytest
 
 from python_backend.triton_adapter.metrics import FAMILIES
-from router.control.releases.shadow import Shadows
 from router.core.stages import STAGES
-from router.request.permit import Permits
-from router.routing.models import Registry
 from router.telemetry.metrics import Metrics
-from router.telemetry.tracing.metrics import TraceFigures
+from router.telemetry.tracing.setup import TraceMetrics
 from tests.documented_metrics import PAGE, Documented, documented, exposed
-from tests.fakes.gates import OpenGates
-from tests.fakes.tenancy import FakeTenancy
+from tests.router_metrics import router_metrics
 
 POSTPROCESSING = "inflight_engine_postprocessing_streams"
 UNITS = ("seconds", "tokens", "bytes", "ratio")
@@ -26,7 +22,7 @@ OTHER_UNITS = ("ms", "us", "ns", "milliseconds", "minutes", "percent", "kb", "mb
 
 
 class NoSpans:
-    """What the figures of tracing look at."""
+    """What the metrics of tracing look at."""
 
     sent = failed = dropped = 0
 
@@ -37,10 +33,8 @@ class NoSpans:
 
 def of_router() -> dict[str, Documented]:
     """By their families: those without values too."""
-    metrics = Metrics()
-    permits = Permits(FakeTenancy().as_tenancy, OpenGates().as_gates, metrics)
-    Shadows(Registry(), permits, metrics)
-    metrics.registry.register(TraceFigures(NoSpans()))  # type: ignore[arg-type]  # that is all it looks at
+    metrics = router_metrics()
+    metrics.registry.register(TraceMetrics(NoSpans()))  # type: ignore[arg-type]  # that is all it looks at
     found = {}
     for family in metrics.registry.collect():
         if family.name.startswith("inflight_"):

@@ -21,7 +21,7 @@ from launcher.commands.main import app
 from python_backend.costs.step_cost import StepCost
 from router.core.tenant import Role, Scope
 from router.settings import load as load_router_settings
-from router.tenants.installation import open_office
+from router.tenants.installation import open_administration
 from router.tenants.rbac import SYSTEM
 from router.triton.control import TritonControl
 
@@ -128,11 +128,11 @@ def make_tenants(state_dir: Path, tenants: Iterable[str]) -> tuple[dict[str, str
     ids: dict[str, str] = {}
     names = sorted(set(tenants))
     if names:
-        with open_office(state_dir) as office:
+        with open_administration(state_dir) as admin:
             for name in names:
-                tenant = office.create_organisation(SYSTEM, f"tenant-{name}")
-                user = office.create_user(SYSTEM, tenant.id, "owner", Role.OWNER)
-                _, keys[name] = office.create_key(SYSTEM, tenant.id, user.id, "bench", frozenset(Scope))
+                tenant = admin.create_organisation(SYSTEM, f"tenant-{name}")
+                user = admin.create_user(SYSTEM, tenant.id, "owner", Role.OWNER)
+                _, keys[name] = admin.create_key(SYSTEM, tenant.id, user.id, "bench", frozenset(Scope))
                 ids[name] = tenant.id
     return keys, ids
 

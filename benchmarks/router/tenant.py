@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from router.core.tenant import Limits, Price, Role
-from router.tenants.installation import open_office
+from router.tenants.installation import open_administration
 from router.tenants.rbac import SYSTEM
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ _LIMITS = Limits(
 
 def make_tenant(data_dir: Path, model: str) -> str:
     """Returns the key's text."""
-    with open_office(data_dir) as office:
-        organisation = office.create_organisation(SYSTEM, "bench")
-        user = office.create_user(SYSTEM, organisation.id, "bench", Role.MEMBER)
-        key, text = office.create_key(SYSTEM, organisation.id, user.id, "bench")
-        office.set_limits(SYSTEM, organisation.id, _LIMITS)
-        office.set_limits(SYSTEM, organisation.id, _LIMITS, key.id)
-        office.set_price(SYSTEM, Price(model, prompt=150_000, cached_prompt=75_000, completion=600_000))
+    with open_administration(data_dir) as admin:
+        organisation = admin.create_organisation(SYSTEM, "bench")
+        user = admin.create_user(SYSTEM, organisation.id, "bench", Role.MEMBER)
+        key, text = admin.create_key(SYSTEM, organisation.id, user.id, "bench")
+        admin.set_limits(SYSTEM, organisation.id, _LIMITS)
+        admin.set_limits(SYSTEM, organisation.id, _LIMITS, key.id)
+        admin.set_price(SYSTEM, Price(model, prompt=150_000, cached_prompt=75_000, completion=600_000))
     return text

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from launcher.packaging.releases.directories import ReleaseDirectories
     from launcher.settings import Settings
-    from router.control.objectives.commands import ObjectiveOffice
-    from router.control.releases.commands import ReleaseOffice
-    from router.control.tuning.commands import TuningOffice
+    from router.control.objectives.commands import ObjectiveCommands
+    from router.control.releases.commands import ReleaseCommands
+    from router.control.tuning.commands import TuningCommands
     from router.store.database import Store
     from router.tenants.administration import Administration
 
@@ -45,16 +45,16 @@ class Installation:
     @cached_property
     def administration(self) -> Administration:
         from router.tenants.administration import Administration
-        from router.tenants.local import ensure_local
+        from router.tenants.tenancy import ensure_local
 
         ensure_local(self.store)
         return Administration(self.store, self.pepper)
 
     @property
-    def releases(self) -> ReleaseOffice:
-        from router.control.releases.commands import ReleaseOffice
+    def releases(self) -> ReleaseCommands:
+        from router.control.releases.commands import ReleaseCommands
 
-        return ReleaseOffice(self.store, SYSTEM)
+        return ReleaseCommands(self.store, SYSTEM)
 
     @property
     def release_directories(self) -> ReleaseDirectories:
@@ -63,16 +63,16 @@ class Installation:
         return ReleaseDirectories(state_dir(self.settings).absolute() / "releases")
 
     @property
-    def objectives(self) -> ObjectiveOffice:
-        from router.control.objectives.commands import ObjectiveOffice
+    def objectives(self) -> ObjectiveCommands:
+        from router.control.objectives.commands import ObjectiveCommands
 
-        return ObjectiveOffice(self.store, SYSTEM)
+        return ObjectiveCommands(self.store, SYSTEM)
 
     @property
-    def tuning(self) -> TuningOffice:
-        from router.control.tuning.commands import TuningOffice
+    def tuning(self) -> TuningCommands:
+        from router.control.tuning.commands import TuningCommands
 
-        return TuningOffice(self.store, SYSTEM)
+        return TuningCommands(self.store, SYSTEM)
 
     def has_router_in_control(self) -> bool:
         from launcher.commands.release.control import has_router_in_control
@@ -92,7 +92,7 @@ class Installation:
 def open_installation(data_dir: Path | None, config: Path | None) -> Iterator[Installation]:
     """What cannot be used is one line on stderr and exit status 2; a program that failed, exit status 1."""
     from router.tenants.audited import AlreadyThere, Forbidden
-    from router.tenants.installation import StoreUnusable, open_store, opening_store, places
+    from router.tenants.installation import StoreUnusable, open_store, opening_store, tenancy_settings
     from router.tenants.lookup import NotFound
 
     refusals = (SettingsError, StoreUnusable, NotFound, AlreadyThere, Forbidden, ValueError, OSError)
@@ -101,7 +101,7 @@ def open_installation(data_dir: Path | None, config: Path | None) -> Iterator[In
         router = with_secrets(settings.router)
         with opening_store():
             state = state_dir(settings).absolute()
-            found = places(state, router.get("store_url", ""), router.get("pepper_file", ""))
+            found = tenancy_settings(state, router.get("store_url", ""), router.get("pepper_file", ""))
             with open_store(found) as store:
                 yield Installation(settings, store, found.pepper)
     except (*refusals, Unusable, InflightError) as error:

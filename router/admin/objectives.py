@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from python_backend.wire.tiers import Tier, tier_named
 from router.admin.endpoint import admin_route
-from router.control.objectives.commands import ObjectiveOffice
+from router.control.objectives.commands import ObjectiveCommands
 from router.core.manifest import MODEL_NAME
 from router.core.objective import LEAST_S, MOST_S, Metric
 from router.tenants.lookup import NotFound
@@ -43,7 +43,7 @@ class ObjectiveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class _Act:
     """One act on the objectives of the model, or of the one tier of it, that the path names."""
 
-    office: ObjectiveOffice
+    commands: ObjectiveCommands
     asked: Asked
 
     @property
@@ -62,33 +62,33 @@ class _Act:
             raise self._not_found(f"there is no tier of this name; allowed: {allowed}") from None
 
     def _not_found(self, what: str) -> NotFound:
-        with self.office.look():  # who may not look is told that, whatever the name
+        with self.commands.look():  # who may not look is told that, whatever the name
             return NotFound(what)
 
 
 def _list(act: _Act) -> dict[str, Any]:
-    return {"object": "list", "data": [show_model(each) for each in act.office.show()]}
+    return {"object": "list", "data": [show_model(each) for each in act.commands.show()]}
 
 
 def _show(act: _Act) -> dict[str, Any]:
-    (found,) = act.office.show(act.model)
+    (found,) = act.commands.show(act.model)
     return show_model(found)
 
 
 def _set(act: _Act) -> dict[str, Any]:
     body: ObjectiveBody = act.asked.given
     wanted = {metric: getattr(body, metric.field) for metric in Metric}
-    (changed,) = act.office.set(act.model, [act.tier], wanted)
+    (changed,) = act.commands.set(act.model, [act.tier], wanted)
     return _objective(changed)
 
 
 def _clear(act: _Act) -> dict[str, Any]:
-    act.office.clear(act.model, [act.tier])
+    act.commands.clear(act.model, [act.tier])
     return {"deleted": True}
 
 
 def _clear_all(act: _Act) -> dict[str, Any]:
-    act.office.clear(act.model)
+    act.commands.clear(act.model)
     return {"deleted": True}
 
 
@@ -123,7 +123,7 @@ def routes(tenancy: Tenancy) -> list[Route]:
     route = partial(admin_route, tenancy)
 
     def on(do: Callable[[_Act], Any]) -> Act:
-        return lambda asked: do(_Act(ObjectiveOffice(store, asked.actor), asked))
+        return lambda asked: do(_Act(ObjectiveCommands(store, asked.actor), asked))
 
     model = "/admin/objectives/{model}"
     tier = f"{model}/{{tier}}"

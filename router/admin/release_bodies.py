@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from router.control.releases.canary import Plan, Tolerance
+from router.control.releases.plan import Plan, Tolerance
 from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import LARGEST_VERSION
 from router.routing.split import Shadow, Sticky

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from router.admin.endpoint import admin_route, listed
 from router.admin.release_bodies import CanaryBody, NewestQuery, PromoteBody, RollBackBody, SplitBody
 from router.control.releases import records
-from router.control.releases.commands import ReleaseOffice
+from router.control.releases.commands import ReleaseCommands
 from router.control.releases.shadow_figures import list_shadows
 from router.core.manifest import MODEL_NAME, read_version
 from router.tenants.lookup import NotFound
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class _Act:
     """One act on the releases of the model, or on the one release, that the path names."""
 
-    office: ReleaseOffice
+    commands: ReleaseCommands
     store: Store
     asked: Asked
 
@@ -56,7 +56,7 @@ class _Act:
             raise self._not_found(f"{self.model} has no release of this number") from None
 
     def _not_found(self, what: str) -> NotFound:
-        with self.office.look():  # who may not look is told that, whatever the name
+        with self.commands.look():  # who may not look is told that, whatever the name
             return NotFound(f"{what}; GET /admin/releases lists those that there are")
 
     def show_release(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class _Act:
 
 
 def _list(act: _Act) -> dict[str, Any]:
-    with act.office.look() as connection:
+    with act.commands.look() as connection:
         splits = records.list_splits(connection)
         open_ones = {each.model: each for each in records.list_rollouts(connection, only_open=True)}
         found = [
@@ -82,12 +82,12 @@ def _list(act: _Act) -> dict[str, Any]:
 
 
 def _show_model(act: _Act) -> dict[str, Any]:
-    with act.office.look() as connection:
+    with act.commands.look() as connection:
         return _model(connection, act.model)
 
 
 def _show_release(act: _Act) -> dict[str, Any]:
-    with act.office.look() as connection:
+    with act.commands.look() as connection:
         found = records.find_release(connection, act.model, act.version)
         shown = _release(found, *_dividing(connection, act.model))
     manifest = found.manifest
@@ -107,12 +107,12 @@ def _show_release(act: _Act) -> dict[str, Any]:
 
 
 def _load(act: _Act) -> dict[str, Any]:
-    act.office.load(act.model, act.version)
+    act.commands.load(act.model, act.version)
     return act.show_release()
 
 
 def _unload(act: _Act) -> dict[str, Any]:
-    act.office.unload(act.model, act.version)
+    act.commands.unload(act.model, act.version)
     return act.show_release()
 
 
@@ -120,33 +120,33 @@ def _set_split(act: _Act) -> dict[str, Any]:
     body: SplitBody = act.given
     arms = [(arm.version, arm.weight) for arm in body.arms]
     shadow = None if body.shadow is None else body.shadow.value()
-    return _split(act.office.set_split(act.model, arms, body.sticky, shadow))
+    return _split(act.commands.set_split(act.model, arms, body.sticky, shadow))
 
 
 def _begin_rollout(act: _Act) -> dict[str, Any]:
     body: CanaryBody = act.given
     golden = [each.value() for each in body.golden]
-    return _rollout(act.office.begin_rollout(act.model, body.version, body.plan(), golden))
+    return _rollout(act.commands.begin_rollout(act.model, body.version, body.plan(), golden))
 
 
 def _promote(act: _Act) -> dict[str, Any]:
     body: PromoteBody = act.given
-    act.office.promote(act.model, body.version, body.reason)
+    act.commands.promote(act.model, body.version, body.reason)
     return act.show_model()
 
 
 def _roll_back(act: _Act) -> dict[str, Any]:
-    act.office.roll_back(act.model, act.given.reason)
+    act.commands.roll_back(act.model, act.given.reason)
     return act.show_model()
 
 
 def _pause(act: _Act, paused: bool) -> dict[str, Any]:
-    act.office.pause(act.model, paused)
+    act.commands.pause(act.model, paused)
     return act.show_model()
 
 
 def _rollouts(act: _Act) -> dict[str, Any]:
-    with act.office.look() as connection:
+    with act.commands.look() as connection:
         found = records.list_rollouts(connection, act.model, newest=act.given.limit)
         if not found:
             _require(connection, act.model)
@@ -154,7 +154,7 @@ def _rollouts(act: _Act) -> dict[str, Any]:
 
 
 def _events(act: _Act) -> dict[str, Any]:
-    with act.office.look() as connection:
+    with act.commands.look() as connection:
         found = records.list_events(connection, act.model, newest=act.given.limit)
         if not found:
             _require(connection, act.model)
@@ -239,7 +239,7 @@ def routes(tenancy: Tenancy) -> list[Route]:
     route = partial(admin_route, tenancy)
 
     def on(do: Callable[[_Act], Any]) -> Act:
-        return lambda asked: do(_Act(ReleaseOffice(store, asked.actor), store, asked))
+        return lambda asked: do(_Act(ReleaseCommands(store, asked.actor), store, asked))
 
     model = "/admin/releases/{model}"
     release = f"{model}/versions/{{version}}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from router.admin.endpoint import admin_route, listed
 from router.admin.release_bodies import NewestQuery
-from router.control.tuning.commands import TuningOffice
+from router.control.tuning.commands import TuningCommands
 from router.core.manifest import MODEL_NAME
 from router.tenants.lookup import NotFound
 
@@ -28,22 +28,22 @@ def _model(asked: Asked) -> str:
     return model
 
 
-def _list(office: TuningOffice, asked: Asked) -> dict[str, Any]:
-    return {"object": "list", "data": [_shown(each) for each in office.explain()]}
+def _list(commands: TuningCommands, asked: Asked) -> dict[str, Any]:
+    return {"object": "list", "data": [_shown(each) for each in commands.explain()]}
 
 
-def _explain(office: TuningOffice, asked: Asked) -> dict[str, Any]:
-    (found,) = office.explain(_model(asked))
+def _explain(commands: TuningCommands, asked: Asked) -> dict[str, Any]:
+    (found,) = commands.explain(_model(asked))
     return _shown(found)
 
 
-def _history(office: TuningOffice, asked: Asked) -> dict[str, Any]:
-    return listed(office.history(_model(asked), asked.given.limit))
+def _history(commands: TuningCommands, asked: Asked) -> dict[str, Any]:
+    return listed(commands.history(_model(asked), asked.given.limit))
 
 
-def _pause(office: TuningOffice, asked: Asked, is_paused: bool) -> dict[str, Any]:
+def _pause(commands: TuningCommands, asked: Asked, is_paused: bool) -> dict[str, Any]:
     model = _model(asked)
-    office.pause(model, is_paused)
+    commands.pause(model, is_paused)
     return {"object": "tuning.pause", "model": model, "paused": is_paused}
 
 
@@ -55,8 +55,8 @@ def routes(tenancy: Tenancy) -> list[Route]:
     store = tenancy.store
     route = partial(admin_route, tenancy)
 
-    def on(do: Callable[[TuningOffice, Asked], Any]) -> Act:
-        return lambda asked: do(TuningOffice(store, asked.actor), asked)
+    def on(do: Callable[[TuningCommands, Asked], Any]) -> Act:
+        return lambda asked: do(TuningCommands(store, asked.actor), asked)
 
     model = "/admin/tuning/{model}"
     return [

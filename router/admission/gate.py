@@ -9,14 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.admission.capacity import UNKNOWN, fitted
-from router.admission.demand import Demand, Need, Reason, Refused
+from router.admission.capacity import UNKNOWN, fitted, fitting_tokens
+from router.admission.demand import Demand, EntryState, Need, Reason, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from python_backend.wire.tiers import Tier
-    from router.admission.demand import Capacity, Place
+    from router.admission.capacity import Capacity
+    from router.admission.demand import QueueEntry
     from router.admission.policy import Policy
     from router.admission.signals import Signals
     from router.core.record import Record
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 # Turns may also come because time passes: deadlines, and what was expected to last longer.
 LOOK_EVERY_S = 0.02
 _LEAST_RETRY_S = 1.0
-# How fast the share of real tokens in estimated ones follows.
+# How fast the ratio of real tokens to estimated ones follows.
 _RATIO_STEP = 0.05
 _LEAST_RATIO, _MOST_RATIO = 0.1, 1.5
 
@@ -34,21 +35,34 @@ class Watcher(Protocol):
 
     def refused(self, gate: Gate, tier: Tier, reason: Reason) -> None: ...
 
-    def heard(self, gate: Gate, place: Place, now_s: float) -> None:
-        """The first token is there, or the whole answer where the cost is fixed."""
-
-
-class Stoppable(Protocol):
-    def stop(self) -> None: ...
+    def heard(self, gate: Gate, entry: QueueEntry, now_s: float) -> None:
+        """The first token has come, or the whole answer of a batch model."""
 
 
 class Waiter(Protocol):
-    """Whoever waits for a turn: what is attached to it is stopped when it is cut."""
+    """Who waits for a turn, and may be cut from outside meanwhile."""
 
-    cut_by: InflightError | None
+    @property
+    def cut_by(self) -> InflightError | None:
+        """Why it was cut, if it was."""
 
-    def attach(self, work: Stoppable) -> None: ...
+    def attach(self, work: PendingTurn) -> None:
+        """`work` is to be stopped when it is cut, at once where it was cut before."""
+
     def cut(self, reason: InflightError) -> None: ...
+
+
+class PendingTurn:
+    """What a waiter stops when it is cut; a future alone, so that nothing here holds the waiter."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self._future = future
+
+    def stop(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
 
 
 class Gate:
@@ -68,13 +82,14 @@ class Gate:
         self.is_fixed_cost = is_fixed_cost
         self.capacity = UNKNOWN
         self.open_count = 0  # turns that have not ended
-        self.taken_places = 0  # by those whose turn has come
+        self.taken_slots = 0  # by those whose turn has come
         self._policy = policy
         self._watcher = watcher
         self.clock = clock
-        self._waiting: dict[Place, tuple[asyncio.Future[None], Waiter]] = {}
+        self._waiting: dict[QueueEntry, tuple[asyncio.Future[None], Waiter]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tokens_ratio = 1.0
+        self._fitting_tokens = fitting_tokens(UNKNOWN)
         policy.resize(UNKNOWN)
 
     @property
@@ -87,6 +102,7 @@ class Gate:
     def resize(self, capacity: Capacity) -> None:
         if capacity != self.capacity:
             self.capacity = capacity
+            self._fitting_tokens = fitting_tokens(capacity)
             self._policy.resize(capacity)
             self._hand_on(self.clock())
 
@@ -96,64 +112,76 @@ class Gate:
         The client's own deadline counts where it is sooner.
         """
         now_s = self.clock()
-        estimated, rows = need.prompt_tokens, max(need.rows, need.sequences)
-        prompt_tokens = 0 if self.is_fixed_cost else int(estimated * self._tokens_ratio)
-        need = fitted(Need(prompt_tokens, need.completion_tokens, need.sequences), self.capacity)
-        demand = Demand(
-            record.tenant,
-            record.tier,
-            need.prompt_tokens,
-            need.completion_tokens,
-            need.sequences,
-            record.arrived_s,
-            min(deadline_s, record.deadline_s),
-            is_strict=record.deadline_s < deadline_s,
-            rows=rows if self.is_fixed_cost else 0,
-        )
-        place = self._policy.offer(demand, record, now_s)
-        if isinstance(place, Refused):
-            raise self._refusal(record.tier, place)
+        demand = self._demand(record, need, deadline_s)
+        entry = self._policy.admit(demand, record, now_s)
+        if isinstance(entry, Refused):
+            raise self._refusal(record.tier, entry)
         self.open_count += 1
-        self._hand_on(now_s)
-        return Turn(self, place, record, estimated)
+        if entry.state is EntryState.RUNNING:
+            self.taken_slots += entry.sequences
+        else:
+            self._hand_on(now_s)
+        return Turn(self, entry, record, need.prompt_tokens)
 
-    async def wait(self, place: Place, waiter: Waiter) -> None:
+    def _demand(self, record: Record, need: Need, deadline_s: float) -> Demand:
+        prompt, completion, sequences, rows = need.prompt_tokens, need.completion_tokens, need.sequences, 0
+        if self.is_fixed_cost:
+            prompt, rows = 0, max(need.rows, sequences)
+        else:
+            prompt = int(prompt * self._tokens_ratio)
+        whole = completion if self.capacity.holds_whole_answers else 0
+        if sequences != 1 or prompt + whole > self._fitting_tokens:
+            counted = fitted(Need(prompt, completion, sequences), self.capacity)
+            prompt, completion = counted.prompt_tokens, counted.completion_tokens
+            sequences = counted.sequences
+        is_strict = record.deadline_s < deadline_s
+        return Demand(
+            record.caller.organisation.id,
+            record.tier,
+            prompt,
+            completion,
+            sequences,
+            record.arrived_s,
+            record.deadline_s if is_strict else deadline_s,
+            is_strict,
+            rows,
+        )
+
+    async def wait(self, entry: QueueEntry, waiter: Waiter) -> None:
         """Until its turn; raises what ended the wait instead."""
-        if place.refusal is None and not place.is_running:
+        if entry.state is EntryState.WAITING:
             future = asyncio.get_running_loop().create_future()
-            self._waiting[place] = future, waiter
-            waiter.attach(_Wait(future))
+            self._waiting[entry] = future, waiter
+            waiter.attach(PendingTurn(future))
             self._look_again()
             try:
                 await future
             finally:
-                self._waiting.pop(place, None)
+                self._waiting.pop(entry, None)
         if waiter.cut_by is not None:
             raise waiter.cut_by.again()
-        if place.refusal is not None:
-            raise self._refusal(place.demand.tier, place.refusal)
+        if entry.refusal is not None:
+            raise self._refusal(entry.demand.tier, entry.refusal)
 
-    def heard(self, place: Place, now_s: float) -> None:
-        self._policy.first_token(place, now_s)
+    def heard(self, entry: QueueEntry, now_s: float) -> None:
+        self._policy.first_token(entry, now_s)
         if self._watcher is not None:
-            self._watcher.heard(self, place, now_s)
+            self._watcher.heard(self, entry, now_s)
         if self._waiting:
             self._hand_on(now_s)
 
-    def end(self, place: Place, finished: bool) -> None:
+    def end(self, entry: QueueEntry, finished: bool, estimated_tokens: int, prompt_tokens: int) -> None:
+        """From a whole answer it learns how far the estimate of prompt tokens is off."""
         now_s = self.clock()
         self.open_count -= 1
-        if place.is_running:
-            self.taken_places -= place.sequences
-        self._policy.end(place, now_s, finished)
+        if entry.state is EntryState.RUNNING:
+            self.taken_slots -= entry.sequences
+        if finished and estimated_tokens and prompt_tokens:
+            ratio = min(max(prompt_tokens / estimated_tokens, _LEAST_RATIO), _MOST_RATIO)
+            self._tokens_ratio += _RATIO_STEP * (ratio - self._tokens_ratio)
+        self._policy.end(entry, now_s, finished)
         if self._waiting:
             self._hand_on(now_s)
-
-    def learn_tokens(self, estimated: int, counted: int) -> None:
-        """A prompt of which so many tokens were expected had so many."""
-        if estimated and counted:
-            ratio = min(max(counted / estimated, _LEAST_RATIO), _MOST_RATIO)
-            self._tokens_ratio += _RATIO_STEP * (ratio - self._tokens_ratio)
 
     def cut_waiting(self, reason: InflightError) -> None:
         for _, waiter in list(self._waiting.values()):
@@ -165,10 +193,10 @@ class Gate:
             self._timer = None
 
     def _hand_on(self, now_s: float) -> None:
-        for place in self._policy.hand_on(now_s):
-            if place.is_running:
-                self.taken_places += place.sequences
-            found = self._waiting.get(place)
+        for entry in self._policy.hand_on(now_s):
+            if entry.is_running:
+                self.taken_slots += entry.sequences
+            found = self._waiting.get(entry)
             if found is not None and not found[0].done():
                 found[0].set_result(None)
 
@@ -190,44 +218,39 @@ class Gate:
         return refusal_error(refused, random.random())
 
 
-class _Wait:
-    """What a waiter ends that is cut; a future alone, so that nothing holds the waiter."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self._future = future
-
-    def stop(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-
 class Turn:
-    """One request at a gate, from its offer to its end, which comes once however often it is told."""
+    """One request at a gate, from its offer to its end; only the first call of `end` counts.
 
-    __slots__ = ("_estimated_tokens", "_gate", "_has_ended", "_is_heard", "_place", "_record")
+    `is_waiting` is False when its turn came with the offer: then there is nothing to await in `come`.
+    """
 
-    def __init__(self, gate: Gate, place: Place, record: Record, estimated_tokens: int) -> None:
+    __slots__ = (
+        "_entry",
+        "_estimated_tokens",
+        "_gate",
+        "_has_ended",
+        "_is_heard",
+        "_record",
+        "is_waiting",
+    )
+
+    def __init__(self, gate: Gate, entry: QueueEntry, record: Record, estimated_tokens: int) -> None:
         self._gate = gate
-        self._place = place
+        self._entry = entry
         self._record = record
         self._estimated_tokens = estimated_tokens
         self._is_heard = self._has_ended = False
-
-    @property
-    def is_waiting(self) -> bool:
-        return not self._place.is_running
+        self.is_waiting = entry.state is not EntryState.RUNNING
 
     async def come(self, waiter: Waiter) -> None:
-        """Returns when it may go on; raises InflightError when it was cut, or waited in vain."""
-        await self._gate.wait(self._place, waiter)
+        """Returns when it may go on; raises InflightError when it was cut, or timed out in the queue."""
+        await self._gate.wait(self._entry, waiter)
 
     def heard(self, now_s: float) -> None:
         """For the first of its sequences that says something."""
         if not (self._is_heard or self._has_ended):
             self._is_heard = True
-            self._gate.heard(self._place, now_s)
+            self._gate.heard(self._entry, now_s)
 
     def end(self, finished: bool) -> None:
         if self._has_ended:
@@ -235,13 +258,11 @@ class Turn:
         if finished and self._gate.is_fixed_cost:
             self.heard(self._gate.clock())
         self._has_ended = True
-        if finished:
-            self._gate.learn_tokens(self._estimated_tokens, self._record.prompt_tokens)
-        self._gate.end(self._place, finished)
+        self._gate.end(self._entry, finished, self._estimated_tokens, self._record.prompt_tokens)
 
 
 def refusal_error(refused: Refused, chance: float) -> InflightError:
-    """What the caller is told; `chance` in 0..1 spreads the time to come back over 0.8 to 1.2 of it."""
+    """What the client is told; `chance` in 0..1 spreads the time to retry over 0.8 to 1.2 of it."""
     if refused.reason is Reason.TOO_LARGE:
         return InflightError(ErrorKind.TOO_LARGE, refused.message)
     retry_s = refused.retry_after_s

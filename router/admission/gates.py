@@ -1,4 +1,4 @@
-"""The gates of all releases: how much each may let through, and until when a request is worth beginning."""
+"""The gates of all releases: the capacity of each, and until when a request is worth beginning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.admission.capacity import UNKNOWN, UNLIMITED, BatchShape, of_batches, of_engines, with_places
+from router.admission.capacity import UNKNOWN, UNLIMITED, BatchShape, of_batches, of_engines, with_slots
 from router.admission.dispatcher import Dispatcher
 from router.admission.gate import Gate
 from router.admission.policy import FirstCome
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from python_backend.costs.batch_cost import BatchCost
     from python_backend.wire.tiers import Tier
-    from router.admission.demand import Capacity, Need
+    from router.admission.capacity import Capacity
+    from router.admission.demand import Need
     from router.admission.gate import Turn, Watcher
     from router.admission.policy import Policy
     from router.admission.queue import Shares
@@ -35,18 +36,20 @@ log = logging.getLogger(__name__)
 
 REFRESH_EVERY_S = 0.2
 _LOOK_FOR_SHAPES_S = 1.0
-# How a model takes rows changes only with its files; where Triton did not say, it is asked again.
+# How a model batches rows changes only with its files; where Triton gave no answer, it is asked again.
 _SHAPE_LASTS_S = 60.0
 _ASK_AGAIN_S = 5.0
-# Of its places: what a release may have under way and still do what nobody waits for.
+# Of its slots: what a release may have in flight and still take optional work.
 _SPARE_UP_TO = 0.8
 
 
 class Gates:
-    """One a router. `batch_cost_of` tells, by the name of a release, what was learned of a fixed cost.
+    """One a router.
 
-    `is_served` tells of a model and its release whether that stays: one that goes is given all that waits for
+    `is_served` tells of a model and its release whether that stays: one that goes is sent all that waits for
     it at once, for Triton finishes what it has before it unloads a model, and knows of nothing else.
+    `share_of` tells, by the name of a release, this router's share of its capacity, where others use it too.
+    `batch_cost_of` tells, by the name of a release, the learned cost of a batch model.
     """
 
     def __init__(
@@ -54,19 +57,21 @@ class Gates:
         fleet: Fleet,
         new_policy: Callable[[], Policy],
         objective_of: Callable[[str, Tier], Objective],
-        places: int = 0,
+        slots: int = 0,
         batch_cost_of: Callable[[str], BatchCost | None] = lambda release: None,
         watcher: Watcher | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        is_served: Callable[[str, str], bool] = lambda model, release: True,
+        share_of: Callable[[str, Capacity], Capacity] = lambda release, capacity: capacity,
     ) -> None:
         self._fleet = fleet
         self._new_policy = new_policy
         self._objective_of = objective_of
-        self._places = places
-        self.batch_cost_of = batch_cost_of
-        self.is_served: Callable[[str, str], bool] = lambda model, release: True
-        # By the name of a release: its capacity with what is this router's of it, where others use it too.
-        self.share_of: Callable[[str, Capacity], Capacity] = lambda release, capacity: capacity
+        self._slots = slots
+        self._batch_cost_of = batch_cost_of
+        self._is_served = is_served
+        self._share_of = share_of
         self._watcher = watcher
         self._clock = clock
         self._gates: dict[tuple[str, str], Gate] = {}
@@ -78,7 +83,9 @@ class Gates:
 
     def offer(self, record: Record, need: Need) -> Turn:
         """For a request whose release is chosen; raises InflightError where it is refused at once."""
-        gate = self.gate(record.model, record.model_version)
+        gate = self._gates.get((record.model, record.model_version))
+        if gate is None:
+            gate = self.gate(record.model, record.model_version)
         objective = self._objective_of(record.model, record.tier)
         patience_s = objective.whole_patience_s if gate.is_fixed_cost else objective.patience_s
         return gate.offer(record, need, record.arrived_s + patience_s)
@@ -90,21 +97,21 @@ class Gates:
             is_fixed_cost = replicas is not None and replicas.manifest.kind is not Kind.TEXT
             found = Gate(model, release, self._new_policy(), is_fixed_cost, self._watcher, self._clock)
             self._gates[model, release] = found
-            found.resize(self.share_of(f"{model}@{release}", self._capacity(replicas, UNKNOWN)))
+            found.resize(self._share_of(f"{model}@{release}", self._capacity(replicas, UNKNOWN)))
         return found
 
     def has_room(self, model: str, *releases: str) -> bool:
-        """Whether these can take what is only nice to have: nobody waits for them, and places are free."""
+        """Whether these can take optional work: nobody waits for them, and slots are free."""
         for release in releases:
             gate = self._gates.get((model, release))
             if gate is not None and (
-                gate.waiting_count or gate.taken_places > _SPARE_UP_TO * gate.capacity.places_here
+                gate.waiting_count or gate.taken_slots > _SPARE_UP_TO * gate.capacity.slots_here
             ):
                 return False
         return True
 
     def drain(self) -> None:
-        """Ends all waiting: there is no time to begin anything now."""
+        """Ends all waiting: the router is going down."""
         for gate in self._gates.values():
             gate.cut_waiting(InflightError(ErrorKind.OVERLOADED, "the server is shutting down"))
 
@@ -112,10 +119,10 @@ class Gates:
         for gate in self._gates.values():
             gate.close()
 
-    # What the releases can do
+    # Capacity
 
     async def run(self) -> None:
-        """For as long as the router runs. A Triton that does not answer keeps nobody's capacity old."""
+        """For as long as the router runs. A silent Triton delays no other release's capacity."""
         await asyncio.gather(
             _every(REFRESH_EVERY_S, self._refresh_now), _every(_LOOK_FOR_SHAPES_S, self.learn_shapes)
         )
@@ -128,27 +135,27 @@ class Gates:
             name = "@".join(key)
             replicas = self._fleet.sets.get(name)
             if replicas is None:
-                self._shapes.pop(name, None)  # what comes under this name may be another
+                self._shapes.pop(name, None)  # a later release of this name may be another
             if replicas is None and gate.open_count == 0:
                 gate.close()
                 del self._gates[key]
             else:
-                stays = self.is_served(*key)
+                stays = self._is_served(*key)
                 capacity = self._capacity(replicas, gate.capacity) if stays else UNKNOWN
-                gate.resize(self.share_of(name, capacity))
+                gate.resize(self._share_of(name, capacity))
 
     async def learn_shapes(self) -> None:
-        """Asks Triton how the models of fixed cost take rows."""
+        """Asks Triton how batch models batch rows."""
         fixed = [
             self._fleet.sets.get(f"{gate.model}@{gate.release}") for gate in self.all if gate.is_fixed_cost
         ]
         await asyncio.gather(*(self._learn_shape(replicas) for replicas in fixed if replicas is not None))
 
     def _capacity(self, replicas: ReplicaSet | None, former: Capacity) -> Capacity:
-        """Where none is open and none comes back, all are let through: the fleet has the last word.
+        """Where no replica is open and none comes back, no limit is applied: the request fails by itself.
 
-        While one comes back, and until its engine has said how it is, it can do what it could: else all that
-        wait would be let loose on it at once.
+        While one comes back, and until its engine has reported, its last known capacity holds: else all that
+        wait would be sent to it at once.
         """
         if replicas is None:
             return UNKNOWN
@@ -157,14 +164,14 @@ class Gates:
             return former if replicas.is_reviving else UNKNOWN
         if replicas.manifest.kind is Kind.TEXT:
             is_unheard = all(replica.report is None and replica.reported_s == -inf for replica in able)
-            if is_unheard and former.places < UNLIMITED:
+            if is_unheard and former.slots < UNLIMITED:
                 return former
             capacity = of_engines([replica.report for replica in able])
         else:
             name = replicas.manifest.name
             _, shape = self._shapes.get(name, (0.0, None))
-            capacity = of_batches(len(able), shape, self.batch_cost_of(name))
-        return with_places(capacity, self._places)
+            capacity = of_batches(len(able), shape, self._batch_cost_of(name))
+        return with_slots(capacity, self._slots)
 
     async def _learn_shape(self, replicas: ReplicaSet) -> None:
         now_s = self._clock()
@@ -183,7 +190,7 @@ async def _every(pause_s: float, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except Exception:
-            log.exception("what the releases can do could not be found out")
+            log.exception("the capacity of the releases could not be determined")
         await asyncio.sleep(pause_s)
 
 
@@ -204,15 +211,15 @@ def batch_shape(config: Any) -> BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """`places` of each release: 0 is as many as its engines have, -1 no limit."""
+    """`slots` of each release: 0 is as many as its engines have, -1 no limit."""
 
     policy: Literal["objectives", "first_come"] = "objectives"
-    places: int = 0
+    slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TenantShares:
-    """What tenants are entitled to, by their limits."""
+    """What tenants are entitled to, by their plans."""
 
     share_of: Callable[[str], tuple[float, float]]
 
@@ -229,10 +236,23 @@ def build_gates(
     shares: Shares,
     objective_of: Callable[[str, Tier], Objective],
     watcher: Watcher | None = None,
+    *,
+    batch_cost_of: Callable[[str], BatchCost | None],
+    is_served: Callable[[str, str], bool],
+    share_of: Callable[[str, Capacity], Capacity],
 ) -> Gates:
     def new_policy() -> Policy:
         if settings.policy == "first_come":
-            return FirstCome(settings.places)
+            return FirstCome(settings.slots)
         return Dispatcher(shares, OutputLengths())
 
-    return Gates(fleet, new_policy, objective_of, settings.places, watcher=watcher)
+    return Gates(
+        fleet,
+        new_policy,
+        objective_of,
+        settings.slots,
+        batch_cost_of=batch_cost_of,
+        watcher=watcher,
+        is_served=is_served,
+        share_of=share_of,
+    )

@@ -1,7 +1,7 @@
-"""What a request takes of the engine: its time in compute units, and its part of the cache.
+"""What a request takes of the engine: its time in compute units, and its share of the cache.
 
-Prices are whole microseconds of engine time (a thousandth of a compute unit), so that sums of them come out
-even when everything has been given back.
+Prices are whole microseconds of engine time (a thousandth of a compute unit), so that sums of them are exact
+when everything has been released.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router.admission.demand import Capacity, Demand
+    from router.admission.capacity import Capacity
+    from router.admission.demand import Demand
 
 # Where the cost is not known: a generated token is twice the work of one of the prompt.
 _NOMINAL_PROMPT_US, _NOMINAL_TOKEN_US = 100.0, 200.0
@@ -21,8 +22,8 @@ _NOMINAL_PROMPT_US, _NOMINAL_TOKEN_US = 100.0, 200.0
 class Prices:
     """Microseconds of one replica for each token of a prompt, generated token, and thousand tokens read.
 
-    For models of fixed cost `row_us` is the price of a row and the others are 0. Prices that are not known
-    serve to compare requests, not to foretell anything.
+    For batch models `row_us` is the price of a row and the others are 0. Prices that are not known serve to
+    compare requests, not to predict anything.
     """
 
     prompt_token_us: float
@@ -37,18 +38,17 @@ class Prices:
         return int(self.prompt_token_us * demand.prompt_tokens + self.row_us * rows)
 
     def tokens_us(self, tokens: int, context_tokens: float) -> int:
-        """Of so many generated tokens, each of which reads about so many before it."""
+        """Of so many generated tokens, each of which reads about so many tokens of context."""
         return int(tokens * (self.token_us + self.kilotoken_read_us * context_tokens / 1000))
 
     def whole_us(self, demand: Demand, expected: Expected) -> int:
-        """As such requests take on the average: it is for sums of many. Never nothing."""
-        tokens = min(expected.mean * demand.sequences, demand.max_tokens)
-        return max(1, self.prompt_us(demand) + self.tokens_us(tokens, context_tokens(demand, expected.mean)))
-
-
-def context_tokens(demand: Demand, tokens: int) -> float:
-    """What each generated token of a sequence reads on the average."""
-    return demand.prompt_tokens / max(demand.sequences, 1) + tokens / 2
+        """What such requests take on average: it is for sums of many. Never nothing."""
+        sequences, prompt, mean = demand.sequences, demand.prompt_tokens, expected.mean
+        rows = demand.rows if demand.rows > sequences else sequences
+        tokens = mean * sequences if mean * sequences < demand.max_tokens else demand.max_tokens
+        context_tokens = prompt / (sequences or 1) + mean / 2
+        token_us = self.token_us + self.kilotoken_read_us * context_tokens / 1000
+        return int(self.prompt_token_us * prompt + self.row_us * rows) + int(tokens * token_us) or 1
 
 
 def prices_of(capacity: Capacity, batch: float) -> Prices:
@@ -84,30 +84,27 @@ def least_kv(demand: Demand, capacity: Capacity) -> int:
     return kv_need(demand, per_sequence(demand) if capacity.holds_whole_answers else 1, capacity)
 
 
-# Where nobody has been seen yet; the limit of a request is often far more than it will use.
-_PRIOR_P50, _PRIOR_P90, _PRIOR_MEAN = 200, 1000, 300
-# So many answers say more about the next one than those of everybody together do.
+# From so many answers on a tenant's own predict its next one better than those of all tenants.
 _ENOUGH = 16.0
-# When a histogram holds so many, the old half counts half from then on.
+# When a histogram holds so many, the old ones count half from then on.
 _FULL = 512.0
-# The quantiles are worked out again when there is so much more to go by.
+# The quantiles are computed again when there is so much more data.
 _NEWS = 1 / 8
 _OCTAVES = 20  # a million tokens
 BINS = 4 * _OCTAVES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for many a request
 class Expected:
-    """Tokens of one sequence: what half of them stay within, what nine of ten do, and what counts in sums."""
+    """Tokens of one sequence: the median, the 90th percentile, and the mean, which counts in sums."""
 
     p50: int
     p90: int
     mean: int
 
-    def within(self, most: int) -> Expected:
-        if self.p90 <= most:
-            return self
-        return Expected(min(self.p50, most), most, min(self.mean, most))
+
+# Before there are any answers; the limit of a request is often far more than it will use.
+_PRIOR = Expected(200, 1000, 300)
 
 
 def bin_of(tokens: int) -> int:
@@ -126,36 +123,38 @@ def top_of(index: int) -> int:
     return ((5 + quarter) << (octave - 3)) - 1
 
 
+# Of most lengths without a call.
+SMALL_BINS = tuple(bin_of(tokens) for tokens in range(4096))
+
 _MIDDLES = [(top_of(index) + top_of(index - 1) + 1) / 2 if index else 0.0 for index in range(BINS)]
 
 
 class _Histogram:
-    __slots__ = ("_bins", "_expected", "_since", "total")
+    __slots__ = ("_bins", "_since", "expected", "total")
 
     def __init__(self) -> None:
         self._bins = [0.0] * BINS
         self.total = 0.0
-        self._expected: Expected | None = None
+        self.expected: Expected | None = None  # None: to be computed again
         self._since = 0
 
     def add(self, tokens: int) -> None:
         if self.total >= _FULL:
             self._bins = [count / 2 for count in self._bins]
             self.total = sum(self._bins)
-        self._bins[bin_of(tokens)] += 1.0
+        self._bins[SMALL_BINS[tokens] if 0 <= tokens < len(SMALL_BINS) else bin_of(tokens)] += 1.0
         self.total += 1.0
         self._since += 1
         if self._since > _NEWS * self.total:
-            self._expected = None
+            self.expected = None
 
     def expect(self) -> Expected:
-        if self._expected is None:
-            self._expected = self.expect_beyond(0)
-            self._since = 0
-        return self._expected
+        self.expected = self.expect_beyond(0)
+        self._since = 0
+        return self.expected
 
     def expect_beyond(self, generated: int) -> Expected:
-        """Of those that are at least so long; where there are none, a little longer than that."""
+        """Of answers at least so long; where there are none, a little longer than that."""
         first = bin_of(generated)
         total = sum(self._bins[first:]) if first else self.total
         if total < 1.0:
@@ -176,10 +175,10 @@ class _Histogram:
 
 
 class OutputLengths:
-    """For one release; bounded however many tenants there are.
+    """How long answers of one release are; bounded however many tenants there are.
 
     The limit that a client sets says much about what it expects, so answers are kept apart by its power of
-    two. A tenant with too few answers is taken for one of all.
+    two. A tenant with too few answers is expected to be like all together.
     """
 
     def __init__(self, most_tenants: int = 2048) -> None:
@@ -191,7 +190,7 @@ class OutputLengths:
         return len(self._of_tenant)
 
     def learn(self, tenant: str, max_tokens: int, generated: int) -> None:
-        """One answer that has ended by itself or at its limit."""
+        """From one answer that has ended by itself or at its limit."""
         if max_tokens <= 0 or generated < 0:
             return
         size = max_tokens.bit_length()
@@ -211,9 +210,10 @@ class OutputLengths:
     def expect(self, tenant: str, max_tokens: int) -> Expected:
         """What an answer of this tenant with this limit will need."""
         histogram = self._find(tenant, max_tokens)
-        if histogram is None:
-            return Expected(_PRIOR_P50, _PRIOR_P90, _PRIOR_MEAN).within(max_tokens)
-        return histogram.expect().within(max_tokens)
+        found = _PRIOR if histogram is None else histogram.expected or histogram.expect()
+        if found.p90 <= max_tokens:
+            return found
+        return Expected(min(found.p50, max_tokens), max_tokens, min(found.mean, max_tokens))
 
     def remaining(self, tenant: str, max_tokens: int, generated: int) -> Expected:
         """What is still to come of an answer that has so many tokens already."""
@@ -221,10 +221,10 @@ class OutputLengths:
         histogram = self._find(tenant, max_tokens)
         if histogram is not None:
             whole = histogram.expect_beyond(generated)
-        elif generated < _PRIOR_P50:
-            whole = Expected(_PRIOR_P50, _PRIOR_P90, _PRIOR_MEAN)
-        else:  # nothing is known: it has about as much before it as behind it
-            whole = Expected(2 * generated, max(4 * generated, _PRIOR_P90), 2 * generated)
+        elif generated < _PRIOR.p50:
+            whole = _PRIOR
+        else:  # nothing is known: as much is to come as has come
+            whole = Expected(2 * generated, max(4 * generated, _PRIOR.p90), 2 * generated)
         p50, p90, mean = (
             min(left, max(tokens - generated, 1)) for tokens in (whole.p50, whole.p90, whole.mean)
         )

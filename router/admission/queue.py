@@ -3,22 +3,22 @@
 A virtual counter at each of two levels, of tiers and of the tenants in a tier: service is charged as it is
 given, the prompt when it begins and tokens as they come, divided by weight; the least counter is next. Who
 comes back from idleness is lifted to the least of those who wait, so nobody saves up. Two who both wait all
-the time are never further apart than by what can be under way at once.
+the time are never further apart than by what can be in flight at once.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.tiers import Tier
-from router.admission.forecast import Queue
 from router.admission.lane import Lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from router.admission.demand import Demand, Place
-    from router.admission.lane import Entry, Tenant
+    from router.admission.demand import Demand, QueueEntry
+    from router.admission.lane import Listed, Tenant
 
 TIER_WEIGHTS = {Tier.INTERACTIVE: 0.6, Tier.STANDARD: 0.3, Tier.BATCH: 0.1}
 # Past those whose first request does not fit at the moment, so many others are looked at.
@@ -32,11 +32,11 @@ class Shares(Protocol):
         """More than 0: a tenant of weight 2 gets twice the service of one of weight 1 when both want it."""
 
     def slot_share(self, tenant: str) -> float:
-        """The part of all places, in (0, 1], that it may have at one time, even when others want none."""
+        """The share of all slots, in (0, 1], that it may have at one time, even when others want none."""
 
 
 class EqualShares:
-    """Everybody the same, and nobody limited."""
+    """All tenants alike, and none limited."""
 
     def weight(self, tenant: str) -> float:
         return 1.0
@@ -45,57 +45,98 @@ class EqualShares:
         return 1.0
 
 
-class Turns:
-    """All that wait at a release, in fair order. Knows nothing of what the engine has room for."""
+@dataclass(slots=True)  # not frozen: one is made for each request that has to wait
+class Ahead:
+    """What is ahead of a request that has to wait, in microseconds of engine time; weights of who waits.
+
+    `round_us` is one request of each other tenant that waits in its tier. `lead_us` is what the other tiers
+    are given first because its own has recently had more than its share, `own_lead_us` the same for the
+    other tenants of its tier.
+    """
+
+    tier_us: int
+    own_us: int
+    round_us: float
+    weight: float
+    weight_of_all: float
+    lead_us: float = 0.0
+    own_lead_us: float = 0.0
+    guarantee: float = 1.0  # of its tier, and the most that it gets beside the tiers that wait as well
+    most_share: float = 1.0
+
+    @property
+    def work_us(self) -> float:
+        """A flood of others counts only as far as fair turns let it come first."""
+        turns_us = self.own_us * self.weight_of_all / self.weight + self.round_us + self.own_lead_us
+        return max(min(float(self.tier_us), turns_us), 0.0)
+
+
+class FairQueue:
+    """All that wait for a release, in fair order. Knows nothing of the engine's capacity."""
 
     def __init__(self, shares: Shares, weights: Mapping[Tier, float], most_tenants: int = 4096) -> None:
         self._shares = shares
         self.lanes = [Lane(tier, weights[tier], most_tenants) for tier in Tier]
         self.waiting = 0
-        self._places = 0
-        self._held_by: dict[str, int] = {}  # sequences under way of each tenant, in all tiers
-        self._parked: dict[str, list[tuple[Lane, Tenant]]] = {}  # those at their limit of places
+        self._slots = 0
+        self.held_by: dict[str, int] = {}  # running sequences of each tenant, in all tiers
+        self._parked: dict[str, list[tuple[Lane, Tenant]]] = {}  # those at their limit of slots
 
-    def resize(self, places: int) -> None:
-        if places != self._places:
-            self._places = places
+    def resize(self, slots: int) -> None:
+        if slots != self._slots:
+            self._slots = slots
             for name in list(self._parked):
                 self._unpark(name)
 
-    def join(self, place: Place) -> None:
-        """At the end of its tenant's queue."""
-        demand = place.demand
+    def lift(self, demand: Demand, weight: float) -> Tenant:
+        """Its tenant, where it is to stand in the queue: what it did not ask for is not owed to it."""
         lane = self.lanes[demand.tier]
-        tenant = lane.tenant(demand.tenant, self._shares.weight(demand.tenant))
+        tenant = lane.tenants.get(demand.tenant)
+        if tenant is None:
+            tenant = lane.new_tenant(demand.tenant, weight)
+        elif not tenant.waiting:
+            tenant.weight = weight
+        if not lane.waiting:  # the same for tiers
+            if self.waiting:
+                lane.counter = max(lane.counter, min(each.counter for each in self.lanes if each.waiting))
+            else:
+                for other in self.lanes:
+                    if other.counter > lane.counter:
+                        lane.counter = other.counter
+        if not (tenant.waiting and (tenant.queue or self._is_parked(tenant))):
+            level = lane.level if lane.heap else lane.floor
+            if tenant.counter < level:
+                tenant.counter = level
+        return tenant
+
+    def join(self, entry: QueueEntry, tenant: Tenant) -> None:
+        """At the end of its tenant's queue, which was lifted."""
+        lane = self.lanes[entry.demand.tier]
         if not tenant.waiting:
             lane.waiting_tenants += 1
             lane.waiting_weight += tenant.weight
-        if not lane.waiting:  # the same for tiers: what it did not want is not owed to it
-            lane.counter = max(lane.counter, self._least_counter())
-        if tenant.queue or self._is_parked(tenant):
-            tenant.queue[place] = None
-        else:
-            tenant.counter = max(tenant.counter, lane.level)
-            tenant.queue[place] = None
+        is_listed = bool(tenant.queue) or self._is_parked(tenant)
+        tenant.queue[entry] = None
+        if not is_listed:
             lane.put(tenant)
         tenant.waiting += 1
-        tenant.waiting_us += place.cost_us
+        tenant.waiting_us += entry.cost_us
         lane.waiting += 1
-        lane.waiting_us += place.cost_us
+        lane.waiting_us += entry.cost_us
         self.waiting += 1
 
-    def leave(self, place: Place) -> None:
+    def leave(self, entry: QueueEntry) -> None:
         """It waits no more."""
-        lane = self.lanes[place.demand.tier]
-        tenant = lane.tenants[place.demand.tenant]
-        if tenant.aside is place:
+        lane = self.lanes[entry.demand.tier]
+        tenant = lane.tenants[entry.demand.tenant]
+        if tenant.aside is entry:
             tenant.aside = None
         else:
-            del tenant.queue[place]
+            del tenant.queue[entry]
         tenant.waiting -= 1
-        tenant.waiting_us -= place.cost_us
+        tenant.waiting_us -= entry.cost_us
         lane.waiting -= 1
-        lane.waiting_us -= place.cost_us
+        lane.waiting_us -= entry.cost_us
         self.waiting -= 1
         if not tenant.waiting:
             lane.waiting_tenants -= 1
@@ -104,67 +145,75 @@ class Turns:
                 self._forget_parked(tenant)
             lane.forget_if_idle(tenant)
 
-    def set_aside(self, place: Place) -> None:
+    def set_aside(self, entry: QueueEntry) -> None:
         """Keeps its claim, but those behind it in its tenant's queue may pass."""
-        tenant = self.lanes[place.demand.tier].tenants[place.demand.tenant]
-        del tenant.queue[place]
-        tenant.aside = place
+        tenant = self.lanes[entry.demand.tier].tenants[entry.demand.tenant]
+        del tenant.queue[entry]
+        tenant.aside = entry
 
-    def next(self, is_open: Callable[[Tier], bool], fits: Callable[[Place], bool]) -> Place | None:
+    def next(self, is_open: Callable[[Tier], bool], fits: Callable[[QueueEntry], bool]) -> QueueEntry | None:
         """The first in turn that fits, of the open tiers; it stays until it is told to leave."""
         for lane in sorted(self.lanes, key=_counter):
             if lane.waiting and is_open(lane.tier):
-                place = self._next_of(lane, fits)
-                if place is not None:
-                    return place
+                entry = self._next_of(lane, fits)
+                if entry is not None:
+                    return entry
         return None
 
-    def begin(self, place: Place) -> None:
-        """It waits no more, and has places of the engine from now on."""
-        name = place.demand.tenant
-        lane = self.lanes[place.demand.tier]
-        tenant = lane.tenants[name]
-        tenant.running += 1
-        lane.holdings.add(tenant, place.size)
-        lane.floor = max(lane.floor, tenant.counter)
-        self.leave(place)
-        self._held_by[name] = self._held_by.get(name, 0) + place.sequences
+    def begin(self, entry: QueueEntry) -> None:
+        """It waits no more, and runs from now on."""
+        lane = self.lanes[entry.demand.tier]
+        self.run(entry, lane.tenants[entry.demand.tenant])
+        self.leave(entry)
 
-    def end(self, place: Place) -> None:
-        name = place.demand.tenant
-        lane = self.lanes[place.demand.tier]
+    def run(self, entry: QueueEntry, tenant: Tenant) -> None:
+        """It runs from now on; of one that need not wait, whose tenant was lifted."""
+        lane = self.lanes[entry.demand.tier]
+        tenant.running += 1
+        lane.holdings.add(tenant, entry.size)
+        if lane.floor < tenant.counter:
+            lane.floor = tenant.counter
+        self.held_by[tenant.name] = self.held_by.get(tenant.name, 0) + entry.sequences
+
+    def end(self, entry: QueueEntry) -> None:
+        name = entry.demand.tenant
+        lane = self.lanes[entry.demand.tier]
         tenant = lane.tenants[name]
         tenant.running -= 1
-        lane.holdings.add(tenant, -place.size)
-        left = self._held_by[name] - place.sequences
+        lane.holdings.add(tenant, -entry.size)
+        left = self.held_by[name] - entry.sequences
         if left:
-            self._held_by[name] = left
+            self.held_by[name] = left
         else:
-            del self._held_by[name]
+            del self.held_by[name]
         if name in self._parked:
             self._unpark(name)
-        lane.forget_if_idle(tenant)
+        if not tenant.running and (lane.heap or tenant.counter <= lane.floor):
+            lane.forget_if_idle(tenant)
 
-    def charge(self, place: Place, service_us: int) -> Lane:
-        """For service that a running place was given; tells where it was charged."""
-        lane = self.lanes[place.demand.tier]
-        tenant = lane.tenants[place.demand.tenant]
+    def charge(self, entry: QueueEntry, service_us: int) -> int:
+        """For service that a running entry was given; returns how much less of it remains."""
+        lane = self.lanes[entry.demand.tier]
+        tenant = lane.tenants[entry.demand.tenant]
         tenant.counter += service_us / tenant.weight
         lane.counter += service_us / lane.weight
-        return lane
+        done_us = service_us if service_us < entry.remaining_us else entry.remaining_us
+        entry.remaining_us -= done_us
+        lane.running_us -= done_us
+        return done_us
 
-    def to_leave(self, place: Place) -> float:
-        """So many places its tenant has to leave free for those who have less."""
-        lane = self.lanes[place.demand.tier]
-        tenant = lane.tenants.get(place.demand.tenant)
+    def to_leave(self, entry: QueueEntry) -> float:
+        """How many slots its tenant has to leave free for those who have less."""
+        lane = self.lanes[entry.demand.tier]
+        tenant = lane.tenants.get(entry.demand.tenant)
         return 0.0 if tenant is None else lane.holdings.to_leave(tenant)
 
-    def is_at_limit(self, place: Place) -> bool:
-        """Whether its tenant has all the places that it may have; one request it may always have."""
-        held = self._held_by.get(place.demand.tenant, 0)
+    def is_at_limit(self, entry: QueueEntry) -> bool:
+        """Whether its tenant has all the slots that it may have; one request it may always have."""
+        held = self.held_by.get(entry.demand.tenant, 0)
         if not held:
             return False
-        return held + place.sequences > self._shares.slot_share(place.demand.tenant) * self._places
+        return held + entry.sequences > self._shares.slot_share(entry.demand.tenant) * self._slots
 
     @property
     def waiting_tenants(self) -> int:
@@ -174,18 +223,23 @@ class Turns:
         tenant = self.lanes[demand.tier].tenants.get(demand.tenant)
         return 0 if tenant is None else tenant.waiting
 
-    def queue_for(self, place: Place) -> Queue:
+    def own_us(self, demand: Demand) -> int:
+        """What its tenant has waiting in its tier."""
+        tenant = self.lanes[demand.tier].tenants.get(demand.tenant)
+        return 0 if tenant is None else tenant.waiting_us
+
+    def ahead_of(self, entry: QueueEntry) -> Ahead:
         """What would be ahead of a request that joined now."""
-        lane = self.lanes[place.demand.tier]
-        weight = self._shares.weight(place.demand.tenant)
-        tenant = lane.tenants.get(place.demand.tenant)
+        lane = self.lanes[entry.demand.tier]
+        weight = self._shares.weight(entry.demand.tenant)
+        tenant = lane.tenants.get(entry.demand.tenant)
         own_us, of_all = 0, lane.waiting_weight + weight
         if tenant is not None and tenant.waiting:
             own_us, weight, of_all = tenant.waiting_us, tenant.weight, lane.waiting_weight
         lead = 0.0 if tenant is None else max(tenant.counter - lane.level, 0.0)
         others_here = lane.waiting_tenants - (own_us > 0)
         lead_us, most_share = self._lead_us(lane)
-        return Queue(
+        return Ahead(
             tier_us=lane.waiting_us,
             own_us=own_us,
             round_us=others_here * lane.waiting_us / max(lane.waiting, 1),
@@ -197,22 +251,22 @@ class Turns:
             most_share=most_share,
         )
 
-    def check(self, running: list[Place]) -> None:
+    def check(self, running: list[QueueEntry]) -> None:
         held: dict[str, int] = {}
-        for place in running:
-            held[place.demand.tenant] = held.get(place.demand.tenant, 0) + place.sequences
-        assert self._held_by == held
+        for entry in running:
+            held[entry.demand.tenant] = held.get(entry.demand.tenant, 0) + entry.sequences
+        assert self.held_by == held
         for lane in self.lanes:
             lane.check()
         assert self.waiting == sum(lane.waiting for lane in self.lanes)
-        under_way = sum(tenant.running for lane in self.lanes for tenant in lane.tenants.values())
-        assert under_way == len(running)
-        for name, entries in self._parked.items():
-            assert name in self._held_by
-            assert all(not tenant.is_listed or not tenant.queue for _, tenant in entries)
+        in_flight = sum(tenant.running for lane in self.lanes for tenant in lane.tenants.values())
+        assert in_flight == len(running)
+        for name, parked in self._parked.items():
+            assert name in self.held_by
+            assert all(not tenant.is_listed or not tenant.queue for _, tenant in parked)
 
     def _lead_us(self, lane: Lane) -> tuple[float, float]:
-        """What others get before it is this tier's turn again, counting what it has under way; its share."""
+        """What others get before it is this tier's turn again, counting what it has running; its share."""
         mine = lane.counter + lane.running_us / lane.weight
         lead_us, weights = 0.0, lane.weight
         for other in self.lanes:
@@ -223,35 +277,31 @@ class Turns:
                     lead_us += (mine - theirs) * other.weight
         return lead_us, lane.weight / weights
 
-    def _least_counter(self) -> float:
-        waiting = [lane.counter for lane in self.lanes if lane.waiting]
-        return min(waiting) if waiting else max(lane.counter for lane in self.lanes)
-
-    def _next_of(self, lane: Lane, fits: Callable[[Place], bool]) -> Place | None:
-        passed: list[Entry] = []
+    def _next_of(self, lane: Lane, fits: Callable[[QueueEntry], bool]) -> QueueEntry | None:
+        passed: list[Listed] = []
         found = None
         while len(passed) < _LOOKS:
             tenant = lane.first()
             if tenant is None:
                 break
-            place = next(iter(tenant.queue))
-            if self.is_at_limit(place):
+            entry = next(iter(tenant.queue))
+            if self.is_at_limit(entry):
                 lane.take_first()
                 self._parked.setdefault(tenant.name, []).append((lane, tenant))
                 continue
-            if fits(place):
-                found = place
+            if fits(entry):
+                found = entry
                 break
             passed.append(lane.take_first())
-        for entry in passed:
-            lane.put_back(entry)
+        for listed in passed:
+            lane.put_back(listed)
         return found
 
     def _is_parked(self, tenant: Tenant) -> bool:
         return any(each is tenant for _, each in self._parked.get(tenant.name, ()))
 
     def _forget_parked(self, tenant: Tenant) -> None:
-        others = [entry for entry in self._parked.pop(tenant.name) if entry[1] is not tenant]
+        others = [parked for parked in self._parked.pop(tenant.name) if parked[1] is not tenant]
         if others:
             self._parked[tenant.name] = others
 

@@ -1,42 +1,47 @@
-"""What the engine has under way: what of it is still to come, read off as it runs."""
+"""What the engine has in flight: what of it is still to come, read off as it runs, and the headroom left."""
 
 from __future__ import annotations
 
 from math import exp
 from typing import TYPE_CHECKING
 
-from router.admission.demand import Capacity
-from router.admission.pricing import context_tokens, kv_need, per_sequence, prices_of
+from router.admission.capacity import Capacity
+from router.admission.forecast import service_s
+from router.admission.pricing import kv_need, per_sequence, prices_of
 
 if TYPE_CHECKING:
-    from router.admission.demand import Place
+    from python_backend.wire.tiers import Tier
+    from router.admission.capacity import Allocation
+    from router.admission.demand import Demand, QueueEntry
     from router.admission.pricing import OutputLengths
-    from router.admission.queue import Turns
-    from router.admission.room import Room
+    from router.admission.queue import FairQueue
 
-# How often the running are looked at: nobody tells us of each token. More of them are looked at less often.
+# How often running entries are looked at: tokens are not reported one by one. More of them less often.
 _LOOK_S, _LOOK_AT = 0.05, 64
 _BATCH_S = 5.0
 # Prices change when the usual batch has: not with every request that comes and goes.
 _NOTABLE = 0.1
-# A batch nobody has seen yet: the cache would hold so many of sequences of this length.
+# Before a batch was measured: the cache would hold so many sequences of this length.
 _USUAL_TOKENS, _LARGEST_BATCH = 512, 256.0
+# Of the slots that become free while a request waits, so many stand for slots that were left free.
+_COUNTED = 0.25
 
 
-class UnderWay:
-    """The running places. Their tenants are charged for tokens when these have come, and for no others."""
+class Running:
+    """The running entries. Their tenants are charged for tokens when these have come, and for no others."""
 
-    def __init__(self, room: Room, turns: Turns, lengths: OutputLengths) -> None:
-        self._room = room
-        self._turns = turns
+    def __init__(self, allocation: Allocation, queue: FairQueue, lengths: OutputLengths) -> None:
+        self.allocation = allocation
+        self.queue = queue
         self._lengths = lengths
-        self.places: dict[Place, None] = {}
+        self.entries: dict[QueueEntry, None] = {}
+        self.patience_s: dict[Tier, float] = {}  # of the tiers' requests, as last seen
         self.remaining_us = 0
         self.prefill_tokens = 0
         self._looked_s = 0.0
         self._batch = self._priced_batch = 1.0
         self._is_measured = False
-        self.prices = prices_of(Capacity(replicas=0, places=0), 1.0)
+        self.prices = prices_of(Capacity(replicas=0, slots=0), 1.0)
 
     def resize(self, capacity: Capacity) -> None:
         if not self._is_measured:
@@ -44,92 +49,120 @@ class UnderWay:
         self._priced_batch = self._batch
         self.prices = prices_of(capacity, self._batch)
 
-    def begin(self, place: Place) -> None:
-        self._room.take(place)
-        self._turns.begin(place)
-        self.places[place] = None
-        place.charged_tokens = place.progress.completion_tokens
-        place.remaining_us = place.cost_us
-        self._add_remaining(place, place.remaining_us)
-        place.prefill_tokens = place.demand.prompt_tokens
-        self.prefill_tokens += place.prefill_tokens
-        self._charge(place, self.prices.prompt_us(place.demand))
+    def begin(self, entry: QueueEntry) -> None:
+        """Once its slots are taken and it has left the queue."""
+        demand = entry.demand
+        self.entries[entry] = None
+        entry.charged_tokens = entry.progress.completion_tokens
+        entry.remaining_us = entry.cost_us
+        self.remaining_us += entry.cost_us
+        self.queue.lanes[demand.tier].running_us += entry.cost_us
+        entry.prefill_tokens = demand.prompt_tokens
+        self.prefill_tokens += entry.prefill_tokens
+        self.remaining_us -= self.queue.charge(entry, self.prices.prompt_us(demand))
 
-    def prefilled(self, place: Place) -> None:
-        self.prefill_tokens -= place.prefill_tokens
-        place.prefill_tokens = 0
+    def end(self, entry: QueueEntry) -> None:
+        if entry.progress.completion_tokens > entry.charged_tokens:
+            self._charge(entry)
+        self.prefill_tokens -= entry.prefill_tokens
+        entry.prefill_tokens = 0
+        self.remaining_us -= entry.remaining_us
+        self.queue.lanes[entry.demand.tier].running_us -= entry.remaining_us
+        del self.entries[entry]
+        self.allocation.give_back(entry)
+        self.queue.end(entry)
 
-    def end(self, place: Place) -> None:
-        self._read(place)
-        self.prefilled(place)
-        self._add_remaining(place, -place.remaining_us)
-        del self.places[place]
-        self._room.give_back(place)
-        self._turns.end(place)
+    def look(self, now_s: float, is_busy: bool) -> bool:
+        """Reads how far everybody is, if that is some time ago; whether it did.
 
-    def look(self, now_s: float) -> None:
-        """Reads how far everybody is, if that is some time ago."""
+        `is_busy`: the batch can be measured.
+        """
         passed_s = now_s - self._looked_s
-        if passed_s < _LOOK_S * max(1.0, len(self.places) / _LOOK_AT):
-            return
+        count = len(self.entries)
+        if passed_s < (_LOOK_S if count <= _LOOK_AT else _LOOK_S * (count / _LOOK_AT)):
+            return False
         self._looked_s = now_s
-        for place in self.places:
-            if place.progress.completion_tokens > place.charged_tokens:
-                self._read(place)
-        capacity = self._room.capacity
-        if self._turns.waiting and capacity.batch is None and capacity.replicas:
-            batch = self._room.sequences / capacity.replicas
+        for entry in self.entries:
+            if entry.progress.completion_tokens > entry.charged_tokens:
+                self._charge(entry)
+                if entry.charged_tokens >= entry.look_again_at:
+                    self._expect_more(entry, entry.charged_tokens)
+        capacity = self.allocation.capacity
+        if is_busy and capacity.batch is None and capacity.replicas:
+            batch = self.allocation.sequences / capacity.replicas
             self._batch += (batch - self._batch) * (1 - exp(-passed_s / _BATCH_S))
             self._is_measured = True
             if abs(self._batch - self._priced_batch) > _NOTABLE * self._priced_batch:
                 self.resize(capacity)
+        return True
 
-    def _read(self, place: Place) -> None:
-        tokens = place.progress.completion_tokens
-        new = tokens - place.charged_tokens
-        if new > 0:
-            place.charged_tokens = tokens
-            self._charge(place, self.prices.tokens_us(new, place.context_tokens + tokens / 2))
-            if tokens >= place.look_again_at:
-                self._expect_more(place, tokens)
+    def service_s(self, demand: Demand) -> float:
+        """Until its first token if it began now."""
+        allocation = self.allocation
+        sequences, kv_tokens = allocation.sequences, allocation.kv_tokens
+        return service_s(demand, allocation.capacity, self.prefill_tokens, sequences, kv_tokens)
 
-    def _charge(self, place: Place, service_us: int) -> None:
-        lane = self._turns.charge(place, service_us)
-        done_us = service_us if service_us < place.remaining_us else place.remaining_us
-        place.remaining_us -= done_us
-        self.remaining_us -= done_us
-        lane.running_us -= done_us
+    def drain_s(self) -> float | None:
+        """Until all that runs and waits would be done; None while the cost of work is not known."""
+        if not self.prices.is_known:
+            return None
+        work_us = self.remaining_us + sum(lane.waiting_us for lane in self.queue.lanes)
+        return work_us / 1e6 / max(self.allocation.capacity.replicas, 1)
 
-    def _add_remaining(self, place: Place, us: int) -> None:
-        self.remaining_us += us
-        self._turns.lanes[place.demand.tier].running_us += us
+    def lacking(self, entry: QueueEntry) -> float:
+        """How many slots have to become free before it may begin; none where that is not above 0.
 
-    def _expect_more(self, place: Place, tokens: int) -> None:
-        """It is longer than most: how much longer is judged by those that were, and the cache kept for it."""
-        demand = place.demand
-        each = tokens // max(demand.sequences, 1)
+        Heavy tenants leave headroom to those who have less. Where there is hardly time to wait, turns decide
+        little: what becomes free goes to whoever asks next, and that is mostly the one that asks most.
+        Nothing that runs is preempted, so headroom must be left before it is needed; the less of it the
+        longer a request of the tier can wait, since slots become free meanwhile.
+        """
+        to_leave = self.queue.to_leave(entry)
+        if not to_leave:
+            return 0.0
+        allocation = self.allocation
+        # They end evenly over twice the time that what is in flight takes on average.
+        waited_us = 1e6 * allocation.capacity.replicas * self.patience_s[entry.demand.tier]
+        freed = allocation.slots * waited_us / (2 * self.remaining_us + 1)
+        to_leave *= to_leave / (to_leave + _COUNTED * freed)
+        return to_leave + allocation.size_of(entry) - allocation.left_slots(entry.demand.tier)
+
+    def _charge(self, entry: QueueEntry) -> None:
+        """For the tokens that have come since."""
+        tokens = entry.progress.completion_tokens
+        new = tokens - entry.charged_tokens
+        entry.charged_tokens = tokens
+        service_us = self.prices.tokens_us(new, entry.context_tokens + tokens / 2)
+        self.remaining_us -= self.queue.charge(entry, service_us)
+
+    def _expect_more(self, entry: QueueEntry, tokens: int) -> None:
+        """It is longer than most: how much longer is judged by those that were, and cache reserved for it."""
+        demand = entry.demand
+        sequences = max(demand.sequences, 1)
+        each = tokens // sequences
         left = self._lengths.remaining(demand.tenant, per_sequence(demand), each)
         more = left.mean * demand.sequences
-        remaining_us = self.prices.tokens_us(more, context_tokens(demand, each))
-        self._add_remaining(place, remaining_us - place.remaining_us)
-        place.remaining_us = remaining_us
-        place.look_again_at = tokens + max(more // 2, 16)
-        capacity = self._room.capacity
-        if kv_need(demand, each, capacity) + capacity.block_tokens > place.kv_tokens:
+        remaining_us = self.prices.tokens_us(more, demand.prompt_tokens / sequences + each / 2)
+        self.remaining_us += remaining_us - entry.remaining_us
+        self.queue.lanes[demand.tier].running_us += remaining_us - entry.remaining_us
+        entry.remaining_us = remaining_us
+        entry.look_again_at = tokens + max(more // 2, 16)
+        capacity = self.allocation.capacity
+        if kv_need(demand, each, capacity) + capacity.block_tokens > entry.kv_tokens:
             wanted = kv_need(demand, each + left.p50, capacity)
-            if wanted > place.kv_tokens:
-                self._room.grow(place, wanted - place.kv_tokens)
+            if wanted > entry.kv_tokens:
+                self.allocation.grow(entry, wanted - entry.kv_tokens)
 
     def check(self) -> None:
-        assert self.remaining_us == sum(place.remaining_us for place in self.places)
-        assert self.remaining_us == sum(lane.running_us for lane in self._turns.lanes)
-        assert self.prefill_tokens == sum(place.prefill_tokens for place in self.places)
-        assert all(place.remaining_us >= 0 for place in self.places)
+        assert self.remaining_us == sum(entry.remaining_us for entry in self.entries)
+        assert self.remaining_us == sum(lane.running_us for lane in self.queue.lanes)
+        assert self.prefill_tokens == sum(entry.prefill_tokens for entry in self.entries)
+        assert all(entry.remaining_us >= 0 for entry in self.entries)
 
 
 def _first_batch(capacity: Capacity) -> float:
     replicas = max(capacity.replicas, 1)
     if capacity.batch is not None:
-        return min(max(capacity.places / (2 * replicas), 1.0), _LARGEST_BATCH)
-    held = capacity.places if capacity.kv_tokens is None else capacity.kv_tokens / _USUAL_TOKENS
-    return min(max(min(capacity.places, held) / replicas, 1.0), _LARGEST_BATCH)
+        return min(max(capacity.slots / (2 * replicas), 1.0), _LARGEST_BATCH)
+    held = capacity.slots if capacity.kv_tokens is None else capacity.kv_tokens / _USUAL_TOKENS
+    return min(max(min(capacity.slots, held) / replicas, 1.0), _LARGEST_BATCH)

@@ -1,10 +1,10 @@
-"""What a release tells those who watch it and those who scale it."""
+"""What a release reports for metrics and scaling."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from math import ceil, exp
+from math import ceil, exp, inf
 from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
@@ -25,9 +25,9 @@ _PLANNED_USE = 0.7
 class Signals:
     """`drain_s`: until all that runs and waits would be done; None while the cost of work is not known.
 
-    `risk` is the part of the requests of about 30 seconds whose first token was foretold to come too late.
-    `kv_budget_tokens` is None where the cache is no limit. `wanted_replicas` is how many are needed for what
-    is asked for; never less than one.
+    `risk` is the part of the requests of about 30 seconds whose first token was predicted to be too late.
+    `kv_budget_tokens` is None where the cache is no limit. `wanted_replicas` is how many the offered work
+    needs; never less than one.
     """
 
     drain_s: float | None
@@ -41,7 +41,7 @@ class Signals:
 
 
 class Faded:
-    """A sum in which what is long ago counts less and less."""
+    """A sum that decays over time."""
 
     __slots__ = ("_at_s", "_sum")
     window_s = _WINDOW_S
@@ -51,15 +51,17 @@ class Faded:
         self._at_s = 0.0
 
     def add(self, value: float, now_s: float) -> None:
-        self._sum = self.value(now_s) + value
-        self._at_s = max(now_s, self._at_s)
+        if now_s > self._at_s:
+            self._sum *= exp((self._at_s - now_s) / _WINDOW_S)
+            self._at_s = now_s
+        self._sum += value
 
     def value(self, now_s: float) -> float:
         return self._sum * exp(min(self._at_s - now_s, 0.0) / _WINDOW_S)
 
 
 class Risk:
-    """Which part of the requests of a tier would be too late, of late; 0 when nobody asks any more."""
+    """Which part of the recent requests of a tier was predicted to be too late; 0 when there are none."""
 
     __slots__ = ("_all", "_at_s", "_late")
 
@@ -77,12 +79,12 @@ class Risk:
 
     def value(self, now_s: float) -> float:
         fade = exp(min(self._at_s - now_s, 0.0) / _WINDOW_S)
-        return fade * self._late / max(self._all, 1.0)  # what nobody asks for any more is at no risk
+        return fade * self._late / max(self._all, 1.0)  # without requests there is no risk
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What scaling goes by; `offered` is compute units asked for in a second, the refused ones with them."""
+    """What scaling goes by; `offered` is compute units asked for in a second, refused requests included."""
 
     replicas: int
     drain_s: float
@@ -92,7 +94,7 @@ class Load:
 
 
 class Scaling:
-    """How many replicas are wanted; it takes a while to be convinced, and longer for less than for more."""
+    """How many replicas are wanted; it changes with a delay, which is longer for fewer than for more."""
 
     def __init__(self) -> None:
         self._pressed_since_s: float | None = None
@@ -120,7 +122,7 @@ def _since(is_so: bool, since_s: float | None, now_s: float) -> float | None:
 
 
 _BUCKET_S, _BUCKETS = 5.0, 6
-# Those who come when so many have been seen in a bucket are counted together: who floods is seen in the next.
+# Beyond so many in a bucket tenants are counted together: a flood is seen in the next bucket.
 _MOST_TENANTS = 256
 # It begins above these and ends only well below them: twice its share, and half of all that is asked for.
 _BEGIN_TIMES, _BEGIN_SHARE = 2.0, 0.5
@@ -145,21 +147,24 @@ class _Bucket:
         self.offered_us: dict[str, int] = {}
         self.weights: dict[str, float] = {}
         self.begun_us = 0
-        self.waited: set[str] = set()  # two names are enough: then others waited, whoever is asked about
+        self.waited: set[str] = set()  # two names are enough: then others waited, whoever is judged
 
 
 class Neighbours:
     """Over the last 30 seconds; bounded however many tenants there are.
 
-    What was begun while others waited is what there was to share, so no cost has to be known.
+    What began while others waited is what there was to share, so no cost has to be known.
     """
 
     def __init__(self) -> None:
+        self._newest = _Bucket(-inf)
         self._buckets: deque[_Bucket] = deque(maxlen=_BUCKETS)
         self._noisy: NoisyTenant | None = None
 
     def offered(self, tenant: str, weight: float, cost_us: int, now_s: float) -> None:
-        bucket = self._bucket(now_s)
+        bucket = self._newest
+        if now_s - bucket.began_s >= _BUCKET_S:
+            bucket = self._bucket(now_s)
         if tenant not in bucket.offered_us and len(bucket.offered_us) >= _MOST_TENANTS:
             tenant, weight = "", 1.0
         bucket.offered_us[tenant] = bucket.offered_us.get(tenant, 0) + cost_us
@@ -171,14 +176,17 @@ class Neighbours:
             waited.add(tenant)
 
     def spared(self, now_s: float) -> None:
-        """Somebody is held back so that others need not wait: they would have to."""
+        """A tenant is held back so that others need not wait: else they would."""
         self.waits("", now_s)
 
     def begun(self, cost_us: int, now_s: float) -> None:
-        self._bucket(now_s).begun_us += cost_us
+        bucket = self._newest
+        if now_s - bucket.began_s >= _BUCKET_S:
+            bucket = self._bucket(now_s)
+        bucket.begun_us += cost_us
 
     def noisy(self, now_s: float) -> NoisyTenant | None:
-        """The one that there is, if any; it stays the same one until it has calmed down."""
+        """The noisy tenant, if there is one; it stays the same until it has calmed down."""
         self._bucket(now_s)
         buckets = [each for each in self._buckets if now_s - each.began_s < _BUCKET_S * _BUCKETS]
         offered: dict[str, int] = {}
@@ -219,6 +227,7 @@ class Neighbours:
         return replace(found, since_s=before.since_s) if is_same and before is not None else found
 
     def _bucket(self, now_s: float) -> _Bucket:
-        if not self._buckets or now_s - self._buckets[-1].began_s >= _BUCKET_S:
-            self._buckets.append(_Bucket(now_s))
-        return self._buckets[-1]
+        if now_s - self._newest.began_s >= _BUCKET_S:
+            self._newest = _Bucket(now_s)
+            self._buckets.append(self._newest)
+        return self._newest

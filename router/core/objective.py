@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -68,8 +68,16 @@ class Objective:
     first_token_s: float | None = None
     inter_token_s: float | None = None
     end_to_end_s: float | None = None
+    # Worked out once, as every request asks. How long after its arrival a request of a text model is worth
+    # beginning; of a batch model, until when its whole answer has to be there.
+    patience_s: float = field(init=False, repr=False, compare=False)
+    whole_patience_s: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        usual_s = PATIENCE_S[self.tier]
+        first_s, whole_s = self.first_token_s, self.end_to_end_s
+        object.__setattr__(self, "patience_s", usual_s if first_s is None else first_s)
+        object.__setattr__(self, "whole_patience_s", usual_s if whole_s is None else whole_s)
         for name in ("first_token_s", "inter_token_s", "end_to_end_s"):
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and LEAST_S <= value <= MOST_S):
@@ -88,13 +96,3 @@ class Objective:
     @property
     def is_empty(self) -> bool:
         return self.first_token_s is None and self.inter_token_s is None and self.end_to_end_s is None
-
-    @property
-    def patience_s(self) -> float:
-        """How long after its arrival a request of a text model is worth beginning."""
-        return PATIENCE_S[self.tier] if self.first_token_s is None else self.first_token_s
-
-    @property
-    def whole_patience_s(self) -> float:
-        """The same for a model of fixed cost: its answer has to be there by then."""
-        return PATIENCE_S[self.tier] if self.end_to_end_s is None else self.end_to_end_s

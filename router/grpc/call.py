@@ -167,7 +167,7 @@ class Call:
             self.fail(error)
             return
         if messages and not self._discarding:
-            self._messages.extend(messages)
+            self._messages += messages
             for message in messages:
                 self._unread_bytes += len(message) + PREFIX_BYTES
             if self._waiter is not None and not self._waiter.done():

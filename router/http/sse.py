@@ -12,7 +12,6 @@ HEADERS = (
     ("cache-control", "no-cache"),
     ("x-accel-buffering", "no"),
 )
-_encode = msgspec.json.Encoder().encode  # once a token
 # JSON allows these bare, but parsers that split with `str.splitlines` would break an event at them.
 _LINE_ENDS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})
 
@@ -23,8 +22,7 @@ def event(value: Any) -> bytes:
 
 def json_string(text: str) -> bytes:
     """A JSON string that is one line for every parser."""
-    encoded = _encode(text)
-    return encoded if encoded.isascii() else one_line(encoded)
+    return one_line(msgspec.json.encode(text))
 
 
 def one_line(encoded: bytes) -> bytes:

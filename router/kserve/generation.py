@@ -12,7 +12,7 @@ from python_backend.wire import codec
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tensors import ENSEMBLE
 from python_backend.wire.tiers import Tier
-from router.core.answered import Answered
+from router.core.answer_text import Answered
 from router.core.generation import FINISH_REASONS, MAX_NEW_TOKENS, GenerationCall, read_to_the_end
 from router.core.record import new_request_id
 from router.core.tenant import Scope

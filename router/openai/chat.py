@@ -36,15 +36,15 @@ class ChatCompletions:
         if model.template is None:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
-        for message in body.messages:
-            if isinstance(message.content, list):  # only there can be files
+        for each in body.messages:
+            if isinstance(each.content, list):  # only there can be files
                 messages = await expand(body.messages, record.caller, self._documents)
                 body = msgspec.structs.replace(body, messages=messages)
                 break
         knows_tools = model.template.knows_tools
         tools = described(offered(body)) if knows_tools and body.tools else None
         prompt = model.template.render(chat_messages(body, knows_tools), tools)
-        calls = chat_calls(body, prompt, record.request_id, record.tenant, model.defaults)
+        calls = chat_calls(body, prompt, record.request_id, record.caller.organisation.id, model.defaults)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = ChatDialect(
             record.request_id, model.name, include_usage=include_usage, service_tier=body.service_tier

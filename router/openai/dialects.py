@@ -14,7 +14,7 @@ from router.openai.log_probs import chat_log_probs, completion_log_probs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from router.core.tool_call import ToolCall
+    from router.core.messages import ToolCall
     from router.openai.log_probs import Logged
     from router.request.choice import TokenLog
 
@@ -24,6 +24,7 @@ _NO_DETAILS = {
     "accepted_prediction_tokens": 0,
     "rejected_prediction_tokens": 0,
 }
+_encode = msgspec.json.Encoder().encode
 FINGERPRINT = f"inflight-{version('inflight')}"
 
 
@@ -64,7 +65,8 @@ class Dialect:
 
     def text_event(self, index: int, text: str) -> bytes:
         before, after = self._frames.get(index) or self._frame(index)
-        return b"%b%b%b" % (before, sse.json_string(text), after)
+        encoded = _encode(text)
+        return b"%b%b%b" % (before, encoded if encoded.isascii() else sse.one_line(encoded), after)
 
     def logged_event(self, index: int, text: str, log: TokenLog) -> bytes:
         """As `text_event`, with the log probabilities of the tokens whose text has left."""

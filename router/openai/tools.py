@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.stop_text import tail_length
-from router.core.tool_call import ToolCall
+from router.core.answer_text import tail_length
+from router.core.messages import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,10 +19,14 @@ class Answers:
     """The one way from a door to a model. What watches or checks requests is handed in."""
 
     def __init__(
-        self, permits: Permits, observers: Sequence[Observer] = (), checks: Sequence[Safety] = ()
+        self,
+        permits: Permits,
+        observers: Sequence[Observer] = (),
+        checks: Sequence[Safety] = (),
     ) -> None:
         self.permits = permits
         self._observers = tuple(observers)
+        self._watching_begin = tuple(each for each in observers if each.hears_begin)
         self._checks = tuple(checks)
 
     async def answer(self, job: Job, record: Record, on_leave: OnLeave) -> None:
@@ -33,7 +37,7 @@ class Answers:
         permit = await self.permits.admit(record, job.need, on_leave)
         cause: BaseException | None = None
         try:
-            for observer in self._observers:
+            for observer in self._watching_begin:
                 observer.begun(job, record)
             await job.run(permit)
             if permit.cut_by is not None:

@@ -7,16 +7,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.answer_text import OPENING_CHARS, StopScanner
 from router.core.generation import FINISH_REASONS, read_to_the_end
-from router.core.refusals import OPENING_CHARS
-from router.core.stop_text import StopScanner
 from router.request.errors import in_api_words
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from router.core.generation import Delta, Generation, GenerationCall, LoggedToken
-    from router.core.tool_call import ToolCall
+    from router.core.messages import ToolCall
     from router.request.permit import Permit
     from router.safety.guard import StreamGuard
 
@@ -62,10 +61,11 @@ class Choice:
         self._record = permit.record
         self._meter = permit.meter
         self._scanner = StopScanner(call.stop) if call.stop else None
-        self._echo = call.prompt if call.echo and not call.engine_echoes else ""
-        self._echo_to_come = call.engine_echoes
+        self._echo_to_come = call.echo and call.engine_echoes
+        self._echo = call.prompt if call.echo and not self._echo_to_come else ""
         self._shares_prompt = call.shares_prompt
         self._tools = tools
+        self.has_tools = tools is not None
         self._guard = guard
         if guard is not None:
             self._echo = guard.feed(self._echo)  # what is forbidden may begin in the prompt
@@ -77,10 +77,6 @@ class Choice:
         self._is_plain = not (
             self._scanner or tools or guard or keeps or self.log or self._is_opening or self._echo_to_come
         )
-
-    @property
-    def has_tools(self) -> bool:
-        return self._tools is not None
 
     @property
     def tool_calls(self) -> Sequence[ToolCall]:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import InflightError
-from router.core.answered import Answered
+from router.core.answer_text import Answered
 from router.core.embedding import CALLS_AT_ONCE, ServedEmbedder
 from router.core.record import new_request_id
 

@@ -12,6 +12,7 @@ from router.tenants.keyring import Refused
 
 if TYPE_CHECKING:
     from router.core.tenant import Caller, Scope
+    from router.request.routes import Route
     from router.tenants.tenancy import Tenancy
 
 log = logging.getLogger(__name__)
@@ -27,13 +28,13 @@ class Doorkeeper:
         self._tenancy = tenancy
         self._is_private = is_private
 
-    def scope_for(self, scope: Scope | None, in_public: Scope | None) -> Scope | None:
-        """What a key needs here; None is open to everybody."""
-        return scope or (None if self._is_private else in_public)
+    def scope_in_public(self, route: Route) -> Scope | None:
+        """What a key needs where others than this machine reach the router; None is open to everybody."""
+        return None if self._is_private else route.scope_in_public
 
     def identify(self, authorization: str | None, scope: Scope) -> Caller:
         """Raises INVALID_KEY or FORBIDDEN; never tells an unknown key from a revoked one."""
-        if self._is_private and not self._tenancy.has_keys:
+        if self._is_private and not self._tenancy.catalogue.has_keys:
             return LOCAL_CALLER
         if authorization is None or authorization[: len(_BEARER)].lower() != _BEARER:
             raise InflightError(ErrorKind.INVALID_KEY, _MISSING)

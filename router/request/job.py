@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from python_backend.wire.errors import InflightError
     from router.admission.demand import Need
-    from router.core.answered import Answered
+    from router.core.answer_text import Answered
     from router.core.record import Record
     from router.request.permit import Permit, Stoppable
     from router.routing.models import Served
@@ -58,6 +58,10 @@ class Job(Protocol):
 
 class Observer(Protocol):
     """Hears of every admitted request, on the event loop: returns at once and raises nothing."""
+
+    @property
+    def hears_begin(self) -> bool:
+        """Whether `begun` says anything to it."""
 
     def begun(self, job: Job, record: Record) -> None:
         """It is about to be dispatched."""

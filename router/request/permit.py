@@ -157,43 +157,43 @@ class Permits:
         The permit has to be closed. Whoever leaves meanwhile, or later, has it cut.
         """
         record.admitted_s = record.dispatched_s = None  # one that is sent again has not been sent this time
-        permit = await self._reserve(record, need)
+        caller, tenancy = record.caller, self.tenancy
+        if caller.key.models is not None:
+            check_model_allowed(caller, record.model)
+        if self.draining:
+            raise _shutting_down()
+        if tenancy.spool.is_full:
+            raise InflightError(ErrorKind.OVERLOADED, "usage cannot be recorded at the moment")
+        price = tenancy.catalogue.prices.get(record.model)
+        cost = 0 if price is None else price.cost(need.prompt_tokens, 0, need.completion_tokens)
+        tokens = need.prompt_tokens + need.completion_tokens
+        reservation = tenancy.reserve_now(caller, tokens, cost)
+        if reservation is None:
+            reservation = await tenancy.reserve(caller, tokens, cost)
+        if isinstance(reservation, Refusal):
+            raise refused(reservation, random.random())
+        try:
+            if self.draining:  # it may have begun while the store was asked
+                raise _shutting_down()
+            turn = self._gates.offer(record, need)
+        except BaseException:
+            reservation.cancel()
+            raise
         record.admitted_s = self._clock()
+        permit = Permit(self, record, self._meters.of(record), reservation, price, turn)
         self._open.add(permit)
         permit.meter.opened()
         try:
             if on_leave is not None:
                 on_leave(permit.client_left)
-            if permit._turn.is_waiting:
-                await permit._turn.come(permit)
+            if turn.is_waiting:
+                await turn.come(permit)
             if permit.cut_by is not None:
                 raise permit.cut_by.again()
         except BaseException as error:
             permit.close(error)
             raise
         return permit
-
-    async def _reserve(self, record: Record, need: Need) -> Permit:
-        check_model_allowed(record.caller, record.model)
-        self._check_open()
-        tenancy = self.tenancy
-        if tenancy.spool.is_full:
-            raise InflightError(ErrorKind.OVERLOADED, "usage cannot be recorded at the moment")
-        price = tenancy.catalogue.prices.get(record.model)
-        cost = 0 if price is None else price.cost(need.prompt_tokens, 0, need.completion_tokens)
-        tokens = need.prompt_tokens + need.completion_tokens
-        reservation = tenancy.reserve_now(record.caller, tokens, cost)
-        if reservation is None:
-            reservation = await tenancy.reserve(record.caller, tokens, cost)
-        if isinstance(reservation, Refusal):
-            raise refused(reservation, random.random())
-        try:
-            self._check_open()  # while the store was asked, draining may have begun
-            turn = self._gates.offer(record, need)
-        except BaseException:
-            reservation.cancel()
-            raise
-        return Permit(self, record, self._meters.of(record), reservation, price, turn)
 
     def closed(self, permit: Permit) -> None:
         self._open.remove(permit)
@@ -223,9 +223,9 @@ class Permits:
         for permit in list(self._open):
             permit.cut(reason())
 
-    def _check_open(self) -> None:
-        if self.draining:
-            raise InflightError(ErrorKind.OVERLOADED, "the server is shutting down")
+
+def _shutting_down() -> InflightError:
+    return InflightError(ErrorKind.OVERLOADED, "the server is shutting down")
 
 
 def _usage(record: Record, cost: int, outcome: Outcome) -> UsageRecord:

@@ -11,10 +11,9 @@ import msgspec
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier, tier_named
 from router.admission.demand import Need
-from router.core.answered import Answered
+from router.core.answer_text import Answered, StopScanner
 from router.core.generation import FINISH_REASONS, read_to_the_end, text_tokens
 from router.core.record import new_request_id
-from router.core.stop_text import StopScanner
 from router.http import sse
 from router.request.choice import Choice
 from router.request.errors import write_error
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from router.core.generation import Generation, GenerationCall
+    from router.core.messages import ToolCall
     from router.core.record import Record
-    from router.core.tool_call import ToolCall
     from router.http.exchange import Exchange
     from router.request.choice import CallReader, TokenLog
     from router.request.permit import Permit, Stoppable
@@ -84,7 +83,8 @@ class TextJob:
         stream: bool,
         new_reader: Callable[[], CallReader] | None = None,
     ) -> None:
-        record.ask_tier(tier_named(calls[0].tier))
+        if not record.is_tier_given:
+            record.tier = Tier.STANDARD if calls[0].tier is None else tier_named(calls[0].tier)
         self.served = served
         self.need = need_of(calls, served.context_tokens)
         self._exchange = exchange
@@ -97,6 +97,8 @@ class TextJob:
         self._keeps = False
         self._choices: list[Choice] = []
         self._texts: list[list[str]] = []
+        self._is_begun = False
+        self._told_calls: dict[int, int] = {}
 
     async def check(self, safety: Safety) -> None:
         self._safety = safety
@@ -105,7 +107,11 @@ class TextJob:
     async def run(self, permit: Permit) -> None:
         record = self._record
         record.dispatched_s = time.monotonic()
-        for index, call in enumerate(_addressed(self._calls, record)):
+        calls = self._calls
+        tier = None if record.tier is Tier.STANDARD else record.tier.label
+        if record.trace is not None or calls[0].tier != tier:  # the calls of one request are alike
+            calls = [msgspec.structs.replace(call, tier=tier, trace=record.trace) for call in calls]
+        for index, call in enumerate(calls):
             generation = self.served.pipeline.generate(call)
             permit.attach(generation)
             tools = None if self._new_reader is None else self._new_reader()
@@ -113,7 +119,7 @@ class TextJob:
             self._choices.append(Choice(index, call, generation, permit, tools, guard, self._keeps))
         if self._streams:
             self._exchange.set_patience(lambda: patience_with(record, time.monotonic()))
-            await self._deliver(permit, _Events(self._exchange, record, self._dialect, self._choices).tell)
+            await self._deliver(permit, self._send)
             permit.finished()
             self._exchange.end(self._dialect.closing(self._choices))
         else:
@@ -126,17 +132,44 @@ class TextJob:
     def _collect(self, choice: Choice, piece: str) -> None:
         self._texts[choice.index].append(piece)
 
+    def _send(self, choice: Choice, piece: str) -> Awaitable[None] | None:
+        """One piece as an event; an answer to be awaited where the client is slow to read."""
+        dialect = self._dialect
+        if not piece:
+            data = b""
+        elif choice.log is None:
+            data = dialect.text_event(choice.index, piece)
+        else:
+            data = dialect.logged_event(choice.index, piece, choice.log)
+        if choice.has_tools:
+            data += self._new_calls(choice)
+        if not self._is_begun:  # not earlier: until the first token an error can still have a status
+            self._is_begun = True
+            self._exchange.start(200, [*sse.HEADERS, *self._record.headers()])
+            data = dialect.opening(len(self._choices)) + data
+        return self._exchange.send(data) if data else None
+
+    def _new_calls(self, choice: Choice) -> bytes:
+        """Events of the calls that became whole since the last piece."""
+        index, calls = choice.index, choice.tool_calls
+        new = range(self._told_calls.get(index, 0), len(calls))
+        self._told_calls[index] = len(calls)
+        return b"".join(self._dialect.call_event(index, number, calls[number]) for number in new)
+
     async def _deliver(self, permit: Permit, tell: Callable[[Choice, str], Awaitable[None] | None]) -> None:
         """All choices at once, each in a task of its own; when one fails, the others are cut.
 
         A token then wakes that task alone, not all callers up to the connection.
         """
-        tasks = [asyncio.ensure_future(choice.each(tell)) for choice in self._choices]
+        loop = asyncio.get_running_loop()
+        if len(self._choices) == 1:
+            await loop.create_task(self._choices[0].each(tell))
+            return
+        tasks = [loop.create_task(choice.each(tell)) for choice in self._choices]
         try:
             await asyncio.gather(*tasks)
         except InflightError as error:
-            if len(tasks) > 1:
-                permit.cut(error)
+            permit.cut(error)
             raise
         finally:
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -180,53 +213,6 @@ class TextJob:
                 _text_of(again, generation, None if self._new_reader is None else self._new_reader())
             )
         return Answered(tuple(await asyncio.gather(*asked)))
-
-
-class _Events:
-    """Writes the pieces of all choices as events of one stream."""
-
-    __slots__ = ("_choices", "_dialect", "_exchange", "_is_begun", "_record", "_told")
-
-    def __init__(
-        self, exchange: Exchange, record: Record, dialect: Dialect, choices: Sequence[Choice]
-    ) -> None:
-        self._exchange = exchange
-        self._record = record
-        self._dialect = dialect
-        self._choices = choices
-        self._is_begun = False
-        self._told = [0] * len(choices)  # calls of tools
-
-    def tell(self, choice: Choice, piece: str) -> Awaitable[None] | None:
-        exchange, dialect = self._exchange, self._dialect
-        if not piece:
-            data = b""
-        elif choice.log is None:
-            data = dialect.text_event(choice.index, piece)
-        else:
-            data = dialect.logged_event(choice.index, piece, choice.log)
-        if choice.has_tools:
-            data += self._call_events(choice.index, choice.tool_calls)
-        if not self._is_begun:  # not earlier: until the first token an error can still have a status
-            self._is_begun = True
-            exchange.start(200, [*sse.HEADERS, *self._record.headers()])
-            data = dialect.opening(len(self._choices)) + data
-        return exchange.send(data) if data else None
-
-    def _call_events(self, index: int, calls: Sequence[ToolCall]) -> bytes:
-        told, self._told[index] = self._told[index], len(calls)
-        return b"".join(
-            self._dialect.call_event(index, number, calls[number]) for number in range(told, len(calls))
-        )
-
-
-def _addressed(calls: Sequence[GenerationCall], record: Record) -> Sequence[GenerationCall]:
-    """With the tier in force, and the trace that they are part of."""
-    tier, trace = record.tier, record.trace
-    name = None if tier is Tier.STANDARD else tier.label
-    if trace is None and [call.tier for call in calls] == [name] * len(calls):
-        return calls
-    return [msgspec.structs.replace(call, tier=name, trace=trace) for call in calls]
 
 
 async def _text_of(call: GenerationCall, generation: Generation, tools: CallReader | None) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.failure import Failure
+from router.core.generation import Failure
 from router.routing.replay import is_replicas_fault, may_go_on
 from router.triton.failures import UNAVAILABLE, TritonError
 
@@ -45,8 +45,8 @@ def to_avoid(failed: Failed) -> tuple[Replica, ...]:
     )
 
 
-class Errand(ABC):
-    """At most one attempt is under way.
+class Attempts(ABC):
+    """At most one attempt is in flight.
 
     It counts for its replica from its begin until Triton is done with it, whoever reads and however it ends.
     One that its replica failed is followed by another elsewhere, or on the same replica when it is back,
@@ -107,7 +107,7 @@ class Errand(ABC):
     def _stopped(self) -> Any:
         """The end of one that was stopped while nothing was under way."""
 
-    def __aiter__(self) -> Errand:
+    def __aiter__(self) -> Attempts:
         return self
 
     async def __anext__(self) -> Any:
@@ -118,19 +118,22 @@ class Errand(ABC):
             if attempt is None:
                 return self._stopped()
             try:
-                item = await attempt.__anext__()
+                while (item := attempt.take()) is None:
+                    await attempt.more()
             except TritonError as error:
                 if not self._survives(error):
                     raise
                 continue
+            except asyncio.CancelledError:
+                attempt.abandon()
+                raise
             replica = self._replica
             assert replica is not None
-            now_s = time.monotonic()
             if self._heard:
-                replica.last_progress_s = now_s
+                replica.last_progress_s = time.monotonic()
             else:
                 self._heard = True
-                replica.answered(now_s, self._began_s)
+                replica.answered(time.monotonic(), self._began_s)
             item = self._take(item, replica)
             if item is not None:
                 self._has_told = True
@@ -141,7 +144,7 @@ class Errand(ABC):
         replicas = self._replicas
         replica = None
         if not self._stop_asked:
-            key = None if replicas.is_single else self._key()
+            key = None if replicas.only is not None else self._key()
             exclude = to_avoid(self._failed) if self._failed else ()
             replica = replicas.pick(key, exclude) or await self._wait(key, exclude)
         if replica is None:
@@ -149,7 +152,13 @@ class Errand(ABC):
             if self._stop_asked:
                 return None
             raise InflightError(ErrorKind.ENGINE_FAILED, UNAVAILABLE)
-        self._count()
+        self._attempts += 1
+        if self._attempts == 1:
+            replicas.budget.requested()
+        elif self._has_told:
+            replicas.replays += 1
+        else:
+            replicas.retries += 1
         self._replica = replica
         self._began_s = time.monotonic()
         self._heard = False
@@ -168,15 +177,6 @@ class Errand(ABC):
         self._given_up = None
         self._is_over = False
         return None if self._stop_asked else replica
-
-    def _count(self) -> None:
-        self._attempts += 1
-        if self._attempts == 1:
-            self._replicas.budget.requested()
-        elif self._has_told:
-            self._replicas.replays += 1
-        else:
-            self._replicas.retries += 1
 
     def _survives(self, error: TritonError) -> bool:
         """Whether there is to be another attempt, or an end that a stop asked for."""

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.failure import Failure
-from router.core.generation import Delta, GenerationCall, byte_tokens, text_tokens
+from router.core.generation import Delta, Failure, GenerationCall, byte_tokens, text_tokens
 from router.grpc.status import GrpcError, StatusCode
-from router.routing.attempts import Errand
+from router.routing.attempts import Attempts
 from router.routing.replay import DifferentAnswer, Told
 from router.routing.replica_choice import EXPECTED_TOKENS, LEAST_TOKENS, OPENING_CHARS, answer_tokens
 from router.routing.replicas import FleetSettings
@@ -37,6 +36,7 @@ class FleetPipeline:
     def __init__(self, replicas: ReplicaSet, context_tokens: int, settings: FleetSettings) -> None:
         self.replicas = replicas
         self.context_tokens = context_tokens
+        self.expected_tokens = answer_tokens(context_tokens, context_tokens)
         self.settings = settings
         self.engine = replicas.manifest.engine
         self.requests = GenerateRequests(replicas.manifest.entry)
@@ -53,7 +53,7 @@ class FleetPipeline:
         return await self.replicas.ready()
 
 
-class FleetGeneration(Errand):
+class FleetGeneration(Attempts):
     """One answer, without a break for who reads it.
 
     An attempt that comes after the first token generates everything again, with the same seed. As much as was
@@ -67,7 +67,8 @@ class FleetGeneration(Errand):
         super().__init__(pipeline.replicas, pipeline.settings, call.trace)
         self._pipeline = pipeline
         self._call = call
-        self._expected = answer_tokens(call.max_tokens, pipeline.context_tokens)
+        expected = pipeline.expected_tokens
+        self._expected = expected if call.max_tokens >= expected else max(call.max_tokens, LEAST_TOKENS)
         self._generated = 0  # by the attempt that is under way
         self._told = Told()
         self._is_broken = False
@@ -96,8 +97,11 @@ class FleetGeneration(Errand):
 
     def _take(self, delta: Delta, replica: Replica) -> Delta | None:
         self._generated += delta.completion_tokens
-        left = self._expected - self._generated
-        replica.revalue(self, left if left > LEAST_TOKENS else LEAST_TOKENS)
+        if self.outstanding_tokens:  # so much is left of it; what has ended stays ended
+            left = self._expected - self._generated
+            left = left if left > LEAST_TOKENS else LEAST_TOKENS
+            replica.outstanding_tokens += left - self.outstanding_tokens
+            self.outstanding_tokens = left
         if self._is_broken:
             return None  # nobody wants it; only its end is waited for
         told = self._told
@@ -118,7 +122,7 @@ class FleetGeneration(Errand):
         return Delta("", finish="cancelled")
 
 
-class FleetRelay(Errand):
+class FleetRelay(Attempts):
     """The responses to a request that somebody else built. Once there was one it is never sent again."""
 
     __slots__ = ("_engine", "_request", "_request_id")

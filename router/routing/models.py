@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.embedding import ServedEmbedder
 from router.core.manifest import split_name
 from router.routing.checkpoint import CONTEXT_TOKENS, SamplingDefaults
+from router.routing.snapshot import Lineup as Lineup
+from router.routing.snapshot import Published, Snapshot
+from router.routing.snapshot import Served as Served
 from router.routing.split import Asking, ModelSplit, choose_version, is_shadowed
 
 if TYPE_CHECKING:
@@ -19,26 +22,8 @@ if TYPE_CHECKING:
     from router.core.generation import Pipeline
     from router.core.record import Record
     from router.routing.checkpoint import ChatTemplate
-    from router.routing.split import Split
 
 _ALONE = "alone"  # the salt of a split that has nothing to divide
-
-
-class Served(Protocol):
-    """One release of a model, as requests are served by it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def created_s(self) -> int: ...
-    @property
-    def triton_name(self) -> str:
-        """What Triton calls the model that requests go to."""
-
-    async def ready(self) -> bool:
-        """Whether a request sent now would be served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,34 +44,6 @@ class ServedModel:
         return await self.pipeline.ready()
 
 
-@dataclass(frozen=True, slots=True)
-class Lineup:
-    """One model: its releases that are loaded, all of one kind, and how requests are divided over them.
-
-    `is_main`: without it the router is not ready; the others may fail for themselves.
-    """
-
-    name: str
-    releases: Mapping[int, Served]
-    split: ModelSplit
-    is_main: bool = True
-    divided: Split = field(init=False, repr=False)  # made once: every request asks it
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "divided", self.split.split())
-
-    @property
-    def stable(self) -> Served | None:
-        """What stands for the model where no request is about to be answered; None: nothing is loaded.
-
-        Where the stable release is not loaded it is the one before, or else any.
-        """
-        for version in (self.split.stable, self.split.standby):
-            if version is not None and version in self.releases:
-                return self.releases[version]
-        return next(iter(self.releases.values()), None)
-
-
 Kind = TypeVar("Kind", bound=Served)
 
 
@@ -97,17 +54,23 @@ def lineup_of(served: Served) -> Lineup:
 
 
 class Registry:
-    """Names come from the store; whatever else a client sends is not found, and goes no further.
+    """The models of the current snapshot; a name that is not in it is not found, and goes no further.
 
-    `publish` replaces all at once: a request sees the releases and the split of one moment.
+    A request sees the releases and the split of one moment: each method reads the snapshot once.
     """
 
-    def __init__(self, models: Iterable[ServedModel] = (), embedders: Iterable[ServedEmbedder] = ()) -> None:
+    def __init__(
+        self,
+        models: Iterable[ServedModel] = (),
+        embedders: Iterable[ServedEmbedder] = (),
+        published: Published | None = None,
+    ) -> None:
         served: list[Served] = [*models, *embedders]
-        self._lineups: Mapping[str, Lineup] = {each.name: lineup_of(each) for each in served}
+        lineups = {each.name: lineup_of(each) for each in served}
+        self.published = published or Published(Snapshot(lineups))
 
     def publish(self, lineups: Mapping[str, Lineup]) -> None:
-        self._lineups = lineups
+        self.published.publish(replace(self.published.current, lineups=lineups))
 
     def find(self, name: str, record: Record | None = None) -> ServedModel:
         """One that generates text; the release is chosen for the request of `record`, and noted there."""
@@ -138,7 +101,7 @@ class Registry:
 
     def shadow_of(self, record: Record) -> Served | None:
         """The release that is to get this request too, without the client's knowing."""
-        lineup = self._lineups.get(record.model)
+        lineup = self.published.current.lineups.get(record.model)
         if lineup is None or lineup.split.shadow is None or not record.model_version:
             return None
         shadow, chosen = lineup.split.shadow, int(record.model_version)
@@ -148,15 +111,15 @@ class Registry:
 
     def serves(self, model: str, release: str) -> bool:
         """Whether requests are sent to this release, or may be."""
-        lineup = self._lineups.get(model)
+        lineup = self.lineups.get(model)
         return lineup is not None and any(str(version) == release for version in lineup.releases)
 
     def lineup(self, name: str) -> Lineup | None:
-        return self._lineups.get(name)
+        return self.lineups.get(name)
 
     @property
     def lineups(self) -> Mapping[str, Lineup]:
-        return self._lineups
+        return self.published.current.lineups
 
     @property
     def embedders(self) -> tuple[ServedEmbedder, ...]:
@@ -164,17 +127,18 @@ class Registry:
 
     def of(self, kind: type[Kind]) -> tuple[Kind, ...]:
         """Each model of a kind, by its stable release."""
-        stable = (lineup.stable for lineup in self._lineups.values())
+        stable = (lineup.stable for lineup in self.lineups.values())
         return tuple(served for served in stable if isinstance(served, kind))
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self.of(ServedModel))
 
     def _choose(self, name: str, record: Record | None) -> Served:
-        model, pinned = (name, None) if name in self._lineups else _read_name(name)
+        lineups = self.published.current.lineups
+        model, pinned = (name, None) if name in lineups else _read_name(name)
         if pinned is None and record is not None and record.pinned_release:
             _, pinned = _read_name(f"{model}@{record.pinned_release}")
-        lineup = self._lineups.get(model)
+        lineup = lineups.get(model)
         if lineup is None:
             raise _unknown(name)
         if not lineup.releases:
@@ -182,7 +146,12 @@ class Registry:
         if pinned is not None:
             served = lineup.releases.get(pinned)
         else:
-            served = (None if record is None else self._divided(lineup, record)) or lineup.stable
+            arms = lineup.split.arms
+            if len(arms) == 1:
+                served = lineup.releases.get(arms[0][0])
+            else:
+                served = None if record is None else self._divided(lineup, record)
+            served = served or lineup.stable
         if served is None:
             there = ", ".join(f"{model}@{version}" for version in sorted(lineup.releases))
             message = f"The release '{model}@{pinned}' is not served; there are {there}"
@@ -194,8 +163,6 @@ class Registry:
 
     def _divided(self, lineup: Lineup, record: Record) -> Served | None:
         split = lineup.split
-        if len(split.arms) == 1:
-            return lineup.releases.get(split.arms[0][0])
         asking = Asking(record.request_id, record.tenant, record.user, record.conversation)
         version = choose_version(lineup.divided, split.sticky, asking, lineup.releases.keys())
         return None if version is None else lineup.releases[version]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
-from router.core.failure import Failure
+from router.core.generation import Failure
 from router.routing.breaker import Health
 from router.routing.replay import RetryBudget
 from router.routing.replica_choice import choose
@@ -179,7 +179,7 @@ class ReplicaSet:
     ) -> None:
         self.manifest = manifest
         self.replicas = tuple(replicas)
-        self._only = self.replicas[0] if len(self.replicas) == 1 else None
+        self.only = self.replicas[0] if len(self.replicas) == 1 else None  # where there is no choice
         self.budget = RetryBudget()
         self.retries = 0
         self.replays = 0
@@ -188,18 +188,14 @@ class ReplicaSet:
         for replica in replicas:
             replica.on_change = self._changed
 
-    @property
-    def is_single(self) -> bool:
-        return self._only is not None
-
     def can_take(self, exclude: Collection[Replica] = ()) -> bool:
         now_s = self._clock()
         return any(each.may_take(now_s) for each in self.replicas if each not in exclude)
 
     def pick(self, key: bytes | None = None, exclude: Collection[Replica] = ()) -> Replica | None:
         """Where a request is to go that begins now: its opening, as the key, may be in a cache."""
-        if self._only is not None and self._only.is_open and not exclude:
-            return self._only
+        if self.only is not None and self.only.is_open and not exclude:
+            return self.only
         now_s = self._clock()
         able = [replica for replica in self.replicas if replica not in exclude and replica.may_take(now_s)]
         if len(able) <= 1:

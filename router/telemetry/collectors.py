@@ -1,4 +1,4 @@
-"""What Prometheus is told of replicas, objectives, releases, batches and peers, looked up when it asks."""
+"""Metrics of replicas, objectives, releases, batches, tenants and peers, read when Prometheus asks."""
 
 from __future__ import annotations
 
@@ -17,21 +17,19 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as MetricFamily
 
     from router.control.objectives.monitor import ObjectiveMonitor
-    from router.control.objectives.snapshot import ObjectiveBook
-    from router.control.peers.peer_sync import Exchange
+    from router.control.peers.peer_sync import PeerSync
     from router.control.tuning.tuner import Tuner
-    from router.routing.models import Registry
     from router.routing.replicas import Fleet
+    from router.routing.snapshot import Published
+    from router.tenants.tenancy import Tenancy
 
 _RELEASE = ("model", "release")
 _REPLICA = (*_RELEASE, "replica")
 
 
-class FleetFigures(Collector):
-    """Of no fleet until there is one."""
-
-    def __init__(self) -> None:
-        self.fleet: Fleet | None = None
+class FleetMetrics(Collector):
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
 
     def collect(self) -> Iterator[MetricFamily]:
         retries = CounterMetricFamily(
@@ -42,7 +40,7 @@ class FleetFigures(Collector):
         )
         up = GaugeMetricFamily("inflight_replica_up", "1 while requests are sent to it.", labels=_REPLICA)
         outstanding = GaugeMetricFamily(
-            "inflight_replica_outstanding_tokens", "What is under way there, as estimated.", labels=_REPLICA
+            "inflight_replica_outstanding_tokens", "Estimated tokens in flight there.", labels=_REPLICA
         )
         sent = CounterMetricFamily(
             "inflight_replica_requests", "Requests sent to it, retries and replays too.", labels=_REPLICA
@@ -52,7 +50,7 @@ class FleetFigures(Collector):
             "Triton models that were loaded again after their process died.",
             labels=_REPLICA,
         )
-        for each in () if self.fleet is None else list(self.fleet.sets.values()):
+        for each in list(self._fleet.sets.values()):
             release = (each.manifest.model, str(each.manifest.version))
             retries.add_metric(release, each.retries)
             replays.add_metric(release, each.replays)
@@ -68,12 +66,10 @@ class FleetFigures(Collector):
 _OBJECTIVE = ("model", "tier", "metric")
 
 
-class ObjectiveFigures(Collector):
-    """Of no objectives until there is a book of them."""
-
-    def __init__(self, monitor: ObjectiveMonitor) -> None:
+class ObjectiveMetrics(Collector):
+    def __init__(self, monitor: ObjectiveMonitor, published: Published) -> None:
         self._monitor = monitor
-        self.book: ObjectiveBook | None = None
+        self._published = published
 
     def collect(self) -> Iterator[MetricFamily]:
         yield from self._of_now()
@@ -93,7 +89,7 @@ class ObjectiveFigures(Collector):
             "The part that kept the objective in the last 5 minutes.",
             labels=_OBJECTIVE,
         )
-        for objective in () if self.book is None else self.book.objectives:
+        for objective in self._published.current.objectives.values():
             for metric in Metric:
                 if objective.limit_s(metric) is None:
                     continue
@@ -123,11 +119,9 @@ class ObjectiveFigures(Collector):
         yield from (judged, missed)
 
 
-class ReleaseFigures(Collector):
-    """Of no releases until there is a registry of them."""
-
-    def __init__(self) -> None:
-        self.registry: Registry | None = None
+class ReleaseMetrics(Collector):
+    def __init__(self, published: Published) -> None:
+        self._published = published
         self._rollbacks: Counter[str] = Counter()
 
     def rolled_back(self, model: str) -> None:
@@ -143,7 +137,7 @@ class ReleaseFigures(Collector):
         rollbacks = CounterMetricFamily(
             "inflight_rollbacks", "Rollouts that were taken back, but for those by hand.", labels=("model",)
         )
-        for model, lineup in {} if self.registry is None else self.registry.lineups.items():
+        for model, lineup in self._published.current.lineups.items():
             split = lineup.split
             for version in sorted(lineup.releases.keys() | dict(split.arms).keys()):
                 shares.add_metric((model, str(version)), split.weight_of(version))
@@ -157,11 +151,11 @@ _TRITON_MODEL = ("model", "release", "triton_model")
 _NS_PER_S = 1e9
 
 
-class BatchFigures(Collector):
-    """Of no batches until there is a tuner, which asks Triton every two seconds."""
+class BatchMetrics(Collector):
+    """As new as the tuner's last look at Triton's statistics."""
 
-    def __init__(self) -> None:
-        self.tuner: Tuner | None = None
+    def __init__(self, tuner: Tuner) -> None:
+        self._tuner = tuner
 
     def collect(self) -> Iterator[MetricFamily]:
         delays = GaugeMetricFamily(
@@ -169,7 +163,7 @@ class BatchFigures(Collector):
             "How long Triton gathers requests to a batch at most, as loaded now.",
             labels=_TRITON_MODEL,
         )
-        for manifest, member, delay_ms in () if self.tuner is None else self.tuner.delays():
+        for manifest, member, delay_ms in self._tuner.delays():
             delays.add_metric((manifest.model, str(manifest.version), member), delay_ms / 1000)
         yield delays
         yield from self._totals()
@@ -180,7 +174,7 @@ class BatchFigures(Collector):
         executions = _counter("executions", "Batches in which they were computed.")
         queue = _counter("queue_seconds", "Their time in Triton's queue, that of gathering batches in it.")
         compute = _counter("compute_seconds", "Their time in the model: that of a batch for each in it.")
-        for manifest, member, totals in () if self.tuner is None else self.tuner.totals():
+        for manifest, member, totals in self._tuner.totals():
             labels = (manifest.model, str(manifest.version), member)
             requests.add_metric(labels, totals.requests)
             rows.add_metric(labels, totals.rows)
@@ -194,17 +188,33 @@ def _counter(name: str, text: str) -> CounterMetricFamily:
     return CounterMetricFamily(f"inflight_triton_{name}", text, labels=_TRITON_MODEL)
 
 
-class SharingFigures(Collector):
-    def __init__(self) -> None:
-        self.exchange: Exchange | None = None
+class PeerMetrics(Collector):
+    """Without values where limits are not shared."""
+
+    def __init__(self, sync: PeerSync | None) -> None:
+        self._sync = sync
 
     def collect(self) -> Iterator[MetricFamily]:
         reachable = GaugeMetricFamily("inflight_redis_reachable", "1 while Redis answers.")
         routers = GaugeMetricFamily(
             "inflight_other_routers", "Routers that share limits and places with this one."
         )
-        if self.exchange is not None:
-            reachable.add_metric((), float(self.exchange.is_reachable))
-            routers.add_metric((), float(self.exchange.other_routers))
+        if self._sync is not None:
+            reachable.add_metric((), float(self._sync.is_reachable))
+            routers.add_metric((), float(self._sync.other_routers))
         yield reachable
         yield routers
+
+
+class TenancyMetrics(Collector):
+    def __init__(self, tenancy: Tenancy) -> None:
+        self._tenancy = tenancy
+
+    def collect(self) -> Iterator[MetricFamily]:
+        spool = self._tenancy.spool
+        for name, text, value in (
+            ("usage_spool_bytes", "Usage on disk, not yet in the store.", spool.bytes),
+            ("usage_pending_records", "Usage records in memory alone.", spool.pending),
+            ("store_reachable", "1 while the store answers.", self._tenancy.worker.is_well),
+        ):
+            yield GaugeMetricFamily(f"inflight_{name}", text, value=value)

@@ -12,28 +12,18 @@ from prometheus_client.process_collector import ProcessCollector
 
 from router.control.objectives.monitor import ObjectiveMonitor
 from router.core.record import Outcome
-from router.telemetry.admission import AdmissionFigures
-from router.telemetry.collectors import (
-    BatchFigures,
-    FleetFigures,
-    ObjectiveFigures,
-    ReleaseFigures,
-    SharingFigures,
-)
+from router.telemetry.admission import AdmissionMetrics
+from router.telemetry.shadow import ShadowMetrics
 from router.telemetry.values import Counter, Gauge, Histogram, Observations, Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from prometheus_client.registry import Collector
+
     from python_backend.wire.errors import ErrorKind
     from python_backend.wire.tiers import Tier
-    from router.control.objectives.snapshot import ObjectiveBook
-    from router.control.peers.peer_sync import Exchange
-    from router.control.tuning.tuner import Tuner
     from router.core.record import Record
-    from router.routing.models import Registry
-    from router.routing.replicas import Fleet
-    from router.tenants.tenancy import Tenancy
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -139,7 +129,7 @@ class RequestMeter:
 class Metrics:
     """Label values come from the settings, never from a client, so their number is bounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, monitor: ObjectiveMonitor | None = None) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -192,65 +182,24 @@ class Metrics:
             ("kind", "model"),
             registry=registry,
         )
-        self.spool_bytes = prometheus_client.Gauge(
-            "inflight_usage_spool_bytes", "Usage on disk, not yet in the store.", registry=registry
-        )
-        self.usage_pending = prometheus_client.Gauge(
-            "inflight_usage_pending_records", "Usage records in memory alone.", registry=registry
-        )
-        self.store_reachable = prometheus_client.Gauge(
-            "inflight_store_reachable", "1 while the store answers.", registry=registry
-        )
-        self._fleet_figures = FleetFigures()
-        registry.register(self._fleet_figures)
-        self.objectives = ObjectiveMonitor()
-        self._objective_figures = ObjectiveFigures(self.objectives)
-        registry.register(self._objective_figures)
-        self.admission = AdmissionFigures(registry)
-        self._batch_figures = BatchFigures()
-        registry.register(self._batch_figures)
-        self.releases = ReleaseFigures()
-        registry.register(self.releases)
+        self.objectives = monitor or ObjectiveMonitor()
+        self.admission = AdmissionMetrics(registry)
+        self.shadows = ShadowMetrics(registry)
         prometheus_client.Info("inflight_build", "What runs here.", registry=registry).info(
             {"version": version("inflight")}
         )
-        self._sharing_figures = SharingFigures()
-        registry.register(self._sharing_figures)
-        self._meters: dict[tuple[tuple[str, str, str], Tier], RequestMeter] = {}
+        self._meters: dict[tuple[str, str, str, Tier], RequestMeter] = {}
 
-    def watch(self, tenancy: Tenancy) -> None:
-        """Shows whether usage reaches the store."""
-        self.spool_bytes.set_function(lambda: tenancy.spool.bytes)
-        self.usage_pending.set_function(lambda: tenancy.spool.pending)
-        self.store_reachable.set_function(lambda: tenancy.worker.is_well)
-
-    def watch_releases(self, registry: Registry) -> None:
-        """Shows how requests are divided over the releases, and how rollouts go."""
-        self.releases.registry = registry
-
-    def watch_fleet(self, fleet: Fleet) -> None:
-        """Shows the replicas of each release, and how many requests went on after one failed."""
-        self._fleet_figures.fleet = fleet
-
-    def watch_objectives(self, book: ObjectiveBook) -> None:
-        """Shows what was asked for beside what is measured."""
-        self._objective_figures.book = book
-        book.on_change = self.objectives.hold_to
-        self.objectives.hold_to(book.objectives)
-
-    def watch_sharing(self, exchange: Exchange) -> None:
-        """Shows whether other routers are heard."""
-        self._sharing_figures.exchange = exchange
-
-    def watch_tuner(self, tuner: Tuner) -> None:
-        """Shows the queue delays in force, and what Triton says of its batches."""
-        self._batch_figures.tuner = tuner
+    def expose(self, *collectors: Collector) -> None:
+        """What is looked up only when Prometheus asks."""
+        for each in collectors:
+            self.registry.register(each)
 
     def of(self, record: Record) -> RequestMeter:
-        who = _who(record)
-        found = self._meters.get((who, record.tier))
+        key = (record.model, record.model_version, record.caller.organisation.id, record.tier)
+        found = self._meters.get(key)
         if found is None:
-            found = self._meters[who, record.tier] = RequestMeter(self, who, record.tier)
+            found = self._meters[key] = RequestMeter(self, key[:3], record.tier)
         return found
 
     def answered(self, record: Record, status: int) -> None:

@@ -84,6 +84,8 @@ class PromptLog:
         self._entries.put(None)
         self._thread.join(timeout_s)
 
+    hears_begin = True
+
     def begun(self, job: Job, record: Record) -> None:
         job.keep()
 

@@ -1,10 +1,11 @@
-"""An act of the administration: allowed by role and scope, and in the audit log with the change itself."""
+"""Commands that are allowed by role and scope, and in the audit log in the transaction of the change."""
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import sqlalchemy as sql
 
@@ -92,3 +93,39 @@ class Audited:
     def _write(self, entry: AuditEntry) -> None:
         with self._store.begin() as connection:
             connection.execute(sql.insert(audit).values(row_of_audit(entry)))
+
+
+class PlatformCommands:
+    """Commands on what belongs to no organisation, of one actor; those not allowed are on record too."""
+
+    _read_action: ClassVar[Action]
+
+    def __init__(self, store: Store, actor: Actor, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._actor = actor
+        self._clock = clock
+
+    @contextmanager
+    def look(self) -> Iterator[Connection]:
+        """To read with the functions of `records`, all of one moment."""
+        self._check(self._read_action, self._read_action.label, "")
+        with self._store.read() as connection:
+            yield connection
+
+    def _check(self, action: Action, label: str, target: str) -> None:
+        if allows(self._actor, action, None):
+            return
+        with self._store.begin() as connection:
+            self._record(connection, label, target, is_allowed=False)
+        raise Forbidden(f"{action.label} is not allowed")
+
+    def _record(
+        self,
+        connection: Connection,
+        label: str,
+        target: str,
+        detail: dict[str, Any] | None = None,
+        is_allowed: bool = True,
+    ) -> None:
+        entry = AuditEntry(self._clock(), self._actor.user_id, None, label, target, is_allowed, detail or {})
+        connection.execute(sql.insert(audit).values(row_of_audit(entry)))

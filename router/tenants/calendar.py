@@ -36,11 +36,11 @@ class CurrentMonth:
     """The name of the current month, worked out again only when another one begins."""
 
     def __init__(self) -> None:
-        self._name = ""
-        self._begins_s = self.ends_s = 0.0
+        self.name = ""
+        self.begins_s = self.ends_s = 0.0
 
     def at(self, now_s: float) -> str:
-        if not self._begins_s <= now_s < self.ends_s:
-            self._name = month_of(now_s)
-            self._begins_s, self.ends_s = now_s, month_end_s(now_s)
-        return self._name
+        if not self.begins_s <= now_s < self.ends_s:
+            self.name = month_of(now_s)
+            self.begins_s, self.ends_s = now_s, month_end_s(now_s)
+        return self.name

@@ -1,4 +1,4 @@
-"""Where an installation keeps its tenants, and the way in for whoever may read those files."""
+"""Where an installation keeps its tenants, and how its store is opened by whoever may read those files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from router.store.database import PepperError, Store, StoreAway, sqlite_url
 from router.store.migrate import SchemaError
 from router.tenants.administration import Administration
 from router.tenants.keys import fingerprint, load_pepper
-from router.tenants.local import ensure_local
 from router.tenants.spool import SpoolInUse
-from router.tenants.tenancy import TenancySettings
+from router.tenants.tenancy import TenancySettings, ensure_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +23,7 @@ class StoreUnusable(Exception):
     """The store cannot be opened: the message says what is wrong with which setting."""
 
 
-def places(
+def tenancy_settings(
     data_dir: Path, store_url: str = "", pepper_file: str = "", max_spool_bytes: int = 256 << 20
 ) -> TenancySettings:
     data_dir.mkdir(parents=True, exist_ok=True)
@@ -47,10 +46,12 @@ def open_store(settings: TenancySettings) -> Iterator[Store]:
 
 
 @contextmanager
-def open_office(data_dir: Path, store_url: str = "", pepper_file: str = "") -> Iterator[Administration]:
+def open_administration(
+    data_dir: Path, store_url: str = "", pepper_file: str = ""
+) -> Iterator[Administration]:
     """For the command line, beside routers that run or without one; they learn of changes within a second."""
     with opening_store():
-        settings = places(data_dir, store_url, pepper_file)
+        settings = tenancy_settings(data_dir, store_url, pepper_file)
         with open_store(settings) as store:
             ensure_local(store)
             yield Administration(store, settings.pepper)

@@ -1,4 +1,4 @@
-"""Token buckets and the gate made of them: what may start now, and how long to wait where it may not.
+"""Token buckets and the limits made of them: what may start now, and how long to wait where it may not.
 
 The invariant: what a bucket has granted since it was full never exceeds burst + rate x time. A reservation
 takes the most a request could use, settling gives back what it did not, and what it used beyond that is a
@@ -50,22 +50,22 @@ class Refusal:
 class Bucket:
     """Fills at `rate_per_min` up to `burst`; full at the start."""
 
-    __slots__ = ("_at_ns", "_level", "burst", "rate_per_min")
+    __slots__ = ("_at_ns", "burst", "level", "rate_per_min")
 
     def __init__(self, rate_per_min: int, burst: int, now_ns: int) -> None:
         self.rate_per_min = rate_per_min
         self.burst = burst
-        self._level = burst * NS_PER_MIN
+        self.level = burst * NS_PER_MIN
         self._at_ns = now_ns
 
     def wait_ns(self, amount: int, now_ns: int) -> int | None:
         """How long until this amount can be taken: 0 is now, None is never."""
         if now_ns > self._at_ns:
-            filled = self._level + (now_ns - self._at_ns) * self.rate_per_min
+            filled = self.level + (now_ns - self._at_ns) * self.rate_per_min
             full = self.burst * NS_PER_MIN
-            self._level = filled if filled < full else full
+            self.level = filled if filled < full else full
             self._at_ns = now_ns
-        missing = amount * NS_PER_MIN - self._level
+        missing = amount * NS_PER_MIN - self.level
         if missing <= 0:
             return 0
         if amount > self.burst or not self.rate_per_min:
@@ -74,17 +74,17 @@ class Bucket:
 
     def take(self, amount: int) -> None:
         """Right after `wait_ns` said 0, or for a debt; a negative amount gives back, up to the burst."""
-        self._level = min(self._level - amount * NS_PER_MIN, self.burst * NS_PER_MIN)
+        self.level = min(self.level - amount * NS_PER_MIN, self.burst * NS_PER_MIN)
 
     def left(self, now_ns: int) -> int:
         """What is in it, rounded down; less than 0 is a debt."""
         self.wait_ns(0, now_ns)
-        return self._level // NS_PER_MIN
+        return self.level // NS_PER_MIN
 
     def leave(self, amount: int, now_ns: int) -> None:
         """No more than that, which is what another one for the same limit has."""
         self.wait_ns(0, now_ns)
-        self._level = min(self._level, amount * NS_PER_MIN)
+        self.level = min(self.level, amount * NS_PER_MIN)
 
     def is_full(self, now_ns: int) -> bool:
         return self.wait_ns(self.burst, now_ns) == 0
@@ -93,10 +93,10 @@ class Bucket:
         """Keeps what is left: nobody gains a full bucket by a change of limits."""
         self.wait_ns(0, now_ns)
         self.rate_per_min, self.burst = rate_per_min, burst
-        self._level = min(self._level, burst * NS_PER_MIN)
+        self.level = min(self.level, burst * NS_PER_MIN)
 
     def check(self) -> None:
-        assert self._level <= self.burst * NS_PER_MIN, "more than a full bucket"
+        assert self.level <= self.burst * NS_PER_MIN, "more than a full bucket"
 
 
 def _bucket(old: Bucket | None, rate_per_min: int | None, burst: int | None, now_ns: int) -> Bucket | None:
@@ -109,7 +109,7 @@ def _bucket(old: Bucket | None, rate_per_min: int | None, burst: int | None, now
     return old
 
 
-class Gate:
+class LimitSet:
     """All limits of one subject, an organisation or a key.
 
     What it has taken since it is limited by something that other routers take of too is for those with one
@@ -176,10 +176,11 @@ class Gate:
         self.running += 1
         self.taken_requests += 1
         self.taken_tokens += tokens
+        # As Bucket.take does: right after `refusal`, so there is enough in both.
         if self.requests is not None:
-            self.requests.take(1)
+            self.requests.level -= NS_PER_MIN
         if self.tokens is not None:
-            self.tokens.take(tokens)
+            self.tokens.level -= tokens * NS_PER_MIN
         return None if self.allowance is None else (self.allowance, self.allowance.take(cost))
 
     def end(self, requests_back: int, tokens_back: int) -> None:

@@ -98,7 +98,8 @@ class UsageSpool:
     @property
     def is_full(self) -> bool:
         """New requests had better be refused; those that run are still recorded."""
-        return self.bytes > self._max_bytes or (self.failed_writes > 0 and self.pending > _WRITE_AT_ONCE)
+        written = self._closed_bytes + (self._segment.bytes if self._segment else 0)
+        return written > self._max_bytes or (self.failed_writes > 0 and len(self._pending) > _WRITE_AT_ONCE)
 
     def flush(self) -> None:
         """Everything appended so far is on disk, unless the disk is full: then it stays in memory."""

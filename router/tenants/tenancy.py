@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import sqlalchemy as sql
+
+from router.core.tenant import LOCAL
 from router.store.database import Store, StoreAway
+from router.store.schema import organisations
 from router.tenants.administration import Administration
 from router.tenants.calendar import CurrentMonth
 from router.tenants.catalogue import Catalogue
 from router.tenants.keyring import Keyring
 from router.tenants.keys import fingerprint
 from router.tenants.ledger import Ledger, must_ask_the_store
-from router.tenants.limits import Refusal
-from router.tenants.local import ensure_local
+from router.tenants.limits import Limit, Refusal
 from router.tenants.spool import claim_spool
 from router.tenants.treasury import Treasury
 from router.tenants.worker import Chore, Worker
@@ -95,9 +98,12 @@ class Tenancy:
 
     def reserve_now(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal | None:
         """None where the store has to be asked first, by `reserve`."""
-        month = self._month.at(time.time())
-        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month)
-        return None if must_ask_the_store(answer) else answer
+        now_s, month = time.time(), self._month
+        name = month.name if month.begins_s <= now_s < month.ends_s else month.at(now_s)
+        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), name)
+        if isinstance(answer, Refusal) and answer.limit is Limit.LEASE:
+            return None
+        return answer
 
     async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
         """Goes to the store only where this process's lease of a budget has run out.
@@ -193,3 +199,14 @@ def _let_go(leasing: asyncio.Task[Reservation | Refusal]) -> None:
         answer = leasing.result()
         if not isinstance(answer, Refusal):
             answer.cancel()
+
+
+def ensure_local(store: Store) -> None:
+    """The row of the tenant of a router without keys; the next start makes it again where it was deleted."""
+    with store.begin() as connection:
+        found = sql.select(organisations.c.deleted_s).where(organisations.c.id == LOCAL)
+        row = connection.execute(found).first()
+        if row is None or row.deleted_s is not None:
+            version = store.next_change(connection)
+            fresh = {"id": LOCAL, "name": LOCAL, "created_s": time.time(), "deleted_s": None}
+            connection.execute(store.insert_or_update(organisations, {**fresh, "version": version}))

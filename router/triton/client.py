@@ -8,21 +8,20 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.failure import Failure
-from router.core.generation import Delta, GenerationCall
+from router.core.generation import Delta, Failure, GenerationCall
 from router.grpc.channel import Channel
 from router.grpc.status import GrpcError, StatusCode
 from router.triton.failures import TritonError, cut_error, from_status, from_text
-from router.triton.messages import DeltaReader, GenerateRequests, is_final, stop_request
+from router.triton.messages import DeltaReader, GenerateRequests, ResponseReader, stop_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from router.grpc.call import Call
+    from router.triton.messages import Reader
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +153,6 @@ class TritonGeneration:
         self._engine = engine
         self._request = request
         self._request_id = call.request_id
-        self._max_tokens = call.max_tokens
         self._triton_call: Call | None = None
         self._ended = False  # Triton is done with the request; some of it may be unread
         self._when_ended: asyncio.Event | None = None
@@ -164,8 +162,7 @@ class TritonGeneration:
         self._given_up = False
         self._cut = False
         self._deadline: asyncio.TimerHandle | None = None
-        self._generated = 0
-        self._deltas = DeltaReader()
+        self._reader: Reader = DeltaReader(call.max_tokens)
         self.on_end: Callable[[], None] | None = None  # called once, when Triton is done with the request
 
     def __aiter__(self) -> TritonGeneration:
@@ -191,10 +188,16 @@ class TritonGeneration:
                 return Delta("", finish="cancelled")
             call = self._triton_call = self._connection.infer_bytes(self._request)
             call.on_end(self._end)
+        reader = self._reader
         while (data := call.take()) is not None:
+            item = reader.read(data)
+            if item is None:
+                self._expect_end()
+                raise from_text(reader.error, self._request_id)
             if not self._answered:
-                return self._read(data)
-            self._check(_read_response(data))  # only an error is still news
+                if reader.is_last:
+                    self._expect_end()
+                return item
         if call.ended:
             self._over = True
             raise self._outcome(call.error)
@@ -225,26 +228,6 @@ class TritonGeneration:
         failure = from_status(error, self._request_id)
         failure.__cause__ = error
         return failure
-
-    def _read(self, data: bytes) -> Any:
-        """One response; raises the error that it is."""
-        delta = self._deltas.read(data)
-        if delta is None:
-            self._expect_end()
-            raise from_text(self._deltas.error, self._request_id)
-        self._generated += delta.completion_tokens
-        if delta.finish is None and self._deltas.is_final:
-            # NVIDIA's engine does not say why it ended.
-            finish = "length" if self._generated >= self._max_tokens else "end_id"
-            delta = msgspec.structs.replace(delta, finish=finish)
-        if delta.finish is not None:
-            self._expect_end()
-        return delta
-
-    def _check(self, message: Any) -> None:
-        if message.error_message:
-            self._expect_end()
-            raise from_text(message.error_message, self._request_id)
 
     def _expect_end(self) -> None:
         self._answered = True
@@ -312,12 +295,11 @@ class TritonGeneration:
 class RelayedGeneration(TritonGeneration):
     """Gives the responses themselves: with several rows or sequences, one that finishes is not the last."""
 
-    def _read(self, data: bytes) -> Any:
-        message = _read_response(data)
-        self._check(message)
-        if is_final(message.infer_response):
-            self._expect_end()
-        return message.infer_response
+    def __init__(
+        self, connection: TritonConnection, engine: str, request: bytes, call: GenerationCall
+    ) -> None:
+        super().__init__(connection, engine, request, call)
+        self._reader = ResponseReader()
 
     def _outcome(self, error: GrpcError | None) -> Exception:
         if error is not None and error.code is StatusCode.RESOURCE_EXHAUSTED and not self._answered:

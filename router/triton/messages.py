@@ -6,7 +6,7 @@ import math
 import struct
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -258,39 +258,92 @@ def stop_request(engine: str, request_id: str) -> Any:
     return message
 
 
+class Reader(Protocol):
+    """Reads the responses of one stream."""
+
+    error: str  # of the response that was one
+    is_last: bool  # what was read last ends the answer
+
+    def read(self, data: bytes) -> Any:
+        """What one response says; None for an error."""
+
+
+class ResponseReader:
+    """Gives the inference responses themselves."""
+
+    error = ""
+    is_last = False
+
+    def read(self, data: bytes) -> Any:
+        message = service_pb2.ModelStreamInferResponse.FromString(data)
+        self.error = message.error_message
+        self.is_last = is_final(message.infer_response)
+        return None if self.error else message.infer_response
+
+
 class DeltaReader:
-    """Reads the responses of one stream: all but the raw contents is the same in most of them.
+    """Reads deltas. All but the raw contents is the same in most responses of a stream.
 
     That part, the head, is known by its bytes once protobuf has read it: fields of a protobuf may be written
     one after another, so what follows a known head adds to what that says. Whatever has another head, or
     anything but raw contents behind it, is read by protobuf.
     """
 
-    __slots__ = ("_head", "_names", "_read", "error", "is_final")
+    __slots__ = ("_generated", "_head", "_max_tokens", "_names", "_responses", "error", "is_last")
 
-    def __init__(self) -> None:
-        self.error = ""  # of the response that was none
-        self.is_final = False  # the last response that was read
+    def __init__(self, max_tokens: int) -> None:
+        self.error = ""
+        self.is_last = False
+        self._max_tokens = max_tokens
+        self._generated = 0
         self._head = b""
         self._names: Sequence[str] = ()
-        self._read = 0  # how many responses protobuf has read
+        self._responses = 0  # that protobuf has read
 
     def read(self, data: bytes) -> Delta | None:
-        """What one response says; None for an error."""
-        if self._head and (raws := _behind(self._head, data)) is not None and len(raws) == len(self._names):
-            return _delta(self._names, raws)
+        end = len(data)
+        if not self._head or not 3 <= end < _TWO_BYTES or data[0] != _INFER_RESPONSE[0]:
+            return self._read_by_protobuf(data)
+        size, at = data[1], 2
+        if size >= 128:
+            size, at = size & 127 | data[2] << 7, 3
+        if at + size != end or not data.startswith(self._head, at):
+            return self._read_by_protobuf(data)
+        at += len(self._head)
+        raws = []
+        while at + 1 < end and data[at] == _RAW_OUTPUT[0]:
+            size, at = data[at + 1], at + 2
+            if size >= 128 and at < end:
+                size, at = size & 127 | data[at] << 7, at + 1
+            raws.append(data[at : at + size])
+            at += size
+        if at != end or len(raws) != len(self._names):
+            return self._read_by_protobuf(data)
+        delta = _delta(self._names, raws)
+        self._generated += delta.completion_tokens
+        self.is_last = delta.finish is not None
+        return delta
+
+    def _read_by_protobuf(self, data: bytes) -> Delta | None:
         message = service_pb2.ModelStreamInferResponse.FromString(data)
         if message.error_message:
             self.error = message.error_message
             return None
         response = message.infer_response
-        self.is_final = is_final(response)
+        final = is_final(response)
+        self._responses += 1
         self._head = b""
-        self._read += 1
-        if self._read > 1 and not self.is_final:  # not for answers of one token, nor for the last
+        if self._responses > 1 and not final:  # not for answers of one token, nor for the last
             self._head = _head(data, response.raw_output_contents)
             self._names = [output.name for output in response.outputs]
-        return read_delta(response)
+        delta = read_delta(response)
+        self._generated += delta.completion_tokens
+        if final and delta.finish is None:
+            # NVIDIA's engine does not say why it ended.
+            finish = "length" if self._generated >= self._max_tokens else "end_id"
+            delta = msgspec.structs.replace(delta, finish=finish)
+        self.is_last = delta.finish is not None
+        return delta
 
 
 def _head(data: bytes, raws: Sequence[bytes]) -> bytes:
@@ -307,27 +360,6 @@ def _head(data: bytes, raws: Sequence[bytes]) -> bytes:
     return b"" if alone.raw_output_contents else head
 
 
-def _behind(head: bytes, data: bytes) -> list[bytes] | None:
-    """The raw contents that follow a head; None where it is another, or something else follows."""
-    end = len(data)
-    if end < 3 or end >= _TWO_BYTES or data[0] != _INFER_RESPONSE[0]:
-        return None
-    size, at = data[1], 2
-    if size >= 128:
-        size, at = size & 127 | data[2] << 7, 3
-    if at + size != end or not data.startswith(head, at):
-        return None
-    at += len(head)
-    raws = []
-    while at + 1 < end and data[at] == _RAW_OUTPUT[0]:
-        size, at = data[at + 1], at + 2
-        if size >= 128 and at < end:
-            size, at = size & 127 | data[at] << 7, at + 1
-        raws.append(data[at : at + size])
-        at += size
-    return raws if at == end else None
-
-
 def read_delta(response: Any) -> Delta:
     """What one inference response says; outputs we have no use for are passed over."""
     return _delta([output.name for output in response.outputs], response.raw_output_contents)
@@ -338,7 +370,8 @@ def _delta(names: Sequence[str], raws: Sequence[bytes]) -> Delta:
     text, completion_tokens, prompt_tokens, finish = "", 0, 0, None
     for name, raw in zip(names, raws, strict=True):
         if name == "text_output":
-            text = _text(raw)
+            one = int.from_bytes(raw[:4], "little") == len(raw) - 4
+            text = raw[4:].decode("utf-8", "replace") if one else _text(raw)
         elif name == "num_output_tokens":
             (completion_tokens,) = _INT32(raw)
         elif name == "num_input_tokens":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from router.settings import Tuning
+from router.settings import Options
 from router.telemetry.tracing.setup import check_tracing
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ def test_the_collector_on_the_page_fits_beside_the_compose_file() -> None:
     assert set(service["networks"]) <= compose["networks"].keys()
     assert set(service["networks"]) & set(compose["services"]["router"]["networks"])
     assert not service["image"].endswith(":latest")
-    check_tracing(Tuning(otlp_endpoint=f"http://{name}:4318"))
+    check_tracing(Options(otlp_endpoint=f"http://{name}:4318"))
 
 
 def test_the_routers_image_has_what_it_needs() -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from python_backend.costs.step_cost import StepCost, StepShape
-from router.admission.demand import Capacity, Demand, Place, Refused
+from router.admission.capacity import Capacity
+from router.admission.demand import Demand, QueueEntry, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +25,7 @@ class Job:
     tokens: int
     completion_tokens: int = 0
     computed_tokens: int = 0
-    place: Place | None = None
+    entry: QueueEntry | None = None
     refused: Refused | None = None
     first_token_s: float | None = None
     ended_s: float | None = None
@@ -44,7 +45,7 @@ class SteppingEngine:
     """Prompts first come first served, in chunks beside the next token of everybody else."""
 
     policy: Policy
-    places: int = 64
+    slots: int = 64
     kv_tokens: int | None = 40_000
     step_tokens: int = 512
     cost: StepCost = COST
@@ -53,13 +54,13 @@ class SteppingEngine:
     jobs: list[Job] = field(default_factory=list)
     running: list[Job] = field(default_factory=list)
     served: dict[str, float] = field(default_factory=dict)  # compute units of tokens and prompts by tenant
-    _of_place: dict[Place, Job] = field(default_factory=dict)
+    _of_entry: dict[QueueEntry, Job] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.policy.resize(
             Capacity(
                 replicas=1,
-                places=self.places,
+                slots=self.slots,
                 kv_tokens=self.kv_tokens,
                 block_tokens=16,
                 step_tokens=self.step_tokens,
@@ -87,15 +88,15 @@ class SteppingEngine:
         if isinstance(answer, Refused):
             job.refused = answer
             return
-        job.place = answer
-        self._of_place[answer] = job
+        job.entry = answer
+        self._of_entry[answer] = job
         self._hand_on()
 
     def _hand_on(self) -> None:
-        for place in self.policy.hand_on(self.now_s):
-            job = self._of_place.pop(place)
-            if place.refusal is not None:
-                job.refused = place.refusal
+        for entry in self.policy.hand_on(self.now_s):
+            job = self._of_entry.pop(entry)
+            if entry.refusal is not None:
+                job.refused = entry.refusal
             else:
                 self.running.append(job)
 
@@ -123,11 +124,11 @@ class SteppingEngine:
         for job in first:
             job.completion_tokens = 1
             job.first_token_s = self.now_s
-            assert job.place is not None
-            self.policy.first_token(job.place, self.now_s)
+            assert job.entry is not None
+            self.policy.first_token(job.entry, self.now_s)
         for job in [job for job in self.running if job.completion_tokens >= job.tokens]:
-            assert job.place is not None
-            self.policy.end(job.place, self.now_s)
+            assert job.entry is not None
+            self.policy.end(job.entry, self.now_s)
             job.ended_s = self.now_s
         self.running = [job for job in self.running if job.ended_s is None]
 

@@ -18,7 +18,6 @@ from router.app import App
 from router.content.documents.documents import Documents
 from router.content.documents.uploads import UploadedFiles
 from router.content.files.model import FileLimits
-from router.control.objectives.snapshot import ObjectiveBook
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.shadow import Shadows, ShadowSettings
 from router.core.embedding import ServedEmbedder
@@ -166,7 +165,7 @@ async def running_router(
             store = StoreAccess(tenancy.store)
             open_gates = gates or OpenGates().as_gates
             permits = Permits(tenancy, open_gates, metrics)
-            shadows = Shadows(registry, permits, metrics, shadowing, gates=gates)
+            shadows = Shadows(registry, permits, metrics.shadows, shadowing, gates=gates)
             arms = ArmRecorder(store)
             observers: list[Observer] = [arms, shadows]
             if prompt_log is not None:
@@ -184,7 +183,6 @@ async def running_router(
                 gates=open_gates,
                 arms=arms,
                 shadows=shadows,
-                objectives=ObjectiveBook(store),
                 prompt_log=prompt_log,
             )
             app = App(parts, Doorkeeper(tenancy, is_private))

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 from router.app import App
-from router.control.releases.commands import ReleaseOffice
+from router.control.releases.commands import ReleaseCommands
 from router.core.tenant import Role, Scope
 from router.http.listener import Listener
 from router.kserve import http
@@ -79,7 +79,7 @@ def release_twice(store: Store) -> None:
     """MODEL has one release that gets everything, and one that could."""
     for version in (1, 2):
         keep_release(store, MODEL, version)
-    ReleaseOffice(store, SYSTEM).promote(MODEL, 1)
+    ReleaseCommands(store, SYSTEM).promote(MODEL, 1)
 
 
 def make_things(url: str, session: requests.Session) -> dict[str, str]:

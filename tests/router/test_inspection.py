@@ -11,7 +11,7 @@ import trustme
 from router.inspection import Seen, inspect, judge_expiry
 from router.store.database import Store, sqlite_url
 from router.store.migrate import pending
-from router.tenants.installation import open_office
+from router.tenants.installation import open_administration
 
 DAY_S = 86_400
 
@@ -35,7 +35,7 @@ def test_bad_settings_are_the_only_finding(tmp_path: Path) -> None:
 
 
 def test_each_part_is_told_whatever_the_others_are(tmp_path: Path) -> None:
-    with open_office(tmp_path / "data"):
+    with open_administration(tmp_path / "data"):
         pass
     (tmp_path / "data" / "pepper").write_bytes(b"x" * 32)
     found = looked_at(
@@ -53,7 +53,7 @@ def test_each_part_is_told_whatever_the_others_are(tmp_path: Path) -> None:
 
 
 def test_a_store_is_well_old_empty_or_newer(tmp_path: Path) -> None:
-    with open_office(tmp_path / "data"):
+    with open_administration(tmp_path / "data"):
         pass
     assert looked_at(tmp_path)["store"].verdict == "ok"
     store = Store(sqlite_url(tmp_path / "data" / "store.db"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,26 @@ def steady_stack(request: pytest.FixtureRequest, device: str) -> RunningStack:
     """
     running: RunningStack = request.getfixturevalue("stack" if device == "cpu" else "exact_stack")
     return running
+
+
+def synthetic_stack(data_dir: Path, tokens_per_s: int, **engine: str) -> AbstractContextManager[RunningStack]:
+    """Its tokens are made up, at a pace; nothing is loaded but the tokenizer."""
+    pace = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(tokens_per_s)}
+    return running_stack({**pace, **engine}, data_dir=data_dir, embeddings=False)
+
+
+@pytest.fixture(scope="session")
+def rapid_stack(data_dir: Path) -> Iterator[RunningStack]:
+    """Faster than anybody reads, and callers are watched closely; its last test stops it."""
+    with lasting(synthetic_stack(data_dir, 20_000, cancellation_check_period_ms="1")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def slow_stack(data_dir: Path) -> Iterator[RunningStack]:
+    """Time enough for each token to be sent on its own; its last test kills it."""
+    with lasting(synthetic_stack(data_dir, 8)) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

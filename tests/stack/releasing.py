@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -36,13 +37,18 @@ from router.control.releases.writes import set_state
 from router.core.manifest import Manifest
 from router.settings import load as load_router_settings
 from router.store.database import Store
-from router.tenants.installation import open_store, places
+from router.tenants.installation import open_store, tenancy_settings
 from router.triton.control import TritonControl
 from tests.conftest import Unwatched
 
 # What the store says is read by the router within that time, with a margin.
 READ_WITHIN_S = 0.8
 LOADED_WITHIN_S = 60.0
+# Requests of one kind of traffic: a machine that is slow answers fewer, and refuses none.
+IN_FLIGHT = 8
+# What the engine says once it has prepared a model; a tiny one is packed in no time when it is loaded.
+SAID = '{"inflight_device": "cpu", "computes_on": "the CPU"}'
+PREPARED = [sys.executable, "-I", "-S", "-c", f"print({SAID!r})"]
 # Given the Triton models of a release while they are made, and its checkpoint.
 Change = Callable[[Path, Manifest], None]
 
@@ -70,11 +76,14 @@ class Releases:
     def add(self, model: str, path: Path | str, change: Change | None = None, **given: str) -> Manifest:
         """A release that nobody wants loaded yet; its description vouches for what `change` did, too."""
         order = ReleaseRequest(model, str(path), given=given)
+        prepare = PREPARED if isinstance(path, Path) else PREPARE
         if change is None:
-            return add_release(order, self.installation, quiet(), StopSignals()).manifest
+            return add_release(
+                order, self.installation, quiet(), StopSignals(), prepare_command=prepare
+            ).manifest
         places = self.installation.release_directories
         places.make()
-        maker = ReleaseBuilder(order, self.installation.settings, quiet(), PROJECT_ROOT, PREPARE)
+        maker = ReleaseBuilder(order, self.installation.settings, quiet(), PROJECT_ROOT, prepare)
         with work_dir(places) as work:
             manifest = maker.make(kind_at(order.path), self.installation.releases.next_version(model), work)
             change(work, manifest)
@@ -219,7 +228,7 @@ def releases_at(config: Path, data_dir: Path) -> Iterator[Releases]:
     """Before there is a stack, or beside it."""
     settings = load_settings(config, {"data_dir": data_dir})
     state = state_dir(settings)
-    with open_store(places(state)) as store:
+    with open_store(tenancy_settings(state)) as store:
         yield Releases(Installation(settings, store, b""), store, config, data_dir)
 
 

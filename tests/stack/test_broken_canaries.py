@@ -14,13 +14,13 @@ import pytest
 
 from benchmarks.traffic import Traffic, completion, traffic
 from launcher.settings import StackSettings
-from router.control.releases.canary import Plan
+from router.control.releases.plan import Plan
 from router.control.releases.records import Rollout, RolloutState
 from router.control.releases.states import State
 from router.core.manifest import Manifest
 from tests.stack.breaking import BREAKAGES, fail_for_one_in_twenty
 from tests.stack.conftest import TinyModels, Wrecks
-from tests.stack.releasing import Change, ReleaseStack, until, write_multiplier
+from tests.stack.releasing import IN_FLIGHT, Change, ReleaseStack, until, write_multiplier
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
@@ -28,7 +28,8 @@ EMBEDDINGS = StackSettings().embeddings
 MOST_TO_FAIL_S = 5.0
 # Where Triton starts three processes first, which takes 3 s; a busy machine takes several times as long.
 MOST_TO_FAIL_IN_TRITON_S = 15.0
-REQUESTS_MEANWHILE = 1000
+REQUESTS_MEANWHILE, PER_S = 400, 20
+FULL_REQUESTS_MEANWHILE, FULL_PER_S = 1000, 55
 MOST_ROLLBACK_S = 60.0
 MOST_ROLLBACK_REQUESTS = 200
 # Latencies are compared from 20 s on.
@@ -57,10 +58,11 @@ def broken(stack: ReleaseStack, models: TinyModels, folder: Path) -> Iterator[tu
 
 
 def test_broken_canaries_fail_in_seconds_and_the_stable_release_never_does(
-    release_stack: ReleaseStack, tiny_models: TinyModels, tmp_path: Path
+    release_stack: ReleaseStack, tiny_models: TinyModels, tmp_path: Path, full: bool
 ) -> None:
     canaries = list(broken(release_stack, tiny_models, tmp_path))
-    with traffic(release_stack.url, completion("tiny", 2), per_s=55) as running:
+    requests, per_s = (FULL_REQUESTS_MEANWHILE, FULL_PER_S) if full else (REQUESTS_MEANWHILE, PER_S)
+    with traffic(release_stack.url, completion("tiny", 2), per_s, most_in_flight=IN_FLIGHT) as running:
         for canary, reason, limit_s in canaries:
             release_stack.installation.releases.begin_rollout("tiny", canary.version, WRONG)
             rollout = release_stack.wait_for_end("tiny", 30)
@@ -71,7 +73,7 @@ def test_broken_canaries_fail_in_seconds_and_the_stable_release_never_does(
             print(f"{canary.name} failed after {failed_s - began_s:.2f} s: {rollout.reason}")
             assert failed_s - began_s <= limit_s, canary.name
             assert release_stack.weights("tiny") == {1: 1.0}
-        running.wait_for(max(0, REQUESTS_MEANWHILE - len(running.answered)))
+        running.wait_for(max(0, requests - len(running.answered)))
     assert running.errors == []
     assert {each.release for each in running.answered} == {"1"}
 
@@ -174,7 +176,7 @@ def under_traffic(
         running = {}
         for pair in pairs:
             path, body = pair.asked
-            sending = traffic(stack.url, body, pair.per_s, path=path)
+            sending = traffic(stack.url, body, pair.per_s, path=path, most_in_flight=IN_FLIGHT)
             running[pair.canary.model] = closing.enter_context(sending)
         began_s = time.time()
         for pair in pairs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -11,18 +10,9 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.stack import RunningStack, running_stack
+from benchmarks.stack import RunningStack
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
-
-STREAMS, TOKENS = 64, 1000
-
-
-@pytest.fixture(scope="module", params=[20_000, 8])
-def synthetic(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[tuple[RunningStack, int]]:
-    engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(request.param)}
-    with running_stack(engine, data_dir=data_dir, embeddings=False) as stack:
-        yield stack, request.param
 
 
 async def stream_completion(http: httpx.AsyncClient, model: str, tokens: int) -> list[str]:
@@ -36,19 +26,32 @@ async def stream_completion(http: httpx.AsyncClient, model: str, tokens: int) ->
     return [piece for piece in pieces if piece]
 
 
-async def test_tokens_arrive_complete_and_in_order(
-    synthetic: tuple[RunningStack, int], default_checkpoint: Path
-) -> None:
-    stack, rate = synthetic
-    streams, tokens = (STREAMS, TOKENS) if rate > 1000 else (1, 15)
-    tokenizer = Tokenizer.from_file(str(default_checkpoint / "tokenizer.json"))
+async def streamed(stack: RunningStack, streams: int, tokens: int, tokenizer: Tokenizer) -> list[list[str]]:
+    """The pieces of each stream, which must be the whole answer."""
     first_id = tokenizer.encode("Hello").ids[0]
     expected = tokenizer.decode([first_id + position % 50 for position in range(tokens)])
-    limits = httpx.Limits(max_connections=STREAMS)
+    limits = httpx.Limits(max_connections=streams)
     async with httpx.AsyncClient(base_url=stack.url, timeout=120, limits=limits) as http:
         answers = await asyncio.gather(
             *(stream_completion(http, stack.model, tokens) for _ in range(streams))
         )
     assert {"".join(pieces) for pieces in answers} == {expected}
-    if streams == 1:
-        assert len(answers[0]) == tokens, "one slow stream gets each token as a chunk of its own"
+    return answers
+
+
+@pytest.fixture(scope="module")
+def tokenizer(default_checkpoint: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(default_checkpoint / "tokenizer.json"))
+
+
+async def test_tokens_of_many_rapid_streams_arrive_complete_and_in_order(
+    rapid_stack: RunningStack, tokenizer: Tokenizer
+) -> None:
+    await streamed(rapid_stack, 64, 500, tokenizer)
+
+
+async def test_one_slow_stream_gets_each_token_as_a_chunk_of_its_own(
+    slow_stack: RunningStack, tokenizer: Tokenizer
+) -> None:
+    (pieces,) = await streamed(slow_stack, 1, 15, tokenizer)
+    assert len(pieces) == 15

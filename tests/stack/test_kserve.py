@@ -24,7 +24,7 @@ from tritonclient.utils import InferenceServerException
 from benchmarks.stack import RunningStack, free_port
 from client.triton import GenerationFailed, TritonTextClient
 from router.core.tenant import Limits, Role
-from router.tenants.installation import open_office
+from router.tenants.installation import open_administration
 from router.tenants.rbac import SYSTEM
 from tests.router.kserve.asking import grpc_input, http_input, prompt_inputs
 from tests.stack.test_triton_clients import ask as ask_triton
@@ -170,11 +170,11 @@ class KeyedRouter:
 
 @pytest.fixture
 def keyed(stack: RunningStack, default_checkpoint: Path, tmp_path: Path) -> Iterator[KeyedRouter]:
-    with open_office(tmp_path) as office:
-        tenant = office.create_organisation(SYSTEM, "acme").id
-        user = office.create_user(SYSTEM, tenant, "ada", Role.MEMBER)
-        key = office.create_key(SYSTEM, tenant, user.id, "test")[1]
-        office.set_limits(SYSTEM, tenant, Limits(requests_per_min=2))
+    with open_administration(tmp_path) as admin:
+        tenant = admin.create_organisation(SYSTEM, "acme").id
+        user = admin.create_user(SYSTEM, tenant, "ada", Role.MEMBER)
+        key = admin.create_key(SYSTEM, tenant, user.id, "test")[1]
+        admin.set_limits(SYSTEM, tenant, Limits(requests_per_min=2))
     port, grpc_port = free_port(), free_port()
     settings = tmp_path / "router.toml"
     settings.write_text(

@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from benchmarks.stack import RunningStack, running_stack
+from benchmarks.stack import RunningStack
 from launcher.stack.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
 from loadtest.mixed_lengths import all_at_once
 from loadtest.replay.sender import Target, send
@@ -21,7 +21,6 @@ from tests.stack.triton_calls import TritonCalls
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
-SYNTHETIC = {"inflight_runtime": "synthetic"}
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0}
 
 
@@ -95,39 +94,32 @@ async def test_a_killed_engine_fails_its_requests_and_is_started_again(
     assert shared_memory(run_of(stack)) == memory_before
 
 
-async def test_a_stop_takes_seconds_and_leaves_nothing_behind_however_busy_it_was(data_dir: Path) -> None:
+async def test_a_stop_takes_seconds_and_leaves_nothing_behind_however_busy_it_was(
+    rapid_stack: RunningStack,
+) -> None:
     """Callers are watched while their requests end by the hundred. Asking Triton about them can keep it from
     unloading the model (docs/decisions/006); then the launcher ends it after 20 s."""
-    engine = {**SYNTHETIC, "cancellation_check_period_ms": "1"}
-    with running_stack(engine, data_dir=data_dir, embeddings=False) as stack:
-        load = await send(Target(stack.url, stack.model), all_at_once(2, 19, 300, 300))
-        assert not load.errors
-        async with TritonCalls(stack.triton_grpc_url) as triton:
-            for _ in range(20):
-                await triton.generate_all([[1000, 1001]] * 32, 3)
-        members, run = family(stack), run_of(stack)
-        assert len(members) >= 5
-        began_s = time.monotonic()
-        assert stack.stop() == 0
-        assert time.monotonic() - began_s < 15
-        assert not [member for member in members if member.is_running()]
-        assert not shared_memory(run)
+    stack = rapid_stack
+    load = await send(Target(stack.url, stack.model), all_at_once(2, 19, 300, 300))
+    assert not load.errors
+    async with TritonCalls(stack.triton_grpc_url) as triton:
+        for _ in range(20):
+            await triton.generate_all([[1000, 1001]] * 32, 3)
+    members, run = family(stack), run_of(stack)
+    assert len(members) >= 5
+    began_s = time.monotonic()
+    assert stack.stop() == 0
+    assert time.monotonic() - began_s < 15
+    assert not [member for member in members if member.is_running()]
+    assert not shared_memory(run)
 
 
-def test_killed_parts_leave_nothing_behind_either(data_dir: Path) -> None:
-    with running_stack(SYNTHETIC, data_dir=data_dir, embeddings=False) as stack:
-        members, run = family(stack), run_of(stack)
-        for member in members:
-            if member.name() in ("tritonserver", "triton_python_b"):
-                member.send_signal(signal.SIGKILL)
-        assert stack.stop() == 0
-        assert not [member for member in members if member.is_running()]
-        assert not shared_memory(run)
-
-
-def test_a_second_start_takes_seconds(
-    data_dir: Path, default_checkpoint: Path, device: str, on_device: dict[str, str]
-) -> None:
-    start_s = time.monotonic()
-    with running_stack(on_device, data_dir=data_dir):
-        assert time.monotonic() - start_s < {"cpu": 30, "cuda": 60}[device]
+def test_killed_parts_leave_nothing_behind_either(slow_stack: RunningStack) -> None:
+    stack = slow_stack
+    members, run = family(stack), run_of(stack)
+    for member in members:
+        if member.name() in ("tritonserver", "triton_python_b"):
+            member.send_signal(signal.SIGKILL)
+    assert stack.stop() == 0
+    assert not [member for member in members if member.is_running()]
+    assert not shared_memory(run)

@@ -1,4 +1,4 @@
-"""Model processes that die or freeze under a Triton that lives on: revived, and no answer is lost."""
+"""Model processes that die or freeze under a Triton that lives on are revived; then Triton dies itself."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ ANSWER_TOKENS = 100
 NOTICED_WITHIN_S = 5.0
 # The processes of this engine load in about two seconds; a busy machine takes several times as long.
 REVIVED_WITHIN_S = 10.0 + 15.0
+# Long before the server is back, which takes several seconds.
+BROKEN_WITHIN_S = 2.0
 LEAKS = re.compile(
     r"stub|shm|region|/dev/|/tmp/|/root|/home|\.py|_0_0|tensorrt_llm|processing", re.IGNORECASE
 )
@@ -180,3 +182,41 @@ async def test_the_launcher_leaves_reviving_to_the_router(own_stack: RunningStac
     assert not [child for child in children if child.status() == psutil.STATUS_STOPPED]
     async with client(own_stack) as http:
         assert (await http.get("/health/ready")).status_code == 200
+
+
+async def test_the_only_server_fails_its_streams_at_once_and_comes_back(
+    own_stack: RunningStack, answers: list[str]
+) -> None:
+    """The last one: after it all that was watched above is new."""
+    async with client(own_stack) as http:
+        begun = [asyncio.Event() for _ in range(4)]
+        running = [
+            asyncio.create_task(broken_stream(http, own_stack, number, event))
+            for number, event in enumerate(begun)
+        ]
+        await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), 30)
+        triton_of(own_stack).kill()
+        errors = await asyncio.wait_for(asyncio.gather(*running), BROKEN_WITHIN_S)
+        assert set(errors) == {"the model cannot answer at the moment"}
+        body = {"model": own_stack.model, "prompt": "Hello"}
+        refused = await http.post("/v1/completions", json=body)
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) > 0
+        await watch(http, own_stack.model)
+        assert await stream(http, own_stack, 0) == answers[0]
+
+
+async def broken_stream(
+    http: httpx.AsyncClient, stack: RunningStack, number: int, begun: asyncio.Event
+) -> str:
+    """How a streamed answer ends that takes longer than its server lives."""
+    body = {"model": stack.model, "prompt": f"Number {number}", "max_tokens": 1000, "ignore_eos": True}
+    error = ""
+    async with http.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
+        assert response.status_code == 200
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                event: dict[str, Any] = json.loads(line.removeprefix("data: "))
+                error = event.get("error", {}).get("message", error)
+                begun.set()
+    return error

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
@@ -18,17 +20,14 @@ from launcher.settings import StackSettings
 from router.control.releases.records import RolloutState
 from router.core.manifest import Manifest
 from tests.router.kserve.asking import grpc_input, http_input
-from tests.stack.releasing import ReleaseStack, write_multiplier
+from tests.stack.releasing import IN_FLIGHT, ReleaseStack, write_multiplier
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 EMBEDDINGS = StackSettings().embeddings
 CANARY = ("--steps", "50%,100%", "--min-requests", "5", "--min-duration", "1s")
-RELOADED_AT_PER_S = 200.0
 OTHER_DELAY_US = 5000
 USUAL_DELAY_US = 500
-# The goal is 150 ms more than usual; two cores that others use too cannot do that many, and a queue grows.
-MOST_LATENCY_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +91,19 @@ def test_a_users_model_and_embeddings_are_rolled_out_by_canary(
     embeddings = release_stack.add(EMBEDDINGS, EMBEDDINGS)
     usual = release_stack.embed("Hello")
     with (
-        traffic(release_stack.url, multiplied, 20, path="/v2/models/doubler/infer") as numbers,
+        traffic(
+            release_stack.url,
+            multiplied,
+            20,
+            path="/v2/models/doubler/infer",
+            most_in_flight=IN_FLIGHT,
+        ) as numbers,
         traffic(
             release_stack.url,
             lambda number: {"model": EMBEDDINGS, "input": f"number {number}"},
             20,
             path="/v1/embeddings",
+            most_in_flight=IN_FLIGHT,
         ) as vectors,
     ):
         release_stack.command("canary", "doubler@2", *CANARY)
@@ -120,10 +126,26 @@ def test_a_users_model_and_embeddings_are_rolled_out_by_canary(
 async def test_another_queue_delay_is_loaded_under_traffic_and_no_request_fails(
     release_stack: ReleaseStack, full: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def body(number: int) -> dict[str, Any]:
-        return {"model": EMBEDDINGS, "input": f"number {number}"}
+    """Each client asks again when it is answered: as much traffic as the machine can do, and never more."""
+    took_s: list[float] = []
+    is_over = asyncio.Event()
+    async with (
+        httpx.AsyncClient(base_url=release_stack.url, timeout=60) as http,
+        release_stack.control() as control,
+    ):
 
-    async with release_stack.control() as control:
+        async def ask_again_and_again(client: int) -> None:
+            while not is_over.is_set():
+                body = {"model": EMBEDDINGS, "input": f"number {len(took_s)} of {client}"}
+                began_s = time.monotonic()
+                response = await http.post("/v1/embeddings", json=body)
+                assert response.status_code == 200, response.text
+                took_s.append(time.monotonic() - began_s)
+
+        async def answered(more: int) -> None:
+            wanted = len(took_s) + more
+            while len(took_s) < wanted and not any(each.done() for each in clients):  # noqa: ASYNC110  # a count
+                await asyncio.sleep(0.01)
 
         async def reload(delay_us: int) -> None:
             config = await control.config("embeddings")
@@ -132,17 +154,19 @@ async def test_another_queue_delay_is_loaded_under_traffic_and_no_request_fails(
             found = await control.config("embeddings")
             assert found.dynamic_batching.max_queue_delay_microseconds == delay_us
 
-        with traffic(release_stack.url, body, RELOADED_AT_PER_S, path="/v1/embeddings") as running:
-            await asyncio.to_thread(running.wait_for, 200)
-            before = len(running.answered)
-            await reload(OTHER_DELAY_US)
-            await asyncio.to_thread(running.wait_for, 1200 if full else 100)
+        clients = [asyncio.create_task(ask_again_and_again(number)) for number in range(IN_FLIGHT)]
+        await answered(200)
+        before = len(took_s)
+        await reload(OTHER_DELAY_US)
+        meanwhile = len(took_s) - before
+        await answered(1200 if full else 100)
+        is_over.set()
+        await asyncio.gather(*clients)
         await reload(USUAL_DELAY_US)
-    assert running.errors == []
-    usual_s = float(np.median([each.took_s for each in running.answered[:before]]))
-    added_s = max(each.took_s for each in running.answered) - usual_s
+    assert meanwhile > IN_FLIGHT, "whoever asked while it was loaded waited for the end of that"
+    usual_s, longest_s = float(np.median(took_s[:before])), max(took_s)
     with capsys.disabled():
         print(
-            f"\n{len(running.answered):,} requests: {usual_s * 1e3:.0f} ms, at most {added_s * 1e3:.0f} more"
+            f"\n{len(took_s):,} requests, {meanwhile} while it was loaded: {usual_s * 1e3:.0f} ms, "
+            f"at most {longest_s * 1e3:.0f}"
         )
-    assert added_s < MOST_LATENCY_S

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from benchmarks.traffic import traffic
 from launcher.commands.main import app
-from router.control.tuning.commands import TuningOffice
+from router.control.tuning.commands import TuningCommands
 from router.tenants.rbac import SYSTEM
 from router.triton.control import TritonControl
 from tests.stack.releasing import ReleaseStack, until
@@ -91,7 +91,7 @@ async def test_a_delay_follows_the_load_is_undone_where_it_brings_nothing_and_no
     for name in (ALIKE, UNLIKE):
         inflight(release_stack, "slo", "set", name, "--end-to-end", "2s")
 
-    office = TuningOffice(release_stack.store, SYSTEM)
+    office = TuningCommands(release_stack.store, SYSTEM)
 
     def has_happened(name: str, what: str) -> bool:
         return what in [each.action for each in office.history(name)]

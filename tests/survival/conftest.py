@@ -18,17 +18,23 @@ from tokenizers import Tokenizer
 from benchmarks.stack import RunningStack, running_stack
 from launcher.stack.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
 from router.core.tenant import Limits, Role, Scope
-from router.tenants.installation import open_office
+from router.tenants.installation import open_administration
 from router.tenants.rbac import SYSTEM
 from tests.lasting import lasting
 
-TOKENS_PER_S = 8_000
+TOKENS_PER_S = 5_000
+
+
+LAST = "test_draining.py"  # stops the stack that it shares with those before it
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(900 if config.getoption("--full") else 180))
+    here = Path(__file__).parent
+    places = [place for place, item in enumerate(items) if here in item.path.parents]
+    ordered = sorted((items[place] for place in places), key=lambda item: item.path.name == LAST)
+    for place, item in zip(places, ordered, strict=True):
+        items[place] = item
+        item.add_marker(pytest.mark.timeout(900 if config.getoption("--full") else 180))
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +101,7 @@ class Fortress:
         self, name: str, limits: Limits | None = None, scopes: frozenset[Scope] | None = None
     ) -> str:
         """A key of a tenant of its own; the router knows it within a second."""
-        with open_office(self.state_dir) as admin:
+        with open_administration(self.state_dir) as admin:
             tenant = admin.create_organisation(SYSTEM, name)
             if limits is not None:
                 admin.set_limits(SYSTEM, tenant.id, limits)
@@ -105,7 +111,7 @@ class Fortress:
 
     def billed(self) -> tuple[int, int]:
         """Prompt and completion tokens of all tenants, in the store."""
-        with open_office(self.state_dir) as admin:
+        with open_administration(self.state_dir) as admin:
             sums = admin.usage(SYSTEM, None, (), "2000-01-01", "2999-01-01")
         return (sums[0].prompt_tokens, sums[0].completion_tokens) if sums else (0, 0)
 
@@ -133,15 +139,13 @@ def cpu_of(process: psutil.Process) -> float:
 
 
 @contextmanager
-def fortress(
-    folder: Path, data_dir: Path, tokenizer: Tokenizer, tokens_per_s: int = TOKENS_PER_S
-) -> Iterator[Fortress]:
+def fortress(folder: Path, data_dir: Path, tokenizer: Tokenizer) -> Iterator[Fortress]:
     state_dir = folder / "state"
-    with open_office(state_dir) as admin:
+    with open_administration(state_dir) as admin:
         tenant = admin.create_organisation(SYSTEM, "acme")
         user = admin.create_user(SYSTEM, tenant.id, "ann", Role.MEMBER)
         _, key = admin.create_key(SYSTEM, tenant.id, user.id, "laptop")
-    engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(tokens_per_s)}
+    engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(TOKENS_PER_S)}
     settings = {"state_dir": str(state_dir)}
     with running_stack(engine, data_dir=data_dir, router_settings=settings, embeddings=False) as running:
         yield Fortress(running, state_dir, tenant.id, key, tokenizer)
@@ -157,6 +161,15 @@ def quick(
     tmp_path_factory: pytest.TempPathFactory, data_dir: Path, tokenizer: Tokenizer
 ) -> Iterator[Fortress]:
     with lasting(fortress(tmp_path_factory.mktemp("fortress"), data_dir, tokenizer)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def mortal(
+    tmp_path_factory: pytest.TempPathFactory, data_dir: Path, tokenizer: Tokenizer
+) -> Iterator[Fortress]:
+    """One whose router is killed, and which is stopped in the middle of everything at last."""
+    with lasting(fortress(tmp_path_factory.mktemp("mortal"), data_dir, tokenizer)) as running:
         yield running
 
 

@@ -14,7 +14,7 @@ import httpx
 
 from router.core.tenant import Limits
 from router.tenants import keys
-from router.tenants.installation import open_office
+from router.tenants.installation import open_administration
 from router.tenants.keyring import Keyring
 from router.tenants.rbac import SYSTEM
 from tests.router.tenants.values import PEPPER, caller
@@ -68,13 +68,13 @@ async def becomes(quick: Fortress, key: str, expected: int) -> None:
 async def test_t35_a_key_taken_back_is_refused_soon_and_like_one_that_never_was(sheet: Fortress) -> None:
     key = sheet.new_tenant("leaving")
     await becomes(sheet, key, 200)
-    with open_office(sheet.state_dir) as admin:
+    with open_administration(sheet.state_dir) as admin:
         (tenant,) = (each for each in admin.list_organisations(SYSTEM) if each.name == "leaving")
         (kept,) = admin.list_keys(SYSTEM, tenant.id)
         _, fresh = admin.rotate_key(SYSTEM, tenant.id, kept.id, grace_s=0.0)
     await becomes(sheet, key, 401)
     await becomes(sheet, fresh, 200)
-    with open_office(sheet.state_dir) as admin:
+    with open_administration(sheet.state_dir) as admin:
         admin.revoke_key(SYSTEM, tenant.id, kept.id)
     await becomes(sheet, fresh, 401)
     never = f"ik-{'x' * 8}-{'y' * 40}"

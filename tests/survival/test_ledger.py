@@ -10,14 +10,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
-from pathlib import Path
 
 import httpx
 import psutil
 import pytest
-from tokenizers import Tokenizer
 
-from tests.survival.conftest import Fortress, fortress, until
+from tests.survival.conftest import Fortress, until
 
 TOKENS = 40
 
@@ -67,14 +65,6 @@ async def test_t40_while_nothing_can_be_stored_serving_goes_on_and_every_token_i
         return sheet.billed()[1] - before == delivered
 
     await until(is_billed, "tokens are missing from the ledger, or there twice", 30)
-
-
-@pytest.fixture(scope="module")
-def mortal(
-    tmp_path_factory: pytest.TempPathFactory, data_dir: Path, tokenizer: Tokenizer
-) -> Iterator[Fortress]:
-    with fortress(tmp_path_factory.mktemp("mortal"), data_dir, tokenizer) as running:
-        yield running
 
 
 async def test_t40_a_router_killed_again_and_again_bills_what_it_delivered_once(

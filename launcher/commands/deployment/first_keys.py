@@ -33,13 +33,15 @@ class FirstKey:
 
 def ensure_keys(keys: Sequence[FirstKey], state_dir: Path, router: Mapping[str, Any]) -> list[str]:
     """Which of them were not known to the store, and are now."""
-    from router.tenants.installation import StoreUnusable, open_office
+    from router.tenants.installation import StoreUnusable, open_administration
 
     if not keys:
         return []
     texts = [(key, key_text(key)) for key in keys]
     try:
-        with open_office(state_dir, router.get("store_url", ""), router.get("pepper_file", "")) as admin:
+        with open_administration(
+            state_dir, router.get("store_url", ""), router.get("pepper_file", "")
+        ) as admin:
             return [key.name for key, text in texts if ensure(admin, key, text)]
     except (StoreUnusable, ValueError) as error:
         raise SettingsError(f"[router] {error}") from error

@@ -89,14 +89,14 @@ def announced(text: str, tenants: tuple[Tenant, ...] = (), names: dict[str, str]
 def _register(state_dir: Path, tenants: Sequence[Tenant]) -> tuple[tuple[Tenant, ...], dict[str, str]]:
     """Makes them, each with a key, before there is a router."""
     from router.core.tenant import Role
-    from router.tenants.installation import open_office
+    from router.tenants.installation import open_administration
     from router.tenants.rbac import SYSTEM
 
     if not tenants:
         return (), {}
     state_dir.mkdir(parents=True, exist_ok=True)
     keyed, names = [], {}
-    with open_office(state_dir) as admin:
+    with open_administration(state_dir) as admin:
         for tenant in tenants:
             made = admin.create_organisation(SYSTEM, tenant.name)
             owner = admin.create_user(SYSTEM, made.id, "owner", Role.OWNER)

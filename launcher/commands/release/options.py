@@ -9,8 +9,8 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.commands.option_values import WEEK_S, duration_s
-from router.control.releases.canary import Plan, Tolerance
 from router.control.releases.canary_checks import LEAST_TIME_S
+from router.control.releases.plan import Plan, Tolerance
 from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import read_version
 from router.routing.split import Shadow

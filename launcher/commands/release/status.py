@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.commands.release.control import has_router_in_control
 from router.control.releases import records
-from router.control.releases.arm_figures import read_figures
+from router.control.releases.arms import read_figures
 from router.control.releases.evidence import Spread
 from router.control.releases.shadow_figures import list_shadows
 from router.control.releases.sums import merge_spreads
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from router.control.releases.arm_figures import ArmFigures
+    from router.control.releases.arms import ArmFigures
     from router.control.releases.evidence import Proportion
     from router.control.releases.records import Release, ReleaseEvent, Rollout
     from router.control.releases.shadow_figures import ShadowFigures

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from python_backend.wire.engine_report import EngineReport
+    from router.core.objective import Objective
     from router.routing.replicas import Fleet, Replica
-
-    # By the name of a model: the inter-token objectives of its tiers, in milliseconds.
-    Targets = Callable[[str], Mapping[Tier, float | None]]
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +34,14 @@ class EngineReports:
     An engine that does not answer in time keeps the report it had: how old it is tells that.
     """
 
-    def __init__(self, fleet: Fleet, targets: Targets, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        objective_of: Callable[[str, Tier], Objective],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._fleet = fleet
-        self._targets = targets
+        self._objective_of = objective_of
         self._clock = clock
         self._unasked_until_s: dict[Replica, float] = {}
         self._untold_until_s: dict[Replica, float] = {}
@@ -88,7 +91,7 @@ class EngineReports:
             await self._tell_objectives(replica, report)
 
     async def _tell_objectives(self, replica: Replica, report: EngineReport) -> None:
-        wanted = self._targets(replica.manifest.model)
+        wanted = {tier: self._inter_token_ms(replica.manifest.model, tier) for tier in Tier}
         has_them = report.inter_token_ms == {tier.label: ms for tier, ms in wanted.items() if ms is not None}
         if has_them or self._untold_until_s.get(replica, -inf) > self._clock():
             return
@@ -99,6 +102,10 @@ class EngineReports:
             self._untold_until_s[replica] = self._clock() + _PAUSE_S
         else:
             log.info("%r: the inter-token objectives are now %s", replica, _described(wanted))
+
+    def _inter_token_ms(self, model: str, tier: Tier) -> float | None:
+        limit_s = self._objective_of(model, tier).inter_token_s
+        return None if limit_s is None else limit_s * 1000
 
 
 async def _report_of(replica: Replica) -> EngineReport | None:

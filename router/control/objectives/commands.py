@@ -16,9 +16,9 @@ from router.control.releases.records import list_releases
 from router.control.releases.states import State
 from router.core.manifest import Kind
 from router.core.objective import Metric, Objective, metrics_of
+from router.tenants.audited import PlatformCommands
 from router.tenants.lookup import NotFound
 from router.tenants.rbac import Action
-from router.tenants.supervised import SupervisedOffice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -39,7 +39,7 @@ class ModelStandings:
     standings: tuple[Standing, ...]
 
 
-class ObjectiveOffice(SupervisedOffice):
+class ObjectiveCommands(PlatformCommands):
     _read_action = Action.OBJECTIVE_READ
 
     def show(self, model: str | None = None) -> list[ModelStandings]:

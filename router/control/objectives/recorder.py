@@ -36,7 +36,7 @@ _FORGET_AFTER_S = 3600.0
 _Key = tuple[str, "Tier"]
 
 
-class FigureRecorder:
+class ObjectiveRecorder:
     """`process` names this run of this router: an earlier one's figures are not its own."""
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Tells other routers four times a second what is used here, and reckons with what they use.
+"""Tells other routers four times a second what is used here, and takes into account what they use.
 
-Requests never wait for it. While nobody can be heard each router counts alone: all of a limit, all places.
+Requests never wait for it. While no other router is heard each counts alone: all of a limit, all slots.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ import hashlib
 import logging
 import secrets
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from router.admission.capacity import UNLIMITED
 from router.control.peers.board import LASTS_S, BoardAway, RedisBoard
 from router.control.peers.message import Message, decode, encode
-from router.control.peers.slots import IDLE, Load, part_of
+from router.control.peers.slots import Load, PeerLoads
 from router.tenants.shared_usage import Others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from router.admission.demand import Capacity
     from router.admission.gates import Gates
     from router.control.peers.board import Board
     from router.tenants.ledger import Ledger
@@ -33,31 +31,31 @@ PERIOD_S = 0.25
 _LONGEST_PAUSE_S = 5.0
 
 
-class Exchange:
-    """One a router; `is_reachable` tells whether the last word got through."""
+class PeerSync:
+    """One a router; `is_reachable` tells whether the last message got through.
+
+    What others report of releases goes into `loads`, which the gates read.
+    """
 
     def __init__(
         self,
         board: Board,
         ledger: Ledger,
         gates: Gates | None = None,
+        loads: PeerLoads | None = None,
         clock: Callable[[], float] = time.monotonic,
-        name: str = "",
     ) -> None:
-        self.name = name or secrets.token_hex(8)
+        self._loads = loads or new_loads()
+        self.name = self._loads.name
         self.is_reachable = False
         self._board = board
         self._ledger = ledger
         self._gates = gates
         self._clock = clock
         self._others = Others()
-        self._own_loads: Mapping[str, Load] = {}
-        self._loads: dict[str, dict[str, Load]] = {}  # by release, of the other routers
         self._heard_s = clock()
         self._is_told = False  # that it is away, or has come back
         self._strange: set[str] = set()
-        if gates is not None:
-            gates.share_of = self.share_of
 
     @property
     def other_routers(self) -> int:
@@ -75,15 +73,15 @@ class Exchange:
             await self._board.close(self.name)
 
     async def swap(self) -> bool:
-        """One round; whether it got through."""
+        """One round; whether it succeeded."""
         try:
-            self._own_loads = self._load_of_gates()
-            told = encode(Message(self._ledger.used(self._now_ns()), dict(self._own_loads)))
+            self._loads.own = self._load_of_gates()
+            told = encode(Message(self._ledger.used(self._now_ns()), dict(self._loads.own)))
             heard = await self._board.swap(self.name, told)
         except BoardAway as error:
             self._lost(str(error))
         except Exception:
-            log.exception("what routers share could not be told")
+            log.exception("shared usage could not be sent to other routers")
             self._lost("see above")
         else:
             self._hear(self._decoded(heard))
@@ -91,48 +89,39 @@ class Exchange:
             self._gates.refresh()
         return self.is_reachable
 
-    def share_of(self, release: str, capacity: Capacity) -> Capacity:
-        """For gates: what of it is this router's."""
-        others = self._loads.get(release)
-        if not others or capacity.places >= UNLIMITED:
-            return replace(capacity, own_places=None, own_kv_tokens=None)
-        loads = {**others, self.name: self._own_loads.get(release, IDLE)}
-        part = part_of(self.name, loads, capacity.places, capacity.kv_tokens)
-        return replace(capacity, own_places=part.places, own_kv_tokens=part.kv_tokens)
-
     def _now_ns(self) -> int:
         return int(self._clock() * 1e9)
 
     def _load_of_gates(self) -> dict[str, Load]:
         loads = {}
         for gate in () if self._gates is None else self._gates.all:
-            if gate.capacity.places < UNLIMITED:
+            if gate.capacity.slots < UNLIMITED:
                 signals = gate.signals()
-                load = Load(gate.taken_places, sum(signals.waiting.values()), signals.kv_reserved_tokens)
+                load = Load(gate.taken_slots, sum(signals.waiting.values()), signals.kv_reserved_tokens)
                 loads[f"{gate.model}@{gate.release}"] = load
         return loads
 
     def _hear(self, messages: Mapping[str, Message]) -> None:
         if not self.is_reachable:
-            log.info("Redis answers: limits and places are shared with %d other routers", len(messages))
+            log.info("Redis is reachable: limits and slots are shared with %d other routers", len(messages))
         self.is_reachable = True
         self._heard_s = self._clock()
         charges = self._others.hear({router: message.used for router, message in messages.items()})
         self._ledger.share(self._others, charges, self._now_ns())
-        self._loads = {}
+        self._loads.others = {}
         for router, message in messages.items():
             for release, load in message.loads.items():
-                self._loads.setdefault(release, {})[router] = load
+                self._loads.others.setdefault(release, {})[router] = load
 
     def _lost(self, why: str) -> None:
-        """For a moment what was heard last holds; then there is nobody else."""
+        """For a moment what was heard last holds; then this router counts alone."""
         if self.is_reachable or not self._is_told:
-            log.warning("Redis cannot be reached, this router counts alone until it can: %s", why)
+            log.warning("Redis is unreachable, this router counts alone until it is back: %s", why)
         self.is_reachable, self._is_told = False, True
         if self._clock() - self._heard_s > LASTS_S:
             self._others = Others()
             self._ledger.share(None, (), self._now_ns())
-            self._loads = {}
+            self._loads.others = {}
 
     def _decoded(self, heard: Mapping[str, bytes]) -> dict[str, Message]:
         messages = {}
@@ -141,7 +130,7 @@ class Exchange:
                 messages[router] = decode(told)
             except ValueError as error:
                 if router not in self._strange:
-                    log.warning("what the router %s says is not understood: %s", router, error)
+                    log.warning("the message of router %s is not understood: %s", router, error)
                     self._strange.add(router)
         self._strange &= heard.keys()
         return messages
@@ -150,3 +139,8 @@ class Exchange:
 def open_board(url: str, deployment: str) -> RedisBoard:
     """`deployment` is the same for routers that share a store, and says nothing else of it."""
     return RedisBoard(url, hashlib.sha256(deployment.encode()).hexdigest()[:12])
+
+
+def new_loads() -> PeerLoads:
+    """Of a router with a name of its own."""
+    return PeerLoads(secrets.token_hex(8))

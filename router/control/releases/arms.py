@@ -10,11 +10,12 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import sqlalchemy as sql
+
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.control.releases.arm_figures import stats_to_json
-from router.control.releases.canary import ArmStats, Sample
+from router.control.releases.arm_stats import ArmStats, Sample, stats_from_json, stats_to_json
+from router.core.answer_text import is_refusal
 from router.core.record import Outcome
-from router.core.refusals import is_refusal
 from router.store.release_tables import arm_figures
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ class ArmRecorder:
     @property
     def arm_count(self) -> int:
         return len(self._arms)
+
+    hears_begin = False
 
     def begun(self, job: Job, record: Record) -> None:
         """Nothing is known of it yet."""
@@ -173,3 +176,23 @@ def _decode_s(record: Record, first_s: float, received_s: float) -> float:
     between the bundles says nothing about the release."""
     engine = record.engine
     return received_s - first_s if engine is None else engine.last_token_s - engine.first_token_s
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFigures:
+    """What one router has measured of one arm in one step."""
+
+    rollout_id: int
+    step: int
+    version: int
+    process: str
+    stats: ArmStats
+
+
+def read_figures(connection: Connection, rollout_id: int) -> list[ArmFigures]:
+    """Of all routers, with the times that comparisons are made by."""
+    query = sql.select(arm_figures).where(arm_figures.c.rollout_id == rollout_id)
+    return [
+        ArmFigures(row.rollout_id, row.step, row.version, row.process, stats_from_json(row.figures))
+        for row in connection.execute(query)
+    ]

@@ -21,7 +21,8 @@ from router.control.releases.sums import merge_proportions, merge_spreads, pair_
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from router.control.releases.canary import Measured, Plan
+    from router.control.releases.arm_stats import Measured
+    from router.control.releases.plan import Plan
     from router.control.releases.sums import Stretches
 
 # Fewer than that may come of one mishap, whatever their share.

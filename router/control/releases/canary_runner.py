@@ -15,7 +15,7 @@ import sqlalchemy as sql
 
 from python_backend.wire.errors import InflightError
 from router.control.releases import records
-from router.control.releases.arm_figures import read_figures
+from router.control.releases.arms import read_figures
 from router.control.releases.next_steps import Change, Golden, Situation, measured_of, next_change
 from router.control.releases.records import RolloutState
 from router.control.releases.writes import bump, is_release, put_split, write_event

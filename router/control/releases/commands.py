@@ -13,24 +13,23 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sql
 
 from router.control.releases import records, writes
-from router.control.releases.canary import Progress
+from router.control.releases.plan import Progress
 from router.control.releases.records import RolloutState
 from router.control.releases.states import State
 from router.control.releases.writes import bump, is_release, put_split, set_state, write_event
 from router.core.manifest import Kind
 from router.routing.split import first_split
 from router.store.release_tables import releases, rollouts, splits
-from router.tenants.audited import AlreadyThere
+from router.tenants.audited import AlreadyThere, PlatformCommands
 from router.tenants.lookup import NotFound
 from router.tenants.rbac import Action
-from router.tenants.supervised import SupervisedOffice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sqlalchemy import Connection
 
-    from router.control.releases.canary import Plan
+    from router.control.releases.plan import Plan
     from router.control.releases.records import GoldenPrompt, Release, Rollout
     from router.core.manifest import Manifest
     from router.routing.split import ModelSplit, Shadow, Sticky
@@ -46,7 +45,7 @@ class _Act:
     version: int | None
 
 
-class ReleaseOffice(SupervisedOffice):
+class ReleaseCommands(PlatformCommands):
     _read_action = Action.RELEASE_READ
 
     @contextmanager

@@ -14,9 +14,9 @@ import sqlalchemy as sql
 from python_backend.wire.errors import InflightError
 from router.control.releases import records, writes
 from router.control.releases.lease import Lease, LeaseTimes, LostControl
-from router.control.releases.server_state import Lookout
+from router.control.releases.server_state import ServerState
 from router.control.releases.states import Action, Situation, State, next_action
-from router.control.releases.steps import Notes, ReleaseActs
+from router.control.releases.steps import Notes, ReleaseSteps
 from router.control.releases.writes import Overtaken, is_release
 from router.core.manifest import split_name
 from router.store.database import StoreAway
@@ -75,8 +75,8 @@ class Controller:
         self._monotonic = tools.monotonic
         self._lease = Lease(store.store, self._settings.lease, tools.monotonic)
         self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix="lease")
-        self._lookout = Lookout(fleet.servers)
-        self._acts = ReleaseActs(store, self._lease, self._lookout, tools)
+        self._state = ServerState(fleet.servers)
+        self._steps = ReleaseSteps(store, self._lease, self._state, tools)
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._notes: dict[str, Notes] = {}
         self._notes_of_canaries = Notes()
@@ -189,7 +189,7 @@ class Controller:
         names = {release.manifest.name for release in found}
         self._notes = {name: self._notes.get(name) or Notes() for name in names}
         manifests = [each.manifest for each in found if each.state is not State.GONE]
-        back = await self._lookout.look(manifests)
+        back = await self._state.look(manifests)
         if back:  # perhaps started anew: what has failed there is tried once more
             for notes in self._notes.values():
                 notes.broken_on -= back
@@ -207,7 +207,7 @@ class Controller:
         situation = Situation(
             release.wanted,
             release.state,
-            self._lookout.presences(manifest, notes.broken_on),
+            self._state.presences(manifest, notes.broken_on),
             split is not None and split.weight_of(release.version) > 0,
             manifest.is_built_in,
             self._is_drained(manifest, notes),
@@ -216,7 +216,7 @@ class Controller:
         action = next_action(situation)
         if action is not Action.NOTHING and self._monotonic() >= notes.not_before_s:
             log.info("%s is %s: %s", manifest.name, release.state.value, action.value)
-            self._begin(manifest.name, notes, partial(self._acts.do, action, release, notes))
+            self._begin(manifest.name, notes, partial(self._steps.do, action, release, notes))
 
     def _is_drained(self, manifest: Manifest, notes: Notes) -> bool:
         if notes.draining_since_s is None:

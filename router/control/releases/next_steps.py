@@ -7,24 +7,17 @@ from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from router.control.releases.canary import (
-    ArmStats,
-    Decision,
-    Measured,
-    Progress,
-    Verdict,
-    decide,
-    golden_objection,
-    merge_stats,
-)
+from router.control.releases.arm_stats import ArmStats, Measured, merge_stats
+from router.control.releases.canary import Decision, Verdict, decide, golden_objection
 from router.control.releases.canary_checks import findings
+from router.control.releases.plan import Progress
 from router.control.releases.records import RolloutState
 from router.control.releases.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router.control.releases.arm_figures import ArmFigures
+    from router.control.releases.arms import ArmFigures
     from router.control.releases.evidence import Spread
     from router.control.releases.records import Release, Rollout
     from router.routing.split import ModelSplit

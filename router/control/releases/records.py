@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 
-from router.control.releases.canary import Plan, Progress, Tolerance
+from router.control.releases.plan import Plan, Progress, Tolerance
 from router.control.releases.states import State
 from router.core.manifest import Manifest, from_json
 from router.routing.split import ModelSplit, split_from_json

@@ -21,7 +21,7 @@ _IN_MEMORY = ("READY", "LOADING")
 NOT_THERE = (Presence.ABSENT, Presence.PARTLY)
 
 
-class Lookout:
+class ServerState:
     def __init__(self, servers: Sequence[Server]) -> None:
         self.servers = servers
         self._indexes: dict[str, Index] = {}

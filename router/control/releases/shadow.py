@@ -7,13 +7,12 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import InflightError
 from router.control.releases.comparison import Comparison
 from router.control.releases.comparison import likeness as likeness_of
-from router.core.answered import Answered
-from router.telemetry.values import Counter, Histogram
+from router.core.answer_text import Answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -24,13 +23,18 @@ if TYPE_CHECKING:
     from router.request.job import Job
     from router.request.permit import Permits, Stoppable
     from router.routing.models import Registry
-    from router.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-_WHO = ("model", "release")
-_SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999)
-_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+class ShadowObserver(Protocol):
+    """Counts what comes of shadowed requests."""
+
+    def ended(self, outcome: str, model: str, release: str) -> None:
+        """equal, different, failed, dropped under load, or alone: without an original to compare with."""
+
+    def compared(self, model: str, release: str, likeness: float, took_s: float) -> None:
+        """Of an answer that came, equal or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class Shadows:
         self,
         models: Registry,
         permits: Permits,
-        metrics: Metrics,
+        observer: ShadowObserver,
         settings: ShadowSettings | None = None,
         clock: Callable[[], float] = time.time,
         recorder: ShadowRecorder | None = None,
@@ -99,31 +103,14 @@ class Shadows:
         self._in_flight: dict[asyncio.Task[None], ShadowRun] = {}
         self._runs: dict[Job, ShadowRun] = {}
         self._kept: deque[Comparison] = deque(maxlen=self._settings.most_kept)
-        self._answers = Counter(
-            "inflight_shadow_answers",
-            "Of shadowed requests: equal, different, failed, dropped under load, alone (no original).",
-            ("outcome", *_WHO),
-            registry=metrics.registry,
-        )
-        self._likeness = Histogram(
-            "inflight_shadow_likeness_ratio",
-            "Common beginning of both texts as a share of the longer one, or the cosine of vectors.",
-            _WHO,
-            buckets=_SHARES,
-            registry=metrics.registry,
-        )
-        self._seconds = Histogram(
-            "inflight_shadow_request_seconds",
-            "From the start of a shadow's answer to its end.",
-            _WHO,
-            buckets=_SECONDS,
-            registry=metrics.registry,
-        )
+        self._observer = observer
 
     @property
     def newest(self) -> list[Comparison]:
         """The last ones, the newest first."""
         return list(reversed(self._kept))
+
+    hears_begin = True
 
     def begun(self, job: Job, record: Record) -> None:
         """For a request that was admitted; returns at once."""
@@ -211,8 +198,7 @@ class Shadows:
             self.recorder.add(compared)
         self._count("failed" if error else "equal" if is_equal else "different", record, version)
         if not error:
-            self._likeness.labels(record.model, str(version)).observe(likeness)
-            self._seconds.labels(record.model, str(version)).observe(shadow_took_s)
+            self._observer.compared(record.model, str(version), likeness, shadow_took_s)
 
     def _count(self, outcome: str, record: Record, version: int) -> None:
-        self._answers.labels(outcome, record.model, str(version)).inc()
+        self._observer.ended(outcome, record.model, str(version))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from router.control.releases.lease import Lease
     from router.control.releases.ports import Server
     from router.control.releases.records import Release
-    from router.control.releases.server_state import Lookout
+    from router.control.releases.server_state import ServerState
     from router.core.manifest import Manifest
     from router.store.access import StoreAccess
 
@@ -70,17 +70,17 @@ class Tools:
     monotonic: Callable[[], float] = time.monotonic
 
 
-class ReleaseActs:
+class ReleaseSteps:
     """Loads go one after the other, so that what is free of the memory is known.
 
     Whatever is written is written only while this router holds the lease, and only where nobody else has
     changed the release to something that it does not follow.
     """
 
-    def __init__(self, store: StoreAccess, lease: Lease, lookout: Lookout, tools: Tools) -> None:
+    def __init__(self, store: StoreAccess, lease: Lease, state: ServerState, tools: Tools) -> None:
         self._store = store
         self._lease = lease
-        self._lookout = lookout
+        self._state = state
         self._tools = tools
         self._one_load = asyncio.Lock()
 
@@ -126,8 +126,8 @@ class ReleaseActs:
 
     async def _load_and_warm(self, release: Release, notes: Notes) -> Profile:
         manifest = release.manifest
-        servers = self._lookout.having(manifest, Presence.LOADED)
-        missing = self._lookout.having(manifest, *NOT_THERE)
+        servers = self._state.having(manifest, Presence.LOADED)
+        missing = self._state.having(manifest, *NOT_THERE)
         await self._check(release, missing)
         began_s = self._tools.monotonic()
         servers += await self._load_on(release, missing, notes)
@@ -142,7 +142,7 @@ class ReleaseActs:
     async def _fill(self, release: Release, notes: Notes) -> None:
         """Where it goes wrong it is left alone: others have it, and it is ready."""
         manifest = release.manifest
-        absent_from = self._lookout.having(manifest, *NOT_THERE)
+        absent_from = self._state.having(manifest, *NOT_THERE)
         missing = [server for server in absent_from if server.name not in notes.broken_on]
         try:
             async with self._one_load:
@@ -196,24 +196,24 @@ class ReleaseActs:
         """First it is told, then what was half loaded goes."""
         log.error("%s has failed: %s", manifest.name, reason)
         await self._move(manifest, State.FAILED, scrub(reason))
-        await self._clean(manifest, self._lookout.servers)
+        await self._clean(manifest, self._state.servers)
 
     async def _clean(self, manifest: Manifest, servers: Sequence[Server]) -> None:
         """Members that were loaded before one that could not be; what is left is seen at the next look."""
         for server in servers:
             try:
                 if server.control.can_control:
-                    await self._lookout.look_again(server)
+                    await self._state.look_again(server)
                     await self._unload_from(manifest, server)
             except (ControlError, asyncio.TimeoutError) as error:
                 log.warning("%s is not off %s yet: %s", manifest.name, server.name, error)
 
     async def _unload(self, manifest: Manifest) -> None:
-        for server in self._lookout.servers:
+        for server in self._state.servers:
             await self._unload_from(manifest, server)
 
     async def _unload_from(self, manifest: Manifest, server: Server) -> None:
-        for member in self._lookout.members_on(manifest, server):
+        for member in self._state.members_on(manifest, server):
             self._require_control()
             await server.control.unload(member)
 

@@ -16,9 +16,9 @@ from router.control.tuning.decisions import (
     paused_models,
     set_paused,
 )
+from router.tenants.audited import PlatformCommands
 from router.tenants.lookup import NotFound
 from router.tenants.rbac import Action
-from router.tenants.supervised import SupervisedOffice
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -41,7 +41,7 @@ class Explanation:
     changes: tuple[TuningDecision, ...]
 
 
-class TuningOffice(SupervisedOffice):
+class TuningCommands(PlatformCommands):
     _read_action = Action.OBJECTIVE_READ
 
     def explain(self, model: str | None = None, changes: int = 5) -> list[Explanation]:

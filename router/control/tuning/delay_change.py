@@ -11,7 +11,7 @@ from google.protobuf.json_format import MessageToJson
 from router.triton.control import ControlError
 
 if TYPE_CHECKING:
-    from router.control.tuning.queue_delay import Linger
+    from router.control.tuning.queue_delay import QueueDelay
 
 # What the model's own files say, in the config that it was loaded with: whoever is in control next knows what
 # to go back to, and a Triton that was started anew has neither.
@@ -83,7 +83,7 @@ def read_batched(config: Any) -> Batched | None:
     )
 
 
-def queueing_for(aim: Linger, batched: Batched) -> Queueing:
+def queueing_for(aim: QueueDelay, batched: Batched) -> Queueing:
     """Without a delay, all as it was: preferred sizes would cut what has gathered by itself into pieces."""
     own = batched.own
     if aim.delay_ms == own.delay_ms:

@@ -7,26 +7,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from python_backend.wire.tiers import Tier
 from router.control.tuning.ladder import FEW, Window
-from router.control.tuning.queue_delay import Arrivals, Linger, Room, choose_linger
+from router.control.tuning.queue_delay import Arrivals, QueueDelay, Room, choose_queue_delay
 from router.core.manifest import Kind
 from router.core.objective import Metric
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from router.control.objectives.distribution import Percentiles
     from router.control.tuning.ladder import Course
     from router.control.tuning.subject import Subject
     from router.core.manifest import Manifest
     from router.core.objective import Objective
 
+    ObjectiveOf = Callable[[str, Tier], Objective]  # an empty one where none is set
+
 # A step before the model itself may take this part of what the model has until its first token or its end.
 _SHARE_OF_A_STEP = 0.1
 # From the usual to the slow ones, of what requests spend on their way.
 _SLOW = 2.0
-
-
-class Objectives(Protocol):
-    def of(self, model: str, tier: Tier) -> Objective:
-        """One that asks for nothing where nobody has set any."""
 
 
 class Monitor(Protocol):
@@ -43,10 +42,10 @@ class Goal:
     limit_ms: float
 
 
-def goals_of(manifest: Manifest, objectives: Objectives) -> list[Goal]:
-    """Those that a queue delay counts for."""
+def goals_of(manifest: Manifest, objective_of: ObjectiveOf) -> list[Goal]:
+    """The objectives that a queue delay counts for."""
     metric = Metric.FIRST_TOKEN if manifest.kind is Kind.TEXT else Metric.END_TO_END
-    limits = {tier: getattr(objectives.of(manifest.model, tier), metric.field) for tier in Tier}
+    limits = {tier: getattr(objective_of(manifest.model, tier), metric.field) for tier in Tier}
     return [Goal(tier, metric, 1000 * limit) for tier, limit in limits.items() if limit is not None]
 
 
@@ -86,25 +85,27 @@ def measured(
     return window, _SLOW * max(0.0, usual_ms - totals.mean_ms)
 
 
-def aim_of(subject: Subject, goals: list[Goal], window: Window, elsewhere_ms: float) -> Linger:
+def aim_of(subject: Subject, goals: list[Goal], window: Window, elsewhere_ms: float) -> QueueDelay:
     """Which delay would be right for traffic like this window's; each server has a queue of its own."""
     learned = subject.learner.learned
     if learned is None:
         if window.requests < FEW:
-            return Linger(0.0, 0, 0, "hardly anybody asks")
-        return Linger(subject.delay_ms, 0, 0, "what its batches take is not known yet")
+            return QueueDelay(0.0, 0, 0, "hardly anybody asks")
+        return QueueDelay(subject.delay_ms, 0, 0, "what its batches take is not known yet")
     batched = next(iter(subject.batched.values()))
     rows_per_request = window.rows / window.requests if window.requests else 1.0
     arrivals = Arrivals(window.requests_per_s / len(subject.batched), rows_per_request)
     room = Room(allowed_ms(subject, goals), elsewhere_ms, batched.max_batch, batched.instances)
-    return choose_linger(arrivals, room, learned.cost)
+    return choose_queue_delay(arrivals, room, learned.cost)
 
 
 def _look(model: str, goal: Goal, monitor: Monitor, window_s: float) -> Percentiles:
     return monitor.window(model, goal.tier, goal.metric, window_s)
 
 
-def detail_of(subject: Subject, window: Window | None, aim: Linger | None, course: Course) -> dict[str, Any]:
+def detail_of(
+    subject: Subject, window: Window | None, aim: QueueDelay | None, course: Course
+) -> dict[str, Any]:
     """For people: what is in force, what was measured, what is believed of the model."""
     found: dict[str, Any] = {
         "delay_ms": subject.delay_ms,

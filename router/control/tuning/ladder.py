@@ -12,7 +12,7 @@ from router.control.tuning.queue_delay import LADDER_MS, shown_ms, snap_down
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.control.tuning.queue_delay import Linger
+    from router.control.tuning.queue_delay import QueueDelay
 
 # Fewer requests than this in a window say nothing of its slow ones, and nothing of batches.
 FEW = 20
@@ -147,7 +147,7 @@ class Moment:
     waits_for: str = ""
 
 
-def decide(moment: Moment, aim: Linger, window: Window, course: Course) -> tuple[Decision, Course]:
+def decide(moment: Moment, aim: QueueDelay, window: Window, course: Course) -> tuple[Decision, Course]:
     """Asymmetric on purpose: a delay too short costs the model's time, one too long costs everybody's.
 
     What is too long goes in one window: it is late, or nobody joins, or the traffic that it was for is gone.
@@ -206,7 +206,7 @@ def _told_worse(before: Window, after: Window) -> str:
     return ""
 
 
-def _lower(moment: Moment, aim: Linger, course: Course) -> tuple[Decision, Course]:
+def _lower(moment: Moment, aim: QueueDelay, course: Course) -> tuple[Decision, Course]:
     """At once where it is much too long; one step alone may be chance, as it may be upwards."""
     wishes = _wishes(course, aim, lambda wish: wish < moment.delay_ms)
     is_one_step = aim.delay_ms > 0 and _step(moment.delay_ms) - _step(aim.delay_ms) == 1
@@ -216,7 +216,7 @@ def _lower(moment: Moment, aim: Linger, course: Course) -> tuple[Decision, Cours
     return Decision(Action.LOWER, aim.delay_ms, aim.sentence), replace(course, wishes=())
 
 
-def _raise(moment: Moment, aim: Linger, window: Window, course: Course) -> tuple[Decision, Course]:
+def _raise(moment: Moment, aim: QueueDelay, window: Window, course: Course) -> tuple[Decision, Course]:
     wishes = _wishes(course, aim, lambda wish: wish > moment.delay_ms)
     target_ms, now_s, pace = min(wishes), moment.now_s, moment.pace
     waits_for = ""
@@ -239,7 +239,7 @@ def _raise(moment: Moment, aim: Linger, window: Window, course: Course) -> tuple
     )
 
 
-def _wishes(course: Course, aim: Linger, is_alike: Callable[[float], bool]) -> tuple[float, ...]:
+def _wishes(course: Course, aim: QueueDelay, is_alike: Callable[[float], bool]) -> tuple[float, ...]:
     """The last ones; all on this side of what is in force, or they begin anew."""
     alike = course.wishes if all(is_alike(wish) for wish in course.wishes) else ()
     return (*alike, aim.delay_ms)[-8:]

@@ -17,7 +17,7 @@ _COMING_OR_GOING = (State.LOADING, State.WARMING, State.DRAINING)
 
 
 class Releases(Protocol):
-    """What is used of a ReleaseBook."""
+    """What is used of a ReleasePublisher."""
 
     @property
     def releases(self) -> Sequence[Release]: ...

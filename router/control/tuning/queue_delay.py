@@ -43,7 +43,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Linger:
+class QueueDelay:
     """`delay_ms` is on the ladder. A batch is sent as soon as it has `batch` rows; 0: Triton's own choice."""
 
     delay_ms: float
@@ -52,7 +52,7 @@ class Linger:
     sentence: str
 
 
-def choose_linger(arrivals: Arrivals, room: Room, cost: BatchCost) -> Linger:
+def choose_queue_delay(arrivals: Arrivals, room: Room, cost: BatchCost) -> QueueDelay:
     """The largest batch that gathers, and is computed, within the objective, and how long it gathers.
 
     Everybody pays the delay whom nobody joins. So it is 0 unless at least one more request is expected within
@@ -82,7 +82,7 @@ def choose_linger(arrivals: Arrivals, room: Room, cost: BatchCost) -> Linger:
         f"{heard}: about {joined:.0f} rows gather in {delay_ms:g} ms, which saves {gain:.0%} of its time; "
         f"{batch} rows take {takes}, and {allowed} are allowed"
     )
-    return Linger(delay_ms, batch, _queue_size(batch, room, cost), sentence)
+    return QueueDelay(delay_ms, batch, _queue_size(batch, room, cost), sentence)
 
 
 def snap_down(delay_ms: float) -> float:
@@ -94,8 +94,8 @@ def shown_ms(value_ms: float) -> str:
     return f"{value_ms:,.0f} ms" if value_ms >= 100 else f"{value_ms:.3g} ms"
 
 
-def _none(room: Room, sentence: str) -> Linger:
-    return Linger(0.0, 0, _QUEUED_BATCHES * room.max_batch, sentence)
+def _none(room: Room, sentence: str) -> QueueDelay:
+    return QueueDelay(0.0, 0, _QUEUED_BATCHES * room.max_batch, sentence)
 
 
 def _largest_batch(arrivals: Arrivals, room: Room, cost: BatchCost) -> int | None:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from python_backend.costs.batch_cost import BatchCost, LearnedBatchCost
     from router.control.tuning.delay_change import Batched, Queueing
-    from router.control.tuning.goals import Monitor, Objectives
+    from router.control.tuning.goals import Monitor, ObjectiveOf
     from router.control.tuning.ladder import Window
     from router.control.tuning.obstacles import Releases
-    from router.control.tuning.queue_delay import Linger
+    from router.control.tuning.queue_delay import QueueDelay
     from router.control.tuning.statistics import Totals
     from router.core.manifest import Manifest
     from router.routing.replicas import Fleet, Replica
@@ -60,7 +60,7 @@ class Tuner:
         self,
         fleet: Fleet,
         releases: Releases,
-        objectives: Objectives,
+        objective_of: ObjectiveOf,
         monitor: Monitor,
         store: StoreAccess,
         in_control: Callable[[], bool],
@@ -71,7 +71,7 @@ class Tuner:
     ) -> None:
         self._fleet = fleet
         self._releases = releases
-        self._objectives = objectives
+        self._objective_of = objective_of
         self._monitor = monitor
         self._store = store
         self._in_control = in_control
@@ -186,7 +186,7 @@ class Tuner:
                     await self._read_config(subject, replica)
                 except ControlError:
                     subject.lose(replica.name)
-        goals = goals_of(subject.manifest, self._objectives)
+        goals = goals_of(subject.manifest, self._objective_of)
         if not subject.batched:
             return
         if is_paused or not goals:
@@ -216,7 +216,7 @@ class Tuner:
             return decision
         return Decision(Action.ALIGN, subject.delay_ms, f"{', '.join(behind)} came back without it")
 
-    def _queueing(self, subject: Subject, decision: Decision, aim: Linger) -> Queueing:
+    def _queueing(self, subject: Subject, decision: Decision, aim: QueueDelay) -> Queueing:
         present = max(subject.batched.values(), key=lambda each: each.queueing.delay_us)
         if decision.action is Action.ALIGN:
             return present.queueing
@@ -276,7 +276,7 @@ class Tuner:
         before_ms: float,
         decision: Decision,
         window: Window | None = None,
-        aim: Linger | None = None,
+        aim: QueueDelay | None = None,
     ) -> None:
         changed = f"{before_ms:g} -> {decision.delay_ms:g} ms" if decision.delay_ms != before_ms else ""
         sentence = f"queue delay {changed or f'stays {before_ms:g} ms'}: {decision.sentence}"

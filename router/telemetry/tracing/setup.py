@@ -8,34 +8,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
 from router.settings import SettingsError
 from router.telemetry.tracing.tracer import Tracer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AsyncExitStack
 
-    from router.settings import Tuning
+    from prometheus_client.core import Metric
+
+    from router.settings import Options
     from router.telemetry.metrics import Metrics
+    from router.telemetry.tracing.otlp import OtlpOutlet
 
 _NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _FLUSH_TIMEOUT_S = 5.0
 
 
-def open_tracer(settings: Tuning, metrics: Metrics, version: str, closing: AsyncExitStack) -> Tracer | None:
+def open_tracer(settings: Options, metrics: Metrics, version: str, closing: AsyncExitStack) -> Tracer | None:
     """None where requests are not traced. What is left at the end is sent, for a few seconds at most."""
     check_tracing(settings)
     if not settings.otlp_endpoint:
         return None
-    from router.telemetry.tracing.metrics import TraceFigures
     from router.telemetry.tracing.otlp import OtlpOutlet
 
     outlet = OtlpOutlet(settings.otlp_endpoint, headers_of(settings), version)
-    metrics.registry.register(TraceFigures(outlet))
+    metrics.expose(TraceMetrics(outlet))
     closing.push_async_callback(asyncio.to_thread, outlet.close, _FLUSH_TIMEOUT_S)
     return Tracer(outlet, settings.trace_percent)
 
 
-def check_tracing(settings: Tuning) -> None:
+def check_tracing(settings: Options) -> None:
     """Raises SettingsError for what could not be traced."""
     endpoint = settings.otlp_endpoint
     if not endpoint:
@@ -55,7 +61,7 @@ def check_tracing(settings: Tuning) -> None:
         )
 
 
-def headers_of(settings: Tuning) -> dict[str, str]:
+def headers_of(settings: Options) -> dict[str, str]:
     """What the collector is to be shown with all spans; those in the file win."""
     headers = _read_headers("otlp_headers", settings.otlp_headers.split(","))
     if file := settings.otlp_headers_file:
@@ -102,3 +108,22 @@ def _is_installed(package: str) -> bool:
         return find_spec(package) is not None
     except ModuleNotFoundError:  # not even what is around it
         return False
+
+
+class TraceMetrics(Collector):
+    """What became of spans; exposed only while requests are traced."""
+
+    def __init__(self, outlet: OtlpOutlet) -> None:
+        self._outlet = outlet
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._outlet.counts
+        yield CounterMetricFamily("inflight_spans_sent", "Spans that the collector took.", value=counts.sent)
+        dropped = CounterMetricFamily(
+            "inflight_spans_dropped",
+            "Spans that no collector got: queue_full, or export_failed.",
+            labels=("reason",),
+        )
+        dropped.add_metric(("queue_full",), self._outlet.dropped)
+        dropped.add_metric(("export_failed",), counts.failed)
+        yield dropped

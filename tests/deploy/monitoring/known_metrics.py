@@ -12,15 +12,10 @@ from deploy.monitoring.rules import Recording
 from python_backend.triton_adapter.metrics import FAMILIES
 from python_backend.wire.tiers import Tier
 from router.admission.demand import Reason
-from router.control.releases.shadow import Shadows
 from router.core.objective import Metric
 from router.core.record import Outcome
 from router.core.stages import STAGES
-from router.request.permit import Permits
-from router.routing.models import Registry
-from router.telemetry.metrics import Metrics
-from tests.fakes.gates import OpenGates
-from tests.fakes.tenancy import FakeTenancy
+from tests.router_metrics import router_metrics
 
 _TIERS = frozenset(tier.label for tier in Tier)
 # Label values that cannot be read off a metric which has counted nothing yet.
@@ -85,9 +80,7 @@ def known_metrics() -> dict[str, KnownMetric]:
 
 
 def _of_router() -> Iterator[tuple[str, KnownMetric]]:
-    metrics = Metrics()
-    permits = Permits(FakeTenancy().as_tenancy, OpenGates().as_gates, metrics)
-    Shadows(Registry(), permits, metrics)
+    metrics = router_metrics()
     for family in metrics.registry.collect():
         labels = frozenset(getattr(family, "_labelnames", ())) | _seen(family)
         values = {label: _VALUES[label] for label in labels & _VALUES.keys()}

@@ -25,17 +25,24 @@ def few_programs(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def language_made_interpretable_once(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Triton-lang's interpreter exchanges the whole language at each call of a function within a kernel.
-
-    Once a kernel is enough, and takes half the time.
-    """
-    from triton import language
+def quick_interpreter(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Triton-lang's interpreter does for every operation what once is enough for: a third of the time."""
     from triton.runtime import interpreter
 
     if request.config.getoption("--device") == "cuda" or not hasattr(interpreter, "_LangPatchScope"):
         yield  # nothing is interpreted, or by an older triton-lang
         return
+    with pytest.MonkeyPatch.context() as patch:
+        exchange_language_once_a_kernel(patch, interpreter)
+        look_up_dtypes_once(patch, interpreter)
+        name_tuple_types_when_asked(patch)
+        yield
+
+
+def exchange_language_once_a_kernel(patch: pytest.MonkeyPatch, interpreter: Any) -> None:
+    """It exchanges the whole language at each call of a function within a kernel."""
+    from triton import language
+
     exchange, exchanged = interpreter._patch_lang, set[str]()
 
     def exchange_once(function: Any) -> Any:
@@ -58,6 +65,39 @@ def language_made_interpretable_once(request: pytest.FixtureRequest) -> Iterator
             scope.restore = restore_all
         return scope
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_patch_lang", exchange_once)
-        yield
+    patch.setattr(interpreter, "_patch_lang", exchange_once)
+
+
+def look_up_dtypes_once(patch: pytest.MonkeyPatch, interpreter: Any) -> None:
+    """It makes the table of all types anew for every look."""
+    find, found = interpreter._get_np_dtype, dict[str, Any]()
+
+    def find_once(dtype: Any) -> Any:
+        if dtype.name not in found:
+            found[dtype.name] = find(dtype)
+        return found[dtype.name]
+
+    patch.setattr(interpreter, "_get_np_dtype", find_once)
+
+
+def name_tuple_types_when_asked(patch: pytest.MonkeyPatch) -> None:
+    """Each tensor has a shape, which is a tuple, whose type has a name that nobody reads."""
+    from triton.language import core
+
+    begin = core.tuple.__init__
+
+    def begin_untyped(self: Any, args: Any, type: Any = None) -> None:
+        if type is None:
+            self.__dict__["values"] = list(args)
+        else:
+            begin(self, args, type)
+
+    def type_of(self: Any) -> Any:
+        if "type" not in self.__dict__:
+            self.__dict__["type"] = core._type_for_tuple_values(self.values)
+        return self.__dict__["type"]
+
+    patch.setattr(core.tuple, "__init__", begin_untyped)
+    patch.setattr(
+        core.tuple, "type", property(type_of, lambda self, type: self.__dict__.update(type=type)), False
+    )

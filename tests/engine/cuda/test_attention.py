@@ -24,6 +24,7 @@ from python_backend.engine.cuda.kernels.prefill_attention import (
     prefill_tiles,
     prefill_tiling,
 )
+from tests.engine.cuda.cases import examples, on_gpu
 
 # The interpreter turns arrays of one number into loop bounds.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
@@ -156,23 +157,23 @@ def check_prefill(
     close(out, [cache.expected(queries[row], slot, position) for row, (slot, position) in enumerate(rows)])
 
 
-@pytest.mark.parametrize("splits", [1, 2, 5])
+@pytest.mark.parametrize("splits", [1, 5, *on_gpu(2)])
 def test_decode_reads_rows_of_any_length_in_any_number_of_splits(device: str, splits: int) -> None:
     check_decode(Shape(), [1, 15, 16, 17, 70], device, splits)
 
 
-@pytest.mark.parametrize("group", [1, 3, 4])
+@pytest.mark.parametrize("group", [3, *on_gpu(1, 4)])
 def test_decode_shares_a_kv_head_among_a_group_of_any_size(device: str, group: int) -> None:
     check_decode(Shape(group=group), [5, 40], device)
 
 
-@pytest.mark.parametrize("head_dim", [64, 80, 96])
+@pytest.mark.parametrize("head_dim", [80, *on_gpu(64, 96)])
 def test_decode_takes_head_dims_that_are_no_power_of_two(device: str, head_dim: int) -> None:
     check_decode(Shape(head_dim=head_dim), [20, 33], device, splits=2)
 
 
 @pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("window", [1, 9, 32, 500])
+@pytest.mark.parametrize("window", [9, *on_gpu(1, 32, 500)])
 def test_decode_sees_no_further_back_than_its_window(device: str, window: int, splits: int) -> None:
     check_decode(Shape(window=window), [3, 40, 64], device, splits)
 
@@ -182,7 +183,8 @@ def test_decode_caps_scores_softly(device: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens_per_block", "tile_tokens"), [(16, 64), (32, 32), (64, 16), (128, 64), (96, 64), (24, 16)]
+    ("tokens_per_block", "tile_tokens"),
+    [(16, 64), (64, 16), (24, 16), *on_gpu((32, 32), (128, 64), (96, 64))],
 )
 def test_a_decode_tile_may_be_smaller_or_bigger_than_a_block(
     device: str, tokens_per_block: int, tile_tokens: int
@@ -220,20 +222,20 @@ def test_prefill_continues_several_sequences_where_they_stand(device: str) -> No
     check_prefill(Shape(), [(0, 21), (40, 5), (15, 1), (16, 32)], device)
 
 
-@pytest.mark.parametrize("group", [1, 3, 4])
+@pytest.mark.parametrize("group", [3, *on_gpu(1, 4)])
 def test_prefill_shares_a_kv_head_among_a_group_of_any_size(device: str, group: int) -> None:
     check_prefill(Shape(group=group), [(0, 9), (20, 14)], device)
 
 
 @pytest.mark.parametrize("copies_tiles", [True, False])
-@pytest.mark.parametrize("head_dim", [64, 80, 96])
+@pytest.mark.parametrize("head_dim", [80, *on_gpu(64, 96)])
 def test_prefill_takes_head_dims_that_are_no_power_of_two(
     device: str, head_dim: int, copies_tiles: bool
 ) -> None:
     check_prefill(Shape(head_dim=head_dim), [(3, 20)], device, PREFILL._replace(copies_tiles=copies_tiles))
 
 
-@pytest.mark.parametrize("window", [1, 9, 32, 500])
+@pytest.mark.parametrize("window", [9, *on_gpu(1, 32, 500)])
 def test_prefill_sees_no_further_back_than_its_window(device: str, window: int) -> None:
     check_prefill(Shape(window=window), [(0, 20), (50, 20)], device)
 
@@ -244,7 +246,8 @@ def test_prefill_caps_scores_softly(device: str) -> None:
 
 @pytest.mark.parametrize("copies_tiles", [True, False])
 @pytest.mark.parametrize(
-    ("tokens_per_block", "tile_tokens"), [(16, 64), (32, 32), (64, 16), (128, 64), (96, 64), (24, 16)]
+    ("tokens_per_block", "tile_tokens"),
+    [(16, 64), (24, 16), *on_gpu((32, 32), (64, 16), (128, 64), (96, 64))],
 )
 def test_a_prefill_tile_may_be_smaller_or_bigger_than_a_block(
     device: str, tokens_per_block: int, tile_tokens: int, copies_tiles: bool
@@ -253,10 +256,9 @@ def test_a_prefill_tile_may_be_smaller_or_bigger_than_a_block(
     check_prefill(Shape(tokens_per_block=tokens_per_block), [(60, 30), (0, 65)], device, tiling)
 
 
+@pytest.mark.gpu  # triton-lang's interpreter cannot multiply bf16
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_bf16_is_as_good_as_its_digits(device: str, head_dim: int) -> None:
-    if device == "cpu":
-        pytest.skip("triton-lang's interpreter cannot multiply bf16")
     shape = Shape(group=4, head_dim=head_dim, tokens_per_block=64, dtype=torch.bfloat16)
     check_decode(shape, [1, 64, 300, 1000], device, splits=1, tiling=None)
     check_decode(shape, [1, 64, 300, 1000], device, splits=7, tiling=None)
@@ -274,7 +276,7 @@ shapes = st.builds(
 )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(compiled=50, interpreted=6), deadline=None)
 @given(shape=shapes, lengths=st.lists(st.integers(1, 60), min_size=1, max_size=3), splits=st.integers(1, 6))
 def test_decode_equals_attention_written_out(
     device: str, shape: Shape, lengths: list[int], splits: int
@@ -284,7 +286,7 @@ def test_decode_equals_attention_written_out(
 
 # Rows that only fill a tile up have no keys: what is divided there is not stored, but the interpreter warns.
 @pytest.mark.filterwarnings("ignore:invalid value encountered in divide")
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(compiled=50, interpreted=4), deadline=None)
 @given(
     shape=shapes,
     chunks=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), min_size=1, max_size=3),

@@ -167,7 +167,7 @@ def test_where_nobody_wants_logits_keys_and_values_are_kept_all_the_same(device:
 @pytest.mark.parametrize(
     "weights_of",
     [
-        pytest.param(random_weights, id="plain"),
+        pytest.param(random_weights, id="plain", marks=pytest.mark.gpu),
         pytest.param(lambda device: random_weights(device, has_biases=True), id="biases"),
         pytest.param(lambda device: random_weights(device, has_out_norms=True), id="norms on both sides"),
     ],

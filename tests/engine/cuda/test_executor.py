@@ -21,8 +21,8 @@ from python_backend.engine.request import GenerationRequest, Guide, SamplingPara
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
 from tests.engine.checkpoints import all_logits, greedy_choices, random_llama, save
-from tests.engine.cuda.building import build_cuda_engine
-from tests.engine.draining import answers_of, drain, events_of
+from tests.engine.cuda.engines import build_cuda_engine
+from tests.engine.drained import answers_of, drain, events_of
 from tests.fakes.guides import FakeGuide, Pace, only
 
 VOCABULARY = 64
@@ -60,7 +60,7 @@ def build(model: Any, device: str, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_sequences_of_one_request_share_its_prompt_and_not_its_last_block(build: Build, model: Any) -> None:
     """The prompt ends within a block, into which each of them then writes its own answer."""
     engine = build()
-    greedy = GenerationRequest(PROMPT, 3, num_return_sequences=2)
+    greedy = GenerationRequest(PROMPT, 2, num_return_sequences=2)
     drawn = SamplingParams(temperature=2.0, top_p=1.0, seed=5)
     engine.add(0, greedy)
     answers = answers_of(engine)
@@ -91,10 +91,10 @@ def test_a_place_that_was_taken_away_is_given_back_with_its_settings(build: Buil
     engine = build(max_batch_size=1)
     banned = greedy_choices(model, PROMPT, [0])[0]
     penalized = SamplingParams(frequency_penalty=100.0)
-    engine.add(0, GenerationRequest(PROMPT, 5, sampling=penalized, token_bias={banned: -100.0}))
+    engine.add(0, GenerationRequest(PROMPT, 4, sampling=penalized, token_bias={banned: -100.0}))
     expected = drain(engine)[0][0]
-    assert len(set(expected)) == 5
-    engine.add(0, GenerationRequest(PROMPT, 5, sampling=penalized, token_bias={banned: -100.0}))
+    assert len(set(expected)) == 4
+    engine.add(0, GenerationRequest(PROMPT, 4, sampling=penalized, token_bias={banned: -100.0}))
     told = [event for _ in range(3) for event in engine.step()]
     engine.add(1, GenerationRequest([1], 1, tier=Tier.INTERACTIVE))
     told += events_of(engine)
@@ -177,7 +177,7 @@ def test_one_token_of_budget_left_for_a_newcomer_hurts_nobody(build: Build, mode
     engine = build(max_batch_size=3, max_step_tokens=3)
     prompts = {0: [4], 1: [5], 2: PROMPT}
     for key, prompt in prompts.items():
-        engine.add(key, GenerationRequest(prompt, 6))
+        engine.add(key, GenerationRequest(prompt, 4))
     for key, (answer, _) in drain(engine).items():
         assert answer == greedy_choices(model, prompts[key], answer)
 
@@ -196,15 +196,15 @@ def test_rows_that_fill_up_a_step_change_no_answer(
     monkeypatch.setattr(CudaDecoder, "forward", note)
     prompts = [[number, *PROMPT[:number]] for number in range(1, 6)]
     for key, prompt in enumerate(prompts):
-        engine.add(key, GenerationRequest(prompt, 4))
+        engine.add(key, GenerationRequest(prompt, 3))
     told = engine.step()
-    engine.add(5, GenerationRequest(PROMPT, 4, returns_context_logits=True))
+    engine.add(5, GenerationRequest(PROMPT, 3, returns_context_logits=True))
     prompts.append(PROMPT)
     told += events_of(engine)
     assert sizes[0] == 8
     for key, prompt in enumerate(prompts):
         answer = [token for event in told if event.key == key for token in event.token_ids]
-        assert len(answer) == 4
+        assert len(answer) == 3
         assert answer == greedy_choices(model, prompt, answer)
     logits = next(event.context_logits for event in told if event.key == 5 and event.token_ids)
     np.testing.assert_allclose(rows(logits), all_logits(model, PROMPT).numpy(), atol=1e-4)
@@ -255,7 +255,7 @@ def test_a_prompt_found_in_the_cache_but_for_one_token_is_a_step_of_one_row(buil
     """That row's token is in the request; the device did not choose it."""
     engine = build()
     for reused in (0, 2):
-        engine.add(0, GenerationRequest(PROMPT, 3))
+        engine.add(0, GenerationRequest(PROMPT, 2))
         events = events_of(engine)
         answer = [token for event in events for token in event.token_ids]
         assert answer == greedy_choices(model, PROMPT, answer)

@@ -12,6 +12,7 @@ from python_backend.engine.cuda.fp8 import Fp8Linear, make_fp8, quantize_weight
 from python_backend.engine.cuda.kernels.matvec import MatvecTiling, matvec
 from python_backend.engine.cuda.kernels.quantization import FP8_MAX, quantize_rows
 from python_backend.engine.cuda.linear import Linear
+from tests.engine.cuda.cases import on_gpu
 
 # The interpreter turns arrays of one number into loop bounds.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
@@ -47,7 +48,7 @@ def test_a_row_of_zeros_stays_one() -> None:
     assert (weight.float() * scales[:, None]).abs().max() == 0
 
 
-@pytest.mark.parametrize(("rows", "width"), [(1, 16), (5, 48), (3, 100)])
+@pytest.mark.parametrize(("rows", "width"), [(3, 100), *on_gpu((1, 16), (5, 48))])
 def test_rows_are_quantised_each_by_its_own_largest(rows: int, width: int, device: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(rows, width) * torch.logspace(-3, 3, rows)[:, None]
@@ -81,8 +82,9 @@ def matrix_in_fp8(outputs: int, width: int, device: str) -> tuple[torch.Tensor, 
     return (weight.float() * scales[:, None]).to(device), weight.to(device), scales.to(device)
 
 
-@pytest.mark.parametrize("has_norm", [False, True])
-@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    ("has_norm", "has_bias"), [(False, True), (True, False), *on_gpu((False, False), (True, True))]
+)
 def test_one_row_is_normed_multiplied_and_added(has_norm: bool, has_bias: bool, device: str) -> None:
     torch.manual_seed(0)
     matrix, weight, scales = matrix_in_fp8(18, 80, device)
@@ -98,8 +100,9 @@ def test_one_row_is_normed_multiplied_and_added(has_norm: bool, has_bias: bool, 
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("is_gelu", [False, True])
-@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    ("is_gelu", "has_bias"), [(False, True), (True, False), *on_gpu((False, False), (True, True))]
+)
 def test_one_row_passes_gates_and_ups_at_once(is_gelu: bool, has_bias: bool, device: str) -> None:
     torch.manual_seed(0)
     matrix, weight, scales = matrix_in_fp8(20, 48, device)

@@ -131,9 +131,8 @@ def test_it_is_what_placed_matrices_take(family: str, precision: str, tmp_path: 
     assert weight_bytes(weights.shape, precision) == matrix_bytes(placed)
 
 
+@pytest.mark.gpu
 def test_what_nobody_refers_to_is_given_back(device: str) -> None:
-    if device == "cpu":
-        pytest.skip("a GPU's memory is meant: --device cuda")
     free_unused()
     before = allocated_bytes(0)
     kept: list[object] = [torch.empty(1 << 20, device=device)]

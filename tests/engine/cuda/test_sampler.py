@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from python_backend.engine.cuda.pinned_memory import Staging
 from python_backend.engine.cuda.sampler import (
     NOT_NUMBERS,
     NOTHING_LEFT,
@@ -19,11 +20,11 @@ from python_backend.engine.cuda.sampler import (
     SampledRow,
     Sampler,
 )
-from python_backend.engine.cuda.staging import Staging
 from python_backend.engine.request import GenerationRequest, Guide, GuideKind, SamplingParams
 from python_backend.engine.sampling.tokens import choose_tokens
 from python_backend.engine.sequence import Sequence
 from python_backend.wire.errors import ErrorKind, InflightError
+from tests.engine.cuda.cases import examples, on_gpu
 from tests.fakes.guides import FakeGuide, Pace
 
 # The interpreter turns arrays of one number into loop bounds.
@@ -113,7 +114,7 @@ def assert_as_on_the_cpu(device: str, logits: Logits, sequences: Row[Sequence]) 
     assert tokens_of(device, logits, sequences) == expected
 
 
-@pytest.mark.parametrize("vocabulary", [1, 37, 1000, 5000])
+@pytest.mark.parametrize("vocabulary", [1, 5000, *on_gpu(37, 1000)])
 def test_greedy_takes_the_likeliest_of_each_row(device: str, vocabulary: int) -> None:
     logits = random_logits(3, vocabulary)
     greedy = [
@@ -180,17 +181,16 @@ ADJUSTED = [
 
 
 @pytest.mark.parametrize("generated", [(), (3, 4, 4), (9, 2, 3, 3, 3)], ids=str)
-@pytest.mark.parametrize("request_", ADJUSTED, ids=range(len(ADJUSTED)))
+@pytest.mark.parametrize(
+    "requests",
+    [[GenerationRequest([0], 9), *ADJUSTED], *on_gpu(*([request] * 3 for request in ADJUSTED))],
+    ids=["together", *map(str, range(len(ADJUSTED)))],
+)
 def test_adjusted_scores_are_those_of_the_cpu(
-    device: str, request_: GenerationRequest, generated: tuple[int, ...]
+    device: str, requests: list[GenerationRequest], generated: tuple[int, ...]
 ) -> None:
-    logits = random_logits(6, 12, seed=len(generated))
-    assert_as_on_the_cpu(device, logits, [sequence_of(request_, generated) for _ in range(6)])
-
-
-def test_adjusted_rows_leave_their_neighbours_alone(device: str) -> None:
-    sequences = [sequence_of(request, (3, 4, 4)) for request in [GenerationRequest([0], 9), *ADJUSTED] * 2]
-    assert_as_on_the_cpu(device, random_logits(len(sequences), 12), sequences)
+    sequences = [sequence_of(request, generated) for request in requests * 2]
+    assert_as_on_the_cpu(device, random_logits(len(sequences), 12, seed=len(generated)), sequences)
 
 
 def test_chosen_tokens_count_before_the_host_knows_them(device: str) -> None:
@@ -254,8 +254,9 @@ def test_the_error_of_a_guide_is_that_of_its_row_alone(device: str) -> None:
     assert chosen.tokens.tolist()[1] == 1
 
 
-@pytest.mark.parametrize("is_adjusted", [False, True])
-@pytest.mark.parametrize("vocabulary", [37, 5000])
+@pytest.mark.parametrize(
+    ("vocabulary", "is_adjusted"), [(37, True), (5000, False), *on_gpu((37, False), (5000, True))]
+)
 def test_log_probs_and_logits_are_the_models_own(device: str, vocabulary: int, is_adjusted: bool) -> None:
     bias = {3: 50.0} if is_adjusted else {}
     wanting = GenerationRequest(
@@ -274,8 +275,9 @@ def test_log_probs_and_logits_are_the_models_own(device: str, vocabulary: int, i
     assert chosen.raw_logits.keys() == {1, 2}
 
 
-@pytest.mark.parametrize("is_adjusted", [False, True])
-@pytest.mark.parametrize("vocabulary", [3, 5000])
+@pytest.mark.parametrize(
+    ("vocabulary", "is_adjusted"), [(3, True), (5000, False), *on_gpu((3, False), (5000, True))]
+)
 def test_top_log_probs_are_those_of_the_cpu(device: str, vocabulary: int, is_adjusted: bool) -> None:
     bias = {1: 50.0} if is_adjusted else {}
     sequences = [
@@ -385,7 +387,7 @@ def test_neighbours_share_no_noise() -> None:
     assert all(abs(np.corrcoef(base, other)[0, 1]) < 0.02 for other in others)
 
 
-@pytest.mark.parametrize("vocabulary", [12, 900, 5000])
+@pytest.mark.parametrize("vocabulary", [12, 5000, *on_gpu(900)])
 def test_noise_picks_one_of_those_that_top_k_and_top_p_keep(device: str, vocabulary: int) -> None:
     sequences = [sampled(sampling, [0] * place, index=place) for sampling in DRAWN for place in range(3)]
     logits = random_logits(len(sequences), vocabulary)
@@ -393,7 +395,11 @@ def test_noise_picks_one_of_those_that_top_k_and_top_p_keep(device: str, vocabul
     assert tokens_of(device, logits, sequences) == expected
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None,
+    max_examples=examples(compiled=50, interpreted=8),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     scores=st.lists(st.integers(-8, 8), min_size=4, max_size=20),
     top_k=st.integers(0, 6),

@@ -19,7 +19,7 @@ from launcher.stack.router_process import (
     longest_stop_s,
 )
 from launcher.stack.triton_server import TritonServer
-from router.settings import EmbedderSettings, ModelSettings, Settings, TritonSettings, Tuning, load
+from router.settings import EmbedderSettings, ModelSettings, Options, Settings, TritonSettings, load
 
 
 def checkpoint(name: str) -> Checkpoint:
@@ -68,7 +68,7 @@ def test_another_router_in_the_working_directory_is_not_asked(
 
 
 def test_a_setting_is_either_the_launchers_or_the_users() -> None:
-    assert set(Settings.__struct_fields__) - ROUTER_KEYS_OF_OURS == set(Tuning.__struct_fields__)
+    assert set(Settings.__struct_fields__) - ROUTER_KEYS_OF_OURS == set(Options.__struct_fields__)
 
 
 def test_the_router_can_read_what_is_written_for_it(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_nobody_else_can_read_the_secrets(tmp_path: Path) -> None:
 
 
 def test_a_proper_end_of_the_router_is_never_cut() -> None:
-    assert Tuning().stop_timeout_s == DEFAULT_STOP_TIMEOUT_S
+    assert Options().stop_timeout_s == DEFAULT_STOP_TIMEOUT_S
     assert longest_stop_s(30, {}) == 30 + 4 * DEFAULT_STOP_TIMEOUT_S + CLOSING_S
     assert longest_stop_s(30, {"stop_timeout_s": 60}) == 30 + 4 * 60 + CLOSING_S
 

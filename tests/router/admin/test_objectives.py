@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from python_backend.wire.tiers import Tier
-from router.control.objectives.recorder import FigureRecorder
+from router.control.objectives.recorder import ObjectiveRecorder
 from router.core.tenant import Role, Scope
 from tests.router.admin.test_tenants import EVERYTHING, Admin
 from tests.router.control.releases.stored import keep_release
@@ -37,7 +37,7 @@ async def test_an_objective_is_set_shown_beside_what_is_measured_and_deleted(
     }
     for _ in range(30):
         router.metrics.objectives.first_token("m", Tier.STANDARD, 0.25)
-    await FigureRecorder(router.parts.store, router.metrics.objectives).write()
+    await ObjectiveRecorder(router.parts.store, router.metrics.objectives).write()
     (found,) = (await admin("GET", PATH))["data"]
     assert found == await admin("GET", M)
     assert (found["model"], found["kind"], set(found["tiers"])) == (

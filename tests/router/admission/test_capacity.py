@@ -13,12 +13,13 @@ from router.admission.capacity import (
     UNKNOWN,
     UNLIMITED,
     BatchShape,
+    Capacity,
     fitted,
     of_batches,
     of_engines,
-    with_places,
+    with_slots,
 )
-from router.admission.demand import Capacity, Demand, Need, Refused
+from router.admission.demand import Demand, Need, Refused
 from router.admission.dispatcher import Dispatcher
 from router.admission.pricing import OutputLengths
 from router.admission.queue import EqualShares
@@ -44,7 +45,7 @@ def test_engines_add_up_to_what_they_may_take_now() -> None:
         REPORT, max_batch_size=4, learned=LearnedStepCost(StepCost(20.0, 0.3, 0.4, 0.5), 99, 0.1)
     )
     found = of_engines([REPORT, slower])
-    assert (found.replicas, found.places, found.kv_tokens, found.step_tokens) == (2, 12, 3200, 256)
+    assert (found.replicas, found.slots, found.kv_tokens, found.step_tokens) == (2, 12, 3200, 256)
     assert found.step == StepCost(15.0, 0.2, 0.30000000000000004, 0.4)
 
 
@@ -56,55 +57,55 @@ def test_where_no_engine_says_anything_nobody_waits() -> None:
 def test_an_engine_that_says_nothing_yet_is_like_the_others() -> None:
     assert of_engines([REPORT, None]) == of_engines([REPORT, REPORT])
     found = of_engines([REPORT, replace(REPORT, max_batch_size=4), None])
-    assert (found.replicas, found.places, found.kv_tokens) == (3, 18, 4800)
+    assert (found.replicas, found.slots, found.kv_tokens) == (3, 18, 4800)
 
 
 def test_an_engine_without_a_cache_refuses_nobody_for_it() -> None:
     assert of_engines([replace(REPORT, total_blocks=0)]).kv_tokens is None
 
 
-def test_an_engine_that_has_learned_nothing_still_has_places() -> None:
+def test_an_engine_that_has_learned_nothing_still_has_slots() -> None:
     found = of_engines([replace(REPORT, learned=None)])
-    assert (found.places, found.step) == (8, None)
+    assert (found.slots, found.step) == (8, None)
 
 
-def test_of_a_fixed_cost_one_batch_runs_while_the_next_gathers() -> None:
+def test_of_a_batch_model_one_batch_runs_while_the_next_gathers() -> None:
     cost = BatchCost(1.0, 0.1)
     assert of_batches(2, BatchShape(64), cost) == Capacity(2, 256, batch=cost)
-    assert of_batches(1, BatchShape(8, instances=3), None).places == 48
-    assert of_batches(3, BatchShape(0), None).places == 6
+    assert of_batches(1, BatchShape(8, instances=3), None).slots == 48
+    assert of_batches(3, BatchShape(0), None).slots == 6
 
 
 def test_what_answers_as_often_as_it_likes_or_is_an_ensemble_is_not_limited() -> None:
-    assert of_batches(2, BatchShape(8, is_decoupled=True), None).places == UNLIMITED
-    assert of_batches(2, BatchShape(8, instances=0), None).places == UNLIMITED
-    assert of_batches(2, None, None).places == UNLIMITED
+    assert of_batches(2, BatchShape(8, is_decoupled=True), None).slots == UNLIMITED
+    assert of_batches(2, BatchShape(8, instances=0), None).slots == UNLIMITED
+    assert of_batches(2, None, None).slots == UNLIMITED
 
 
-def test_of_what_answers_as_often_as_it_likes_nothing_is_foretold() -> None:
+def test_of_what_answers_as_often_as_it_likes_nothing_is_predicted() -> None:
     assert of_batches(1, BatchShape(8, is_decoupled=True), BatchCost(1.0, 0.1)).batch is None
 
 
-def test_an_operator_has_the_last_word_about_places() -> None:
+def test_an_operator_has_the_last_word_about_slots() -> None:
     capacity = of_engines([REPORT])
-    assert with_places(capacity, 0) is capacity
-    assert with_places(capacity, 3).places == 3
-    assert with_places(capacity, -1).places == UNLIMITED
+    assert with_slots(capacity, 0) is capacity
+    assert with_slots(capacity, 3).slots == 3
+    assert with_slots(capacity, -1).slots == UNLIMITED
 
 
 @given(
     prompt=st.integers(0, 100_000),
     completion=st.integers(1, 100_000),
     sequences=st.integers(1, 2048),
-    places=st.integers(1, 256),
+    slots=st.integers(1, 256),
     blocks=st.integers(10, 5000),
     holds_whole_answers=st.booleans(),
 )
-def test_what_can_run_in_parts_is_let_in_and_what_does_not_fit_alone_is_not(
-    prompt: int, completion: int, sequences: int, places: int, blocks: int, holds_whole_answers: bool
+def test_what_can_run_in_parts_is_admitted_and_what_does_not_fit_alone_is_not(
+    prompt: int, completion: int, sequences: int, slots: int, blocks: int, holds_whole_answers: bool
 ) -> None:
     kv_tokens = 16 * blocks
-    capacity = Capacity(1, places, kv_tokens, block_tokens=16, holds_whole_answers=holds_whole_answers)
+    capacity = Capacity(1, slots, kv_tokens, block_tokens=16, holds_whole_answers=holds_whole_answers)
     need = fitted(Need(prompt, completion, sequences), capacity)
     assert need.prompt_tokens <= prompt
     assert need.completion_tokens <= completion
@@ -112,11 +113,11 @@ def test_what_can_run_in_parts_is_let_in_and_what_does_not_fit_alone_is_not(
     dispatcher = Dispatcher(EqualShares(), OutputLengths())
     dispatcher.resize(capacity)
     tokens = (need.prompt_tokens, need.completion_tokens, need.sequences)
-    place = dispatcher.offer(Demand("a", Tier.STANDARD, *tokens, 0.0, 60.0), Record("test", "req"), 0.0)
+    entry = dispatcher.offer(Demand("a", Tier.STANDARD, *tokens, 0.0, 60.0), Record("test", "req"), 0.0)
     alone = prompt + (completion if holds_whole_answers else 1)
-    assert isinstance(place, Refused) == (sequences == 1 and alone > kv_tokens)
+    assert isinstance(entry, Refused) == (sequences == 1 and alone > kv_tokens)
 
 
-@given(rows=st.integers(1, 2048), places=st.integers(1, 512))
-def test_however_many_rows_there_are_they_take_the_places_that_there_are(rows: int, places: int) -> None:
-    assert fitted(Need(0, 0, rows), Capacity(1, places)) == Need(0, 0, min(rows, places))
+@given(rows=st.integers(1, 2048), slots=st.integers(1, 512))
+def test_however_many_rows_there_are_they_take_the_slots_that_there_are(rows: int, slots: int) -> None:
+    assert fitted(Need(0, 0, rows), Capacity(1, slots)) == Need(0, 0, min(rows, slots))

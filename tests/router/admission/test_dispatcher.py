@@ -9,8 +9,10 @@ import pytest
 from python_backend.costs.batch_cost import BatchCost
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Demand, Place, PlaceState, Reason, Refused
-from router.admission.dispatcher import Dispatcher, DispatchSettings
+from router.admission.capacity import Capacity
+from router.admission.demand import Demand, EntryState, QueueEntry, Reason, Refused
+from router.admission.dispatcher import Dispatcher
+from router.admission.judge import DispatchSettings
 from router.admission.pricing import OutputLengths
 from router.admission.queue import EqualShares
 
@@ -25,7 +27,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Limited:
-    """Half of the places for `small`."""
+    """Half of the slots for `small`."""
 
     def weight(self, tenant: str) -> float:
         return 1.0
@@ -43,12 +45,12 @@ def dispatcher(capacity: Capacity = ENGINE, **settings: float) -> Dispatcher:
 def tried(policy: Dispatcher) -> Dispatcher:
     """One whose forecasts came true often enough."""
     for turn in range(40):
-        place = placed(policy, demand(most=100, at_s=turn - 100.0))
+        entry = placed(policy, demand(most=100, at_s=turn - 100.0))
         policy.hand_on(turn - 100.0)
-        assert place.forecast_s is not None
-        policy.first_token(place, turn - 100.0 + place.forecast_s)
-        place.progress.completion_tokens = 100
-        policy.end(place, turn - 99.5)
+        assert entry.forecast_s is not None
+        policy.first_token(entry, turn - 100.0 + entry.forecast_s)
+        entry.progress.completion_tokens = 100
+        policy.end(entry, turn - 99.5)
     return policy
 
 
@@ -64,9 +66,9 @@ def demand(
     return Demand(tenant, tier, prompt, most, sequences, at_s, at_s + patience_s)
 
 
-def placed(policy: Dispatcher, wanted: Demand) -> Place:
+def placed(policy: Dispatcher, wanted: Demand) -> QueueEntry:
     answer = policy.offer(wanted, Answer(), wanted.arrived_s)
-    assert isinstance(answer, Place)
+    assert isinstance(answer, QueueEntry)
     return answer
 
 
@@ -76,34 +78,34 @@ def refused(policy: Dispatcher, wanted: Demand) -> Refused:
     return answer
 
 
-def test_what_fits_runs_at_once_and_the_rest_as_places_become_free() -> None:
+def test_what_fits_runs_at_once_and_the_rest_as_slots_become_free() -> None:
     policy = dispatcher()
-    places = [placed(policy, demand()) for _ in range(6)]
-    assert policy.hand_on(0.0) == places[:4]
+    entries = [placed(policy, demand()) for _ in range(6)]
+    assert policy.hand_on(0.0) == entries[:4]
     assert policy.hand_on(0.1) == []
-    policy.end(places[1], 1.0)
-    assert policy.hand_on(1.0) == [places[4]]
+    policy.end(entries[1], 1.0)
+    assert policy.hand_on(1.0) == [entries[4]]
     policy.check()
 
 
 def test_nobody_runs_before_it_is_known_what_there_is() -> None:
     policy = Dispatcher(EqualShares(), OutputLengths())
-    place = placed(policy, demand())
+    entry = placed(policy, demand())
     assert policy.hand_on(0.0) == []
     policy.resize(ENGINE)
-    assert policy.hand_on(0.0) == [place]
+    assert policy.hand_on(0.0) == [entry]
 
 
-def test_a_forecast_is_written_into_the_place_and_its_first_token_judged_by_it() -> None:
+def test_a_forecast_is_written_into_the_entry_and_its_first_token_judged_by_it() -> None:
     policy = dispatcher()
-    place = placed(policy, demand())
-    assert place.forecast_s == pytest.approx(0.02)
-    assert place.forecast_late_s == pytest.approx(0.026)
+    entry = placed(policy, demand())
+    assert entry.forecast_s == pytest.approx(0.02)
+    assert entry.forecast_late_s == pytest.approx(0.026)
     policy.hand_on(0.0)
-    policy.first_token(place, 0.024)
-    policy.first_token(place, 9.0)
-    assert place.first_token_s == 0.024
-    assert place.was_covered
+    policy.first_token(entry, 0.024)
+    policy.first_token(entry, 9.0)
+    assert entry.first_token_s == 0.024
+    assert entry.was_covered
 
 
 def test_a_request_whose_first_token_would_come_too_late_is_refused_at_once_and_told_when_to_come_back() -> (
@@ -124,20 +126,20 @@ def test_nobody_is_refused_for_a_forecast_before_some_came_true() -> None:
     for _ in range(60):
         policy.offer(demand(most=100), Answer(), 0.0)
     policy.hand_on(0.0)
-    place = placed(policy, demand(patience_s=1.0))
-    assert place in policy.hand_on(1.5)
-    assert place.refusal is not None
-    assert place.refusal.reason is Reason.TOO_LATE
+    entry = placed(policy, demand(patience_s=1.0))
+    assert entry in policy.hand_on(1.5)
+    assert entry.refusal is not None
+    assert entry.refusal.reason is Reason.TOO_LATE
 
 
-def test_where_all_places_are_gone_requests_are_taken_and_wait() -> None:
+def test_where_all_slots_are_gone_requests_are_taken_and_wait() -> None:
     policy = dispatcher(Capacity(1, 5))
     held = [placed(policy, demand("a")), placed(policy, demand("b", sequences=4))]
     assert policy.hand_on(0.0) == held
     policy.resize(Capacity(0, 0, batch=BatchCost(5.0, 0.5)))
-    place = placed(policy, demand("b", prompt=0, most=0))
+    entry = placed(policy, demand("b", prompt=0, most=0))
     assert policy.hand_on(0.0) == []
-    assert place.state is PlaceState.WAITING
+    assert entry.state is EntryState.WAITING
     policy.check()
 
 
@@ -160,11 +162,11 @@ def test_a_deadline_is_looked_at_again_before_anything_is_computed() -> None:
     assert policy.hand_on(3.0) == [waiting, patient]
     assert waiting.refusal is not None
     assert waiting.refusal.reason is Reason.TOO_LATE
-    assert waiting.state is PlaceState.ENDED
+    assert waiting.state is EntryState.ENDED
     assert patient.is_running
 
 
-def test_who_waits_in_vain_is_told_when_it_is_lost_though_nothing_has_become_free() -> None:
+def test_who_times_out_is_told_when_it_is_lost_though_nothing_has_become_free() -> None:
     policy = dispatcher()
     for _ in range(4):
         placed(policy, demand())
@@ -178,15 +180,15 @@ def test_who_waits_in_vain_is_told_when_it_is_lost_though_nothing_has_become_fre
 def test_a_long_prompt_gets_the_time_that_it_takes_itself_unless_its_client_says_otherwise() -> None:
     policy = dispatcher(Capacity(1, 4, 100_000, 16, step=COST))
     long = demand(prompt=20_000, patience_s=1.0)
-    place = placed(policy, long)
-    assert policy.hand_on(0.0) == [place]
+    entry = placed(policy, long)
+    assert policy.hand_on(0.0) == [entry]
     strict = refused(tried(dispatcher(Capacity(1, 4, 100_000, 16, step=COST))), replace(long, is_strict=True))
     assert strict.reason is Reason.BUSY
 
 
 @pytest.mark.parametrize(
     ("wanted", "figure"),
-    [(demand(prompt=5000), "3600"), (demand(sequences=5, most=500), "4 places")],
+    [(demand(prompt=5000), "3600"), (demand(sequences=5, most=500), "4 slots")],
 )
 def test_what_would_not_fit_even_alone_is_too_large(wanted: Demand, figure: str) -> None:
     refusal = refused(dispatcher(), wanted)
@@ -201,7 +203,7 @@ def test_a_high_limit_does_not_make_a_request_too_large_where_it_need_not_be_hel
     assert refused(dispatcher(whole), demand(most=100_000)).reason is Reason.TOO_LARGE
 
 
-def test_rows_beyond_the_places_of_a_model_of_fixed_cost_run_alone() -> None:
+def test_rows_beyond_the_slots_of_a_batch_model_run_alone() -> None:
     policy = dispatcher(Capacity(1, 8, batch=BatchCost(4.0, 0.5)))
     small, wide = placed(policy, demand(most=0)), placed(policy, demand(most=0, sequences=50))
     assert policy.hand_on(0.0) == [small]
@@ -212,20 +214,20 @@ def test_rows_beyond_the_places_of_a_model_of_fixed_cost_run_alone() -> None:
 
 
 def test_no_more_of_the_cache_is_given_out_than_nine_tenths() -> None:
-    policy = dispatcher(replace(ENGINE, places=64, holds_whole_answers=True))
-    places = [placed(policy, demand(prompt=600, most=200)) for _ in range(6)]
-    assert policy.hand_on(0.0) == places[:4]  # 3,200 of 3,600
+    policy = dispatcher(replace(ENGINE, slots=64, holds_whole_answers=True))
+    entries = [placed(policy, demand(prompt=600, most=200)) for _ in range(6)]
+    assert policy.hand_on(0.0) == entries[:4]  # 3,200 of 3,600
     signals = policy.signals(0.0)
     assert signals.kv_reserved_tokens == 3200
     assert signals.kv_budget_tokens == 3600
 
 
-def test_an_answer_longer_than_foretold_takes_more_of_the_cache() -> None:
-    policy = dispatcher(replace(ENGINE, places=64))
-    place = placed(policy, demand(prompt=100, most=3000))
+def test_an_answer_longer_than_predicted_takes_more_of_the_cache() -> None:
+    policy = dispatcher(replace(ENGINE, slots=64))
+    entry = placed(policy, demand(prompt=100, most=3000))
     policy.hand_on(0.0)
     before = policy.signals(0.0).kv_reserved_tokens
-    place.progress.completion_tokens = 2000
+    entry.progress.completion_tokens = 2000
     placed(policy, demand())
     policy.hand_on(1.0)
     assert policy.signals(1.0).kv_reserved_tokens >= max(before, 2100)
@@ -233,7 +235,7 @@ def test_an_answer_longer_than_foretold_takes_more_of_the_cache() -> None:
 
 
 def test_a_large_one_that_does_not_fit_is_passed_for_a_while_and_then_waited_for() -> None:
-    policy = dispatcher(replace(ENGINE, places=64, holds_whole_answers=True))
+    policy = dispatcher(replace(ENGINE, slots=64, holds_whole_answers=True))
     first = placed(policy, demand("b", prompt=1500, most=100))
     second = placed(policy, demand("b", prompt=1500, most=100))
     policy.hand_on(0.0)
@@ -246,14 +248,14 @@ def test_a_large_one_that_does_not_fit_is_passed_for_a_while_and_then_waited_for
     assert policy.hand_on(1.0) == []
     better = placed(policy, demand("d", Tier.INTERACTIVE, prompt=100, most=100, at_s=1.0))
     assert policy.hand_on(1.0) == [better]
-    for place in (second, small, better):
-        policy.end(place, 2.0)
+    for entry in (second, small, better):
+        policy.end(entry, 2.0)
     assert policy.hand_on(2.0) == [large]
     policy.end(large, 3.0)
     assert policy.hand_on(3.0) == [late]
 
 
-def test_a_worse_tier_may_borrow_all_but_the_last_of_the_places_while_a_better_one_is_about() -> None:
+def test_a_worse_tier_may_borrow_all_but_the_last_of_the_slots_while_a_better_one_is_about() -> None:
     capacity = Capacity(1, 20)
     policy = dispatcher(capacity)
     policy.end(placed(policy, demand(tier=Tier.INTERACTIVE)), 0.0)
@@ -268,7 +270,7 @@ def test_a_worse_tier_may_borrow_all_but_the_last_of_the_places_while_a_better_o
     assert len(alone.hand_on(0.0)) == 20, "nothing is kept for those who never come"
 
 
-def test_a_tenant_has_no_more_places_than_its_plan_says() -> None:
+def test_a_tenant_has_no_more_slots_than_its_plan_says() -> None:
     policy = Dispatcher(Limited(), OutputLengths())
     policy.resize(ENGINE)
     small = [placed(policy, demand("small")) for _ in range(4)]
@@ -278,8 +280,8 @@ def test_a_tenant_has_no_more_places_than_its_plan_says() -> None:
     assert policy.hand_on(1.0) == [small[2]]
     wide = Dispatcher(Limited(), OutputLengths())
     wide.resize(ENGINE)
-    place = placed(wide, demand("small", sequences=3))
-    assert wide.hand_on(0.0) == [place], "one request it may always have"
+    entry = placed(wide, demand("small", sequences=3))
+    assert wide.hand_on(0.0) == [entry], "one request it may always have"
 
 
 def test_the_queue_has_an_end_that_a_flood_reaches_before_others_do() -> None:
@@ -294,11 +296,11 @@ def test_the_queue_has_an_end_that_a_flood_reaches_before_others_do() -> None:
 def test_what_is_left_of_an_idle_tenant_is_nothing() -> None:
     policy = dispatcher()
     for number in range(6000):
-        place = placed(policy, demand(f"t{number}", at_s=float(number)))
+        entry = placed(policy, demand(f"t{number}", at_s=float(number)))
         policy.hand_on(float(number))
-        policy.end(place, number + 0.5)
+        policy.end(entry, number + 0.5)
     policy.check()
-    assert sum(len(lane.tenants) for lane in policy._turns.lanes) <= 4096
+    assert sum(len(lane.tenants) for lane in policy._queue.lanes) <= 4096
     assert len(policy._deadlines) <= 70
 
 

@@ -11,8 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from python_backend.costs.batch_cost import BatchCost
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Demand, Place, PlaceState, Reason, Refused
-from router.admission.dispatcher import Dispatcher, DispatchSettings
+from router.admission.capacity import Capacity
+from router.admission.demand import Demand, EntryState, QueueEntry, Reason, Refused
+from router.admission.dispatcher import Dispatcher
+from router.admission.judge import DispatchSettings
 from router.admission.policy import FirstCome
 from router.admission.pricing import OutputLengths
 
@@ -35,14 +37,14 @@ class Unequal:
 capacities = st.builds(
     Capacity,
     replicas=st.integers(0, 3),
-    places=st.integers(0, 9),
+    slots=st.integers(0, 9),
     kv_tokens=st.none() | st.integers(0, 4000),
     block_tokens=st.sampled_from([1, 16, 64]),
     holds_whole_answers=st.booleans(),
     step_tokens=st.integers(1, 512),
     step=st.none() | st.just(StepCost(5.0, 0.1, 0.2, 0.1)),
     batch=st.none() | st.just(BatchCost(5.0, 0.5)),
-    own_places=st.none() | st.integers(0, 9),
+    own_slots=st.none() | st.integers(0, 9),
     own_kv_tokens=st.none() | st.integers(0, 4000),
 )
 
@@ -55,8 +57,8 @@ class Books(RuleBasedStateMachine):
         self.policy = Dispatcher(Unequal(), self.lengths, few)
         self.policy.resize(Capacity(1, 4, 2000, 16, step=StepCost(5.0, 0.1, 0.2)))
         self.now_s = 0.0
-        self.places: list[Place] = []
-        self.handed: set[Place] = set()
+        self.entries: list[QueueEntry] = []
+        self.handed: set[QueueEntry] = set()
 
     @rule(
         tenant=st.sampled_from(TENANTS),
@@ -83,39 +85,39 @@ class Books(RuleBasedStateMachine):
             assert answer.message
             assert (answer.retry_after_s is None) == (answer.reason is Reason.TOO_LARGE)
         else:
-            assert answer.state is PlaceState.WAITING
-            self.places.append(answer)
+            assert answer.state is EntryState.WAITING
+            self.entries.append(answer)
 
     @rule(later_s=st.sampled_from([0.0, 0.001, 0.06, 0.3, 4.0]))
     def hand_on(self, later_s: float) -> None:
         self.now_s += later_s
-        for place in self.policy.hand_on(self.now_s):
-            assert place not in self.handed, "handed on twice"
-            self.handed.add(place)
-            if place.refusal is None:
-                assert place.state is PlaceState.RUNNING
-                assert place.begun_s == self.now_s
+        for entry in self.policy.hand_on(self.now_s):
+            assert entry not in self.handed, "handed on twice"
+            self.handed.add(entry)
+            if entry.refusal is None:
+                assert entry.state is EntryState.RUNNING
+                assert entry.begun_s == self.now_s
             else:
-                assert place.state is PlaceState.ENDED
-                assert place.refusal.reason is Reason.TOO_LATE
+                assert entry.state is EntryState.ENDED
+                assert entry.refusal.reason is Reason.TOO_LATE
 
-    @precondition(lambda self: self.places)
+    @precondition(lambda self: self.entries)
     @rule(data=st.data(), tokens=st.integers(1, 400))
     def generate(self, data: st.DataObject, tokens: int) -> None:
-        place = data.draw(st.sampled_from(self.places))
-        if place.is_running:
-            answer = place.progress
-            answer.completion_tokens = min(answer.completion_tokens + tokens, place.demand.max_tokens)
-            self.policy.first_token(place, self.now_s)
+        entry = data.draw(st.sampled_from(self.entries))
+        if entry.is_running:
+            answer = entry.progress
+            answer.completion_tokens = min(answer.completion_tokens + tokens, entry.demand.max_tokens)
+            self.policy.first_token(entry, self.now_s)
 
-    @precondition(lambda self: self.places)
+    @precondition(lambda self: self.entries)
     @rule(data=st.data(), finished=st.booleans(), forgets=st.booleans())
     def end(self, data: st.DataObject, finished: bool, forgets: bool) -> None:
-        place = data.draw(st.sampled_from(self.places))
-        self.policy.end(place, self.now_s, finished)
-        assert place.state is PlaceState.ENDED
+        entry = data.draw(st.sampled_from(self.entries))
+        self.policy.end(entry, self.now_s, finished)
+        assert entry.state is EntryState.ENDED
         if forgets:  # else it may be ended once more
-            self.places.remove(place)
+            self.entries.remove(entry)
 
     @rule(capacity=capacities)
     def resize(self, capacity: Capacity) -> None:
@@ -124,7 +126,7 @@ class Books(RuleBasedStateMachine):
     @rule()
     def look(self) -> None:
         signals = self.policy.signals(self.now_s)
-        waiting = sum(place.state is PlaceState.WAITING for place in self.places)
+        waiting = sum(entry.state is EntryState.WAITING for entry in self.entries)
         assert sum(signals.waiting.values()) >= waiting
         assert signals.wanted_replicas >= 1
         assert all(0 <= risk <= 1 for risk in signals.risk.values())
@@ -134,8 +136,8 @@ class Books(RuleBasedStateMachine):
         self.policy.check()
 
     def teardown(self) -> None:
-        for place in self.places:
-            self.policy.end(place, self.now_s)
+        for entry in self.entries:
+            self.policy.end(entry, self.now_s)
         self.policy.hand_on(self.now_s)
         self.policy.check()
         signals = self.policy.signals(self.now_s)

@@ -69,10 +69,10 @@ def jain(shares: list[float]) -> float:
 
 
 def test_q1_two_that_always_wait_are_never_far_apart_though_one_asks_for_eight_times_as_much() -> None:
-    engine = SteppingEngine(policy(), kv_tokens=None, places=32)
+    engine = SteppingEngine(policy(), kv_tokens=None, slots=32)
     engine.run(backlog("small", 50, 40, 3000) + backlog("large", 400, 320, 600), 2.0)
     start = dict(engine.served)
-    # What both can have under way at once: every place with the longest answer, at the price of a token.
+    # What both can have under way at once: every entry with the longest answer, at the price of a token.
     token_ms = COST.base_ms / 32 + COST.decode_sequence_ms
     bound = 2 * max(COST.prefill_token_ms * 400, token_ms * 32 * (400 + 320))
     for second in range(3, 63):
@@ -83,13 +83,13 @@ def test_q1_two_that_always_wait_are_never_far_apart_though_one_asks_for_eight_t
 
 
 def test_q2_weights_of_three_to_one_give_three_quarters() -> None:
-    engine = SteppingEngine(policy(Weights({"paid": 3.0, "free": 1.0})), kv_tokens=None, places=32)
+    engine = SteppingEngine(policy(Weights({"paid": 3.0, "free": 1.0})), kv_tokens=None, slots=32)
     engine.run(backlog("paid", 100, 100, 3000) + backlog("free", 100, 100, 3000), 60.0)
     assert engine.served["paid"] / sum(engine.served.values()) == pytest.approx(0.75, abs=0.03)
 
 
 def test_q3_who_comes_back_from_idleness_has_saved_nothing_up() -> None:
-    engine = SteppingEngine(policy(), kv_tokens=None, places=32)
+    engine = SteppingEngine(policy(), kv_tokens=None, slots=32)
     both = backlog("busy", 100, 100, 4000) + backlog("idle", 100, 100, 50)
     engine.run([*both, *backlog("idle", 100, 100, 2000, at_s=60.0)], 60.0)
     before = dict(engine.served)
@@ -102,8 +102,8 @@ def test_q3_who_comes_back_from_idleness_has_saved_nothing_up() -> None:
 def test_q6_nine_of_ten_first_tokens_come_within_their_forecast(rate: float) -> None:
     jobs = mixed(rate, 110.0)
     SteppingEngine(policy()).run(jobs, 110.0)
-    settled = [each.place for each in jobs if each.place is not None and each.demand.arrived_s > 20]
-    covered = [place.was_covered for place in settled if place.was_covered is not None]
+    settled = [each.entry for each in jobs if each.entry is not None and each.demand.arrived_s > 20]
+    covered = [entry.was_covered for entry in settled if entry.was_covered is not None]
     assert len(covered) > 400
     assert 0.85 <= sum(covered) / len(covered) <= 0.95
 
@@ -156,11 +156,11 @@ def test_nobody_with_patience_starves_beside_a_stream_of_smaller_and_better_ones
     assert large.first_token_s is not None
 
 
-def test_without_a_cost_requests_are_let_in_by_places_and_cache_alone() -> None:
+def test_without_a_cost_requests_are_admitted_by_slots_and_cache_alone() -> None:
     dispatcher = policy()
     jobs = mixed(20.0, 20.0)
     engine = SteppingEngine(dispatcher, tells_cost=False)
     engine.run(jobs, 20.0)
     assert not [each for each in jobs if each.refused is not None and each.refused.reason is Reason.BUSY]
-    assert all(each.place is None or each.place.forecast_s is None for each in jobs)
+    assert all(each.entry is None or each.entry.forecast_s is None for each in jobs)
     assert dispatcher.signals(20.0).drain_s is None

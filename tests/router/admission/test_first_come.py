@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Demand, Place
+from router.admission.capacity import Capacity
+from router.admission.demand import Demand, QueueEntry
 from router.admission.policy import EVERYTHING, FirstCome
 
 
@@ -14,10 +15,10 @@ class Answer:
     completion_tokens: int = 0
 
 
-def offered(policy: FirstCome, sequences: int = 1, tier: Tier = Tier.STANDARD) -> Place:
-    place = policy.offer(Demand("a", tier, 10, 10, sequences, 0.0, 0.0), Answer(), 0.0)
-    assert isinstance(place, Place)
-    return place
+def offered(policy: FirstCome, sequences: int = 1, tier: Tier = Tier.STANDARD) -> QueueEntry:
+    entry = policy.offer(Demand("a", tier, 10, 10, sequences, 0.0, 0.0), Answer(), 0.0)
+    assert isinstance(entry, QueueEntry)
+    return entry
 
 
 def test_as_many_run_as_the_cap_says_in_the_order_they_came() -> None:
@@ -33,16 +34,16 @@ def test_as_many_run_as_the_cap_says_in_the_order_they_came() -> None:
 
 def test_zero_is_as_many_as_the_engine_has() -> None:
     policy = FirstCome(0)
-    places = [offered(policy) for _ in range(5)]
+    entries = [offered(policy) for _ in range(5)]
     assert policy.hand_on(0.0) == []
     policy.resize(Capacity(1, 3))
-    assert policy.hand_on(0.0) == places[:3]
+    assert policy.hand_on(0.0) == entries[:3]
 
 
 def test_everything_can_be_passed_on_at_once() -> None:
     policy = FirstCome(EVERYTHING)
-    places = [offered(policy, 50) for _ in range(5)]
-    assert policy.hand_on(0.0) == places
+    entries = [offered(policy, 50) for _ in range(5)]
+    assert policy.hand_on(0.0) == entries
 
 
 def test_what_is_wider_than_the_cap_runs_alone() -> None:

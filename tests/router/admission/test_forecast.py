@@ -9,8 +9,9 @@ import pytest
 from python_backend.costs.batch_cost import BatchCost
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity
-from router.admission.forecast import Flows, Quantile, Queue, batches_s, prefill_s, wait_s
+from router.admission.capacity import Capacity
+from router.admission.forecast import Flows, Quantile, batches_s, prefill_s, wait_s
+from router.admission.queue import Ahead
 
 ENGINE = Capacity(1, 64, None, step_tokens=512, step=StepCost(10.0, 0.1, 0.25))
 
@@ -34,16 +35,16 @@ def test_rows_wait_for_the_batches_before_them() -> None:
 
 
 def test_a_flood_is_ahead_only_as_far_as_fair_turns_let_it() -> None:
-    queue = Queue(tier_us=60_000_000, own_us=0, round_us=100_000.0, weight=1.0, weight_of_all=2.0)
-    assert queue.ahead_us == 100_000
-    own = Queue(tier_us=60_000_000, own_us=500_000, round_us=100_000.0, weight=1.0, weight_of_all=2.0)
-    assert own.ahead_us == 1_100_000
-    alone = Queue(tier_us=500_000, own_us=500_000, round_us=0.0, weight=1.0, weight_of_all=1.0)
-    assert alone.ahead_us == 500_000
+    queue = Ahead(tier_us=60_000_000, own_us=0, round_us=100_000.0, weight=1.0, weight_of_all=2.0)
+    assert queue.work_us == 100_000
+    own = Ahead(tier_us=60_000_000, own_us=500_000, round_us=100_000.0, weight=1.0, weight_of_all=2.0)
+    assert own.work_us == 1_100_000
+    alone = Ahead(tier_us=500_000, own_us=500_000, round_us=0.0, weight=1.0, weight_of_all=1.0)
+    assert alone.work_us == 500_000
 
 
-def test_the_wait_is_the_work_ahead_at_the_share_of_the_tier_and_the_next_free_place() -> None:
-    queue = Queue(tier_us=300_000, own_us=300_000, round_us=0.0, weight=1.0, weight_of_all=1.0)
+def test_the_wait_is_the_work_ahead_at_the_share_of_the_tier_and_the_next_free_slot() -> None:
+    queue = Ahead(tier_us=300_000, own_us=300_000, round_us=0.0, weight=1.0, weight_of_all=1.0)
     assert wait_s(queue, 1 / 64, 6_400_000, share=0.3, replicas=1) == pytest.approx(1.0 + 0.2)
     assert wait_s(queue, 1 / 64, 6_400_000, share=0.3, replicas=2) == pytest.approx(0.6)
 

@@ -1,4 +1,4 @@
-"""Turns: they come in order, end once however a request ends, and nothing stays behind."""
+"""FairQueue: they come in order, end once however a request ends, and nothing stays behind."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
-from router.admission.capacity import UNKNOWN
-from router.admission.demand import Capacity, Demand, Need, Place, Progress, Reason, Refused
+from router.admission.capacity import UNKNOWN, Capacity
+from router.admission.demand import Demand, Need, Progress, QueueEntry, Reason, Refused
 from router.admission.dispatcher import Dispatcher
 from router.admission.gate import Gate, Turn, refusal_error
 from router.admission.gates import Gates
@@ -56,31 +56,31 @@ class Counts:
     def refused(self, gate: Gate, tier: Tier, reason: Reason) -> None:
         self.refusals.append(reason)
 
-    def heard(self, gate: Gate, place: Place, now_s: float) -> None:
+    def heard(self, gate: Gate, entry: QueueEntry, now_s: float) -> None:
         self.heard_s.append(now_s)
 
 
 class Impatient(FirstCome):
     """Refuses who asks for too much, and whoever has waited too long."""
 
-    def offer(self, demand: Demand, progress: Progress, now_s: float) -> Place | Refused:
+    def offer(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
         if demand.max_tokens > 1000:
             return Refused(Reason.BUSY, "too much to do", 2.0)
         return super().offer(demand, progress, now_s)
 
-    def hand_on(self, now_s: float) -> list[Place]:
-        late = [place for place in self._waiting if now_s >= place.demand.deadline_s]
-        for place in late:
-            place.refusal = Refused(Reason.TOO_LATE, "too late", 3.0)
-            self.end(place, now_s, finished=False)
+    def hand_on(self, now_s: float) -> list[QueueEntry]:
+        late = [entry for entry in self._waiting if now_s >= entry.demand.deadline_s]
+        for entry in late:
+            entry.refusal = Refused(Reason.TOO_LATE, "too late", 3.0)
+            self.end(entry, now_s, finished=False)
         return [*late, *super().hand_on(now_s)]
 
 
 @dataclass
 class Scene:
-    """One gate with so many places, and tickets for those who come to it."""
+    """One gate with so many slots, and tickets for those who come to it."""
 
-    places: int = 1
+    slots: int = 1
     policy: Policy = field(default_factory=Impatient)
     is_fixed_cost: bool = False
     clock: Clock = field(default_factory=Clock)
@@ -88,7 +88,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.gate = Gate("tiny", "1", self.policy, self.is_fixed_cost, self.counts, self.clock)
-        self.gate.resize(Capacity(1, self.places))
+        self.gate.resize(Capacity(1, self.slots))
 
     def offer(
         self, need: Need = ONE, deadline_s: float = inf, prompt_tokens: int = 0
@@ -105,8 +105,8 @@ class Scene:
         return turn, ticket, task
 
 
-async def test_who_finds_a_place_goes_on_at_once_and_others_when_one_ends() -> None:
-    scene = Scene(places=2)
+async def test_who_finds_a_slot_goes_on_at_once_and_others_when_one_ends() -> None:
+    scene = Scene(slots=2)
     first, _, going = await scene.coming()
     _, _, second_going = await scene.coming()
     third, _, waiting = await scene.coming()
@@ -144,14 +144,14 @@ async def test_one_whose_deadline_passes_while_it_waits_is_told_when_to_come_aga
     assert scene.counts.refusals == [Reason.TOO_LATE]
 
 
-async def test_who_is_refused_at_once_takes_no_place() -> None:
+async def test_who_is_refused_at_once_takes_no_slot() -> None:
     scene = Scene()
     with pytest.raises(InflightError, match="too much to do"):
         scene.offer(Need(10, 5000))
     assert (scene.gate.open_count, scene.counts.refusals) == (0, [Reason.BUSY])
 
 
-async def test_more_places_wake_those_who_wait_for_them() -> None:
+async def test_more_slots_wake_those_who_wait_for_them() -> None:
     scene = Scene()
     await scene.coming()
     tasks = [(await scene.coming())[2] for _ in range(3)]
@@ -159,8 +159,8 @@ async def test_more_places_wake_those_who_wait_for_them() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_what_wants_more_places_than_there_are_runs_alone() -> None:
-    scene = Scene(places=4)
+async def test_what_wants_more_slots_than_there_are_runs_alone() -> None:
+    scene = Scene(slots=4)
     _, _, large = await scene.coming(Need(10, 10, sequences=64))
     _, _, small = await scene.coming()
     assert large.done()
@@ -180,8 +180,8 @@ async def test_a_turn_ends_once_and_is_heard_once() -> None:
     scene.policy.check()
 
 
-async def test_of_a_fixed_cost_the_whole_answer_is_what_is_heard() -> None:
-    scene = Scene(places=2, is_fixed_cost=True)
+async def test_of_a_batch_model_the_whole_answer_is_what_is_heard() -> None:
+    scene = Scene(slots=2, is_fixed_cost=True)
     (turn, _, _), (failing, _, _) = await scene.coming(), await scene.coming()
     scene.clock.now_s = 4.0
     turn.end(finished=True)
@@ -198,7 +198,7 @@ class Seen(FirstCome):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def offer(self, demand: Demand, progress: Progress, now_s: float) -> Place | Refused:
+    def offer(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
         self.demands.append(demand)
         return super().offer(demand, progress, now_s)
 
@@ -333,14 +333,14 @@ async def play(visits: list[Visit], new_policy: Callable[[], Policy], seed: int)
     gate._policy.check()
     assert gate.signals().running == 0
     assert sum(gate.signals().waiting.values()) == 0
-    assert gate.taken_places == 0
+    assert gate.taken_slots == 0
     gates.close()
 
 
 @pytest.mark.parametrize("new_policy", POLICIES, ids=["first come", "impatient", "dispatcher"])
 @settings(deadline=None, max_examples=100)
 @given(visits=st.lists(VISITS, min_size=1, max_size=10), seed=st.integers(0, 1000))
-def test_whatever_happens_every_request_ends_once_and_no_place_is_lost(
+def test_whatever_happens_every_request_ends_once_and_no_slot_is_lost(
     new_policy: Callable[[], Policy], visits: list[Visit], seed: int
 ) -> None:
     asyncio.run(play(visits, new_policy, seed))

@@ -13,8 +13,8 @@ from tritonclient.grpc import model_config_pb2
 from python_backend.costs.batch_cost import BatchCost
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
-from router.admission.capacity import UNKNOWN, UNLIMITED, BatchShape
-from router.admission.demand import Capacity, Demand, Need, Place, Progress, Refused
+from router.admission.capacity import UNKNOWN, UNLIMITED, BatchShape, Capacity
+from router.admission.demand import Demand, Need, Progress, QueueEntry, Refused
 from router.admission.gates import Gates, batch_shape
 from router.admission.policy import FirstCome
 from router.core.manifest import Kind, Manifest
@@ -61,26 +61,28 @@ class Seen(FirstCome):
         super().__init__()
         self.demands: list[Demand] = []
 
-    def offer(self, demand: Demand, progress: Progress, now_s: float) -> Place | Refused:
+    def offer(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
         self.demands.append(demand)
         return super().offer(demand, progress, now_s)
 
 
 class Scene:
-    def __init__(self, servers: int = 2, places: int = 0) -> None:
+    def __init__(self, servers: int = 2, slots: int = 0) -> None:
         self.servers = [FakeServer(f"s{number}") for number in range(servers)]
         self.fleet = Fleet([cast("TritonServer", server) for server in self.servers])
         self.policies: list[Seen] = []
         self.objectives: dict[tuple[str, Tier], Objective] = {}
         self.costs: dict[str, BatchCost] = {}
+        self.gone: set[tuple[str, str]] = set()
         self.now_s = 100.0
         self.gates = Gates(
             self.fleet,
             self._new_policy,
             lambda model, tier: self.objectives.get((model, tier), Objective(model, tier)),
-            places,
+            slots,
             self.costs.get,
             clock=lambda: self.now_s,
+            is_served=lambda model, release: (model, release) not in self.gone,
         )
 
     def _new_policy(self) -> Seen:
@@ -100,26 +102,26 @@ class Scene:
         return self.policies[-1].demands[-1]
 
 
-def test_a_release_has_the_places_of_its_open_replicas() -> None:
+def test_a_release_has_the_slots_of_its_open_replicas() -> None:
     scene = Scene()
     replicas = scene.fleet.set_of(TEXT).replicas
     gate = scene.gates.gate("tiny", "1")
-    assert gate.capacity.places == UNLIMITED  # nobody has reported yet
+    assert gate.capacity.slots == UNLIMITED  # nobody has reported yet
     for replica in replicas:
         replica.report = REPORT
     scene.gates.refresh()
-    assert (gate.capacity.replicas, gate.capacity.places) == (2, 16)
+    assert (gate.capacity.replicas, gate.capacity.slots) == (2, 16)
     replicas[0].is_draining = True
     scene.gates.refresh()
-    assert (gate.capacity.replicas, gate.capacity.places) == (1, 8)
+    assert (gate.capacity.replicas, gate.capacity.slots) == (1, 8)
 
 
 def test_where_no_replica_is_open_all_are_let_through_for_the_fleet_to_decide() -> None:
-    scene = Scene(servers=1, places=1)
+    scene = Scene(servers=1, slots=1)
     (replica,) = scene.fleet.set_of(TEXT).replicas
     replica.report = REPORT
     gate = scene.gates.gate("tiny", "1")
-    assert gate.capacity.places == 1
+    assert gate.capacity.slots == 1
     replica.mark_down("died", 0.0, reviving=False)
     scene.gates.refresh()
     assert gate.capacity == UNKNOWN
@@ -140,7 +142,7 @@ def test_what_waits_is_not_let_loose_on_a_replica_that_comes_back() -> None:
     assert gate.capacity == known, "its engine has not said yet how it is"
     replica.reported_s = 2.0
     scene.gates.refresh()
-    assert gate.capacity.places == UNLIMITED, "it never says"
+    assert gate.capacity.slots == UNLIMITED, "it never says"
 
 
 def test_one_of_several_replicas_that_comes_back_lets_nobody_loose() -> None:
@@ -149,10 +151,10 @@ def test_one_of_several_replicas_that_comes_back_lets_nobody_loose() -> None:
     gate = scene.gates.gate("tiny", "1")
     first.report, first.reported_s = REPORT, 1.0
     scene.gates.refresh()
-    assert (gate.capacity.replicas, gate.capacity.places) == (2, 16), "the second is asked in a moment"
+    assert (gate.capacity.replicas, gate.capacity.slots) == (2, 16), "the second is asked in a moment"
     second.mark_down("died", 0.0, reviving=True)
     scene.gates.refresh()
-    assert (gate.capacity.replicas, gate.capacity.places) == (1, 8)
+    assert (gate.capacity.replicas, gate.capacity.slots) == (1, 8)
 
 
 async def test_how_a_model_takes_rows_is_asked_again_when_its_release_is_another() -> None:
@@ -168,20 +170,20 @@ async def test_how_a_model_takes_rows_is_asked_again_when_its_release_is_another
     assert scene.servers[0].control.asked == 2
 
 
-def test_an_operators_number_of_places_stands_for_the_engines() -> None:
-    for places, expected in ((5, 5), (-1, UNLIMITED), (0, 8)):
-        scene = Scene(servers=1, places=places)
+def test_an_operators_number_of_slots_stands_for_the_engines() -> None:
+    for slots, expected in ((5, 5), (-1, UNLIMITED), (0, 8)):
+        scene = Scene(servers=1, slots=slots)
         scene.fleet.set_of(TEXT).replicas[0].report = REPORT
-        assert scene.gates.gate("tiny", "1").capacity.places == expected
+        assert scene.gates.gate("tiny", "1").capacity.slots == expected
 
 
-async def test_triton_is_asked_how_a_model_of_fixed_cost_takes_rows() -> None:
+async def test_triton_is_asked_how_a_batch_model_takes_rows() -> None:
     scene = Scene()
     scene.fleet.set_of(VECTORS)
     gate = scene.gates.gate("vectors", "2")
     await scene.gates.learn_shapes()
     scene.gates.refresh()
-    assert gate.capacity.places == UNLIMITED  # it did not say
+    assert gate.capacity.slots == UNLIMITED  # it did not say
     scene.servers[0].control.config_now = config()
     await scene.gates.learn_shapes()
     assert scene.servers[0].control.asked == 1  # not again so soon
@@ -215,7 +217,7 @@ def test_the_deadline_is_the_objective_the_patience_or_the_clients_own() -> None
     assert scene.offer(VECTORS).deadline_s == 100.1
 
 
-def test_rows_are_all_that_counts_of_a_fixed_cost() -> None:
+def test_rows_are_all_that_counts_of_a_batch_model() -> None:
     scene = Scene()
     scene.fleet.set_of(VECTORS)
     demand = scene.offer(VECTORS, Need(5000, sequences=40))
@@ -232,7 +234,7 @@ async def test_a_release_that_goes_is_given_all_that_waits_for_it() -> None:
     scene.gates.refresh()
     await asyncio.sleep(0)
     assert [task.done() for task in waiting] == [True, False, False]
-    scene.gates.is_served = lambda model, release: (model, release) != ("tiny", "1")
+    scene.gone.add(("tiny", "1"))
     scene.gates.refresh()
     await asyncio.wait_for(asyncio.gather(*waiting), 1.0)
     scene.gates.close()
@@ -257,7 +259,7 @@ async def test_draining_ends_all_waiting_at_once() -> None:
     scene.gates.close()
 
 
-async def test_what_is_only_nice_to_have_goes_where_nobody_waits_and_places_are_free() -> None:
+async def test_what_is_only_nice_to_have_goes_where_nobody_waits_and_slots_are_free() -> None:
     scene = Scene()
     assert scene.gates.has_room("tiny", "1", "2")
     gate = scene.gates.gate("tiny", "2")
@@ -278,10 +280,10 @@ def test_room_is_counted_in_rows() -> None:
     gate = scene.gates.gate("vectors", "2")
     gate.resize(Capacity(1, 16))
     turn = scene.gates.offer(Record("test", "req", model="vectors", model_version="2"), Need(0, sequences=16))
-    assert gate.taken_places == 16
+    assert gate.taken_slots == 16
     assert not scene.gates.has_room("vectors", "2")
     turn.end(finished=True)
-    assert (gate.taken_places, scene.gates.has_room("vectors", "2")) == (0, True)
+    assert (gate.taken_slots, scene.gates.has_room("vectors", "2")) == (0, True)
 
 
 def test_the_gate_of_a_release_that_is_gone_goes_when_its_last_request_has() -> None:

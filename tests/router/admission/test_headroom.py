@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Demand, Place
+from router.admission.capacity import Capacity
+from router.admission.demand import Demand, QueueEntry
 from router.admission.dispatcher import Dispatcher
-from router.admission.headroom import Holdings
-from router.admission.lane import Tenant
+from router.admission.lane import Holdings, Tenant
 from router.admission.pricing import OutputLengths
 
 
@@ -32,13 +32,13 @@ class Weights:
         return 1.0
 
 
-def dispatcher(places: int = 64, weights: Weights | None = None) -> Dispatcher:
+def dispatcher(slots: int = 64, weights: Weights | None = None) -> Dispatcher:
     made = Dispatcher(weights or Weights(), OutputLengths())
-    made.resize(Capacity(1, places, step=StepCost(12.0, 0.12, 0.25)))
+    made.resize(Capacity(1, slots, step=StepCost(12.0, 0.12, 0.25)))
     return made
 
 
-def begun(policy: Dispatcher, tenant: str, count: int, patience_s: float = 1.0) -> list[Place]:
+def begun(policy: Dispatcher, tenant: str, count: int, patience_s: float = 1.0) -> list[QueueEntry]:
     """Which of so many that one offers, one after the other, begin at once."""
     handed = []
     for _ in range(count):
@@ -67,9 +67,9 @@ def test_who_has_most_leaves_room_that_those_who_have_less_take_at_once() -> Non
     begun(policy, "calm", 16)
     flood = begun(policy, "flood", 80)
     assert 36 <= len(flood) <= 46
-    assert all(place.demand.tenant == "flood" for place in flood)
-    assert [place.demand.tenant for place in begun(policy, "new", 1)] == ["new"]
-    assert [place.demand.tenant for place in begun(policy, "calm", 3)] == ["calm"] * 3
+    assert all(entry.demand.tenant == "flood" for entry in flood)
+    assert [entry.demand.tenant for entry in begun(policy, "new", 1)] == ["new"]
+    assert [entry.demand.tenant for entry in begun(policy, "calm", 3)] == ["calm"] * 3
 
 
 def test_less_is_left_where_there_is_time_to_wait() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from python_backend.costs.batch_cost import BatchCost
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Demand
+from router.admission.capacity import Capacity
+from router.admission.demand import Demand
 from router.admission.pricing import Expected, kv_need, least_kv, prices_of
 
 ENGINE = Capacity(1, 64, 40_000, 16, step=StepCost(12.0, 0.12, 0.25, 1.0))
@@ -32,7 +33,7 @@ def test_a_row_costs_its_part_of_a_batch() -> None:
     assert prices.whole_us(demand(0, 0, 4), Expected(0, 0, 0)) == 4 * 750
 
 
-def test_all_rows_are_priced_however_few_are_under_way_at_once() -> None:
+def test_all_rows_are_priced_however_few_are_in_flight_at_once() -> None:
     prices = prices_of(Capacity(1, 64, batch=BatchCost(8.0, 0.5)), batch=32)
     many = replace(demand(0, 0, 64), rows=2048)
     assert prices.prompt_us(many) == prices.whole_us(many, Expected(0, 0, 0)) == 2048 * 750

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Demand, Place
-from router.admission.queue import TIER_WEIGHTS, EqualShares, Turns
+from router.admission.demand import Demand, QueueEntry
+from router.admission.queue import TIER_WEIGHTS, EqualShares, FairQueue
 
 
 @dataclass
@@ -17,21 +17,25 @@ class Answer:
     completion_tokens: int = 0
 
 
-def place(tenant: str, tier: Tier = Tier.STANDARD, cost_us: int = 1000) -> Place:
-    return Place(Demand(tenant, tier, 1, 1, 1, 0.0, 1.0), Answer(), sequences=1, cost_us=cost_us)
+def entry(tenant: str, tier: Tier = Tier.STANDARD, cost_us: int = 1000) -> QueueEntry:
+    return QueueEntry(Demand(tenant, tier, 1, 1, 1, 0.0, 1.0), Answer(), sequences=1, cost_us=cost_us)
 
 
-def turns(most_tenants: int = 4096) -> Turns:
-    made = Turns(EqualShares(), TIER_WEIGHTS, most_tenants)
+def turns(most_tenants: int = 4096) -> FairQueue:
+    made = FairQueue(EqualShares(), TIER_WEIGHTS, most_tenants)
     made.resize(1000)
     return made
+
+
+def join(made: FairQueue, entry: QueueEntry) -> None:
+    made.join(entry, made.lift(entry.demand, 1.0))
 
 
 def every(_: object) -> bool:
     return True
 
 
-def served(made: Turns, service_us: int = 1000) -> Place | None:
+def served(made: FairQueue, service_us: int = 1000) -> QueueEntry | None:
     """One more begins, gets its service and ends."""
     found = made.next(every, every)
     if found is not None:
@@ -44,7 +48,7 @@ def served(made: Turns, service_us: int = 1000) -> Place | None:
 def test_tenants_take_turns_however_many_each_has_waiting() -> None:
     made = turns()
     for tenant in ("a", "a", "a", "a", "b", "b"):
-        made.join(place(tenant))
+        join(made, entry(tenant))
     order = []
     while (each := served(made)) is not None:
         order.append(each.demand.tenant)
@@ -56,16 +60,16 @@ def test_tiers_get_their_parts_of_the_service() -> None:
     made = turns()
     for tier in Tier:
         for _ in range(200):
-            made.join(place("a", tier))
+            join(made, entry("a", tier))
     tiers = [each.demand.tier for each in (served(made) for _ in range(200)) if each is not None]
     assert [round(tiers.count(tier) / 200, 1) for tier in Tier] == [0.6, 0.3, 0.1]
 
 
 def test_one_whose_request_does_not_fit_is_passed_and_keeps_its_turn() -> None:
     made = turns()
-    large, small = place("a"), place("b")
-    made.join(large)
-    made.join(small)
+    large, small = entry("a"), entry("b")
+    join(made, large)
+    join(made, small)
     assert made.next(every, lambda each: each is not large) is small
     assert made.next(every, every) is large
 
@@ -73,11 +77,11 @@ def test_one_whose_request_does_not_fit_is_passed_and_keeps_its_turn() -> None:
 def test_who_was_idle_begins_where_those_who_wait_are() -> None:
     made = turns()
     for _ in range(50):
-        made.join(place("busy"))
+        join(made, entry("busy"))
     for _ in range(40):
         served(made)
     for _ in range(5):
-        made.join(place("back"))
+        join(made, entry("back"))
     order = [each.demand.tenant for each in (served(made) for _ in range(6)) if each is not None]
     assert order.count("back") == 3
 
@@ -94,7 +98,7 @@ def test_the_next_is_always_of_the_least_tier_and_in_it_of_the_least_tenant(
 ) -> None:
     made = turns(most_tenants=3)
     for tenant, tier, cost_us, serves in events:
-        made.join(place(tenant, tier, cost_us))
+        join(made, entry(tenant, tier, cost_us))
         found = made.next(every, every)
         assert found is not None
         lane = made.lanes[found.demand.tier]
@@ -109,7 +113,7 @@ def test_the_next_is_always_of_the_least_tier_and_in_it_of_the_least_tenant(
 def test_a_million_tenants_are_not_remembered() -> None:
     made = turns(most_tenants=64)
     for number in range(5000):
-        made.join(place(f"t{number}"))
+        join(made, entry(f"t{number}"))
         served(made, number % 7 * 1000)
     assert all(len(lane.tenants) <= 64 for lane in made.lanes)
-    assert all(len(lane._heap) <= 64 for lane in made.lanes)
+    assert all(len(lane.heap) <= 64 for lane in made.lanes)

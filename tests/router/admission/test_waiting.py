@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Demand, Place, Progress, Reason, Refused
+from router.admission.capacity import Capacity
+from router.admission.demand import Demand, Progress, QueueEntry, Reason, Refused
 from router.admission.gate import Gate
 from router.admission.gates import Gates
 from router.admission.policy import FirstCome
@@ -34,17 +35,17 @@ class Strict(FirstCome):
         self.demands: list[Demand] = []
         self.heard_count = 0
 
-    def offer(self, demand: Demand, progress: Progress, now_s: float) -> Place | Refused:
+    def offer(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
         self.demands.append(demand)
         return self.refusal or super().offer(demand, progress, now_s)
 
-    def first_token(self, place: Place, now_s: float) -> None:
+    def first_token(self, entry: QueueEntry, now_s: float) -> None:
         self.heard_count += 1
-        super().first_token(place, now_s)
+        super().first_token(entry, now_s)
 
 
 class Gated:
-    """A router whose models have one gate each, with as many places as a test wants."""
+    """A router whose models have one gate each, with as many slots as a test wants."""
 
     def __init__(self, router: RunningRouter) -> None:
         self.router = router
@@ -58,12 +59,12 @@ class Gated:
         assert isinstance(policy, Strict)
         return policy
 
-    async def fill(self, places: int = 1) -> asyncio.Task[httpx.Response]:
-        """All places are taken until the answer is stopped or goes on."""
-        self.gate().resize(Capacity(1, places))
+    async def fill(self, slots: int = 1) -> asyncio.Task[httpx.Response]:
+        """All slots are taken until the answer is stopped or goes on."""
+        self.gate().resize(Capacity(1, slots))
         self.router.pipeline.script = lambda call: [0.2, *words("slow")]
-        task = asyncio.create_task(self.router.chat(n=places))
-        await self.router.until(lambda: len(self.router.pipeline.calls) == places)
+        task = asyncio.create_task(self.router.chat(n=slots))
+        await self.router.until(lambda: len(self.router.pipeline.calls) == slots)
         return task
 
     def is_empty(self) -> bool:
@@ -98,7 +99,7 @@ async def test_the_wait_is_in_the_stage_queue_of_the_usage(gated: Gated) -> None
     assert 0.1 < gated.router.metric("inflight_stage_seconds_sum", **who) < 5
 
 
-async def test_answers_to_one_prompt_and_several_prompts_take_a_place_each(gated: Gated) -> None:
+async def test_answers_to_one_prompt_and_several_prompts_take_a_slot_each(gated: Gated) -> None:
     await gated.router.chat(n=3)
     await gated.router.complete(prompt=["a", "b"], n=2)
     assert [demand.sequences for demand in gated.policy().demands] == [3, 4]
@@ -177,12 +178,12 @@ async def test_what_waits_when_the_router_drains_is_refused_at_once(gated: Gated
     assert (await first).status_code == 200
 
 
-async def test_a_long_list_of_texts_takes_as_many_places_as_it_has_rows_under_way(gated: Gated) -> None:
+async def test_a_long_list_of_texts_takes_as_many_slots_as_it_has_rows_in_flight(gated: Gated) -> None:
     gate = gated.gate(EMBEDDER)
     gate.is_fixed_cost = True
     body = {"model": EMBEDDER, "input": ["x"] * 2048}
-    for places in (1000, 10):
-        gate.resize(Capacity(1, places))
+    for slots in (1000, 10):
+        gate.resize(Capacity(1, slots))
         assert (await gated.router.http.post("/v1/embeddings", json=body)).status_code == 200
     await gated.router.http.post("/v1/embeddings", json={**body, "input": "x"})
     policy = gated.policy(EMBEDDER)
@@ -199,7 +200,7 @@ async def test_what_a_batch_sends_waits_in_the_last_tier_whatever_its_lines_ask_
     assert exchange.status == 200
     (demand,) = gated.policy().demands
     assert demand.tier is Tier.BATCH
-    assert demand.deadline_s - demand.arrived_s == 600
+    assert demand.deadline_s - demand.arrived_s == pytest.approx(600)
 
 
 async def test_a_client_says_how_long_it_waits(gated: Gated) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -79,7 +80,7 @@ async def answer_models(exchange: Exchange) -> None:
 @asynccontextmanager
 async def serving(
     files: TlsFiles,
-    handler: Callable[[Exchange], Awaitable[None]] = answer_models,
+    handler: Callable[[Exchange], Coroutine[Any, Any, None]] = answer_models,
     handshake_timeout_s: float = 5.0,
 ) -> AsyncIterator[Door]:
     certificates = Certificates(files)

@@ -13,7 +13,8 @@ import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from python_backend.wire.tiers import Tier
-from router.admission.demand import Capacity, Need, Reason, Refused
+from router.admission.capacity import Capacity
+from router.admission.demand import Need, Reason, Refused
 from router.admission.gates import Gates
 from router.core.objective import Objective
 from router.core.record import Record

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from router.core.failure import Failure
+from router.core.generation import Failure
 from router.routing.replicas import Fleet
+from router.telemetry.collectors import FleetMetrics
 from router.telemetry.metrics import Metrics
 from tests.fakes.fleet import MANIFEST, fleet_of
 
@@ -153,7 +154,7 @@ def test_the_figures_say_what_each_replica_does() -> None:
     second.revivals = 2
     fleet.set_of(MANIFEST).replays = 3
     metrics = Metrics()
-    metrics.watch_fleet(fleet)
+    metrics.expose(FleetMetrics(fleet))
     text = metrics.render().decode()
     for line in (
         'inflight_replica_up{model="smol",release="1",replica="s0"} 1.0',

@@ -74,7 +74,7 @@ def test_refusals_and_forecasts_are_counted() -> None:
     for first_token_s in (1.0, 5.0):
         record = Record("test", "req", model="tiny", arrived_s=0.0)
         turn = scene.gate.offer(record, Need(1, 1), 60.0)
-        turn._place.forecast_late_s = 2.0
+        turn._entry.forecast_late_s = 2.0
         turn.heard(first_token_s)
     assert scene.value("forecasts_total", release="1") == 2
     assert scene.value("forecasts_covered_total", release="1") == 1

@@ -3,11 +3,13 @@ from __future__ import annotations
 import pytest
 
 from python_backend.wire.tiers import Tier
-from router.control.objectives.commands import ObjectiveOffice
-from router.control.objectives.snapshot import ObjectiveBook
+from router.control.objectives.commands import ObjectiveCommands
+from router.control.objectives.publisher import ObjectivePublisher
 from router.core.objective import Metric
+from router.routing.snapshot import Published
 from router.store.access import StoreAccess
 from router.store.database import Store
+from router.telemetry.collectors import ObjectiveMetrics
 from router.telemetry.metrics import Metrics
 from router.tenants.rbac import SYSTEM
 from tests.router.control.releases.values import MODEL, manifest, office
@@ -18,10 +20,10 @@ async def test_prometheus_is_told_what_is_asked_beside_what_is_measured(
 ) -> None:
     office(lite).add(manifest())
     wanted = {Metric.FIRST_TOKEN: 0.5, Metric.INTER_TOKEN: 0.05}
-    ObjectiveOffice(lite, SYSTEM).set(MODEL, [Tier.STANDARD], wanted)
-    book, metrics = ObjectiveBook(access), Metrics()
-    await book.refresh()
-    metrics.watch_objectives(book)
+    ObjectiveCommands(lite, SYSTEM).set(MODEL, [Tier.STANDARD], wanted)
+    published, metrics = Published(), Metrics()
+    await ObjectivePublisher(access, published, metrics.objectives.hold_to).refresh()
+    metrics.expose(ObjectiveMetrics(metrics.objectives, published))
     for took_s in (0.4, 0.4, 0.4, 2.0):
         metrics.objectives.first_token(MODEL, Tier.STANDARD, took_s)
     metrics.objectives.first_token(MODEL, Tier.BATCH, 0.4)
@@ -41,8 +43,9 @@ async def test_prometheus_is_told_what_is_asked_beside_what_is_measured(
 
 async def test_what_missed_its_objective_is_counted_for_good(lite: Store, access: StoreAccess) -> None:
     office(lite).add(manifest())
-    acts, book, metrics = ObjectiveOffice(lite, SYSTEM), ObjectiveBook(access), Metrics()
-    metrics.watch_objectives(book)
+    acts, published, metrics = ObjectiveCommands(lite, SYSTEM), Published(), Metrics()
+    publisher = ObjectivePublisher(access, published, metrics.objectives.hold_to)
+    metrics.expose(ObjectiveMetrics(metrics.objectives, published))
 
     def counted(metric: str, tier: str = "standard") -> tuple[float | None, float | None]:
         labels = {"model": MODEL, "tier": tier, "metric": metric}
@@ -53,7 +56,7 @@ async def test_what_missed_its_objective_is_counted_for_good(lite: Store, access
     metrics.objectives.first_token(MODEL, Tier.STANDARD, 9.0)
     assert counted("first_token") == (None, None), "nothing was asked"
     acts.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5, Metric.INTER_TOKEN: 0.05})
-    await book.refresh()
+    await publisher.refresh()
     assert counted("first_token") == counted("inter_token") == (0, 0), "there before the first is missed"
     for took_s in (0.4, 0.5, 2.0):
         metrics.objectives.first_token(MODEL, Tier.STANDARD, took_s)
@@ -62,6 +65,6 @@ async def test_what_missed_its_objective_is_counted_for_good(lite: Store, access
     assert (counted("first_token"), counted("inter_token")) == ((3, 1), (4, 4))
     assert counted("end_to_end") == counted("first_token", "batch") == (None, None)
     acts.clear(MODEL, [Tier.STANDARD])
-    await book.refresh()
+    await publisher.refresh()
     metrics.objectives.first_token(MODEL, Tier.STANDARD, 9.0)
     assert counted("first_token") == (3, 1), "no counter goes back, and what nobody asks for does not count"

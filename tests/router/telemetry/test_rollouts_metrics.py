@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from router.routing.models import Lineup, Registry, ServedModel
 from router.routing.split import ModelSplit
-from router.telemetry.collectors import ReleaseFigures
+from router.telemetry.collectors import ReleaseMetrics
 from router.telemetry.metrics import Metrics
 from tests.fakes.pipeline import FakePipeline
 
@@ -22,8 +22,9 @@ def lineup(split: ModelSplit, *versions: int) -> Lineup:
 def test_prometheus_is_told_who_gets_what_and_how_far_the_rollout_is() -> None:
     served, metrics = Registry(), Metrics()
     served.publish({"smol": lineup(SPLIT, 1, 2, 3)})
-    metrics.watch_releases(served)
-    metrics.releases.rolled_back("smol")
+    releases = ReleaseMetrics(served.published)
+    metrics.expose(releases)
+    releases.rolled_back("smol")
     text = metrics.render().decode()
     for line in (
         'inflight_release_share{model="smol",release="1"} 0.75',
@@ -36,11 +37,10 @@ def test_prometheus_is_told_who_gets_what_and_how_far_the_rollout_is() -> None:
 
 
 def test_without_a_rollout_there_is_no_step_and_a_count_to_grow_from() -> None:
-    figures, prometheus = ReleaseFigures(), CollectorRegistry()
-    prometheus.register(figures)
+    served, prometheus = Registry(), CollectorRegistry()
+    prometheus.register(ReleaseMetrics(served.published))
     assert b"{" not in generate_latest(prometheus)
-    figures.registry = Registry()
-    figures.registry.publish({"smol": lineup(replace(SPLIT, rollout_id=None), 1, 2)})
+    served.publish({"smol": lineup(replace(SPLIT, rollout_id=None), 1, 2)})
     text = generate_latest(prometheus).decode()
     assert "inflight_rollout_step{" not in text
     assert 'inflight_rollbacks_total{model="smol"} 0.0' in text

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.tenant import Limits
-from router.tenants.limits import NS_PER_MIN, NS_PER_S, Bucket, Gate, Limit, Refusal, longer
+from router.tenants.limits import NS_PER_MIN, NS_PER_S, Bucket, Limit, LimitSet, Refusal, longer
 from tests.router.tenants.values import MONTH
 
 
@@ -67,7 +67,7 @@ def test_a_refund_never_makes_more_than_a_full_bucket() -> None:
 
 
 def test_a_change_of_limits_fills_no_bucket() -> None:
-    gate = Gate("org-1", Limits(tokens_per_min=60, token_burst=10), 0)
+    gate = LimitSet("org-1", Limits(tokens_per_min=60, token_burst=10), 0)
     gate.take(10, 0)
     gate.configure(Limits(tokens_per_min=120, token_burst=100), 0)
     refusal = gate.refusal(1, 0, 0, MONTH)
@@ -85,7 +85,7 @@ def test_a_change_of_limits_fills_no_bucket() -> None:
     ],
 )
 def test_each_limit_stands_in_the_way_by_its_name(limits: Limits, limit: Limit) -> None:
-    gate = Gate("key-1", limits, 0)
+    gate = LimitSet("key-1", limits, 0)
     assert gate.refusal(7, 0, 0, MONTH) is None
     gate.take(7, 0)
     refusal = gate.refusal(7, 0, 0, MONTH)
@@ -117,7 +117,7 @@ def test_no_interleaving_is_granted_more_than_burst_and_rate_allow(
     rate: int, burst: int, steps: list[tuple[int, int, int, float]]
 ) -> None:
     """What is granted and not given back, counted from any moment on, stays within the bucket's promise."""
-    gate = Gate("org-1", Limits(tokens_per_min=rate, token_burst=burst), 0)
+    gate = LimitSet("org-1", Limits(tokens_per_min=rate, token_burst=burst), 0)
     now_ns, held = 0, list[int]()
     net: list[tuple[int, int]] = []  # when, and tokens taken (or given back, negative)
     for pause_ns, amount, act, share in steps:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.tenant import Limits
-from router.tenants.limits import NS_PER_MIN, NS_PER_S, Gate
+from router.tenants.limits import NS_PER_MIN, NS_PER_S, LimitSet
 from router.tenants.shared_usage import NOTHING, Charge, Elsewhere, Others, Used
 from tests.router.tenants.values import MONTH
 
@@ -53,7 +53,7 @@ def test_a_router_that_left_is_forgotten() -> None:
 
 @dataclass
 class Router:
-    gate: Gate
+    gate: LimitSet
     others: Others = field(default_factory=Others)
     granted_ns: list[int] = field(default_factory=list)
 
@@ -73,7 +73,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.now_ns = 0
-        self.routers = [Router(Gate("acme", self.limits, 0)) for _ in range(self.count)]
+        self.routers = [Router(LimitSet("acme", self.limits, 0)) for _ in range(self.count)]
         self.board: dict[int, Used] = {}
         self.swap()
 
@@ -135,7 +135,7 @@ def test_what_an_idle_router_does_not_use_is_there_for_the_other_at_once(
     rate: int, burst: int, seconds: int
 ) -> None:
     site = Site(Limits(requests_per_min=rate, request_burst=burst), 2, NS_PER_S // 4)
-    alone = Router(Gate("acme", Limits(requests_per_min=rate, request_burst=burst), 0))
+    alone = Router(LimitSet("acme", Limits(requests_per_min=rate, request_burst=burst), 0))
     for _ in range(seconds):
         while site.routers[0].ask(site.now_ns):
             pass

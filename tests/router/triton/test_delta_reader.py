@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
+import msgspec
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,9 +14,10 @@ from tritonclient.grpc import service_pb2
 from python_backend.wire import codec
 from router.core.generation import Delta
 from router.triton import messages
-from router.triton.messages import DeltaReader, is_final, read_delta
+from router.triton.messages import DeltaReader, ResponseReader, is_final, read_delta
 
 TEXTS = st.text(max_size=200)
+MAX_TOKENS = 5
 COUNTS = st.integers(0, 2**31 - 1)
 
 
@@ -51,25 +54,33 @@ def responses(draw: st.DrawFn) -> bytes:
     )
 
 
-def by_protobuf(data: bytes) -> Any:
-    try:
-        message = service_pb2.ModelStreamInferResponse.FromString(data)
-    except DecodeError:
-        return DecodeError
-    if message.error_message:
-        return message.error_message
-    try:
-        return read_delta(message.infer_response), is_final(message.infer_response)
-    except Exception as error:
-        return type(error)
+class ProtobufReader:
+    """The same without a memory of heads."""
+
+    def __init__(self) -> None:
+        self._generated = 0
+
+    def read(self, data: bytes) -> Any:
+        try:
+            message = service_pb2.ModelStreamInferResponse.FromString(data)
+            if message.error_message:
+                return str(message.error_message)
+            delta = read_delta(message.infer_response)
+        except (DecodeError, ValueError, struct.error) as error:
+            return type(error)
+        self._generated += delta.completion_tokens
+        if delta.finish is None and is_final(message.infer_response):
+            finish = "length" if self._generated >= MAX_TOKENS else "end_id"
+            delta = msgspec.structs.replace(delta, finish=finish)
+        return delta, delta.finish is not None
 
 
 def by_reader(reader: DeltaReader, data: bytes) -> Any:
     try:
         delta = reader.read(data)
-    except Exception as error:
+    except (DecodeError, ValueError, struct.error) as error:
         return type(error)
-    return reader.error if delta is None else (delta, reader.is_final)
+    return reader.error if delta is None else (delta, reader.is_last)
 
 
 @settings(deadline=None, max_examples=300)
@@ -77,27 +88,27 @@ def by_reader(reader: DeltaReader, data: bytes) -> Any:
 def test_any_responses_in_any_order_are_read_as_protobuf_reads_them(
     different: list[bytes], order: list[int]
 ) -> None:
-    reader = DeltaReader()
+    reader, protobuf = DeltaReader(MAX_TOKENS), ProtobufReader()
     for number in order:
         data = different[number % len(different)]
-        assert by_reader(reader, data) == by_protobuf(data)
+        assert by_reader(reader, data) == protobuf.read(data)
 
 
 @settings(deadline=None, max_examples=500)
 @given(st.data())
 def test_a_response_with_any_byte_changed_is_read_as_protobuf_reads_it(data: st.DataObject) -> None:
     whole = token(data.draw(TEXTS), data.draw(COUNTS))
-    reader = DeltaReader()
+    reader, protobuf = DeltaReader(MAX_TOKENS), ProtobufReader()
     for _ in range(2):
-        reader.read(whole)
+        assert by_reader(reader, whole) == protobuf.read(whole)
     changed = bytearray(whole)
     at = data.draw(st.integers(0, len(whole) - 1))
     changed[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    assert by_reader(reader, bytes(changed)) == by_protobuf(bytes(changed))
+    assert by_reader(reader, bytes(changed)) == protobuf.read(bytes(changed))
 
 
 def test_an_error_among_tokens_is_none_and_says_so() -> None:
-    reader = DeltaReader()
+    reader = DeltaReader(MAX_TOKENS)
     for _ in range(3):
         assert reader.read(token("a")) == Delta("a", 1)
     error = service_pb2.ModelStreamInferResponse(error_message="gone").SerializeToString()
@@ -107,9 +118,19 @@ def test_an_error_among_tokens_is_none_and_says_so() -> None:
 
 
 def test_protobuf_is_not_asked_again_for_what_differs_only_in_its_contents(monkeypatch: Any) -> None:
-    reader = DeltaReader()
+    reader = DeltaReader(MAX_TOKENS)
     for text in ("a", "b"):
         reader.read(token(text))
     monkeypatch.delattr(messages, "service_pb2")
     assert reader.read(token("é" * 90, 7)) == Delta("é" * 90, 7)
-    assert not reader.is_final
+    assert not reader.is_last
+
+
+def test_a_reader_of_responses_gives_them_as_they_are() -> None:
+    reader = ResponseReader()
+    first = reader.read(token("a"))
+    assert (first.raw_output_contents[0], reader.is_last) == (codec.encode("BYTES", ["a"]), False)
+    last = reader.read(streamed({}, final=True))
+    assert (last.id, reader.is_last) == ("r", True)
+    assert reader.read(service_pb2.ModelStreamInferResponse(error_message="gone").SerializeToString()) is None
+    assert reader.error == "gone"

@@ -13,7 +13,7 @@ from launcher.commands.deployment.first_keys import FirstKey, ensure_keys
 from launcher.settings import SettingsError
 from router.core.tenant import ApiKey, Scope
 from router.tenants.administration import Administration
-from router.tenants.installation import open_office
+from router.tenants.installation import open_administration
 from router.tenants.keys import mint
 from router.tenants.rbac import SYSTEM
 
@@ -30,7 +30,7 @@ def keys(tmp_path: Path) -> tuple[FirstKey, ...]:
 
 @contextmanager
 def the_office(tmp_path: Path) -> Iterator[Administration]:
-    with open_office(tmp_path / "state") as admin:
+    with open_administration(tmp_path / "state") as admin:
         yield admin
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.commands.loadtest.fresh_stack import TENANTS, StackFailed, _register, _wait, announced
-from router.tenants.installation import open_office
+from router.tenants.installation import open_administration
 from router.tenants.rbac import SYSTEM
 
 SAID = """
@@ -37,7 +37,7 @@ def test_each_tenant_gets_a_key_of_its_own_before_there_is_a_router(tmp_path: Pa
     keyed, names = _register(tmp_path / "state", TENANTS)
     assert [tenant.name for tenant in keyed] == [tenant.name for tenant in TENANTS]
     assert len({tenant.key for tenant in keyed}) == len(TENANTS)
-    with open_office(tmp_path / "state") as admin:
+    with open_administration(tmp_path / "state") as admin:
         there = {each.id: each.name for each in admin.list_organisations(SYSTEM)}
     assert names.items() <= there.items()
 

@@ -23,7 +23,7 @@ from launcher.packaging.models.manifest import sha256
 from launcher.packaging.releases.builder import ReleaseRequest
 from launcher.packaging.repository import read_config, read_parameters
 from launcher.stack.stop_signals import StopSignals
-from router.control.releases.commands import ReleaseOffice
+from router.control.releases.commands import ReleaseCommands
 from router.control.releases.records import Release
 from router.control.releases.verification import find_tampering
 from router.core.manifest import Kind, Manifest, from_json
@@ -474,13 +474,13 @@ def test_ctrl_c_is_said_by_the_command(
 def test_a_stop_while_it_is_registered_comes_too_late(
     inflight: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true_add = ReleaseOffice.add
+    true_add = ReleaseCommands.add
 
-    def interrupted(self: ReleaseOffice, manifest: Manifest, notes: str = "") -> Release:
+    def interrupted(self: ReleaseCommands, manifest: Manifest, notes: str = "") -> Release:
         signal.raise_signal(signal.SIGINT)
         return true_add(self, manifest, notes)
 
-    monkeypatch.setattr(ReleaseOffice, "add", interrupted)
+    monkeypatch.setattr(ReleaseCommands, "add", interrupted)
     inflight("add", "tiny", str(write_checkpoint(tmp_path / "tiny")), *SYNTHETIC)
     assert inflight.release("tiny", 1).manifest.members[-1] == "tiny.1"
 
@@ -488,11 +488,11 @@ def test_a_stop_while_it_is_registered_comes_too_late(
 def test_what_cannot_be_registered_is_taken_out_again(
     inflight: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: ReleaseOffice, manifest: Manifest, notes: str = "") -> Release:
+    def refuse(self: ReleaseCommands, manifest: Manifest, notes: str = "") -> Release:
         assert (inflight.repository / "tiny.1").is_dir()
         raise AlreadyThere("a router was quicker")
 
-    monkeypatch.setattr(ReleaseOffice, "add", refuse)
+    monkeypatch.setattr(ReleaseCommands, "add", refuse)
     checkpoint = write_checkpoint(tmp_path / "tiny")
     assert "a router was quicker" in inflight.refusal("add", "tiny", str(checkpoint), *SYNTHETIC)
     assert inflight.files() == [".lock"]

@@ -16,8 +16,7 @@ from launcher.commands.release.control import NO_ROUTER
 from launcher.commands.release.live_view import READ_WITHIN_S, SILENCE_S, ReleaseWait, wait_until_read, watch
 from launcher.commands.release.status import read_status
 from launcher.commands.release.tables import lasting, status_view
-from router.control.releases.arm_figures import stats_to_json
-from router.control.releases.canary import ArmStats, Sample
+from router.control.releases.arm_stats import ArmStats, Sample, stats_to_json
 from router.control.releases.comparison import Comparison
 from router.control.releases.records import list_rollouts
 from router.control.releases.shadow_figures import ShadowRecorder

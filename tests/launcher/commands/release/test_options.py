@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from launcher.commands.release import options
-from router.control.releases.canary import Plan
+from router.control.releases.plan import Plan
 from router.control.releases.records import GoldenPrompt
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from launcher.commands.output import keep_showing
 from launcher.commands.slo import slo
 from python_backend.wire.tiers import Tier
 from router.control.objectives.monitor import ObjectiveMonitor
-from router.control.objectives.recorder import FigureRecorder
+from router.control.objectives.recorder import ObjectiveRecorder
 from router.control.releases.adoption import adopt
 from router.control.releases.lease import Lease
 from router.core.manifest import Kind
 from router.store.access import StoreAccess
-from router.tenants.installation import open_store, places
+from router.tenants.installation import open_store, tenancy_settings
 from tests.launcher import shell
 from tests.router.control.releases.values import built_in, manifest, office
 
@@ -38,9 +38,9 @@ class Shell(shell.Shell):
         """As a router would have."""
         monitor = ObjectiveMonitor()
         note(monitor)
-        with open_store(places(self.data_dir)) as store:
+        with open_store(tenancy_settings(self.data_dir)) as store:
             access = StoreAccess(store)
-            asyncio.run(FigureRecorder(access, monitor).write())
+            asyncio.run(ObjectiveRecorder(access, monitor).write())
             access.close()
 
 
@@ -52,7 +52,7 @@ def bare(tmp_path: Path) -> Shell:
 @pytest.fixture
 def inflight(bare: Shell) -> Shell:
     """There are smol, which generates text, and vectors, which does not."""
-    with open_store(places(bare.data_dir)) as store:
+    with open_store(tenancy_settings(bare.data_dir)) as store:
         adopt(store, built_in())
         office(store).add(manifest(model="vectors", kind=Kind.EMBEDDINGS))
     return bare
@@ -98,7 +98,7 @@ def test_show_tells_what_is_asked_measured_and_to_be_done(inflight: Shell) -> No
     inflight("set", "smol", "--tier", "all", "--first-token", "500ms")
     inflight("set", "smol", "--inter-token", "50ms")
     inflight.measure(quick_and_slow)
-    with open_store(places(inflight.data_dir)) as store:
+    with open_store(tenancy_settings(inflight.data_dir)) as store:
         lease = Lease(store)
         assert lease.seek()
         shown = inflight("show", "smol")

@@ -12,12 +12,12 @@ from typer.testing import CliRunner, Result
 from launcher.commands.release.control import NO_ROUTER
 from launcher.commands.tune import tune
 from python_backend.wire.tiers import Tier
-from router.control.objectives.commands import ObjectiveOffice
+from router.control.objectives.commands import ObjectiveCommands
 from router.control.releases.states import State
 from router.control.tuning.decisions import STEPS, TuningDecision, keep_decision, paused_models
 from router.core.objective import Metric
 from router.store.database import Store
-from router.tenants.installation import open_store, places
+from router.tenants.installation import open_store, tenancy_settings
 from router.tenants.rbac import SYSTEM
 from tests.router.control.releases.stored import keep_release
 
@@ -34,7 +34,7 @@ DETAIL = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(places(tmp_path)) as opened:
+    with open_store(tenancy_settings(tmp_path)) as opened:
         keep_release(opened, "m", 1, State.READY)
         yield opened
 
@@ -49,7 +49,7 @@ def inflight(store: Store, tmp_path: Path) -> Callable[..., Result]:
 
 @pytest.fixture
 def tuned(store: Store) -> None:
-    ObjectiveOffice(store, SYSTEM).set("m", [Tier.STANDARD], {Metric.FIRST_TOKEN: 1.0})
+    ObjectiveCommands(store, SYSTEM).set("m", [Tier.STANDARD], {Metric.FIRST_TOKEN: 1.0})
     engines = {"engines": {"triton-0": {"sentence": "up to 64 sequences"}}}
     for triton_model, action, sentence, detail in (
         ("preprocessing", "raise", "queue delay 0 -> 20 ms: many ask", DETAIL),
@@ -87,7 +87,7 @@ def test_without_an_objective_or_a_decision_that_is_said(
     inflight: Callable[..., Result], store: Store
 ) -> None:
     assert "so no queue delay is tuned" in inflight("explain").stdout
-    ObjectiveOffice(store, SYSTEM).set("m", [Tier.STANDARD], {Metric.FIRST_TOKEN: 1.0})
+    ObjectiveCommands(store, SYSTEM).set("m", [Tier.STANDARD], {Metric.FIRST_TOKEN: 1.0})
     assert "No queue delay was decided yet" in inflight("explain", "m").stdout
     assert inflight("history", "m").stdout == "No queue delay of m was changed yet.\n"
     assert inflight("history").stdout == "No queue delay was changed yet.\n"

@@ -17,6 +17,7 @@ from python_backend.wire.tiers import Tier
 from router.control.health import engine_reports
 from router.control.health.engine_reports import EngineReports
 from router.core.manifest import Kind, Manifest
+from router.core.objective import Objective
 from router.routing.replicas import Fleet, Replica
 from router.triton.server import TritonServer
 from tests.fakes.triton_server import FakeTriton
@@ -47,7 +48,12 @@ async def world(report: EngineReport | None = REPORT, manifest: Manifest = MANIF
     fleet = Fleet([server])
     fleet.set_of(manifest).replicas[0].is_loaded = True
     made: World
-    asking = EngineReports(fleet, lambda model: made.targets, clock=lambda: made.now_s)
+
+    def objective_of(model: str, tier: Tier) -> Objective:
+        target_ms = made.targets.get(tier)
+        return Objective(model, tier, inter_token_s=None if target_ms is None else target_ms / 1000)
+
+    asking = EngineReports(fleet, objective_of, clock=lambda: made.now_s)
     made = World(triton, fleet, asking)
     try:
         yield made
@@ -139,7 +145,7 @@ async def test_it_goes_on_asking_whatever_happens(
     monkeypatch.setattr(engine_reports, "_PERIOD_S", 0.01)
     async with world() as there:
 
-        def fail(model: str) -> dict[Tier, float | None]:
+        def fail(model: str, tier: Tier) -> Objective:
             raise RuntimeError("the objectives are lost")
 
         asking = EngineReports(there.fleet, fail)

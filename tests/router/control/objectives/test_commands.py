@@ -7,7 +7,7 @@ import sqlalchemy as sql
 
 from python_backend.wire.tiers import Tier
 from router.control.objectives import records
-from router.control.objectives.commands import ALL_TIERS, ObjectiveOffice
+from router.control.objectives.commands import ALL_TIERS, ObjectiveCommands
 from router.control.objectives.standing import Figures, Verdict
 from router.control.releases.states import State
 from router.core.manifest import Kind
@@ -24,12 +24,12 @@ from tests.router.control.releases.values import office as releases
 from tests.router.tenants.values import NOW_S
 
 
-def office_of(store: Store, actor: Actor = SYSTEM) -> ObjectiveOffice:
-    return ObjectiveOffice(store, actor, lambda: NOW_S)
+def office_of(store: Store, actor: Actor = SYSTEM) -> ObjectiveCommands:
+    return ObjectiveCommands(store, actor, lambda: NOW_S)
 
 
 @pytest.fixture
-def office(lite: Store) -> ObjectiveOffice:
+def office(lite: Store) -> ObjectiveCommands:
     """There are smol, which generates text, and vectors, which does not."""
     releases(lite).add(manifest())
     releases(lite).add(manifest(model="vectors", kind=Kind.EMBEDDINGS))
@@ -76,7 +76,7 @@ def test_an_objective_is_set_shown_and_cleared_in_each_kind_of_store(store: Stor
         assert connection.execute(sql.select(objectives)).all() == [], "what asks for nothing is not kept"
 
 
-def test_every_change_is_in_the_audit_log_with_its_values(office: ObjectiveOffice, lite: Store) -> None:
+def test_every_change_is_in_the_audit_log_with_its_values(office: ObjectiveCommands, lite: Store) -> None:
     office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
     office.clear(MODEL)
     assert entries(lite) == [
@@ -85,7 +85,7 @@ def test_every_change_is_in_the_audit_log_with_its_values(office: ObjectiveOffic
     ]
 
 
-def test_an_act_that_is_refused_leaves_nothing_behind(office: ObjectiveOffice, lite: Store) -> None:
+def test_an_act_that_is_refused_leaves_nothing_behind(office: ObjectiveCommands, lite: Store) -> None:
     with pytest.raises(
         ValueError, match=r"smol generates text: .* first token and inter-token, not end to end"
     ):
@@ -115,7 +115,7 @@ def test_where_there_are_no_models_that_is_said(lite: Store) -> None:
 
 
 def test_the_objective_of_a_model_that_has_gone_is_still_shown_and_can_be_cleared(
-    office: ObjectiveOffice, lite: Store
+    office: ObjectiveCommands, lite: Store
 ) -> None:
     office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
     put(lite, 1, State.GONE)
@@ -125,14 +125,16 @@ def test_the_objective_of_a_model_that_has_gone_is_still_shown_and_can_be_cleare
     assert [each.model for each in office.show()] == ["vectors"]
 
 
-def test_what_a_router_measured_that_is_no_more_does_not_count(office: ObjectiveOffice, lite: Store) -> None:
+def test_what_a_router_measured_that_is_no_more_does_not_count(
+    office: ObjectiveCommands, lite: Store
+) -> None:
     office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
     measure(lite, "dead", Tier.STANDARD, {500: 30}, NOW_S - records.FRESH_S - 1)
     (found,) = office.show(MODEL)
     assert all(each.samples == 0 for each in found.standings)
 
 
-def test_only_the_platforms_administrators_may(office: ObjectiveOffice, lite: Store) -> None:
+def test_only_the_platforms_administrators_may(office: ObjectiveCommands, lite: Store) -> None:
     owner = Actor("user-1", "org-1", Role.OWNER)
     reader = Actor("user-2", None, Role.OWNER, platform_admin=True, scopes=frozenset({Scope.ADMIN_READ}))
     with pytest.raises(Forbidden):

@@ -12,7 +12,7 @@ from python_backend.wire.tiers import Tier
 from router.control.objectives import recorder as recording
 from router.control.objectives import records
 from router.control.objectives.monitor import WINDOW_S, ObjectiveMonitor
-from router.control.objectives.recorder import FigureRecorder
+from router.control.objectives.recorder import ObjectiveRecorder
 from router.control.objectives.standing import Figures
 from router.core.objective import Metric
 from router.store.access import StoreAccess
@@ -37,8 +37,8 @@ class Desk:
     monitor: ObjectiveMonitor
     writes: int = 0
 
-    def recorder(self, process: str = "one") -> FigureRecorder:
-        return FigureRecorder(self.access, self.monitor, process, self.clock)
+    def recorder(self, process: str = "one") -> ObjectiveRecorder:
+        return ObjectiveRecorder(self.access, self.monitor, process, self.clock)
 
     def samples(self) -> int:
         with self.access.store.read() as connection:

@@ -14,7 +14,8 @@ from router.admission.gates import Gates
 from router.admission.policy import FirstCome
 from router.control.peers.board import LASTS_S
 from router.control.peers.message import decode
-from router.control.peers.peer_sync import Exchange
+from router.control.peers.peer_sync import PeerSync
+from router.control.peers.slots import PeerLoads
 from router.core.manifest import Kind, Manifest
 from router.core.objective import Objective
 from router.core.record import Record
@@ -36,17 +37,22 @@ class FakeServer:
 
 
 class Router:
-    """A ledger and gates of its own; the release has 8 places and a cache of 1600 tokens."""
+    """A ledger and gates of its own; the release has 8 slots and a cache of 1600 tokens."""
 
     def __init__(self, board: FakeBoard, name: str) -> None:
         self.now_s = 0.0
         self.ledger = Ledger()
         fleet = Fleet([cast("TritonServer", FakeServer())])
         fleet.set_of(TEXT).replicas[0].report = REPORT
+        self.loads = PeerLoads(name)
         self.gates = Gates(
-            fleet, FirstCome, lambda model, tier: Objective(model, tier), clock=lambda: self.now_s
+            fleet,
+            FirstCome,
+            lambda model, tier: Objective(model, tier),
+            share_of=self.loads.share_of,
+            clock=lambda: self.now_s,
         )
-        self.exchange = Exchange(board, self.ledger, self.gates, clock=lambda: self.now_s, name=name)
+        self.sync = PeerSync(board, self.ledger, self.gates, self.loads, clock=lambda: self.now_s)
 
     def reserve(self, limits: Limits, organisation: str = "acme") -> Reservation | Refusal:
         who = caller(organisation_limits=limits, organisation_id=organisation)
@@ -59,7 +65,7 @@ class Router:
 
     @property
     def begun(self) -> int:
-        return self.gates.gate("tiny", "1").taken_places
+        return self.gates.gate("tiny", "1").taken_slots
 
 
 @pytest.fixture
@@ -75,7 +81,7 @@ def routers(board: FakeBoard) -> tuple[Router, Router]:
 async def swap(*routers: Router) -> None:
     """Twice: then the first has heard the last."""
     for router in (*routers, *routers):
-        await router.exchange.swap()
+        await router.sync.swap()
 
 
 async def test_what_one_router_granted_the_other_does_not_grant_again(routers: tuple[Router, Router]) -> None:
@@ -122,7 +128,7 @@ async def test_only_tenants_with_limits_that_are_in_use_are_told(board: FakeBoar
     router = Router(board, "a")
     router.reserve(NO_LIMITS, "free")
     router.reserve(Limits(requests_per_min=5), "limited")
-    await router.exchange.swap()
+    await router.sync.swap()
     assert decode(board.told["a"]).used.keys() == {"limited"}
 
 
@@ -136,10 +142,10 @@ async def test_while_nobody_is_heard_each_counts_alone_and_then_together_again(
     with caplog.at_level(logging.WARNING):
         for each in (here, there):
             each.now_s = LASTS_S + 1
-            assert not await each.exchange.swap()
-            assert not await each.exchange.swap()
+            assert not await each.sync.swap()
+            assert not await each.sync.swap()
     assert len(caplog.messages) == 2  # once each
-    assert "counts alone until it can: it is away" in caplog.messages[0]
+    assert "counts alone until it is back: it is away" in caplog.messages[0]
     for each in (here, there):
         for _ in range(8):
             assert isinstance(each.reserve(limits), Reservation)
@@ -147,8 +153,8 @@ async def test_while_nobody_is_heard_each_counts_alone_and_then_together_again(
     await swap(here, there)
     # What was granted meanwhile is nobody's debt.
     assert [isinstance(here.reserve(limits), Reservation) for _ in range(3)] == [True, True, False]
-    assert here.exchange.is_reachable
-    assert here.exchange.other_routers == 1
+    assert here.sync.is_reachable
+    assert here.sync.other_routers == 1
 
 
 async def test_a_router_that_comes_later_knows_what_is_left(board: FakeBoard) -> None:
@@ -156,9 +162,9 @@ async def test_a_router_that_comes_later_knows_what_is_left(board: FakeBoard) ->
     limits = Limits(requests_per_min=10)
     for _ in range(9):
         here.reserve(limits)
-    await here.exchange.swap()
+    await here.sync.swap()
     new = Router(board, "b")
-    await new.exchange.swap()
+    await new.sync.swap()
     assert [isinstance(new.reserve(limits), Reservation) for _ in range(2)] == [True, False]
 
 
@@ -191,9 +197,9 @@ async def test_words_that_nobody_understands_are_passed_over(
 ) -> None:
     router = Router(board, "a")
     board.told["odd"] = b"\x93what"
-    assert await router.exchange.swap()
-    assert await router.exchange.swap()
-    assert router.exchange.other_routers == 0
+    assert await router.sync.swap()
+    assert await router.sync.swap()
+    assert router.sync.other_routers == 0
     assert len([each for each in caplog.messages if "is not understood" in each]) == 1
 
 
@@ -210,7 +216,7 @@ async def test_a_router_begins_what_fits_beside_what_others_run(routers: tuple[R
     assert (here.begun, there.begun) == (6, 2)
 
 
-async def test_a_router_that_is_gone_leaves_its_places(
+async def test_a_router_that_is_gone_leaves_its_slots(
     routers: tuple[Router, Router], board: FakeBoard
 ) -> None:
     here, there = routers
@@ -220,9 +226,9 @@ async def test_a_router_that_is_gone_leaves_its_places(
     there.ask(8)
     assert there.begun == 1  # one it has always, and the engine's queue takes it up
     await board.close("a")
-    await there.exchange.swap()
+    await there.sync.swap()
     assert there.begun == 8
 
 
 def test_what_has_no_limit_has_no_parts(board: FakeBoard) -> None:
-    assert Router(board, "a").exchange.share_of("tiny@1", UNKNOWN) == UNKNOWN
+    assert Router(board, "a").loads.share_of("tiny@1", UNKNOWN) == UNKNOWN

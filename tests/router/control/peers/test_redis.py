@@ -13,11 +13,12 @@ import httpx
 import pytest
 from redis import Redis
 
-from router.assembly import go_on
+from router.assembly import run_until_closed
 from router.control.peers.board import BoardAway, RedisBoard
-from router.control.peers.peer_sync import Exchange, open_board
+from router.control.peers.peer_sync import PeerSync, open_board
 from router.core.tenant import Limits
 from router.settings import SettingsError
+from router.telemetry.collectors import PeerMetrics
 from tests.fakes.triton_server import FakeTriton
 from tests.router.control.peers.redis_server import RedisServer, running_redis
 from tests.router.process import started_router
@@ -37,10 +38,10 @@ async def pair(redis: RedisServer, tmp_path: Path) -> AsyncIterator[tuple[Runnin
         routers = [await closing.enter_async_context(running_router(data_dir=tmp_path)) for _ in range(2)]
         for router in routers:
             tenancy = router.parts.tenancy
-            exchange = Exchange(open_board(redis.url, tenancy.deployment), tenancy.ledger)
-            router.metrics.watch_sharing(exchange)
-            await exchange.swap()
-            go_on(closing, exchange.run())
+            sync = PeerSync(open_board(redis.url, tenancy.deployment), tenancy.ledger)
+            router.metrics.expose(PeerMetrics(sync))
+            await sync.swap()
+            run_until_closed(closing, sync.run())
         yield routers[0], routers[1]
 
 

@@ -1,4 +1,4 @@
-"""Which part of a release's places is whose."""
+"""Which part of a release's slots is whose."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.control.peers.slots import IDLE, Load, Part, fair_places, part_of
+from router.control.peers.slots import IDLE, Load, Part, fair_slots, part_of
 
 LOADS = st.dictionaries(
     st.sampled_from("abcde"),
@@ -15,9 +15,9 @@ LOADS = st.dictionaries(
 )
 
 
-def places(*wanted: int, of: int = 32) -> list[int]:
+def slots(*wanted: int, of: int = 32) -> list[int]:
     loads = {str(number): Load(each, 0, 0) for number, each in enumerate(wanted)}
-    return [fair_places(name, loads, of) for name in loads]
+    return [fair_slots(name, loads, of) for name in loads]
 
 
 @pytest.mark.parametrize(
@@ -34,13 +34,13 @@ def places(*wanted: int, of: int = 32) -> list[int]:
     ],
 )
 def test_parts_by_what_each_wants(wanted: tuple[int, ...], parts: list[int]) -> None:
-    assert places(*wanted) == parts
+    assert slots(*wanted) == parts
 
 
 @settings(deadline=None, max_examples=50)
 @given(LOADS, st.integers(0, 128))
 def test_parts_add_up_to_what_there_is(loads: dict[str, Load], of: int) -> None:
-    parts = {name: fair_places(name, loads, of) for name in loads}
+    parts = {name: fair_slots(name, loads, of) for name in loads}
     assert sum(parts.values()) <= of
     if sum(load.wanted for load in loads.values()) >= of:
         assert sum(parts.values()) == of
@@ -55,8 +55,8 @@ def test_nobody_begins_what_others_run_already(loads: dict[str, Load], of: int, 
     for name in loads:
         part = part_of(name, loads, of, kv_tokens)
         others = [load for other, load in loads.items() if other != name]
-        assert part.places >= 1
-        assert part.places == 1 or part.places + sum(load.running for load in others) <= of
+        assert part.slots >= 1
+        assert part.slots == 1 or part.slots + sum(load.running for load in others) <= of
         assert part.kv_tokens is not None
         assert not part.kv_tokens or part.kv_tokens + sum(load.kv_tokens for load in others) <= kv_tokens
 
@@ -71,7 +71,7 @@ def test_who_comes_to_a_full_release_gets_what_becomes_free_up_to_a_fair_part() 
     assert after(16) == (Part(16, 2000), Part(16, 2000))
 
 
-def test_a_release_without_places_or_cache_has_none_to_share() -> None:
+def test_a_release_without_slots_or_cache_has_none_to_share() -> None:
     loads = {"a": IDLE, "b": IDLE}
     assert part_of("a", loads, 0, 100) == Part(0, 100)
     assert part_of("a", loads, 4, None) == Part(2, None)

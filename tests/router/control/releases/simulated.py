@@ -7,16 +7,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from router.control.releases.canary import (
-    ArmStats,
-    Decision,
-    Measured,
-    Plan,
-    Progress,
-    Sample,
-    Verdict,
-    decide,
-)
+from router.control.releases.arm_stats import ArmStats, Measured, Sample
+from router.control.releases.canary import Decision, Verdict, decide
+from router.control.releases.plan import Plan, Progress
 
 BEGIN_S = 1_800_000_000.0
 

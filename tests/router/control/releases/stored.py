@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router.control.releases.commands import ReleaseOffice
+from router.control.releases.commands import ReleaseCommands
 from router.control.releases.states import State
 from router.control.releases.writes import set_state
 from router.core.manifest import FileMark, Kind, Manifest, Needs, entry_name
@@ -33,7 +33,7 @@ def keep_release(
     store: Store, model: str, version: int, state: State = State.READY, reason: str = ""
 ) -> None:
     """As if it had been added and, unless it is ADDED, had been brought to its state since."""
-    ReleaseOffice(store, SYSTEM).add(manifest_of(model, version))
+    ReleaseCommands(store, SYSTEM).add(manifest_of(model, version))
     move_release(store, model, version, state, reason)
 
 

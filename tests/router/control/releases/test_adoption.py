@@ -6,7 +6,7 @@ import pytest
 
 from router.control.releases import records
 from router.control.releases.adoption import adopt, retire
-from router.control.releases.canary import Plan
+from router.control.releases.plan import Plan
 from router.control.releases.records import RolloutState
 from router.control.releases.states import State
 from router.control.releases.writes import last_change

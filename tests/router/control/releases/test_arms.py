@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.control.releases.arm_figures import ArmFigures, read_figures, stats_from_json, stats_to_json
-from router.control.releases.arms import ArmRecorder, sample_of
-from router.control.releases.canary import ArmStats, Sample
+from router.control.releases.arm_stats import ArmStats, Sample, stats_from_json, stats_to_json
+from router.control.releases.arms import ArmFigures, ArmRecorder, read_figures, sample_of
 from router.control.releases.evidence import Proportion
 from router.core.record import Record
 from router.core.stages import EngineTimes

@@ -7,18 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.control.releases.canary import (
-    ArmStats,
-    Decision,
-    Measured,
-    Plan,
-    Progress,
-    Sample,
-    Tolerance,
-    Verdict,
-    decide,
-)
+from router.control.releases.arm_stats import ArmStats, Measured, Sample
+from router.control.releases.canary import Decision, Verdict, decide
 from router.control.releases.evidence import Proportion
+from router.control.releases.plan import Plan, Progress, Tolerance
 
 PLAN = Plan(min_requests=10, min_duration_s=60)
 TRIED = Progress(golden_step=9)

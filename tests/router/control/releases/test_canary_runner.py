@@ -11,11 +11,11 @@ import sqlalchemy as sql
 from sqlalchemy import Connection
 
 from router.control.releases import canary_runner, records
-from router.control.releases.arm_figures import stats_to_json
-from router.control.releases.canary import ArmStats, Plan, Sample
+from router.control.releases.arm_stats import ArmStats, Sample, stats_to_json
 from router.control.releases.canary_runner import CanaryRunner
 from router.control.releases.evidence import Proportion
 from router.control.releases.next_steps import Situation
+from router.control.releases.plan import Plan
 from router.control.releases.records import GoldenPrompt, Rollout, RolloutState
 from router.control.releases.states import State
 from router.control.releases.writes import last_change

@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sql
 
 from router.control.releases import records
-from router.control.releases.canary import Plan
-from router.control.releases.commands import ReleaseOffice
+from router.control.releases.commands import ReleaseCommands
+from router.control.releases.plan import Plan
 from router.control.releases.records import GoldenPrompt, Rollout, RolloutState
 from router.control.releases.states import State
 from router.control.releases.writes import bump, last_change, put_split
@@ -50,7 +50,7 @@ def events(store: Store) -> list[tuple[str, int | None]]:
         return [(each.what, each.version) for each in reversed(records.list_events(connection, MODEL))]
 
 
-def serve(store: Store, *versions: int) -> ReleaseOffice:
+def serve(store: Store, *versions: int) -> ReleaseCommands:
     """These are ready, and the first gets all requests."""
     made = office(store)
     for version in versions:
@@ -250,40 +250,40 @@ def test_every_act_is_news_for_the_routers(lite: Store) -> None:
 # Refusals
 
 
-def rolling(store: Store) -> ReleaseOffice:
+def rolling(store: Store) -> ReleaseCommands:
     made = serve(store, 1, 2)
     made.add(manifest(3))
     made.begin_rollout(MODEL, 2, Plan())
     return made
 
 
-def gone(store: Store) -> ReleaseOffice:
+def gone(store: Store) -> ReleaseCommands:
     made = serve(store, 1, 2)
     put(store, 2, State.GONE)
     return made
 
 
-def divided(store: Store) -> ReleaseOffice:
+def divided(store: Store) -> ReleaseCommands:
     made = serve(store, 1, 2)
     made.add(manifest(3))
     made.set_split(MODEL, [(1, 0.5), (2, 0.5)], None, None)
     return made
 
 
-def with_one_failed(store: Store) -> ReleaseOffice:
+def with_one_failed(store: Store) -> ReleaseCommands:
     made = serve(store, 1)
     made.add(manifest(2))
     put(store, 2, State.FAILED, reason="no memory")
     return made
 
 
-def with_a_built_in(store: Store) -> ReleaseOffice:
+def with_a_built_in(store: Store) -> ReleaseCommands:
     made = serve(store, 1)
     made.add(replace(built_in(), version=2))
     return made
 
 
-def tensors(store: Store) -> ReleaseOffice:
+def tensors(store: Store) -> ReleaseCommands:
     made = office(store)
     made.add(manifest(1, kind=Kind.TENSORS))
     made.promote(MODEL, 1)
@@ -291,13 +291,13 @@ def tensors(store: Store) -> ReleaseOffice:
     return made
 
 
-def served(store: Store) -> ReleaseOffice:
+def served(store: Store) -> ReleaseCommands:
     return serve(store, 1, 2)
 
 
 GOLDEN = [GoldenPrompt("2+2?", contains="4")]
-Refused = Callable[[ReleaseOffice], object]
-REFUSALS: list[tuple[Callable[[Store], ReleaseOffice], Refused, type[Exception], str]] = [
+Refused = Callable[[ReleaseCommands], object]
+REFUSALS: list[tuple[Callable[[Store], ReleaseCommands], Refused, type[Exception], str]] = [
     (office, lambda it: it.load(MODEL, 7), NotFound, "there is no release smol@7; `inflight release list`"),
     (office, lambda it: it.promote(MODEL), ValueError, "smol has no rollout: name the release"),
     (office, lambda it: it.roll_back(MODEL), ValueError, "smol is not served"),
@@ -351,7 +351,7 @@ REFUSALS: list[tuple[Callable[[Store], ReleaseOffice], Refused, type[Exception],
 @pytest.mark.parametrize(("before", "act", "kind", "message"), REFUSALS)
 def test_what_cannot_be_is_refused_and_changes_nothing(
     lite: Store,
-    before: Callable[[Store], ReleaseOffice],
+    before: Callable[[Store], ReleaseCommands],
     act: Refused,
     kind: type[Exception],
     message: str,
@@ -392,7 +392,7 @@ READER = Actor("user-2", None, Role.OWNER, True, frozenset({Scope.ADMIN_READ}))
 def test_acts_are_the_platforms_and_a_refused_one_is_written_down(lite: Store, actor: Actor) -> None:
     serve(lite, 1, 2)
     before = entries(lite), events(lite)
-    made = ReleaseOffice(lite, actor, lambda: NOW_S)
+    made = ReleaseCommands(lite, actor, lambda: NOW_S)
     acts: dict[str, Callable[[], object]] = {
         "add": lambda: made.add(manifest(3)),
         "remove": lambda: made.forget(MODEL, 2),
@@ -417,9 +417,12 @@ def test_acts_are_the_platforms_and_a_refused_one_is_written_down(lite: Store, a
 
 
 def test_only_the_platform_looks_at_releases(lite: Store) -> None:
-    with ReleaseOffice(lite, READER).look() as connection:
+    with ReleaseCommands(lite, READER).look() as connection:
         assert records.list_releases(connection) == []
-    with pytest.raises(Forbidden, match=r"release\.read is not allowed"), ReleaseOffice(lite, TENANT).look():
+    with (
+        pytest.raises(Forbidden, match=r"release\.read is not allowed"),
+        ReleaseCommands(lite, TENANT).look(),
+    ):
         pass
     assert entries(lite) == [("release.read", "", False)]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from router.control.releases.canary import Plan, Verdict
+from router.control.releases.canary import Verdict
+from router.control.releases.plan import Plan
 from tests.router.control.releases.simulated import Release, Rollout, World
 
 SHORT = Plan(weights=(0.05, 0.25, 1.0), min_requests=30, min_duration_s=30)

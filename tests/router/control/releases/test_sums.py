@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.control.releases.canary import ArmStats, Sample, merge_stats
+from router.control.releases.arm_stats import ArmStats, Sample, merge_stats
 from router.control.releases.evidence import Proportion, Spread
 from router.control.releases.sums import (
     MOST_STRETCHES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from router.control.releases import records
-from router.control.releases.commands import ReleaseOffice
+from router.control.releases.commands import ReleaseCommands
 from router.control.releases.records import Release
 from router.control.releases.states import State
 from router.control.releases.writes import bump, set_state
@@ -58,8 +58,8 @@ def written(releases_dir: Path, of: Manifest) -> Manifest:
     return made
 
 
-def office(store: Store) -> ReleaseOffice:
-    return ReleaseOffice(store, SYSTEM, lambda: NOW_S)
+def office(store: Store) -> ReleaseCommands:
+    return ReleaseCommands(store, SYSTEM, lambda: NOW_S)
 
 
 def find(store: Store, version: int, model: str = MODEL) -> Release:

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sql
 
 from python_backend.wire.tiers import Tier
-from router.control.objectives.commands import ObjectiveOffice
+from router.control.objectives.commands import ObjectiveCommands
 from router.control.releases.states import State
 from router.control.tuning import decisions as reading
-from router.control.tuning.commands import TuningOffice
+from router.control.tuning.commands import TuningCommands
 from router.control.tuning.decisions import TuningDecision, keep_decision, last_decisions, list_decisions
 from router.core.objective import Metric
 from router.core.tenant import Role
@@ -36,8 +36,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def office(store: Store) -> TuningOffice:
-    return TuningOffice(store, SYSTEM, lambda: 7.0)
+def office(store: Store) -> TuningCommands:
+    return TuningCommands(store, SYSTEM, lambda: 7.0)
 
 
 def decision(action: str, sentence: str = "", triton_model: str = "m.1") -> TuningDecision:
@@ -71,10 +71,10 @@ def test_only_so_many_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) ->
         assert [each.sentence for each in list_decisions(connection)] == ["5", "4", "3"]
 
 
-def test_an_explanation_has_what_stands_and_what_was_changed(store: Store, office: TuningOffice) -> None:
+def test_an_explanation_has_what_stands_and_what_was_changed(store: Store, office: TuningCommands) -> None:
     (found,) = office.explain("m")
     assert (found.has_objective, found.paused_s, found.standing, found.changes) == (False, None, (), ())
-    ObjectiveOffice(store, SYSTEM).set("m", [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
+    ObjectiveCommands(store, SYSTEM).set("m", [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
     office.pause("m")
     keep(store, decision("raise", "up"), decision("hold", "as it is"))
     assert office.explain() == office.explain("m")
@@ -83,7 +83,7 @@ def test_an_explanation_has_what_stands_and_what_was_changed(store: Store, offic
     assert [each.sentence for each in (*found.standing, *found.changes)] == ["as it is", "up"]
 
 
-def test_pauses_are_news_once_and_in_the_audit_log(store: Store, office: TuningOffice) -> None:
+def test_pauses_are_news_once_and_in_the_audit_log(store: Store, office: TuningCommands) -> None:
     assert [office.pause("m", paused) for paused in (True, True, False, False)] == [True, False, True, False]
     with store.read() as connection:
         kept = connection.execute(sql.select(audit.c.action, audit.c.target, audit.c.allowed)).all()
@@ -91,7 +91,7 @@ def test_pauses_are_news_once_and_in_the_audit_log(store: Store, office: TuningO
     assert kept[-1].action == "tuning.resume"
 
 
-def test_a_model_that_is_not_there_is_named_with_those_that_are(office: TuningOffice) -> None:
+def test_a_model_that_is_not_there_is_named_with_those_that_are(office: TuningCommands) -> None:
     for act in (office.explain, office.history, office.pause):
         with pytest.raises(NotFound, match="there is no model x; there are: m"):
             act("x")
@@ -99,7 +99,7 @@ def test_a_model_that_is_not_there_is_named_with_those_that_are(office: TuningOf
 
 
 def test_who_is_not_the_platforms_may_neither_look_nor_pause(store: Store) -> None:
-    theirs = TuningOffice(store, Actor("someone", "org", Role.OWNER), lambda: 7.0)
+    theirs = TuningCommands(store, Actor("someone", "org", Role.OWNER), lambda: 7.0)
     with pytest.raises(Forbidden):
         theirs.explain("m")
     with pytest.raises(Forbidden):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router.control.tuning.delay_change import UNTUNED, Queueing, apply, queueing_for, read_batched
-from router.control.tuning.queue_delay import Linger
+from router.control.tuning.queue_delay import QueueDelay
 from router.triton.control import ControlError
 from tests.fakes.tuned_triton import GatheringControl, GatheringModel
 
@@ -55,11 +55,11 @@ def test_a_note_that_nobody_can_read_is_no_note() -> None:
 def test_bounds_of_the_queue_are_only_widened_and_without_a_delay_all_is_as_it_was() -> None:
     found = read_batched(model().config)
     assert found is not None
-    assert queueing_for(Linger(5.0, 8, 256, ""), found) == Queueing(5000, (8, 64), 1024)
-    assert queueing_for(Linger(5.0, 64, 4096, ""), found) == Queueing(5000, (64,), 4096)
-    assert queueing_for(Linger(5.0, 0, 0, ""), found) == Queueing(5000, (64,), 1024)
-    assert queueing_for(Linger(0.0, 0, 256, ""), found) == Queueing(0, (64,), 1024)
-    assert queueing_for(Linger(0.5, 8, 256, ""), found) == OWN
+    assert queueing_for(QueueDelay(5.0, 8, 256, ""), found) == Queueing(5000, (8, 64), 1024)
+    assert queueing_for(QueueDelay(5.0, 64, 4096, ""), found) == Queueing(5000, (64,), 4096)
+    assert queueing_for(QueueDelay(5.0, 0, 0, ""), found) == Queueing(5000, (64,), 1024)
+    assert queueing_for(QueueDelay(0.0, 0, 256, ""), found) == Queueing(0, (64,), 1024)
+    assert queueing_for(QueueDelay(0.5, 8, 256, ""), found) == OWN
 
 
 async def test_a_model_that_gathers_no_more_is_left_alone() -> None:

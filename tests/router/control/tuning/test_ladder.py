@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.control.tuning.ladder import Action, Course, Decision, Moment, Pace, Trial, Window, decide
-from router.control.tuning.queue_delay import LADDER_MS, Linger
+from router.control.tuning.queue_delay import LADDER_MS, QueueDelay
 
 PACE = Pace()
 WINDOW = Window(30, 6000, 6000, 3000, 0, 15_000, 12, 16, 100, 100)
 LATE = replace(WINDOW, late_ms=120.0)
 
 
-def aim(delay_ms: float) -> Linger:
-    return Linger(delay_ms, 8, 256, f"{delay_ms:g} ms would be right")
+def aim(delay_ms: float) -> QueueDelay:
+    return QueueDelay(delay_ms, 8, 256, f"{delay_ms:g} ms would be right")
 
 
 def windows(

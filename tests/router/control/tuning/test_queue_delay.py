@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.costs.batch_cost import BatchCost
-from router.control.tuning.queue_delay import GUARD_MS, LADDER_MS, Arrivals, Room, choose_linger, snap_down
+from router.control.tuning.queue_delay import (
+    GUARD_MS,
+    LADDER_MS,
+    Arrivals,
+    Room,
+    choose_queue_delay,
+    snap_down,
+)
 
 COST = BatchCost(4.0, 0.5)  # that of the facts that were measured
 ROOM = Room(100.0, 0.0, 64)
@@ -28,25 +35,28 @@ rooms = st.builds(Room, st.floats(1, 5000), st.floats(0, 50), st.integers(2, 128
 def test_the_delay_follows_the_arrivals_and_the_objective(
     per_s: float, objective_ms: float, delay_ms: float
 ) -> None:
-    assert choose_linger(Arrivals(per_s), replace(ROOM, objective_ms=objective_ms), COST).delay_ms == delay_ms
+    assert (
+        choose_queue_delay(Arrivals(per_s), replace(ROOM, objective_ms=objective_ms), COST).delay_ms
+        == delay_ms
+    )
 
 
 def test_where_rows_cost_the_same_in_a_batch_nobody_waits() -> None:
-    found = choose_linger(Arrivals(200), ROOM, BatchCost(0.0, 4.0))
+    found = choose_queue_delay(Arrivals(200), ROOM, BatchCost(0.0, 4.0))
     assert found.delay_ms == 0
     assert "save 0%" in found.sentence
 
 
 def test_more_than_the_model_can_do_fills_batches_by_itself() -> None:
-    assert choose_linger(Arrivals(5000), ROOM, COST).delay_ms == 0
+    assert choose_queue_delay(Arrivals(5000), ROOM, COST).delay_ms == 0
 
 
 def test_requests_of_many_rows_need_no_others_to_fill_a_batch() -> None:
-    assert choose_linger(Arrivals(50, 64), ROOM, COST).delay_ms == 0
+    assert choose_queue_delay(Arrivals(50, 64), ROOM, COST).delay_ms == 0
 
 
 def test_a_chosen_delay_says_how_it_came_about() -> None:
-    found = choose_linger(Arrivals(200), replace(ROOM, objective_ms=50), COST)
+    found = choose_queue_delay(Arrivals(200), replace(ROOM, objective_ms=50), COST)
     assert found.batch == 8
     assert found.queue_size == 256
     assert "200 requests/s" in found.sentence
@@ -58,7 +68,7 @@ def test_a_chosen_delay_says_how_it_came_about() -> None:
 def test_a_delay_is_on_the_ladder_and_leaves_time_for_the_batch(
     arrivals: Arrivals, room: Room, cost: BatchCost
 ) -> None:
-    found = choose_linger(arrivals, room, cost)
+    found = choose_queue_delay(arrivals, room, cost)
     assert found.delay_ms in LADDER_MS
     assert found.sentence
     assert found.queue_size >= room.max_batch
@@ -75,8 +85,8 @@ def test_a_looser_objective_never_shortens_the_delay(
     arrivals: Arrivals, room: Room, cost: BatchCost, more_ms: float
 ) -> None:
     looser = replace(room, objective_ms=room.objective_ms + more_ms)
-    tight_ms = choose_linger(arrivals, room, cost).delay_ms
-    assert choose_linger(arrivals, looser, cost).delay_ms >= tight_ms
+    tight_ms = choose_queue_delay(arrivals, room, cost).delay_ms
+    assert choose_queue_delay(arrivals, looser, cost).delay_ms >= tight_ms
 
 
 @settings(deadline=None)

@@ -14,7 +14,7 @@ from python_backend.costs.step_cost import LearnedStepCost, StepCost
 from python_backend.wire.engine_report import EngineReport
 from python_backend.wire.tiers import Tier
 from router.control.releases.states import State
-from router.control.tuning.commands import TuningOffice
+from router.control.tuning.commands import TuningCommands
 from router.control.tuning.decisions import TuningDecision, list_decisions
 from router.control.tuning.step_keeper import StepKeeper
 from router.control.tuning.step_limits import explained
@@ -103,7 +103,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def standing(store: Store) -> list[TuningDecision]:
-    (found,) = TuningOffice(store, SYSTEM).explain("m")
+    (found,) = TuningCommands(store, SYSTEM).explain("m")
     assert found.standing == ()
     return list(found.engines)
 

@@ -23,6 +23,7 @@ from router.routing.replicas import Fleet
 from router.routing.split import ModelSplit, first_split
 from router.store.access import StoreAccess
 from router.store.database import Store
+from router.telemetry.collectors import BatchMetrics
 from router.telemetry.metrics import Metrics
 from tests.fakes.tuned_triton import GatheringModel, GatheringServer
 from tests.router.control.releases.values import built_in
@@ -71,7 +72,7 @@ class World:
         self.tuner = Tuner(
             fleet,
             self.book,
-            self.wishes,
+            self.wishes.of,
             self.monitor,
             self.access,
             lambda: self.is_in_control,
@@ -100,7 +101,7 @@ class World:
 
     def metrics(self) -> str:
         metrics = Metrics()
-        metrics.watch_tuner(self.tuner)
+        metrics.expose(BatchMetrics(self.tuner))
         return metrics.render().decode()
 
     def changes(self) -> list[tuple[str, str]]:

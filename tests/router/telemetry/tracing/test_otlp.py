@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from router.core.trace import Trace, TraceContext
-from router.telemetry.tracing.metrics import TraceFigures
 from router.telemetry.tracing.otlp import OtlpOutlet, Seldom
+from router.telemetry.tracing.setup import TraceMetrics
 from router.telemetry.tracing.spans import Span
 from tests.fakes.collector import collecting
 
@@ -33,7 +33,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
 
 def figures(outlet: OtlpOutlet) -> dict[str, float]:
     registry = CollectorRegistry()
-    registry.register(TraceFigures(outlet))
+    registry.register(TraceMetrics(outlet))
     lines = generate_latest(registry).decode().splitlines()
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line[0] != "#"}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from router.settings import SettingsError, Tuning
+from router.settings import Options, SettingsError
 from router.telemetry.metrics import Metrics
 from router.telemetry.tracing import setup
 from router.telemetry.tracing.setup import check_tracing, headers_of, open_tracer
@@ -16,14 +16,14 @@ URL = "http://127.0.0.1:4318"
 async def test_without_an_endpoint_there_is_no_tracer() -> None:
     async with AsyncExitStack() as closing:
         metrics = Metrics()
-        assert open_tracer(Tuning(), metrics, "1", closing) is None
+        assert open_tracer(Options(), metrics, "1", closing) is None
         assert b"inflight_spans" not in metrics.render()
 
 
 async def test_with_one_there_is_and_its_metrics_too() -> None:
     async with AsyncExitStack() as closing:
         metrics = Metrics()
-        assert open_tracer(Tuning(otlp_endpoint=URL), metrics, "1", closing) is not None
+        assert open_tracer(Options(otlp_endpoint=URL), metrics, "1", closing) is not None
         assert b'inflight_spans_dropped_total{reason="queue_full"} 0.0' in metrics.render()
 
 
@@ -33,38 +33,38 @@ async def test_with_one_there_is_and_its_metrics_too() -> None:
 )
 def test_what_is_no_url_of_a_collector_is_refused(endpoint: str) -> None:
     with pytest.raises(SettingsError, match=r"otlp_endpoint = .*http://HOST:4318"):
-        check_tracing(Tuning(otlp_endpoint=endpoint))
+        check_tracing(Options(otlp_endpoint=endpoint))
 
 
 @pytest.mark.parametrize("endpoint", [URL, f"{URL}/", "https://collector.example/otlp", f"{URL}/v1/traces"])
 def test_what_is_one_is_taken(endpoint: str) -> None:
-    check_tracing(Tuning(otlp_endpoint=endpoint))
+    check_tracing(Options(otlp_endpoint=endpoint))
 
 
 def test_what_to_install_is_said_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     for missing in ("opentelemetry.sdk_of_nobody", "nobody.at.all"):
         monkeypatch.setattr(setup, "_NEEDED", (missing,))
         with pytest.raises(SettingsError, match=r"otlp_endpoint = .*pip install 'inflight\[tracing\]'"):
-            check_tracing(Tuning(otlp_endpoint=URL))
-    check_tracing(Tuning())
+            check_tracing(Options(otlp_endpoint=URL))
+    check_tracing(Options())
 
 
 def test_headers_come_from_the_setting_and_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "headers"
     file.write_text("Authorization=Bearer a=b\n\nX-Scope=two\n")
-    settings = Tuning(otlp_endpoint=URL, otlp_headers="x-scope=one, x-org = 7", otlp_headers_file=str(file))
+    settings = Options(otlp_endpoint=URL, otlp_headers="x-scope=one, x-org = 7", otlp_headers_file=str(file))
     assert headers_of(settings) == {"authorization": "Bearer a=b", "x-scope": "two", "x-org": "7"}
 
 
 def test_headers_that_cannot_be_are_refused_without_showing_them(tmp_path: Path) -> None:
     for headers in ("secret", "a b=secret", "name=secret\x01"):
         with pytest.raises(SettingsError, match="otlp_headers: expected NAME=VALUE") as raised:
-            check_tracing(Tuning(otlp_endpoint=URL, otlp_headers=headers))
+            check_tracing(Options(otlp_endpoint=URL, otlp_headers=headers))
         assert "secret" not in str(raised.value)
     with pytest.raises(SettingsError, match=r"otlp_headers_file = .*cannot be read"):
-        check_tracing(Tuning(otlp_endpoint=URL, otlp_headers_file=str(tmp_path / "none")))
+        check_tracing(Options(otlp_endpoint=URL, otlp_headers_file=str(tmp_path / "none")))
 
 
 def test_headers_without_an_endpoint_are_refused() -> None:
     with pytest.raises(SettingsError, match="otlp_headers is set and otlp_endpoint is not"):
-        check_tracing(Tuning(otlp_headers="a=b"))
+        check_tracing(Options(otlp_headers="a=b"))

@@ -1,0 +1,62 @@
+"""Publishes the objectives of the store in the snapshot that requests read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from python_backend.wire.errors import InflightError
+from router.control.objectives.records import last_change, list_objectives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from sqlalchemy import Connection
+
+    from router.core.objective import Objective
+    from router.routing.snapshot import Published
+    from router.store.access import StoreAccess
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+
+
+class ObjectivePublisher:
+    """Reads the store twice a second; `on_change` gets all that are set whenever one has changed."""
+
+    def __init__(
+        self,
+        store: StoreAccess,
+        published: Published,
+        on_change: Callable[[Collection[Objective]], None] = lambda objectives: None,
+    ) -> None:
+        self._store = store
+        self._published = published
+        self._on_change = on_change
+        self._seen = -1
+
+    async def run(self) -> None:
+        """A task for as long as the router runs; while the store is unreachable nothing changes."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            try:
+                await self.refresh()
+            except InflightError:
+                pass  # those who need the store report its absence
+            except Exception:
+                log.exception("the objectives could not be read")
+
+    async def refresh(self) -> None:
+        found = await self._store.read(self._read)
+        if found is not None:
+            self._seen, listed = found
+            objectives = {(each.model, each.tier): each for each in listed}
+            self._published.publish(replace(self._published.current, objectives=objectives))
+            self._on_change(listed)
+
+    def _read(self, connection: Connection) -> tuple[int, list[Objective]] | None:
+        newest = last_change(connection)
+        return None if newest == self._seen else (newest, list_objectives(connection))

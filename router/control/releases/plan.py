@@ -1,0 +1,68 @@
+"""The plan of a rollout, what its canary may do worse, and how far the rollout is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How much worse than the stable release a canary may be before the evidence counts against it."""
+
+    error_rate: float = 0.002
+    latency_ratio: float = 1.25
+    length_ratio: float = 1.5
+    refusal_rate: float = 0.05
+    golden_failures: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("error_rate", "refusal_rate"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"the tolerance {name} is {getattr(self, name):g}; allowed: 0 to below 1")
+        for name in ("latency_ratio", "length_ratio"):
+            if not 1 <= getattr(self, name) <= 1000:
+                raise ValueError(f"the tolerance {name} is {getattr(self, name):g}; allowed: 1 to 1000")
+        if self.golden_failures < 0:
+            raise ValueError(f"the tolerance golden_failures is {self.golden_failures}; allowed: 0 and more")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps of a rollout; one is over when it has lasted and been asked long enough without a fault."""
+
+    weights: tuple[float, ...] = (0.01, 0.05, 0.25, 1.0)
+    min_requests: int = 50
+    min_duration_s: float = 60.0
+    alpha: float = 0.01
+    tolerance: Tolerance = field(default_factory=Tolerance)
+
+    def __post_init__(self) -> None:
+        if not self.weights or list(self.weights) != sorted(set(self.weights)) or not self.weights[0] > 0:
+            raise ValueError("the steps of a rollout grow, from more than 0")
+        if self.weights[-1] != 1.0:
+            raise ValueError("the last step of a rollout is 1: all of the traffic")
+        if not 0 < self.alpha < 1:
+            raise ValueError("alpha is a probability of a false rollback, between 0 and 1")
+        if self.min_requests < 0:
+            raise ValueError(f"a step of a rollout needs {self.min_requests} requests; allowed: 0 and more")
+        if not 0 <= self.min_duration_s < math.inf:
+            raise ValueError(f"a step of a rollout lasts {self.min_duration_s:g} s; allowed: 0 and more")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a rollout stands; at step -1 its canary has got no request yet.
+
+    `golden_step` is the last step for which the golden prompts were tried, and `golden_failed` how many of
+    them failed there.
+    """
+
+    step: int = 0
+    step_began_s: float = 0.0
+    step_requests: int = 0
+    paused: bool = False
+    golden_step: int = -2
+    golden_failed: int = 0
+    golden_note: str = ""
+    told_idle: bool = False

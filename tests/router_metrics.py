@@ -1,0 +1,51 @@
+"""All metrics of a router that has seen nothing yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from router.routing.replicas import Fleet
+from router.routing.snapshot import Published
+from router.telemetry.collectors import (
+    BatchMetrics,
+    FleetMetrics,
+    ObjectiveMetrics,
+    PeerMetrics,
+    ReleaseMetrics,
+    TenancyMetrics,
+)
+from router.telemetry.metrics import Metrics
+
+
+class Nothing:
+    """A tuner without models, and a tenancy without usage."""
+
+    bytes = pending = 0
+    is_well = True
+
+    @property
+    def spool(self) -> Nothing:
+        return self
+
+    @property
+    def worker(self) -> Nothing:
+        return self
+
+    def delays(self) -> list[Any]:
+        return []
+
+    def totals(self) -> list[Any]:
+        return []
+
+
+def router_metrics() -> Metrics:
+    metrics, published, nothing = Metrics(), Published(), Nothing()
+    metrics.expose(
+        TenancyMetrics(nothing),  # type: ignore[arg-type]  # that is all it looks at
+        FleetMetrics(Fleet([])),
+        ObjectiveMetrics(metrics.objectives, published),
+        ReleaseMetrics(published),
+        BatchMetrics(nothing),  # type: ignore[arg-type]  # that is all it looks at
+        PeerMetrics(None),
+    )
+    return metrics
