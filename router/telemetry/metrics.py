@@ -12,7 +12,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from router.control.objectives.monitor import ObjectiveMonitor
 from router.core.record import Outcome
-from router.telemetry.admission import AdmissionMetrics
+from router.telemetry.admission import AdmissionCounters
 from router.telemetry.shadow import ShadowMetrics
 from router.telemetry.values import Counter, Gauge, Histogram, Observations, Value
 
@@ -180,7 +180,7 @@ class Metrics:
             registry=registry,
         )
         self.objectives = monitor or ObjectiveMonitor()
-        self.admission = AdmissionMetrics(registry)
+        self.admission = AdmissionCounters(registry)
         self.shadows = ShadowMetrics(registry)
         prometheus_client.Info("inflight_build", "What runs here.", registry=registry).info(
             {"version": version("inflight")}
