@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Values
     from router.request.permit import Permit, Stoppable
-    from router.routing.models import Served
+    from router.routing.snapshot import Served
     from router.safety.guard import Safety
 
 MAX_SEQUENCES = 64

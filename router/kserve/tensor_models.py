@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Tensors, Values
     from router.request.permit import Permit, Stoppable
-    from router.routing.models import Served
+    from router.routing.snapshot import Served
     from router.safety.guard import Safety
 
 # Of a whole answer, its time in Triton's queue included; of a stream, from one response to the next.

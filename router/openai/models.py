@@ -11,7 +11,8 @@ from router.request.routes import Route
 if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.routing.models import Registry, Served
+    from router.routing.models import Registry
+    from router.routing.snapshot import Served
 
 
 class ListModels:

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class StoreAccess:
-    """Keys, limits and usage have a thread of their own, which nothing that is done here can hold up."""
+    """Keys, limits and usage have a thread of their own, which nothing here can block."""
 
     def __init__(self, store: Store, threads: int = 4) -> None:
         self._store = store

@@ -51,8 +51,7 @@ class Gated:
         self.router = router
 
     def gate(self, model: str = MODEL) -> Gate:
-        assert self.router.parts.gates is not None
-        return self.router.parts.gates.gate(model, "1")
+        return self.router.gates.gate(model, "1")
 
     def policy(self, model: str = MODEL) -> Strict:
         policy = self.gate(model)._policy

@@ -12,7 +12,7 @@ from python_backend.wire.tensors import Tensor
 from router.control.releases.comparison import Comparison
 from router.core.embedding import ServedEmbedder
 from router.kserve.tensors import by_name
-from router.routing.models import Lineup, Served
+from router.routing.snapshot import Lineup, Served
 from router.routing.split import ModelSplit, Shadow
 from router.routing.tensors import ServedTensors
 from tests.fakes.embedder import FakeEmbedder
@@ -30,7 +30,7 @@ def shadow(kserve: RunningKserve, first: Served, second: Served) -> None:
 
 
 async def newest(kserve: RunningKserve) -> Comparison:
-    shadows = kserve.router.parts.shadows
+    shadows = kserve.router.shadows
     await kserve.router.until(lambda: len(shadows.newest) == 1)
     return shadows.newest[0]
 
