@@ -16,7 +16,7 @@ from router.control.objectives.monitor import WINDOW_S
 from router.control.objectives.records import FRESH_S, figures_to_json
 from router.control.objectives.standing import Figures
 from router.core.objective import Metric
-from router.store.objective_tables import objective_figures
+from router.store.schema import objective_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from python_backend.wire.tiers import Tier
     from router.control.objectives.monitor import ObjectiveMonitor
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 log = logging.getLogger(__name__)
 

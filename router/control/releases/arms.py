@@ -16,7 +16,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.control.releases.arm_stats import ArmStats, Sample, stats_from_json, stats_to_json
 from router.core.record import Outcome
 from router.core.refusals import is_refusal
-from router.store.release_tables import arm_figures
+from router.store.schema import arm_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from router.core.record import Record
     from router.request.job import Job
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 log = logging.getLogger(__name__)
 

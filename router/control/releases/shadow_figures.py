@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sql
 
 from python_backend.wire.errors import InflightError
-from router.store.release_tables import shadow_figures
+from router.store.schema import shadow_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from router.control.releases.comparison import Comparison
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 log = logging.getLogger(__name__)
 

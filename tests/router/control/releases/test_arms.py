@@ -17,8 +17,7 @@ from router.core.record import Record
 from router.core.stages import EngineTimes
 from router.routing.models import Lineup, ServedModel
 from router.routing.split import ModelSplit
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from tests.fakes.pipeline import FakePipeline, words
 from tests.router.running import EMBEDDER, MODEL, RunningRouter
 
