@@ -222,9 +222,6 @@ class Assembly:
             # One for all: how many PDFs are read at once is bounded there.
             documents=Documents(UploadedFiles(store)),
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
-            gates=gates,
-            arms=arms,
-            shadows=shadows,
             prompt_log=self._prompt_log,
         )
 

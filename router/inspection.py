@@ -1,4 +1,4 @@
-"""Looks at all that a router with these settings would use, and changes nothing: for `inflight doctor`."""
+"""Checks all that a router with these settings would use, and changes nothing: for `inflight doctor`."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _judge_store(settings: PlacedOptions, store: Store, state: Path) -> Seen:
 
 def _redis(settings: PlacedOptions) -> Seen:
     if not settings.redis_url:
-        return Seen("Redis", "skipped", "none: each router counts limits and places alone")
+        return Seen("Redis", "skipped", "none: each router counts limits and slots alone")
 
     async def ask() -> None:
         board = open_board(settings.redis_url, "")

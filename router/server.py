@@ -63,7 +63,7 @@ async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) 
 
 
 async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack) -> BatchRunner:
-    """The HTTP and gRPC ports, and what goes on behind them by itself."""
+    """The HTTP and gRPC ports, and the batches that are fed to them."""
     certificates = load_certificates(settings)
     run_until_closed(closing, Retention(parts.tenancy.store, settings.retention_days).keep_deleting())
     if certificates is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -146,3 +147,15 @@ async def read_to_the_end(work: Ending) -> None:
 
 
 MAX_BIASES = 300
+
+
+class Failure(Enum):
+    """What a request that failed says of its replica."""
+
+    UNREACHABLE = "Triton cannot be reached"
+    STUB_DEAD = "a process of the model died"
+    NOT_LOADED = "the model is not loaded"
+    ENGINE = "the engine failed"  # its answer to this request; another replica would say the same
+    OVERLOADED = "too much to do"
+    CALLER = "the request cannot be served"
+    CUT = "given up"  # by us, because the replica is known to be down

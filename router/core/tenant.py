@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
-MICRODOLLARS_PER_DOLLAR = 1_000_000
 _TOKENS_PER_PRICE = 1_000_000
 _MOST = 10**15  # a billion dollars; sums of it still fit 64 bits
 _NAME_CHARS = 100

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from router.kserve.offers import Asked, Delivery, Offer
     from router.request.answer import Answers
     from router.request.permit import OnLeave
-    from router.routing.models import Registry, Served
+    from router.routing.models import Registry
+    from router.routing.snapshot import Served
 
 _READY_CACHE_S = 0.5
 

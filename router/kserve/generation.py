@@ -12,7 +12,7 @@ from python_backend.wire import codec
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tensors import ENSEMBLE
 from python_backend.wire.tiers import Tier
-from router.core.answered import Answered
+from router.core.answer_text import Answered
 from router.core.generation import FINISH_REASONS, MAX_NEW_TOKENS, GenerationCall, read_to_the_end
 from router.core.record import new_request_id
 from router.core.tenant import Scope
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Values
     from router.request.permit import Permit, Stoppable
-    from router.routing.models import Served
+    from router.routing.snapshot import Served
     from router.safety.guard import Safety
 
 MAX_SEQUENCES = 64

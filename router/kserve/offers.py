@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Tensors, Values
     from router.request.job import Job
-    from router.routing.models import Lineup, Registry, Served
+    from router.routing.models import Registry
+    from router.routing.snapshot import Lineup, Served
 
 _MAX_ID_CHARS = 256
 

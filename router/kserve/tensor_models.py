@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission.demand import Need
-from router.core.answered import Answered
+from router.core.answer_text import Answered
 from router.core.generation import read_to_the_end
 from router.core.record import new_request_id
 from router.core.tenant import Scope
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from router.kserve.raw_tensors import RawTensors
     from router.kserve.tensors import Sent, Tensors, Values
     from router.request.permit import Permit, Stoppable
-    from router.routing.models import Served
+    from router.routing.snapshot import Served
     from router.safety.guard import Safety
 
 # Of a whole answer, its time in Triton's queue included; of a stream, from one response to the next.

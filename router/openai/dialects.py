@@ -14,7 +14,7 @@ from router.openai.log_probs import chat_log_probs, completion_log_probs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from router.core.tool_call import ToolCall
+    from router.core.messages import ToolCall
     from router.openai.log_probs import Logged
     from router.request.choice import TokenLog
 

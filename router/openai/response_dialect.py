@@ -10,7 +10,7 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.items import Item, call_item, message_item, new_id, text_part
-from router.core.tool_call import ToolCall
+from router.core.messages import ToolCall
 from router.http import sse
 from router.openai.dialects import Dialect, Ended
 from router.openai.log_probs import chat_log_probs

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from router.core.stop_text import tail_length
-from router.core.tool_call import ToolCall
+from router.core.answer_text import tail_length
+from router.core.messages import ToolCall
 from router.openai.bodies import ChatBody, Tool
 from router.request.decoding import invalid
 

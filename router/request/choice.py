@@ -7,16 +7,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.answer_text import OPENING_CHARS, StopScanner
 from router.core.generation import FINISH_REASONS, read_to_the_end
-from router.core.refusals import OPENING_CHARS
-from router.core.stop_text import StopScanner
 from router.request.errors import in_api_words
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from router.core.generation import Delta, Generation, GenerationCall, LoggedToken
-    from router.core.tool_call import ToolCall
+    from router.core.messages import ToolCall
     from router.request.permit import Permit
     from router.safety.guard import StreamGuard
 

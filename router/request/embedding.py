@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import InflightError
-from router.core.answered import Answered
+from router.core.answer_text import Answered
 from router.core.embedding import CALLS_AT_ONCE, ServedEmbedder
 from router.core.record import new_request_id
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from router.core.embedding import Embedder, EmbeddingAnswer, EmbeddingCall
     from router.core.record import Record
     from router.request.permit import Permit, Stoppable
-    from router.routing.models import Served
+    from router.routing.snapshot import Served
     from router.safety.guard import Safety
 
 

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
     from python_backend.wire.errors import InflightError
     from router.admission.demand import Need
-    from router.core.answered import Answered
+    from router.core.answer_text import Answered
     from router.core.record import Record
     from router.request.permit import Permit, Stoppable
-    from router.routing.models import Served
+    from router.routing.snapshot import Served
     from router.safety.guard import Safety
 
 

@@ -11,10 +11,9 @@ import msgspec
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier, tier_named
 from router.admission.demand import Need
-from router.core.answered import Answered
+from router.core.answer_text import Answered, StopScanner
 from router.core.generation import FINISH_REASONS, read_to_the_end, text_tokens
 from router.core.record import new_request_id
-from router.core.stop_text import StopScanner
 from router.http import sse
 from router.request.choice import Choice
 from router.request.errors import write_error
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from router.core.generation import Generation, GenerationCall
+    from router.core.messages import ToolCall
     from router.core.record import Record
-    from router.core.tool_call import ToolCall
     from router.http.exchange import Exchange
     from router.request.choice import CallReader, TokenLog
     from router.request.permit import Permit, Stoppable
-    from router.routing.models import Served
+    from router.routing.snapshot import Served
     from router.safety.guard import Safety
 
 # Triton keeps about half a kilobyte for each token until the stream ends, and cannot be told to wait.

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.failure import Failure
+from router.core.generation import Failure
 from router.routing.replay import is_replicas_fault, may_go_on
 from router.triton.failures import UNAVAILABLE, TritonError
 

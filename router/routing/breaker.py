@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
 
-from router.core.failure import Failure
+from router.core.generation import Failure
 
 
 class Phase(Enum):

@@ -16,8 +16,8 @@ from router.routing.tensors import read_config, served_tensors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.routing.models import Served
     from router.routing.replicas import FleetSettings, ReplicaSet
+    from router.routing.snapshot import Served
     from router.settings import EmbedderSettings, ModelSettings
 
     Maker = Callable[[ReplicaSet], Served]

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.failure import Failure
-from router.core.generation import Delta, GenerationCall, byte_tokens, text_tokens
+from router.core.generation import Delta, Failure, GenerationCall, byte_tokens, text_tokens
 from router.grpc.status import GrpcError, StatusCode
 from router.routing.attempts import Attempts
 from router.routing.replay import DifferentAnswer, Told

@@ -10,9 +10,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.embedding import ServedEmbedder
 from router.core.manifest import split_name
 from router.routing.checkpoint import CONTEXT_TOKENS, SamplingDefaults
-from router.routing.snapshot import Lineup as Lineup
-from router.routing.snapshot import Published, Snapshot
-from router.routing.snapshot import Served as Served
+from router.routing.snapshot import Lineup, Published, Served, Snapshot
 from router.routing.split import Asking, ModelSplit, choose_version, is_shadowed
 
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from router.core.failure import Failure
-from router.core.generation import Delta
+from router.core.generation import Delta, Failure
 
 # Of one request, the first included.
 MAX_ATTEMPTS = 4

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
-from router.core.failure import Failure
+from router.core.generation import Failure
 from router.routing.breaker import Health
 from router.routing.replay import RetryBudget
 from router.routing.replica_choice import choose

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.failure import Failure
+from router.core.generation import Failure
 from router.grpc.status import GrpcError
 from router.routing.attempts import Failed, find_replica, to_avoid
 from router.routing.replay import may_go_on

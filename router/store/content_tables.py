@@ -136,7 +136,7 @@ conversation_items = table(
 
 
 def export_files(connection: Connection, organisation_id: str) -> dict[str, Any]:
-    """What they are, not what is in them: that may be more than fits in memory, and comes by itself."""
+    """Metadata only: the contents may be more than fits in memory, and are read separately."""
 
     def all_of(table: Table, kind: str) -> list[dict[str, Any]]:
         rows = connection.execute(sql.select(table).where(table.c.organisation_id == organisation_id))

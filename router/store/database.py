@@ -107,7 +107,7 @@ class Store:
 class StoreAccess:
     """The store for code on the event loop: each transaction runs in a thread.
 
-    Keys, limits and usage have a thread of their own, which nothing that is done here can hold up.
+    Keys, limits and usage have a thread of their own, which nothing here can block.
     """
 
     def __init__(self, store: Store, threads: int = 4) -> None:

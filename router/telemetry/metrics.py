@@ -212,5 +212,5 @@ class Metrics:
 
 
 def _who(record: Record) -> tuple[str, str, str]:
-    """No release where there is no model: what was refused before it was let in."""
+    """No release where there is no model: what was refused before a model was chosen."""
     return record.model, record.model_version if record.model else "", record.tenant

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from router.store.database import Store
     from router.tenants.keyring import Keyring
 
-# Of a tenant that nobody said anything else about.
+# Of a tenant without settings of its own.
 _EVEN = (1, 1.0)
 
 
@@ -51,7 +51,7 @@ class Catalogue:
         return True
 
     def share_of(self, organisation_id: str) -> tuple[int, float]:
-        """Its weight among those that want the same model, and the most of the places that it may take."""
+        """Its weight among tenants of the same model, and the largest share of the slots that it may take."""
         return self._shares.get(organisation_id, _EVEN)
 
     def _note_share(self, organisation_id: str, whole: Limits) -> None:

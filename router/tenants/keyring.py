@@ -1,4 +1,4 @@
-"""All keys in memory: a request is let in or refused without asking the store."""
+"""All keys in memory: a request is authenticated without asking the store."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Keyring:
         return entry.caller
 
     def holder(self, organisation_id: str, key_id: str, now_s: float) -> Caller | None:
-        """Who a key belongs to, for work that was left to be done in its name; None if it is good no more."""
+        """The owner of a key, for work done later in its name; None if it is no longer valid."""
         for prefix in self._prefixes.get(organisation_id, ()):
             entry = self._entries.get(prefix)
             if entry is not None and entry.caller.key.id == key_id:

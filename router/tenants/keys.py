@@ -22,7 +22,7 @@ _PEPPER_BYTES = 32
 
 
 def mint() -> tuple[str, str]:
-    """A new key as its holder sees it, once, and the prefix by which it may be named ever after."""
+    """A new key as its holder sees it, once, and the prefix by which it is named from then on."""
     prefix = _random_text(PREFIX_CHARS)
     return f"{_START}{prefix}-{_random_text(SECRET_CHARS)}", prefix
 

@@ -42,7 +42,7 @@ def check_there(connection: Connection, organisation_id: str) -> None:
 
 
 def deleted_among(connection: Connection, organisation_ids: set[str]) -> set[str]:
-    """Those that are deleted, whose requests may still be under way; the others stay until the commit."""
+    """Those that are deleted, whose requests may still be in flight; the others stay until the commit."""
     named = organisations.c.id.in_(organisation_ids)
     found = sql.select(organisations.c.id, organisations.c.deleted_s).where(named)
     rows = connection.execute(found.order_by(organisations.c.id).with_for_update(read=True))

@@ -54,7 +54,7 @@ def read(path: Path) -> Contents:
 
 
 class Segment:
-    """The file that is being written; after a failed write it takes no more.
+    """The file that is being written; closed to more after a failed write.
 
     What was written outlives the process at once, and the machine once it was synced.
     """

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.failure import Failure
-from router.core.generation import Delta, GenerationCall
+from router.core.generation import Delta, Failure, GenerationCall
 from router.grpc.channel import Channel
 from router.grpc.status import GrpcError, StatusCode
 from router.triton.failures import TritonError, cut_error, from_status, from_text

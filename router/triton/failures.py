@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.failure import Failure
+from router.core.generation import Failure
 from router.grpc.status import GrpcError, StatusCode
 
 log = logging.getLogger(__name__)

@@ -68,6 +68,9 @@ class RunningRouter:
     parts: Parts
     embedder: FakeEmbedder
     app: App
+    gates: Gates
+    arms: ArmRecorder
+    shadows: Shadows
 
     @property
     def url(self) -> str:
@@ -178,9 +181,6 @@ async def running_router(
                 store=store,
                 documents=Documents(UploadedFiles(store)),
                 file_limits=file_limits or FileLimits(),
-                gates=open_gates,
-                arms=arms,
-                shadows=shadows,
                 prompt_log=prompt_log,
             )
             app = App(parts, Doorkeeper(tenancy, is_private))
@@ -191,7 +191,18 @@ async def running_router(
                     base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=10
                 ) as http:
                     yield RunningRouter(
-                        pipeline, permits, metrics, listener, port, http, parts, embedder, app
+                        pipeline,
+                        permits,
+                        metrics,
+                        listener,
+                        port,
+                        http,
+                        parts,
+                        embedder,
+                        app,
+                        open_gates,
+                        arms,
+                        shadows,
                     )
             finally:
                 await listener.close()

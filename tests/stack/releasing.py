@@ -50,7 +50,8 @@ LOADED_WITHIN_S = 60.0
 # Requests of one kind of traffic: a machine that is slow answers fewer, and refuses none.
 IN_FLIGHT = 8
 # What the engine says once it has prepared a model; a tiny one is packed in no time when it is loaded.
-PREPARED = [sys.executable, "-I", "-S", "-c", """print('{"inflight_device": "cpu"}')"""]
+SAID = '{"inflight_device": "cpu", "computes_on": "the CPU"}'
+PREPARED = [sys.executable, "-I", "-S", "-c", f"print({SAID!r})"]
 # Given the Triton models of a release while they are made, and its checkpoint.
 Change = Callable[[Path, Manifest], None]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
@@ -60,7 +59,8 @@ def put_objective(store: Store, connection: Connection, objective: Objective, no
     if objective.is_empty:
         connection.execute(sql.delete(objectives).where(_is(objective.model, objective.tier)))
         return
-    row = {**asdict(objective), "tier": objective.tier.label, "changed_s": now_s}
+    limits = {metric.field: objective.limit_s(metric) for metric in Metric}
+    row = {"model": objective.model, "tier": objective.tier.label, **limits, "changed_s": now_s}
     connection.execute(store.insert_or_update(objectives, row))
 
 

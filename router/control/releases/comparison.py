@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router.core.answered import Answered
+    from router.core.answer_text import Answered
 
 _MOST_ROWS = 32  # of vectors: multiplied out on the event loop
 

@@ -1,4 +1,4 @@
-"""What keeps a queue delay from being changed now: rollouts, loads, and changes of others."""
+"""What keeps a queue delay from being changed now: rollouts, loads, and other trials."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Releases(Protocol):
 
 
 def is_any_moving(releases: Releases) -> bool:
-    """Whether memory is being taken or given back: nobody knows yet how much will be left."""
+    """Whether memory is being taken or freed: how much will be left is not known yet."""
     return any(each.state in _COMING_OR_GOING for each in releases.releases)
 
 
@@ -37,7 +37,7 @@ def to_a_trial(subject: Subject, subjects: Iterable[Subject], releases: Releases
         return f"what its batches take is predicted {learned.error:.0%} wrong"
     split = releases.splits.get(subject.manifest.model)
     if split is not None and split.rollout_id is not None:
-        return "a rollout is under way, which would be judged by it"
+        return "a rollout is in progress, which would be judged by it"
     for other in subjects:
         if other is not subject and other.course.trial is not None:
             return f"a change of {other.name} is being judged"

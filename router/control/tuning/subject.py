@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from python_backend.costs.learning import BatchLearner
+from python_backend.costs.learners import BatchLearner
 from router.control.tuning.ladder import Course
 from router.control.tuning.statistics import Totals
 from router.core.manifest import Kind

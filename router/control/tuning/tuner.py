@@ -1,4 +1,4 @@
-"""Measures what batches take in Triton, and sets queue delays by it: of all routers the one in control."""
+"""Measures what batches take in Triton; the router in control sets queue delays by it."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _POLL_S = 2.0
-# After a load the first requests say nothing of what is usual.
+# The first requests after a load are not typical.
 _SETTLING_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class TuningSettings:
-    """`is_on` False: costs are learned, for admission needs them, and nothing is changed."""
+    """`is_on` False: costs are learned, as admission needs them, and nothing is changed."""
 
     window_s: float = 30.0
     is_on: bool = True
 
 
 class Tuner:
-    """Every router measures; `in_control` says whether this is the one that changes things."""
+    """Every router measures; the one where `in_control` holds also changes delays."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Tuner:
         if not subject.batched:
             return
         if is_paused or not goals:
-            await self._leave_alone(subject, is_paused)
+            await self._keep_or_restore(subject, is_paused)
             return
         now_s, course = self._clock(), subject.course
         window, elsewhere_ms = measured(subject, goals, self._monitor, now_s, self._settings.window_s)
@@ -208,7 +208,7 @@ class Tuner:
         await self._tell(subject, moment.delay_ms, decision, window, aim)
 
     def _aligned(self, subject: Subject, decision: Decision) -> Decision:
-        """Where one server has less than the others, it was started anew, and gets what they have."""
+        """A server with less than the others was restarted, and gets what they have."""
         behind = sorted(
             name for name, each in subject.batched.items() if each.queueing.delay_ms < subject.delay_ms
         )
@@ -222,7 +222,7 @@ class Tuner:
             return present.queueing
         return queueing_for(replace(aim, delay_ms=decision.delay_ms), present)
 
-    async def _leave_alone(self, subject: Subject, is_paused: bool) -> None:
+    async def _keep_or_restore(self, subject: Subject, is_paused: bool) -> None:
         """Paused, it stays as it is; without an objective, it goes back to what its own config says."""
         before_ms = subject.delay_ms
         subject.begin_window(self._clock())
@@ -239,7 +239,7 @@ class Tuner:
     # Acting
 
     async def _act(self, subject: Subject, decision: Decision, queueing: Queueing) -> Decision:
-        """What came of it: server by server, and no further than the first that refuses."""
+        """What came of it: server by server, up to the first that refuses."""
         if queueing == subject.refused:
             return Decision(Action.HOLD, subject.delay_ms, f"{decision.delay_ms:g} ms could not be loaded")
         for replica in self._replicas(subject):
@@ -256,7 +256,7 @@ class Tuner:
             if obstacle := obstacles.to_a_load(subject, self._releases):
                 return Decision(Action.HOLD, subject.delay_ms, obstacle)
             if not replica.is_up:
-                continue  # it is brought back, and gets what the others have then
+                continue  # it gets what the others have when it is back
             try:
                 await apply(replica.server.control, member, queueing)
                 await self._read_config(subject, replica)
@@ -297,7 +297,7 @@ class Tuner:
 
 
 def _measured_members(manifest: Manifest) -> list[str]:
-    """Not the engine, which gathers by itself; not the ensemble that leads to it."""
+    """Not the engine, which does its own batching; not the ensemble that leads to it."""
     if manifest.kind is Kind.TEXT:
         return [member for member in manifest.members if member not in (manifest.engine, manifest.entry)]
     return list(manifest.members)

@@ -13,7 +13,8 @@ from router.core.tenant import LOCAL_CALLER, Caller, Scope
 from router.kserve.embedding import EmbeddingOffer
 from router.kserve.generation import GenerationOffer
 from router.kserve.offers import Offer, Offers
-from router.routing.models import Lineup, Registry, Served, ServedModel
+from router.routing.models import Registry, ServedModel
+from router.routing.snapshot import Lineup, Served
 from router.routing.split import ModelSplit
 from tests.fakes.embedder import LIMITS, FakeEmbedder
 from tests.fakes.pipeline import FakePipeline

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.failure import Failure
+from router.core.generation import Failure
 from router.routing import breaker
 from router.routing.breaker import Health, Phase
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.failure import Failure
-from router.core.generation import Delta
+from router.core.generation import Delta, Failure
 from router.routing.replay import MAX_ATTEMPTS, DifferentAnswer, RetryBudget, Told, may_go_on
 from tests.router.routing.answers import ANSWERS, Answer, chunks, joined
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from router.core.failure import Failure
+from router.core.generation import Failure
 from router.routing.replicas import Fleet
 from router.telemetry.collectors import FleetMetrics
 from router.telemetry.metrics import Metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from python_backend.wire.errors import ErrorKind
-from router.core.failure import Failure
+from router.core.generation import Failure
 from router.grpc.status import GrpcError, StatusCode
 from router.triton.failures import from_status, from_text
 

@@ -10,7 +10,7 @@ import pytest
 
 from router.control.health.prober import Prober
 from router.control.health.vital_signs import ProbeLimits
-from router.core.failure import Failure
+from router.core.generation import Failure
 from router.core.manifest import Kind, Manifest
 from router.routing.replicas import Fleet, Replica
 from router.triton.server import TritonServer

@@ -15,7 +15,8 @@ from router.control.releases.arms import ArmFigures, ArmRecorder, read_figures, 
 from router.control.releases.evidence import Proportion
 from router.core.record import Record
 from router.core.stages import EngineTimes
-from router.routing.models import Lineup, ServedModel
+from router.routing.models import ServedModel
+from router.routing.snapshot import Lineup
 from router.routing.split import ModelSplit
 from router.store.database import Store, StoreAccess
 from tests.fakes.pipeline import FakePipeline, words
@@ -194,8 +195,7 @@ def roll_out(router: RunningRouter, weight: float = 1.0) -> FakePipeline:
 
 
 async def written(router: RunningRouter) -> dict[tuple[int, int], ArmStats]:
-    recorder = router.parts.arms
-    assert recorder is not None
+    recorder = router.arms
     await recorder.write()
     found = figures(router.parts.store.store)
     return {(step, version): stats for (step, version, _), stats in found.items()}

@@ -287,7 +287,7 @@ async def test_a_rollout_without_traffic_waits_and_tells_it_once(stage: Stage) -
     for _ in range(3):
         found = await stage.tick(400)
     assert found.state is RolloutState.RUNNING
-    assert found.reason == "step 1 has had no request in 1,200 s: it goes on when they come"
+    assert found.reason == "step 1 has had no request in 1,200 s: it continues when requests come"
     assert [what for what, _ in stage.events] == ["idle", "advance"]
     stage.measure(0, 1, GOOD)
     assert (await stage.tick()).reason.startswith("the canary got none of the 100 requests of step 1")

@@ -482,7 +482,7 @@ async def test_what_a_router_wants_to_write_after_it_lost_control_is_dropped(wor
         world.one.control.may_load.clear()
         await first.beat()
         await first.turn()
-        await asyncio.sleep(0.05)
+        await until(lambda: any(each.startswith("load ") for each in world.one.control.told))
         first._lease.release()
         await second.beat()
         first._lease._held_until_s = world.now_s + 100  # as if its clock had stood still

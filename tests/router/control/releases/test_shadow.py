@@ -11,7 +11,8 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.control.releases.comparison import Comparison, likeness_of_texts, likeness_of_vectors
 from router.control.releases.shadow import Shadows, ShadowSettings
 from router.core.embedding import ServedEmbedder
-from router.routing.models import Lineup, ServedModel
+from router.routing.models import ServedModel
+from router.routing.snapshot import Lineup
 from router.routing.split import Shadow
 from tests.fakes.embedder import LIMITS, FakeEmbedder
 from tests.fakes.pipeline import FakePipeline, words
@@ -32,8 +33,7 @@ def shadow(router: RunningRouter, share: float = 1.0) -> FakePipeline:
 
 
 def shadows(router: RunningRouter) -> Shadows:
-    assert router.parts.shadows is not None
-    return router.parts.shadows
+    return router.shadows
 
 
 async def newest(router: RunningRouter, count: int = 1) -> Comparison:

@@ -283,7 +283,7 @@ async def test_while_a_release_is_loaded_or_rolled_out_nothing_is_tried(store: S
     world.book.splits["vectors"] = replace(first_split("vectors", 1), rollout_id=3)
     await world.pass_by(6, 200)
     assert world.changes() == []
-    assert "a rollout is under way" in world.standing().sentence
+    assert "a rollout is in progress" in world.standing().sentence
 
 
 @pytest.mark.parametrize("state", [State.DRAINING, State.UNLOADED])

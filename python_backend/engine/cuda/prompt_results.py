@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from python_backend.engine.cuda.staging import copy_to_host
+from python_backend.engine.cuda.pinned_memory import copy_to_host
 from python_backend.engine.cuda.top_log_probs import TopLogProbs, top_log_probs
 
 if TYPE_CHECKING:
     import torch
 
-    from python_backend.engine.cuda.staging import Staging
+    from python_backend.engine.cuda.pinned_memory import Staging
     from python_backend.engine.scheduling.plan import Chunk
     from python_backend.engine.steps.ports import ChunkResult
 
@@ -23,7 +23,7 @@ _LOG_PROBS_AT_A_TIME = 128
 
 
 @dataclass(slots=True)
-class OfPrompt:
+class PromptResults:
     """Parts of one chunk's answer, in memory of the host that is filled when the step is over."""
 
     logits: list[torch.Tensor] = field(default_factory=list)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.costs.batch_cost import BatchCost, LearnedBatchCost
-from python_backend.costs.learning import MOST_ERROR, WARM_UP_SAMPLES, BatchLearner, StepLearner
+from python_backend.costs.learners import MOST_ERROR, WARM_UP_SAMPLES, BatchLearner, StepLearner
 from python_backend.costs.step_cost import LearnedStepCost, StepCost, StepShape
 from tests.costs.workload import mean_error, slower, some_steps, took_ms
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Row
 from hypothesis import given
 from hypothesis import strategies as st
 
-from python_backend.engine.cuda.profiling import (
+from python_backend.engine.cuda.warm_up_steps import (
     blocks_for,
     largest_step,
     mixed_steps,

@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from python_backend.triton_adapter import pb
-from python_backend.triton_adapter.coalescing import Pending
+from python_backend.triton_adapter.coalescer import Pending
 from python_backend.triton_adapter.requests import GenerateCall
 from python_backend.triton_adapter.responses import ResponseBuilder
 from python_backend.wire.errors import ErrorKind, InflightError

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from python_backend.engine.cuda.staging import Staging
+from python_backend.engine.cuda.pinned_memory import Staging
 
 
 @pytest.fixture

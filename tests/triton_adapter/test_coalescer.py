@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from python_backend.engine.report import FinishReason, PerfMetrics, SequenceEvent
-from python_backend.triton_adapter.coalescing import Coalescer, Pending
+from python_backend.triton_adapter.coalescer import Coalescer, Pending
 
 STREAMS = [(key, index) for key in range(2) for index in range(2)]
 

@@ -2,12 +2,12 @@
 
 Triton takes responses without limit. A sender faster than what follows fills the queues between the steps,
 and text arrives seconds late. So postprocessing tells the sender of each response it has handled, and the
-sender keeps only a few under way: as many as half of the machine's cores, since each keeps one busy. What
+sender keeps only a few in flight: as many as half of the machine's cores, since each keeps one busy. What
 it cannot send yet joins the next response, so throughput is not lost.
 
-The word travels as a datagram to an abstract socket named after their common Triton server and the sender's
-lane, a number that rides in the stream's mark. Nothing is left in the file system, and a word that never
-comes (another postprocessing, one that has died) costs a short wait, not a stream.
+The acknowledgement is a datagram to an abstract socket named after their common Triton server and the
+sender's lane, a number that rides in the stream's mark. Nothing is left in the file system, and one that
+never comes (another postprocessing, one that has died) costs a short wait, not a stream.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pacer:
 
     def __init__(self) -> None:
         self._limit = max(1, (os.cpu_count() or 2) // 2)
-        self._under_way = 0
+        self._in_flight = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self.lane = self._bind()
@@ -47,14 +47,14 @@ class Pacer:
 
     def wait_for_room(self) -> None:
         self._hear()
-        while self._under_way >= self._limit:
+        while self._in_flight >= self._limit:
             if not select.select([self._socket], [], [], _PATIENCE_S)[0]:
-                self._under_way = 0  # whoever should have answered does not, or not any more
+                self._in_flight = 0  # postprocessing does not acknowledge, or no longer
                 return
             self._hear()
 
     def sent(self) -> None:
-        self._under_way += 1
+        self._in_flight += 1
 
     def close(self) -> None:
         self._socket.close()
@@ -62,7 +62,7 @@ class Pacer:
     def _hear(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while self._socket.recv(1):
-                self._under_way = max(0, self._under_way - 1)
+                self._in_flight = max(0, self._in_flight - 1)
 
 
 class Acknowledger:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from python_backend.engine.cuda.kernels.choosing import (
+from python_backend.engine.cuda.kernels.token_choice import (
     FREQUENCY,
     PRESENCE,
     REPETITION,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core.stop_text import StopScanner
+from router.core.answer_text import StopScanner, is_refusal
 
 _alphabet = st.sampled_from("ab<")
 _stops = st.lists(st.text(_alphabet, min_size=1, max_size=4), min_size=1, max_size=4)
@@ -66,3 +66,35 @@ def test_after_a_stop_nothing_more_leaves() -> None:
     assert scanner.feed("axb") == "a"
     assert scanner.stopped
     assert scanner.feed("more") == scanner.flush() == ""
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        "I'm sorry, but I can't help with that.",
+        "I\u2019m sorry, I can\u2019t assist with that request.",
+        "Sorry, I cannot do this",
+        "Unfortunately, I am unable to",
+        "  I cannot provide instructions",
+        "As an AI language model, I do not",
+        "I apologize, but I won't write that.",
+        "**I can't** do that.",
+    ],
+)
+def test_openings_that_decline(opening: str) -> None:
+    assert is_refusal(opening)
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        "",
+        "Sure, here is the code.",
+        "I'm sorry to hear that you are ill. Rest, and drink enough.",
+        "Sorry about the confusion: the answer is 4.",
+        "The word cannot is written as one word.",
+        "You said: I can't sleep. Try this.",
+    ],
+)
+def test_openings_that_do_not(opening: str) -> None:
+    assert not is_refusal(opening)

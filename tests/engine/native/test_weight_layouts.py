@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
-from python_backend.engine.native.packing import Floats, pack, whole
-from tests.engine.native.unpacking import unpack
+from python_backend.engine.native.weight_layouts import Floats, pack, whole
+from tests.engine.native.unpacked import unpack
 
 # Of a number in half precision: what rounding to it may cost, beside its size and at least.
 HALF, TINIEST_HALF = 2.0**-11, 2.0**-25

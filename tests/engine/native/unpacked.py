@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
-from python_backend.engine.native.packing import Packed, whole
+from python_backend.engine.native.weight_layouts import Packed, whole
 
 Floats = NDArray[np.float32]
 

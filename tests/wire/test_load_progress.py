@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from python_backend.wire.loading import LoadingStage, loading_text, read_loading
+from python_backend.wire.load_progress import LoadingStage, loading_text, read_loading
 
 counts = some.integers(min_value=0, max_value=10**9)
 stages = some.from_regex(r"[a-z][a-z0-9 :]*[a-z]", fullmatch=True)

@@ -9,7 +9,7 @@ _LINE = re.compile(r"\bINFO loading: (?P<stage>.+): (?P<done>\d+) of (?P<total>\
 
 
 class LoadingStage(NamedTuple):
-    """One stage under way; a total of 0 says that it cannot be measured."""
+    """One stage in progress; a total of 0 says that it cannot be measured."""
 
     stage: str
     done: int

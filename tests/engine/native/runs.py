@@ -19,12 +19,12 @@ from python_backend.engine.models.decoder import (
 )
 from python_backend.engine.native.microkernel import Format
 from python_backend.engine.native.model import NativeModel
-from python_backend.engine.native.packing import pack
+from python_backend.engine.native.weight_layouts import pack
 from python_backend.engine.native.weights import head_format, map_packed, write_packed
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
-from tests.engine.native.unpacking import unpack
+from tests.engine.native.unpacked import unpack
 
 Floats = NDArray[np.float32]
 
