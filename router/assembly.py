@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from router.admission.gates import AdmissionSettings, TenantShares, build_gates
-from router.content.documents.documents import Documents
-from router.content.documents.uploads import UploadedFiles
+from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.health.engine_reports import EngineReports
 from router.control.health.prober import Prober
@@ -38,8 +37,8 @@ from router.routing.generation import FleetPipeline
 from router.routing.models import Registry
 from router.routing.replicas import Fleet, FleetSettings
 from router.routing.snapshot import Published
-from router.safety.load import load_safety
-from router.store.access import StoreAccess
+from router.safety.guard import load_safety
+from router.store.database import StoreAccess
 from router.telemetry.accounts import RequestAccounts
 from router.telemetry.admission import AdmissionMetrics
 from router.telemetry.collectors import (

@@ -15,7 +15,7 @@ import sqlalchemy as sql
 from router.control.peers.board import BoardAway
 from router.control.peers.peer_sync import open_board
 from router.http.tls import Certificates, tls_files
-from router.safety.load import load_safety
+from router.safety.guard import load_safety
 from router.settings import SettingsError, check_reachable, load_options
 from router.store.database import Store, sqlite_url
 from router.store.migrate import SchemaError, pending

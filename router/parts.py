@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from router.request.answer import Answers
     from router.request.permit import Permits
     from router.routing.models import Registry
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
     from router.telemetry.metrics import Metrics
     from router.telemetry.prompt_log import PromptLog
     from router.tenants.tenancy import Tenancy

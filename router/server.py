@@ -25,7 +25,7 @@ from router.kserve.door import Door
 from router.kserve.server import KserveServer
 from router.request.identity import Doorkeeper
 from router.request.permit import Permits
-from router.safety.load import load_safety
+from router.safety.guard import load_safety
 from router.settings import check_reachable
 from router.store.retention import Retention
 from router.telemetry.tracing.setup import check_tracing

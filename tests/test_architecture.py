@@ -163,7 +163,6 @@ DECISIONS = (
     "router/admission/running.py",
     "router/admission/signals.py",
     "router/content/batches/decisions.py",
-    "router/content/batches/status.py",
     "router/content/conversations/window.py",
     "router/control/health/vital_signs.py",
     "router/control/objectives/distribution.py",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sql
 
 from router.core.tenant import UsageSummary
-from router.store import content_tables, conversation_tables
+from router.store import content_tables
 from router.store.schema import api_keys, audit, leases, limits, organisations, spending, usage, users
 from router.tenants.lookup import NotFound, all_of
 from router.tenants.rows import audit_of
@@ -36,8 +36,8 @@ class Holding(NamedTuple):
 
 
 HOLDINGS = (
-    Holding(content_tables.export, content_tables.delete),
-    Holding(conversation_tables.export, conversation_tables.delete),
+    Holding(content_tables.export_files, content_tables.delete_files),
+    Holding(content_tables.export_conversations, content_tables.delete_conversations),
 )
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from router.store.access import StoreAccess
-from router.store.database import Store, sqlite_url
+from router.store.database import Store, StoreAccess, sqlite_url
 from tests.router.running import RunningRouter, running_router
 from tests.router.stores import ON_BOTH_DATABASES, prepare_store, write_store
 from tests.router.tenants.postgres import Postgres, PreparedDatabase, running_postgres

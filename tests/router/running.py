@@ -15,8 +15,7 @@ import httpx
 
 from router.admission.gates import Gates
 from router.app import App
-from router.content.documents.documents import Documents
-from router.content.documents.uploads import UploadedFiles
+from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.shadow import Shadows, ShadowSettings
@@ -33,8 +32,7 @@ from router.request.permit import Permits
 from router.routing.checkpoint import ChatTemplate
 from router.routing.models import Registry, ServedModel
 from router.safety.guard import Safety
-from router.store.access import StoreAccess
-from router.store.database import sqlite_url
+from router.store.database import StoreAccess, sqlite_url
 from router.telemetry.accounts import RequestAccounts
 from router.telemetry.metrics import Metrics
 from router.telemetry.prompt_log import PromptLog

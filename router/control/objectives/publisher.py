@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from router.core.objective import Objective
     from router.routing.snapshot import Published
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 _POLL_S = 0.5
 

@@ -12,7 +12,7 @@ from router.control.objectives.records import FRESH_S, figures_to_json
 from router.control.objectives.standing import Figures
 from router.control.recorder import Recorder
 from router.core.objective import Metric
-from router.store.objective_tables import objective_figures
+from router.store.schema import objective_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from python_backend.wire.tiers import Tier
     from router.control.objectives.monitor import ObjectiveMonitor
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 _AGAIN_AFTER_S = FRESH_S / 3  # also what has not changed, or it would count as stale
 _FORGET_AFTER_S = 3600.0

@@ -11,8 +11,7 @@ from python_backend.wire.tiers import Tier, tier_named
 from router.control.objectives.distribution import added_up
 from router.control.objectives.standing import Figures
 from router.core.objective import Metric, Objective
-from router.store.objective_tables import objective_figures, objectives
-from router.store.schema import counters
+from router.store.schema import counters, objective_figures, objectives
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row

@@ -12,7 +12,7 @@ from router.control.releases import records, writes
 from router.control.releases.records import RolloutState
 from router.control.releases.states import State
 from router.routing.split import first_split
-from router.store.release_tables import releases, rollouts, splits
+from router.store.schema import releases, rollouts, splits
 
 if TYPE_CHECKING:
     from collections.abc import Collection

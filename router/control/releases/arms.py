@@ -13,7 +13,7 @@ from router.control.recorder import Recorder
 from router.control.releases.arm_stats import ArmStats, Sample, stats_from_json, stats_to_json
 from router.core.answer_text import is_refusal
 from router.core.record import Outcome
-from router.store.release_tables import arm_figures
+from router.store.schema import arm_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from router.core.record import Record
     from router.request.job import Job
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 _FOLD_AT = 64  # so that no request waits long for what those before it have left to be counted
 _FORGET_AFTER_S = 3600.0

@@ -19,7 +19,7 @@ from router.control.releases.arms import read_figures
 from router.control.releases.next_steps import Change, Golden, Situation, measured_of, next_change
 from router.control.releases.records import RolloutState
 from router.control.releases.writes import bump, is_release, put_split, write_event
-from router.store.release_tables import releases, rollouts
+from router.store.schema import releases, rollouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from router.control.releases.records import GoldenPrompt, Rollout
     from router.core.manifest import Manifest
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from router.control.releases.states import State
 from router.control.releases.writes import bump, is_release, put_split, set_state, write_event
 from router.core.manifest import Kind
 from router.routing.split import first_split
-from router.store.release_tables import releases, rollouts, splits
+from router.store.schema import releases, rollouts, splits
 from router.tenants.audited import AlreadyThere, PlatformCommands
 from router.tenants.lookup import NotFound
 from router.tenants.rbac import Action

@@ -20,7 +20,7 @@ from router.control.releases.steps import Notes, ReleaseSteps
 from router.control.releases.writes import Overtaken, is_release
 from router.core.manifest import split_name
 from router.store.database import StoreAway
-from router.store.release_tables import releases
+from router.store.schema import releases
 from router.triton.control import ControlError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from router.control.releases.steps import Tools
     from router.core.manifest import Manifest
     from router.routing.split import ModelSplit
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 log = logging.getLogger(__name__)
 

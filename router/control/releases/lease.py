@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sql
 
-from router.store.release_tables import control
+from router.store.schema import control
 
 if TYPE_CHECKING:
     from collections.abc import Callable

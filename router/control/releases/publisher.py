@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from router.routing.models import Registry
     from router.routing.replicas import Fleet, ReplicaSet
     from router.routing.split import ModelSplit
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sql
 
 from router.control.recorder import Recorder
-from router.store.release_tables import shadow_figures
+from router.store.schema import shadow_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from router.control.releases.comparison import Comparison
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from router.control.releases.states import Action, Presence, State
 from router.control.releases.verification import clean_and_verify
 from router.control.releases.warm_up import WarmingFailed, warm_release
 from router.control.releases.writes import Overtaken, is_release
-from router.store.release_tables import releases
+from router.store.schema import releases
 from router.triton.control import ControlError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from router.control.releases.records import Release
     from router.control.releases.server_state import ServerState
     from router.core.manifest import Manifest
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
     Profile = dict[str, float]
     Warm = Callable[[Server, Manifest], Awaitable[Profile]]

@@ -9,8 +9,7 @@ import sqlalchemy as sql
 
 from router.control.releases import records
 from router.control.releases.states import State, may_follow
-from router.store.release_tables import release_events, releases, splits
-from router.store.schema import counters
+from router.store.schema import counters, release_events, releases, splits
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

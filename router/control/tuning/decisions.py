@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sql
 
 from router.control.tuning.ladder import Action
-from router.store.objective_tables import tuning_decisions, tuning_pauses
+from router.store.schema import tuning_decisions, tuning_pauses
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from router.core.manifest import Manifest
     from router.routing.replicas import Fleet
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 _EVERY_S = 5.0
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from router.control.tuning.subject import Releases
     from router.core.manifest import Manifest
     from router.routing.replicas import Fleet, Replica
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
     Misfit = Callable[[Manifest, str, Batched, str], str | None]
 

@@ -30,8 +30,7 @@ from router.core.record import Record
 from router.request.answer import Answers
 from router.request.permit import Permit, Permits
 from router.routing.replicas import Fleet
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from router.telemetry.metrics import Metrics
 from tests.fakes.job import FakeJob
 from tests.fakes.tenancy import FakeTenancy

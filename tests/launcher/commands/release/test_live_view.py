@@ -22,8 +22,8 @@ from router.control.releases.records import list_rollouts
 from router.control.releases.shadow_figures import ShadowRecorder
 from router.control.releases.states import State
 from router.control.releases.writes import put_split, set_state
-from router.store.access import StoreAccess
-from router.store.release_tables import arm_figures, rollouts
+from router.store.database import StoreAccess
+from router.store.schema import arm_figures, rollouts
 from tests.launcher.commands.release.conftest import Shell
 
 if TYPE_CHECKING:

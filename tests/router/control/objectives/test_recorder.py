@@ -14,8 +14,8 @@ from router.control.objectives.monitor import WINDOW_S, ObjectiveMonitor
 from router.control.objectives.recorder import ObjectiveRecorder
 from router.control.objectives.standing import Figures
 from router.core.objective import Metric
-from router.store.access import StoreAccess
-from router.store.objective_tables import objective_figures
+from router.store.database import StoreAccess
+from router.store.schema import objective_figures
 from tests.router.tenants.values import NOW_S
 
 MODEL = "smol"

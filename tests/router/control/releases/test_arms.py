@@ -18,8 +18,7 @@ from router.core.stages import EngineTimes
 from router.routing.models import ServedModel
 from router.routing.snapshot import Lineup
 from router.routing.split import ModelSplit
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from tests.fakes.pipeline import FakePipeline, words
 from tests.router.running import EMBEDDER, MODEL, RunningRouter
 

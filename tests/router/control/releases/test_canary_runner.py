@@ -21,9 +21,8 @@ from router.control.releases.states import State
 from router.control.releases.writes import last_change
 from router.core.manifest import Manifest
 from router.routing.split import ModelSplit
-from router.store.access import StoreAccess
-from router.store.database import Store
-from router.store.release_tables import arm_figures
+from router.store.database import Store, StoreAccess
+from router.store.schema import arm_figures
 from tests.router.control.releases.values import MODEL, find, manifest, office, put
 from tests.router.tenants.values import NOW_S
 

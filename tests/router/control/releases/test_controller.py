@@ -17,8 +17,7 @@ from router.control.releases.states import State
 from router.control.releases.steps import Tools
 from router.control.releases.warm_up import WarmingFailed
 from router.core.manifest import Kind, Manifest
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from tests.fakes.controlled_fleet import FakeFleet, FakeReplica, FakeReplicaSet, FakeServer
 from tests.router.control.releases.values import MODEL, built_in, find, manifest, office, written
 

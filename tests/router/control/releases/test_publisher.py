@@ -15,8 +15,7 @@ from router.core.record import Record
 from router.routing.models import Registry, ServedModel
 from router.routing.replicas import Fleet, ReplicaSet
 from router.routing.snapshot import Served
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from router.triton.server import TritonServer
 from tests.fakes.fleet import FakeServer
 from tests.fakes.pipeline import FakePipeline

@@ -21,8 +21,7 @@ from router.core.manifest import Kind, Manifest
 from router.core.objective import Objective
 from router.routing.replicas import Fleet
 from router.routing.split import ModelSplit, first_split
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from router.telemetry.collectors import BatchMetrics
 from router.telemetry.metrics import Metrics
 from tests.fakes.tuned_triton import GatheringModel, GatheringServer

@@ -6,7 +6,7 @@ import pytest
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.items import new_id
-from router.content.conversations.owner import checked_id
+from router.content.lookup import checked_id
 
 
 @pytest.mark.parametrize("given", ["", "a\0b", "ü", "x" * 101, "a/b", "1; DROP", "\ud800"])
