@@ -40,6 +40,7 @@ from router.routing.snapshot import Published
 from router.safety.guard import load_safety
 from router.store.database import StoreAccess
 from router.telemetry.accounts import RequestAccounts
+from router.telemetry.admission import AdmissionMetrics
 from router.telemetry.collectors import (
     BatchMetrics,
     FleetMetrics,
@@ -171,18 +172,19 @@ class Assembly:
     # Admission
 
     def _admit(self, tuner: Tuner) -> Gates:
-        settings, metrics = self._settings, self._metrics.admission
+        settings = self._settings
         gates = build_gates(
             AdmissionSettings(settings.admission, settings.admission_places),
             self._fleet,
             TenantShares(self._tenancy.catalogue.share_of),
             self._published.objective_of,
-            metrics,
+            self._metrics.admission,
             batch_cost_of=tuner.batch_cost,
             is_served=self._registry.serves,
             share_of=self._peer_loads.share_of,
         )
-        metrics.watch(gates, self._fleet)
+        metrics = AdmissionMetrics(gates, self._fleet)
+        self._metrics.expose(metrics)
         self._closing.callback(gates.close)
         self._run(gates.run(), metrics.run())
         return gates

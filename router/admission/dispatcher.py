@@ -169,7 +169,7 @@ class Dispatcher:
         if now_s - allocation.looked_s >= LOOK_S:
             allocation.look(now_s)
             is_judged = is_judged and allocation.is_open(demand.tier)
-        if is_judged:
+        if is_judged or not allocation.sequences:  # alone everything fits
             begun_s = self._forecaster.usual(demand.tier) * entry.service_s
             return allocation.sequences < allocation.slots and now_s + begun_s <= entry.deadline_s
         return (

@@ -50,8 +50,8 @@ class BusyRatio:
         self._busy_ns, self._at_s = busy_ns, at_s
 
 
-class AdmissionMetrics(Collector):
-    """Counts events of the gates, and reads their state when Prometheus asks."""
+class AdmissionCounters:
+    """Counts events of the gates."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._refused = Counter(
@@ -67,17 +67,6 @@ class AdmissionMetrics(Collector):
             "inflight_forecasts_covered", "Of those, within their forecast.", _RELEASE, registry=registry
         )
         self._forecasts_of: dict[tuple[str, str], tuple[Value, Value]] = {}  # by model and release
-        self._gates: Gates | None = None
-        self._fleet: Fleet | None = None
-        self._busy: dict[Replica, BusyRatio] = {}
-        self._frozen: set[Replica] = set()
-        self._noisy: dict[tuple[str, str], str] = {}
-        registry.register(self)
-
-    def watch(self, gates: Gates, fleet: Fleet) -> None:
-        self._gates, self._fleet = gates, fleet
-
-    # Events of the gates
 
     def refused(self, gate: Gate, tier: Tier, reason: Reason) -> None:
         self._refused.labels(gate.model, tier.label, reason.value).inc()
@@ -95,7 +84,16 @@ class AdmissionMetrics(Collector):
         predicted.value += 1
         covered.value += was_covered
 
-    # Checked every second
+
+class AdmissionMetrics(Collector):
+    """Reads the state of gates and engines when Prometheus asks, and logs changes of it every second."""
+
+    def __init__(self, gates: Gates, fleet: Fleet) -> None:
+        self._gates = gates
+        self._fleet = fleet
+        self._busy: dict[Replica, BusyRatio] = {}
+        self._frozen: set[Replica] = set()
+        self._noisy: dict[tuple[str, str], str] = {}
 
     async def run(self) -> None:
         """For as long as the router runs."""
@@ -107,7 +105,7 @@ class AdmissionMetrics(Collector):
                 log.exception("the state of admission could not be read")
 
     def look(self) -> None:
-        gates = () if self._gates is None else self._gates.all
+        gates = self._gates.all
         for gate in gates:
             self._look_for_noise(gate)
         for former in self._noisy.keys() - {(gate.model, gate.release) for gate in gates}:
@@ -154,7 +152,7 @@ class AdmissionMetrics(Collector):
                 log.info("%r: the cost of its steps is predicted well again", replica)
 
     def _replicas(self) -> Iterator[Replica]:
-        for each in () if self._fleet is None else list(self._fleet.sets.values()):
+        for each in list(self._fleet.sets.values()):
             yield from each.replicas
 
     # Read by Prometheus
@@ -177,7 +175,7 @@ class AdmissionMetrics(Collector):
         noise = _gauge("noisy_tenant_ratio", "Times its fair share that it asks for.", ("model", "tenant"))
         most: dict[str, int] = {}
         loudest: dict[tuple[str, str], float] = {}
-        for gate in () if self._gates is None else self._gates.all:
+        for gate in self._gates.all:
             signals, release = gate.signals(), (gate.model, gate.release)
             for tier, count in signals.waiting.items():
                 waiting.add_metric((*release, tier.label), count)

@@ -22,9 +22,8 @@ from router.tenants.installation import open_administration
 from router.tenants.rbac import SYSTEM
 from tests.lasting import lasting
 
-TOKENS_PER_S = 5_000
-
-
+TOKENS_PER_S = 8_000
+MORTAL_TOKENS_PER_S = 5_000
 LAST = "test_draining.py"  # stops the stack that it shares with those before it
 
 
@@ -139,13 +138,15 @@ def cpu_of(process: psutil.Process) -> float:
 
 
 @contextmanager
-def fortress(folder: Path, data_dir: Path, tokenizer: Tokenizer) -> Iterator[Fortress]:
+def fortress(
+    folder: Path, data_dir: Path, tokenizer: Tokenizer, tokens_per_s: int = TOKENS_PER_S
+) -> Iterator[Fortress]:
     state_dir = folder / "state"
     with open_administration(state_dir) as admin:
         tenant = admin.create_organisation(SYSTEM, "acme")
         user = admin.create_user(SYSTEM, tenant.id, "ann", Role.MEMBER)
         _, key = admin.create_key(SYSTEM, tenant.id, user.id, "laptop")
-    engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(TOKENS_PER_S)}
+    engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(tokens_per_s)}
     settings = {"state_dir": str(state_dir)}
     with running_stack(engine, data_dir=data_dir, router_settings=settings, embeddings=False) as running:
         yield Fortress(running, state_dir, tenant.id, key, tokenizer)
@@ -169,7 +170,8 @@ def mortal(
     tmp_path_factory: pytest.TempPathFactory, data_dir: Path, tokenizer: Tokenizer
 ) -> Iterator[Fortress]:
     """One whose router is killed, and which is stopped in the middle of everything at last."""
-    with lasting(fortress(tmp_path_factory.mktemp("mortal"), data_dir, tokenizer)) as running:
+    folder = tmp_path_factory.mktemp("mortal")
+    with lasting(fortress(folder, data_dir, tokenizer, MORTAL_TOKENS_PER_S)) as running:
         yield running
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from python_backend.wire.errors import InflightError
 from router.control.releases.inspection import scrub
 from router.control.releases.states import State
-from router.control.tuning import memory_fit, obstacles
+from router.control.tuning import memory_fit
 from router.control.tuning.decisions import TuningDecision, keep_decision, paused_models
 from router.control.tuning.delay_change import apply, queueing_for, read_batched
 from router.control.tuning.goals import aim_of, detail_of, goals_of, measured
 from router.control.tuning.ladder import Action, Decision, Moment, Pace, decide
 from router.control.tuning.statistics import totals_of
-from router.control.tuning.subject import Subject
+from router.control.tuning.subject import Subject, is_any_moving, load_obstacle, trial_obstacle
 from router.core.manifest import Kind
 from router.triton.control import ControlError
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from router.control.tuning.delay_change import Batched, Queueing
     from router.control.tuning.goals import Monitor, ObjectiveOf
     from router.control.tuning.ladder import Window
-    from router.control.tuning.obstacles import Releases
     from router.control.tuning.queue_delay import QueueDelay
     from router.control.tuning.statistics import Totals
+    from router.control.tuning.subject import Releases
     from router.core.manifest import Manifest
     from router.routing.replicas import Fleet, Replica
     from router.store.database import StoreAccess
@@ -169,7 +169,7 @@ class Tuner:
     # Deciding
 
     async def _tune(self) -> None:
-        if obstacles.is_any_moving(self._releases):
+        if is_any_moving(self._releases):
             return
         due_s = self._clock() - self._settings.window_s
         due = [each for each in self._subjects.values() if each.batched and each.window_began_s <= due_s]
@@ -195,7 +195,7 @@ class Tuner:
         now_s, course = self._clock(), subject.course
         window, elsewhere_ms = measured(subject, goals, self._monitor, now_s, self._settings.window_s)
         aim = aim_of(subject, goals, window, elsewhere_ms)
-        waits_for = obstacles.to_a_trial(subject, self._subjects.values(), self._releases)
+        waits_for = trial_obstacle(subject, self._subjects.values(), self._releases)
         moment = Moment(subject.delay_ms, now_s, self._pace, waits_for)
         decision, subject.course = decide(moment, aim, window, course)
         decision = self._aligned(subject, decision)
@@ -253,7 +253,7 @@ class Tuner:
                 return Decision(Action.HOLD, subject.delay_ms, sentence)
             if not self._in_control():
                 return Decision(Action.HOLD, subject.delay_ms, "another router is in control now")
-            if obstacle := obstacles.to_a_load(subject, self._releases):
+            if obstacle := load_obstacle(subject, self._releases):
                 return Decision(Action.HOLD, subject.delay_ms, obstacle)
             if not replica.is_up:
                 continue  # it gets what the others have when it is back

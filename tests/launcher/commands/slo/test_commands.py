@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
+from launcher.commands.output import keep_showing
 from launcher.commands.slo import slo
-from launcher.commands.slo.commands import keep_showing
 from python_backend.wire.tiers import Tier
 from router.control.objectives.monitor import ObjectiveMonitor
 from router.control.objectives.recorder import ObjectiveRecorder

@@ -106,7 +106,7 @@ def scrape(url: str, key: str = "") -> Page:
         return Page()
 
 
-class Gathering:
+class MetricsSampler:
     """Samples in a thread of its own until its `with` block is left.
 
     Moments count from `began_s()` on the clock of `time.perf_counter`; nothing is noted while that is None.
@@ -132,7 +132,7 @@ class Gathering:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.samples: list[ServerSample] = []
 
-    def __enter__(self) -> Gathering:
+    def __enter__(self) -> MetricsSampler:
         self._thread.start()
         return self
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from loadtest.replay.served import ServerError, ask_models, choose
+from loadtest.replay.served_models import ServerError, ask_models, choose
 from tests.fakes.completions_server import CompletionsServer, serving
 
 MODELS = {"words": None, "tiny": 512, "large": 4096}

@@ -1,4 +1,4 @@
-"""What came along where the program was unpacked from a bundle (deploy/bundle) rather than checked out."""
+"""What a bundle (deploy/bundle) brings along, where the program was unpacked from one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is full, what gathers, and what is foretold: the lower half of a model's dashboard."""
+"""Capacity, batching and forecasts: the lower half of a model's dashboard."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOM = Section(
     (
         Panel(
             "Batch occupancy",
-            "Sequences in the batch, of those it may hold now. Near 100 %: the places are full.",
+            "Sequences in the batch, of those it may hold now. Near 100 %: all slots are taken.",
             "percentunit",
             _of_each("inflight_replica_batch_occupancy_ratio"),
             width=8,
@@ -47,7 +47,7 @@ ROOM = Section(
         ),
         Panel(
             "Engines busy",
-            "The part of the last seconds in which a step was under way. Above 90 % while requests wait: the"
+            "The part of the last seconds in which a step was in flight. Above 90 % while requests wait: the"
             " engine is what is full.",
             "percentunit",
             _of_each("inflight_replica_busy_ratio"),
@@ -64,7 +64,7 @@ ROOM = Section(
             no_value="not known yet",
         ),
         Panel(
-            "Work under way on each replica",
+            "Work in flight on each replica",
             "Tokens that are still to be computed there, as estimated.",
             "short",
             (
@@ -142,7 +142,7 @@ FORECAST = Section(
     (
         Panel(
             "Forecasts that came true",
-            "First tokens within their forecast; nine of ten should be. Far below, requests are let in"
+            "First tokens within their forecast; nine of ten should be. Far below, requests are admitted"
             " that come too late, or refused that would have been in time.",
             "percentunit",
             (
@@ -152,7 +152,7 @@ FORECAST = Section(
                 ),
             ),
             largest=1.0,
-            no_value="nothing was foretold",
+            no_value="nothing was predicted",
         ),
         Panel(
             "Error of predicted steps",

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.commands.slo.options import duration_s, tiers, told, written
+from launcher.commands.option_values import duration_text, tier_choice
+from launcher.commands.output import time_text
+from launcher.commands.slo.commands import objective_s
 from python_backend.wire.tiers import Tier
 
 
@@ -13,7 +15,7 @@ from python_backend.wire.tiers import Tier
     [("500ms", 0.5), ("1.5s", 1.5), ("2m", 120.0), ("1ms", 0.001), ("60m", 3600.0), ("none", None)],
 )
 def test_durations_are_read_with_their_units(text: str, time_s: float | None) -> None:
-    assert duration_s("--first-token", text) == pytest.approx(time_s)
+    assert objective_s("--first-token", text) == pytest.approx(time_s)
 
 
 @pytest.mark.parametrize(
@@ -21,26 +23,28 @@ def test_durations_are_read_with_their_units(text: str, time_s: float | None) ->
 )
 def test_nonsense_is_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(ValueError, match=r"--first-token: .* such as 500ms, 1\.5s or 2m; or none"):
-        duration_s("--first-token", text)
+        objective_s("--first-token", text)
 
 
 @pytest.mark.parametrize("text", ["0ms", "0.5ms", "61m", "999999999m"])
 def test_what_is_out_of_range_is_refused_with_the_range(text: str) -> None:
     with pytest.raises(ValueError, match=f"--inter-token: {text} is out of range; allowed: 1ms to 60m"):
-        duration_s("--inter-token", text)
+        objective_s("--inter-token", text)
 
 
 def test_tiers_are_named_one_by_one_or_all() -> None:
-    assert tiers("interactive") == (Tier.INTERACTIVE,)
-    assert tiers("all") == tuple(Tier)
+    assert tier_choice("interactive") == (Tier.INTERACTIVE,)
+    assert tier_choice("all") == tuple(Tier)
     with pytest.raises(ValueError, match="no tier 'fast'; allowed: interactive, standard, batch, all"):
-        tiers("fast")
+        tier_choice("fast")
 
 
 @settings(deadline=None)
 @given(st.integers(1, 3_600_000))
 def test_what_is_written_is_read_as_the_same(time_ms: int) -> None:
-    assert duration_s("--first-token", written(time_ms / 1000)) == pytest.approx(time_ms / 1000, rel=1e-5)
+    assert objective_s("--first-token", duration_text(time_ms / 1000)) == pytest.approx(
+        time_ms / 1000, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,4 +60,4 @@ def test_what_is_written_is_read_as_the_same(time_ms: int) -> None:
     ],
 )
 def test_times_are_told_in_the_unit_that_suits_them(time_s: float | None, text: str) -> None:
-    assert told(time_s) == text
+    assert time_text(time_s) == text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf import text_format
 
-from launcher.bundled import bundled_with
+from launcher.bundle import bundled_with
 from launcher.packaging.engine_task import prepare_engine
 from launcher.packaging.models.checkpoint import CheckpointError
 from launcher.packaging.models.fingerprint import combined
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Order:
+class ReleaseRequest:
     """What the user asked for; `given` are parameters from the command line."""
 
     model: str
@@ -55,10 +55,10 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Maker:
+class ReleaseBuilder:
     """`prepare_command` packs weights and compiles; tests have a stand-in for it."""
 
-    order: Order
+    order: ReleaseRequest
     settings: Settings
     console: StackConsole
     project_root: Path

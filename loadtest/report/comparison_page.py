@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from loadtest.report.compared_charts import compared_charts
 from loadtest.report.comparison import BETTER, CONFIDENCE, WORSE, Comparison, Difference
+from loadtest.report.comparison_charts import compared_charts
 from loadtest.report.page import Cell, Html, page, percent, plots, rate, table, time
 from loadtest.report.report import COMMAND, again
 from loadtest.results import LoadRun

@@ -1,4 +1,4 @@
-"""One request in the simulation: what it wants, how far it is, and what became of it."""
+"""One request in the simulation: what it asks for, its progress, and its outcome."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ if TYPE_CHECKING:
     from router.admission.demand import Reason
 
 
-class Runner(Protocol):
-    """The engine that runs a request, as far as the request has to know it."""
+class Engine(Protocol):
+    """The engine that a request was sent to, as the request needs it."""
 
-    steps_told: int  # decoding steps up to now
+    @property
+    def steps_told(self) -> int:
+        """Decoding steps whose tokens have been sent."""
 
-    def add(self, request: SimulatedRequest, now_s: float) -> None: ...
+    def add(self, request: SimulatedRequest, now_s: float) -> None:
+        """Takes a request in."""
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedRequest:
-    """It is its own record of progress: an engine that has it counts its tokens.
+    """It carries its own progress.
 
-    `generated` is how many tokens it had when it last began to decode, or gave way; `last_step` the number of
-    the engine's decoding step that tells its last one, -1 while it does not decode. `attempt` counts the
-    times that the same client has asked before.
+    `generated` is how many tokens it had when it last began to decode, or was preempted; `last_step` the
+    engine's decoding step that yields its last token, -1 while it does not decode. `attempt` counts the
+    client's earlier attempts.
     """
 
     number: int
@@ -38,7 +41,7 @@ class SimulatedRequest:
     attempt: int = 0
     is_tier_told: bool = True
 
-    engine: Runner | None = None
+    engine: Engine | None = None
     generated: int = 0
     computed_tokens: int = 0
     blocks: int = 0
@@ -56,7 +59,7 @@ class SimulatedRequest:
 
     @property
     def engine_tier(self) -> Tier:
-        """The one that the engine knows of."""
+        """The one that the engine is told."""
         return self.tier if self.is_tier_told else Tier.STANDARD
 
     @property
@@ -65,11 +68,11 @@ class SimulatedRequest:
 
     @property
     def lacking_tokens(self) -> int:
-        """What has to be computed before its next token can be told."""
+        """Tokens to compute before its next one."""
         return self.prompt_tokens + self.generated - self.computed_tokens
 
     def tokens_at(self, step: int) -> int:
-        """How many it has after so many decoding steps of its engine."""
+        """Its tokens after the engine's decoding step `step`."""
         return self.generated if self.last_step < 0 else self.output_tokens - (self.last_step - step)
 
     @property

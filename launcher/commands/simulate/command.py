@@ -1,4 +1,4 @@
-"""`inflight simulate`: a policy is tried before it is served."""
+"""`inflight simulate`: tries an admission policy on a trace before it serves."""
 
 from __future__ import annotations
 
@@ -27,33 +27,35 @@ def simulate(
         str,
         typer.Option(
             metavar="FILE",
-            help=f"Requests as CSV or JSON lines, or '{SYNTHETIC}' for some that are made up.",
+            help=f"Requests as CSV or JSON lines, or '{SYNTHETIC}' for generated ones.",
         ),
     ],
     cost: Annotated[
         str | None,
         typer.Option(
-            help="What an engine's step takes in ms, as BASE,PREFILL,DECODE[,KV]: always, for each prompt "
-            "token, each sequence and each 1,000 cached tokens; or a JSON file with them; or the address of "
-            f"Triton's metrics, for what the engine there has learned. [default: {INVENTED_COST}, invented]",
+            help="Milliseconds of an engine's step as BASE,PREFILL,DECODE[,KV]: fixed, per prompt token, per "
+            "sequence and per 1,000 cached tokens; or a JSON file with them; or the URL of Triton's metrics, "
+            f"for what the engine there has learned. [default: {INVENTED_COST}, an example]",
             metavar="COST",
         ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="With an address as cost: the Triton model of the engine there."),
+        typer.Option(metavar="NAME", help="With a URL as cost: the Triton model of the engine there."),
     ] = None,
     slo: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TIER=TIMES",
-            help="What 95 of 100 are to keep, such as interactive=ttft:1s,itl:50ms (first token, token to "
-            "token); once for each tier.",
+            help="Latency objective for 95 % of a tier's requests, such as interactive=ttft:1s,itl:50ms ("
+            "first token, token to token); once for each tier.",
         ),
     ] = None,
     rate: Annotated[
         str,
-        typer.Option(metavar="N,...", help="How many times as fast as in the trace; several with commas."),
+        typer.Option(
+            metavar="N,...", help="Speed of arrivals as a multiple of the trace's; several with commas."
+        ),
     ] = "1",
     policy: Annotated[
         str,
@@ -62,30 +64,33 @@ def simulate(
     cap: Annotated[
         int,
         typer.Option(
-            min=0, metavar="N", help="Of the policy cap, how many at a time; 0: as many as there are places."
+            min=0,
+            metavar="N",
+            help="Of the policy cap: requests at a time; 0: as many as the batches have slots.",
         ),
     ] = 0,
     tiers: Annotated[
         str | None,
         typer.Option(
             metavar="TIER:N,...",
-            help="Tiers by chance for requests that have none, such as interactive:60,standard:30,batch:10. "
+            help="Shares of tiers for requests without one, such as interactive:60,standard:30,batch:10. "
             "[default: standard]",
         ),
     ] = None,
     without_tiers: Annotated[
-        bool, typer.Option("--no-engine-tiers", help="Engines do not serve better tiers first.")
+        bool,
+        typer.Option("--no-engine-tiers", help="Engines do not know tiers, and serve in order of arrival."),
     ] = False,
     tenant_tier: Annotated[
-        list[str] | None, typer.Option(metavar="TENANT=TIER", help="All of a tenant's requests.")
+        list[str] | None, typer.Option(metavar="TENANT=TIER", help="Tier of all requests of a tenant.")
     ] = None,
     weight: Annotated[
         list[str] | None,
-        typer.Option(metavar="TENANT=N", help="A tenant's part beside others'. [default: 1 for each]"),
+        typer.Option(metavar="TENANT=N", help="A tenant's weight in fair sharing. [default: 1]"),
     ] = None,
     replicas: Annotated[int, typer.Option(min=1, metavar="N", help="How many engines.")] = 1,
     places: Annotated[
-        int, typer.Option(min=1, metavar="N", help="An engine's inflight_max_batch_size.")
+        int, typer.Option(min=1, metavar="N", help="Slots in an engine's batch: its inflight_max_batch_size.")
     ] = 64,
     step_tokens: Annotated[
         int, typer.Option(min=1, metavar="N", help="An engine's inflight_max_step_tokens.")
@@ -102,7 +107,7 @@ def simulate(
     ] = False,
     depth: Annotated[
         int,
-        typer.Option(min=1, max=2, metavar="N", help="Steps that may be under way: 1 on a CPU, 2 on a GPU."),
+        typer.Option(min=1, max=2, metavar="N", help="Steps that may be in flight: 1 on a CPU, 2 on a GPU."),
     ] = 2,
     context_tokens: Annotated[
         int | None,
@@ -112,38 +117,42 @@ def simulate(
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="What clients ask for at most. [default: as in the trace]"),
+        typer.Option(min=1, metavar="N", help="max_tokens of all requests. [default: as in the trace]"),
     ] = None,
     duration: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Repeat or cut the trace to 10m or so. [default: as it is]"),
+        typer.Option(
+            metavar="TIME", help="Repeat or cut the trace to this length, such as 10m. [default: its own]"
+        ),
     ] = None,
     overhead: Annotated[
         str,
-        typer.Option(metavar="TIME", help="From the router's queue to the engine and back, a request."),
+        typer.Option(
+            metavar="TIME", help="Time a request spends between the router's queue and the engine, both ways."
+        ),
     ] = "15ms",
-    retries: Annotated[
-        int, typer.Option(min=0, metavar="N", help="How often a client that is refused asks again.")
-    ] = 0,
+    retries: Annotated[int, typer.Option(min=0, metavar="N", help="How often a refused client retries.")] = 0,
     retry_after: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="How long it waits before. [default: as it is told to]"),
+        typer.Option(metavar="TIME", help="How long it waits before a retry. [default: as Retry-After says]"),
     ] = None,
-    plots: Annotated[Path | None, typer.Option(metavar="DIR", help="Write plots (SVG) there.")] = None,
+    plots: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write plots (SVG) to this directory.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of what is left to chance.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of random choices.")] = 0,
 ) -> None:
-    """Play a trace of requests through the router's admission and see what would become of it.
+    """Replay a trace through the router's admission and predict latency, refusals and goodput.
 
-    The decisions are the router's own; engines are only reckoned, by what their steps cost. Nothing needs to
-    be running. Every combination of --rate and --policy is played. docs/simulator.md tells what the figures
-    mean and how the trace may look.
+    The decisions are the router's own code; engines are modelled by what their steps cost. Nothing needs to
+    be running. Every combination of --rate and --policy is simulated. docs/simulator.md explains the figures
+    and the format of traces.
 
-    Exit status: 0 played, 2 something that was given cannot be used.
+    Exit status: 0 done, 2 something that was given cannot be used.
     """
-    from launcher.commands.typed import Mistake, duration_s
+    from launcher.commands.option_values import Mistake, duration_s
+    from launcher.commands.simulate import options
     from loadtest.traces import TraceError
-    from simulator import options
     from simulator.engine import EngineShape
     from simulator.scenario import Retries, Scenario
 
@@ -160,12 +169,12 @@ def simulate(
             ),
             replicas=replicas,
             objectives=options.objectives(slo or []),
-            overhead_s=duration_s("--overhead", overhead, may_be_zero=True),
+            overhead_s=duration_s("--overhead", overhead, least_s=0),
             cap=cap,
             tells_tiers=not without_tiers,
             retries=Retries(
                 retries,
-                None if retry_after is None else duration_s("--retry-after", retry_after, may_be_zero=True),
+                None if retry_after is None else duration_s("--retry-after", retry_after, least_s=0),
             ),
             weights={
                 name: options.numbers("--weight", value)[0]
@@ -189,7 +198,7 @@ def simulate(
     ]
     if cost is None:
         print(
-            f"inflight: the cost of a step is invented ({INVENTED_COST} ms); --cost tells your engine's",
+            f"inflight: the step cost is an example ({INVENTED_COST} ms); give your engine's with --cost",
             file=sys.stderr,
         )
     _show(requests, scenario, played, plots, as_json)
@@ -205,14 +214,11 @@ def _trace(source: str, seed: int, context_tokens: int, max_tokens: int | None) 
 
 
 def _with_tiers(trace: Trace, shares: str | None, of_tenants: dict[str, str], seed: int) -> Trace:
-    from launcher.commands.typed import Mistake
+    from launcher.commands.option_values import Mistake, tier_shares
     from loadtest.traces import tiers_by_chance
     from python_backend.wire.tiers import Tier, tier_named
-    from simulator import options
 
-    by_chance = tiers_by_chance(
-        {Tier.STANDARD.label: 1.0} if shares is None else options.tier_shares(shares), seed
-    )
+    by_chance = tiers_by_chance({Tier.STANDARD.label: 1.0} if shares is None else tier_shares(shares), seed)
     trace = trace.with_tiers(lambda each: of_tenants.get(each.tenant) or by_chance(each))
     try:
         for name in {each.tier for each in trace.requests}:

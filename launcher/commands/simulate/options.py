@@ -10,9 +10,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from launcher.commands.typed import ITL, TTFT, Mistake, objectives_by_tier
+from launcher.commands.option_values import ITL, TTFT, Mistake, objectives_by_tier
 from python_backend.costs.step_cost import StepCost
-from python_backend.wire.tiers import Tier, tier_named
+from python_backend.wire.tiers import Tier
 from router.core.objective import Objective
 from simulator.scenario import MODEL, Admission
 
@@ -78,20 +78,6 @@ def check_tenants(option: str, named: Iterable[str], there: set[str]) -> None:
             )
 
 
-def tier_shares(text: str) -> dict[str, float]:
-    """`interactive:60,standard:30,batch:10`, in whatever unit."""
-    shares = {}
-    for part in text.split(","):
-        name, _, value = part.partition(":")
-        try:
-            shares[tier_named(name).label] = float(value or 1)
-        except ValueError as error:
-            raise Mistake(f"--tiers {text}: {error}") from None
-    if min(shares.values()) < 0 or not sum(shares.values()) > 0:
-        raise Mistake(f"--tiers {text}: shares are not below 0, and not all of them 0")
-    return shares
-
-
 def cost(text: str, model: str | None = None) -> StepCost:
     """Four numbers, a JSON file with them, or the address of a Triton server's metrics."""
     if text.startswith(("http://", "https://")):
@@ -150,10 +136,7 @@ def _cost_of_metrics(url: str, model: str | None) -> StepCost:
 
 def _step_cost(source: str, values: Mapping[str, object]) -> StepCost:
     try:
-        made = StepCost(*(float(str(values[name])) for name in ("base", "prefill", "decode")))
-        made = StepCost(
-            made.base_ms, made.prefill_token_ms, made.decode_sequence_ms, float(str(values.get("kv", 0)))
-        )
+        made = StepCost(*(float(str({"kv": 0, **values}[name])) for name in _COEFFICIENTS))
     except (KeyError, ValueError) as error:
         raise Mistake(f"--cost {source}: base, prefill and decode are needed, as numbers ({error})") from None
     least = min(made.prefill_token_ms, made.decode_sequence_ms, made.kv_kilotoken_ms)

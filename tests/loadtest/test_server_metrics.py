@@ -4,7 +4,7 @@ import re
 import time
 from pathlib import Path
 
-from loadtest.server_figures import Gathering, Page, server_sample
+from loadtest.server_metrics import MetricsSampler, Page, server_sample
 from tests.fakes.openai_server import TimedApi, timed_api
 
 ROUTER = """\
@@ -43,7 +43,7 @@ def test_a_sample_is_what_both_pages_say() -> None:
 def test_every_metric_that_is_read_is_one_that_there_is() -> None:
     root = Path(__file__).parents[2]
     documented = (root / "docs" / "metrics.md").read_text()
-    code = (root / "loadtest" / "server_figures.py").read_text()
+    code = (root / "loadtest" / "server_metrics.py").read_text()
     names = re.findall(r'"((?:inflight|nv)_\w+?)(?:_sum|_count)?"', code)
     assert len(names) > 8
     assert [name for name in names if f"`{name}`" not in documented] == []
@@ -62,7 +62,7 @@ def test_what_nobody_tells_is_none_and_not_zero() -> None:
 def test_samples_are_taken_while_the_run_goes_on_and_only_then() -> None:
     began_s: list[float | None] = [None]
     with timed_api(TimedApi()) as api:
-        gathering = Gathering(api.url, began_s=lambda: began_s[0], interval_s=0.02)
+        gathering = MetricsSampler(api.url, began_s=lambda: began_s[0], interval_s=0.02)
         with gathering:
             time.sleep(0.1)
             assert gathering.samples == []
@@ -75,7 +75,7 @@ def test_samples_are_taken_while_the_run_goes_on_and_only_then() -> None:
 
 
 def test_a_server_without_metrics_leaves_no_samples() -> None:
-    gathering = Gathering("http://127.0.0.1:9", interval_s=0.01)
+    gathering = MetricsSampler("http://127.0.0.1:9", interval_s=0.01)
     with gathering:
         time.sleep(0.05)
     assert gathering.samples == []

@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from launcher.commands.main import app
-from launcher.commands.typed import Mistake
+from launcher.commands.option_values import Mistake
+from launcher.commands.simulate import options
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
-from simulator import options
 from simulator.scenario import Admission
 
 COST = "12,0.12,0.25"
@@ -102,8 +102,8 @@ def test_a_generated_trace_needs_no_file() -> None:
         (["--slo", "interactive"], "expected TIER=ttft:1s"),
         (["--slo", "gold=ttft:1s"], "there is no tier 'gold'"),
         (["--slo", "batch=p99:1s"], "allowed: ttft (first token), itl"),
-        (["--slo", "batch=ttft:soon"], "--slo batch=ttft:soon: 'soon' is no duration; allowed"),
-        (["--slo", "batch=ttft:0ms"], "allowed: more than nothing"),
+        (["--slo", "batch=ttft:soon"], "--slo batch=ttft:soon: 'soon' is not a duration; allowed"),
+        (["--slo", "batch=ttft:0ms"], "0ms is out of range; allowed: 0.001ms to 168h"),
         (["--slo", "batch=ttft:2h"], "expected 0.001 to 3600 seconds"),
         (["--rate", "0"], "numbers above 0"),
         (["--policy", "lottery"], "allowed are objectives, first-come, cap"),
@@ -113,7 +113,7 @@ def test_a_generated_trace_needs_no_file() -> None:
         (["--tenant-tier", "t1=gold"], "allowed: interactive, standard, batch"),
         (["--tenant-tier", "t9=batch"], "there is no tenant 't9' in the trace; there are t0, t1, t2"),
         (["--weight", "t9=2"], "there is no tenant 't9' in the trace"),
-        (["--duration", "1"], "--duration: '1' is no duration"),
+        (["--duration", "1"], "--duration: '1' is not a duration"),
         (["--tenant-tier", "t1=gold"], "there is no tier 'gold'"),
         (["--weight", "t1=heavy"], "numbers above 0"),
         (["--step-tokens", "10"], "not fewer than --places"),

@@ -1,4 +1,4 @@
-"""Things begun at their moments, whatever became of the earlier ones."""
+"""Starts tasks on schedule, whatever became of the earlier ones (open loop)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 class Timed(Protocol):
     @property
     def at_s(self) -> float:
-        """Since all began."""
+        """Seconds after the start."""
 
 
 T = TypeVar("T", bound=Timed)
@@ -26,16 +26,16 @@ async def keep_time(
 
     What is not done `gives_up_s` after the start is cancelled, and all of it when this is.
     """
-    under_way: list[asyncio.Task[None]] = []
+    tasks: list[asyncio.Task[None]] = []
     try:
         for each in plan:
             act = prepare(each)
             await asyncio.sleep(max(0.0, start_s + each.at_s - time.perf_counter()))
-            under_way.append(asyncio.create_task(act()))
-        if under_way:
+            tasks.append(asyncio.create_task(act()))
+        if tasks:
             left_s = max(0.0, start_s + gives_up_s - time.perf_counter())
-            await asyncio.wait(under_way, timeout=None if math.isinf(left_s) else left_s)
+            await asyncio.wait(tasks, timeout=None if math.isinf(left_s) else left_s)
     finally:
-        for task in under_way:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
