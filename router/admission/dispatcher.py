@@ -169,8 +169,11 @@ class Dispatcher:
         if now_s - allocation.looked_s >= LOOK_S:
             allocation.look(now_s)
             is_judged = is_judged and allocation.is_open(demand.tier)
-        if is_judged or not allocation.sequences:  # alone everything fits
-            return allocation.sequences < allocation.slots and now_s + entry.alone_s <= entry.deadline_s
+        if not allocation.sequences:  # alone everything fits
+            return allocation.slots > 0 and now_s + entry.alone_s <= entry.deadline_s
+        if is_judged:
+            begun_s = self._forecaster.usual(demand.tier) * entry.service_s
+            return allocation.sequences < allocation.slots and now_s + begun_s <= entry.deadline_s
         return (
             not allocation.is_full
             and allocation.is_open(demand.tier)

@@ -64,6 +64,11 @@ def office(store: Store) -> Office:
     return made
 
 
+def share_of(office: Office) -> tuple[float, float]:
+    tenant = office.organisation.id
+    return office.catalogue.weight(tenant), office.catalogue.slot_share(tenant)
+
+
 def new_key(office: Office, user: User, expires_s: float | None = None) -> tuple[str, str]:
     key, text = office.administration.create_key(
         Actor.of(user), user.organisation_id, user.id, "laptop", expires_s=expires_s
@@ -152,23 +157,14 @@ def test_limits_and_roles_reach_the_callers(office: Office) -> None:
 def test_a_tenants_share_reaches_the_catalogue_and_goes_with_it(office: Office) -> None:
     organisation_id, do = office.organisation.id, office.administration
     key_id, _ = new_key(office, office.member)
-    assert (office.catalogue.weight(organisation_id), office.catalogue.slot_share(organisation_id)) == (
-        1,
-        1.0,
-    )
+    assert share_of(office) == (1, 1.0)
     do.set_limits(SYSTEM, organisation_id, Limits(weight=3, slot_percent=25))
-    assert (office.catalogue.weight(organisation_id), office.catalogue.slot_share(organisation_id)) == (
-        3,
-        0.25,
-    )
+    assert share_of(office) == (3, 0.25)
     assert do.list_limits(SYSTEM, organisation_id)[organisation_id] == Limits(weight=3, slot_percent=25)
     with pytest.raises(ValueError, match="weight and slot_percent are a tenant's own"):
         do.set_limits(SYSTEM, organisation_id, Limits(slot_percent=50), key_id)
     do.delete_organisation(SYSTEM, organisation_id)
-    assert (office.catalogue.weight(organisation_id), office.catalogue.slot_share(organisation_id)) == (
-        1,
-        1.0,
-    )
+    assert share_of(office) == (1, 1.0)
     assert office.catalogue.weight("org-nowhere") == 1
 
 
