@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from python_backend.engine.sequence.token_rules import Scoring, TokenRules
 from python_backend.wire.errors import InflightError
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class ScoreEdits:
 
     def add(self, row: int, sequence: Sequence, *, may_end: bool) -> None:
         """Everything the sequence's request says about single tokens."""
-        rules = _rules_of(sequence, self._vocabulary)
+        rules = sequence.scoring_for(self._vocabulary).rules
         if len(rules.biased):
             self._biases.append(_triple(row, rules.biased, rules.biases))
         ends = rules.ends if not may_end else ()
@@ -68,15 +67,6 @@ class ScoreEdits:
             packed = np.packbits(mask, bitorder="little")
             place[: len(packed)] = packed
         return np.array(self._guided, np.int32), bits.view("<i4")
-
-
-def _rules_of(sequence: Sequence, vocabulary: int) -> TokenRules:
-    """Walks a request's lists once for all its sequences."""
-    if sequence.scoring is None:
-        leader = sequence.leader
-        rules = _rules_of(leader, vocabulary) if leader else TokenRules(sequence.request, vocabulary)
-        sequence.scoring = Scoring(rules, sequence.prompt_tokens)
-    return sequence.scoring.rules
 
 
 def _triple(

@@ -21,7 +21,7 @@ def adjusted_scores(scores: NDArray[np.float32], sequence: Sequence) -> NDArray[
     Raises InflightError where the sequence's guide cannot go on.
     """
     request = sequence.request
-    scoring = _scoring_of(sequence, len(scores))
+    scoring = sequence.scoring_for(len(scores))
     rules = scoring.rules
     bans = _bans(sequence, rules)
     has_penalties = request.sampling.has_penalties
@@ -37,14 +37,6 @@ def adjusted_scores(scores: NDArray[np.float32], sequence: Sequence) -> NDArray[
     if sequence.guide is not None:
         np.putmask(adjusted, ~sequence.guide.mask(request.end_id), -math.inf)
     return adjusted
-
-
-def _scoring_of(sequence: Sequence, vocabulary: int) -> Scoring:
-    if sequence.scoring is None:
-        leader = sequence.leader
-        rules = _scoring_of(leader, vocabulary).rules if leader else TokenRules(sequence.request, vocabulary)
-        sequence.scoring = Scoring(rules, sequence.prompt_tokens)
-    return sequence.scoring
 
 
 def _penalize(scores: NDArray[np.float32], sequence: Sequence, scoring: Scoring) -> None:

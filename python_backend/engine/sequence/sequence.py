@@ -9,11 +9,10 @@ from python_backend.engine.kv.prefix_cache import root_hash
 from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.sequence.step_notes import StepNotes
-from python_backend.engine.sequence.token_rules import WordIndex
+from python_backend.engine.sequence.token_rules import Scoring, TokenRules, WordIndex
 
 if TYPE_CHECKING:
     from python_backend.engine.guides.ports import AnswerGuide
-    from python_backend.engine.sequence.token_rules import Scoring
 
 
 class Sequence:
@@ -175,6 +174,14 @@ class Sequence:
     @property
     def _is_stopped(self) -> bool:
         return self.stop_words.at_end_of(self.tokens, self.generated_tokens)
+
+    def scoring_for(self, vocabulary: int) -> Scoring:
+        """What the sampler keeps; a request's lists are walked once for all its sequences."""
+        if self.scoring is None:
+            leader = self.leader
+            rules = leader.scoring_for(vocabulary).rules if leader else TokenRules(self.request, vocabulary)
+            self.scoring = Scoring(rules, self.prompt_tokens)
+        return self.scoring
 
     def accept(self, token_id: int) -> list[int]:
         """Takes the next token, returns what of it belongs to the answer, sets `finish_reason` at its end."""

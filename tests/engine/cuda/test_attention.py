@@ -26,9 +26,6 @@ from python_backend.engine.cuda.kernels.prefill_attention import (
 )
 from tests.engine.cuda.cases import examples, on_gpu
 
-# The interpreter turns arrays of one number into loop bounds.
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
-
 DECODE = DecodeTiling(16, 4, 2)
 PREFILL = PrefillTiling(16, 16, 4, 1)
 

@@ -18,9 +18,6 @@ from python_backend.engine.cuda.step import PrefillChunks, StepRows
 from python_backend.engine.cuda.weights import DeviceWeights, Layer, Mlp
 from python_backend.engine.models.decoder import Activation, DecoderShape, Rope
 
-# The interpreter turns arrays of one number into loop bounds.
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
-
 SHAPE = DecoderShape(
     layers=2,
     hidden=32,

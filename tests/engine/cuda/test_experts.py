@@ -14,9 +14,6 @@ from python_backend.engine.cuda.weights import ExpertTensors
 from python_backend.engine.models.decoder import ExpertShape
 from tests.engine.cuda.cases import examples, on_gpu
 
-# The interpreter turns arrays of one number into loop bounds.
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
-
 
 def made(shape: ExpertShape, hidden: int, device: str) -> ExpertTensors:
     torch.manual_seed(0)

@@ -14,9 +14,6 @@ from python_backend.engine.cuda.kernels.quantization import FP8_MAX, quantize_ro
 from python_backend.engine.cuda.linear import Linear
 from tests.engine.cuda.cases import on_gpu
 
-# The interpreter turns arrays of one number into loop bounds.
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
-
 # e4m3 has three bits behind the point; below its normal numbers the step is 2^-9 of the scale.
 RELATIVE_STEP, SMALLEST_STEP = 2.0**-4, 2.0**-10
 

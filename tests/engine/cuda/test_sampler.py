@@ -27,9 +27,6 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.cuda.cases import examples, on_gpu
 from tests.fakes.guides import FakeGuide, Pace
 
-# The interpreter turns arrays of one number into loop bounds.
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
-
 Logits = NDArray[np.float32]
 GUIDE = Guide(GuideKind.JSON)
 MORE_SLOTS = 3
