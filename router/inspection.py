@@ -22,9 +22,9 @@ from router.store.migrate import SchemaError, pending
 from router.store.schema import facts
 from router.telemetry.redaction import redact
 from router.telemetry.tracing.setup import check_tracing
-from router.tenants.installation import StoreUnusable, opening_store
 from router.tenants.keys import fingerprint
-from router.tenants.lookup import has_keys
+from router.tenants.rows import has_keys
+from router.tenants.tenancy import StoreUnusable, opening_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

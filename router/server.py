@@ -29,9 +29,8 @@ from router.safety.load import load_safety
 from router.settings import check_reachable
 from router.store.retention import Retention
 from router.telemetry.tracing.setup import check_tracing
-from router.tenants.installation import open_store, opening_store, tenancy_settings
-from router.tenants.lookup import has_keys
-from router.tenants.tenancy import Tenancy, TenancySettings
+from router.tenants.rows import has_keys
+from router.tenants.tenancy import Tenancy, TenancySettings, open_store, opening_store, tenancy_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

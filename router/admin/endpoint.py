@@ -16,8 +16,8 @@ from router.request.routes import Route
 from router.store.database import StoreAway
 from router.tenants.administration import Administration
 from router.tenants.audited import AlreadyThere, Forbidden
-from router.tenants.lookup import NotFound
 from router.tenants.rbac import Actor
+from router.tenants.rows import NotFound
 
 if TYPE_CHECKING:
     from router.core.record import Record

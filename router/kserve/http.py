@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from router.http import sse
-from router.kserve import bodies, descriptions, generate
+from router.kserve import bodies, descriptions
 from router.kserve.answers import join
+from router.kserve.descriptions import NOT_OFFERED
 from router.kserve.offers import understand
-from router.kserve.refusals import NOT_OFFERED
 from router.request.errors import HttpError, respond_json, write_error
 from router.request.routes import Route
 from router.request.text import patience_with
@@ -33,8 +33,8 @@ _PLAIN = "text/plain"
 _SHAPES: dict[str, tuple[type[msgspec.Struct] | None, str]] = {
     "/ready": (None, _PLAIN),
     "/infer": (bodies.InferBody, "object or application/octet-stream"),
-    "/generate": (generate.GenerateBody, "object"),
-    "/generate_stream": (generate.GenerateBody, "text/event-stream"),
+    "/generate": (bodies.GenerateBody, "object"),
+    "/generate_stream": (bodies.GenerateBody, "text/event-stream"),
 }
 
 
@@ -71,7 +71,7 @@ class EventStream:
         if not exchange.started:
             exchange.start(200, [*sse.HEADERS, *self._record.headers()])
         if answer.outputs:
-            await exchange.send(b"data: " + generate.render(self._asked, answer.outputs) + b"\n\n")
+            await exchange.send(b"data: " + bodies.render_fields(self._asked, answer.outputs) + b"\n\n")
         if answer.final:
             exchange.end()
 
@@ -139,7 +139,7 @@ class HttpDoor:
 
         def respond(outputs: Sequence[Output]) -> None:
             headers = [("content-type", "application/json"), *record.headers()]
-            exchange.respond(200, generate.render(asked, outputs), headers)
+            exchange.respond(200, bodies.render_fields(asked, outputs), headers)
 
         await self._run(exchange, record, asked, WholeAnswer(exchange, record, respond))
 
@@ -151,7 +151,7 @@ class HttpDoor:
     def _understand_generate(self, exchange: Exchange, record: Record) -> Asked:
         offer = self._choose(record)
         has_rows = offer.max_batch_size > 0
-        client_id, inputs, parameters = generate.read_body(_body(exchange), offer.inputs, has_rows)
+        client_id, inputs, parameters = bodies.read_fields(_body(exchange), offer.inputs, has_rows)
         return understand(offer, record.values["name"], client_id, inputs, (), parameters)
 
     async def _run(

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tensors import CONTRACTS
 from router.core.manifest import entry_name
+from router.core.tenant import Scope
 from router.kserve.parameters import Parameters, read_parameters
-from router.kserve.tensors import refuse, shown
+from router.kserve.tensors import read_inputs, read_tensors, refuse, shown
 from router.request.identity import check_model_allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from router.core.record import Record
-    from router.core.tenant import Caller, Scope
+    from router.core.tenant import Caller
     from router.kserve.answers import Answer
-    from router.kserve.raw_tensors import RawTensors
-    from router.kserve.tensors import Sent, Tensors, Values
+    from router.kserve.tensors import RawTensors, Sent, Tensors, Values
     from router.request.job import Job
     from router.routing.models import Lineup, Registry, Served
 
@@ -36,34 +36,20 @@ class Delivery(Protocol):
         """There will be no complete answer; does nothing after the final one."""
 
 
-class Offer(Protocol):
+@dataclass(frozen=True, slots=True)
+class Offer:
     """One release of a model, as Triton's clients see it."""
 
-    @property
-    def served(self) -> Served: ...
-    @property
-    def inputs(self) -> Tensors: ...
-    @property
-    def outputs(self) -> Tensors: ...
-    @property
-    def platform(self) -> str: ...
-    @property
-    def max_batch_size(self) -> int:
-        """The most rows of a request; 0: shapes have no rows before a tensor's own dims."""
-
-    @property
-    def scope(self) -> Scope:
-        """What a key needs for it."""
-
-    @property
-    def is_decoupled(self) -> bool:
-        """Whether one request may have several answers."""
-
-    def read(self, inputs: Sequence[Sent]) -> tuple[Values, RawTensors]:
-        """What may be sent on: as values where the contract is ours, as bytes where it is the model's own."""
-
-    def job(self, asked: Asked, record: Record, whole: bool, delivery: Delivery) -> Job:
-        """Checks the rest of a request; `whole`: all of its answer is wanted at once."""
+    served: Served
+    inputs: Tensors
+    outputs: Tensors
+    max_batch_size: int  # the most rows of a request; 0: shapes have no rows before a tensor's own dims
+    is_decoupled: bool  # whether one request may have several answers
+    job: Callable[[Asked, Record, bool, Delivery], Job]  # `whole`: all of its answer is wanted at once
+    scope: Scope = Scope.INFERENCE  # what a key needs for it
+    platform: str = ""
+    is_language_model: bool = False
+    has_own_contract: bool = False  # by the model's config: its inputs are sent on as bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +182,13 @@ def understand(
         raise refuse(f"the request's id has {len(client_id)} characters; allowed: up to {_MAX_ID_CHARS}")
     read = read_parameters(parameters)
     asked = _read_outputs(offer.outputs, outputs)
-    values, tensors = offer.read(inputs)
-    return Asked(offer, name, client_id, values, asked, read, tensors)
+    if read.to_model and not offer.is_language_model:
+        parameter = next(iter(read.to_model))
+        raise refuse(f"parameter '{parameter}' is for language models", parameter)
+    if offer.has_own_contract:
+        tensors = read_tensors(offer.inputs, offer.max_batch_size, inputs)
+        return Asked(offer, name, client_id, {}, asked, read, tensors)
+    return Asked(offer, name, client_id, read_inputs(offer.inputs, inputs), asked, read)
 
 
 def _read_outputs(known: Tensors, names: Sequence[str]) -> frozenset[str]:

@@ -10,11 +10,10 @@ import msgspec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta, Failure, GenerationCall, byte_tokens, text_tokens
 from router.grpc.status import GrpcError, StatusCode
-from router.routing.attempts import Attempts
+from router.routing.attempts import Attempts, SingleCall, ask
 from router.routing.replay import DifferentAnswer, Told
 from router.routing.replica_choice import EXPECTED_TOKENS, LEAST_TOKENS, OPENING_CHARS, answer_tokens
 from router.routing.replicas import FleetSettings
-from router.routing.single_calls import SingleCall, ask
 from router.triton.client import RelayedGeneration, TritonGeneration
 from router.triton.embeddings import TritonEmbedder
 from router.triton.failures import TritonError, from_status

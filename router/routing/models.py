@@ -1,27 +1,103 @@
-"""The models a client may name, and the release of each that answers a request."""
+"""The models a client may name, their objectives, and the release of each that answers a request."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.embedding import ServedEmbedder
 from router.core.manifest import split_name
+from router.core.objective import Objective
 from router.routing.checkpoint import CONTEXT_TOKENS, SamplingDefaults
-from router.routing.snapshot import Lineup as Lineup
-from router.routing.snapshot import Published, Snapshot
-from router.routing.snapshot import Served as Served
 from router.routing.split import Asking, ModelSplit, choose_version, is_shadowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from router.core.generation import Pipeline
+    from python_backend.wire.tensors import Tensor
+    from python_backend.wire.tiers import Tier
+    from router.core.generation import Pipeline, RawGeneration
     from router.core.record import Record
     from router.routing.checkpoint import ChatTemplate
+    from router.routing.split import Split
+
+
+class Served(Protocol):
+    """One release of a model, as requests are served by it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def created_s(self) -> int: ...
+    @property
+    def triton_name(self) -> str:
+        """What Triton calls the model that requests go to."""
+
+    async def ready(self) -> bool:
+        """Whether a request sent now would be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lineup:
+    """One model: its loaded releases, all of one kind, and how requests are split over them.
+
+    `is_main`: the router is not ready without it; the others may fail on their own.
+    """
+
+    name: str
+    releases: Mapping[int, Served]
+    split: ModelSplit
+    is_main: bool = True
+    divided: Split = field(init=False, repr=False)  # made once: every request asks it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "divided", self.split.split())
+
+    @property
+    def stable(self) -> Served | None:
+        """What stands for the model where no request is to be answered; None where nothing is loaded.
+
+        Where the stable release is not loaded it is the one before, or else any.
+        """
+        for version in (self.split.stable, self.split.standby):
+            if version is not None and version in self.releases:
+                return self.releases[version]
+        return next(iter(self.releases.values()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The models by name, and the objectives that are set by model and tier."""
+
+    lineups: Mapping[str, Lineup] = field(default_factory=dict)
+    objectives: Mapping[tuple[str, Tier], Objective] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=1024)
+def _no_objective(model: str, tier: Tier) -> Objective:
+    return Objective(model, tier)
+
+
+class Published:
+    """The current snapshot: control publishes the next one, and a request reads one for all it decides."""
+
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        self.current = snapshot or Snapshot()
+
+    def publish(self, snapshot: Snapshot) -> None:
+        self.current = snapshot
+
+    def objective_of(self, model: str, tier: Tier) -> Objective:
+        """An empty one where none is set."""
+        found = self.current.objectives.get((model, tier))
+        return _no_objective(model, tier) if found is None else found
+
 
 _ALONE = "alone"  # the salt of a split that has nothing to divide
 
@@ -42,6 +118,46 @@ class ServedModel:
 
     async def ready(self) -> bool:
         return await self.pipeline.ready()
+
+
+class TensorPort(Protocol):
+    """The model itself; a request names no model, which is the port's to fill in."""
+
+    async def infer(self, request: Any, timeout_s: float) -> Any:
+        """One request, one response. Raises InflightError; a cancelled call leaves nothing behind."""
+
+    def stream(self, request: Any) -> RawGeneration:
+        """One request, any number of responses; starts nothing until the first is asked for."""
+
+    async def ready(self) -> bool:
+        """Whether a request sent now would be served."""
+
+
+class TensorContract(NamedTuple):
+    """What a config says to clients; dims are without the rows that a `max_batch_size` above 0 puts first."""
+
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+    max_batch_size: int
+    is_decoupled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTensors:
+    """A release of a model that takes and gives the tensors its config.pbtxt names, whatever they mean."""
+
+    name: str
+    tensors: TensorPort
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+    max_batch_size: int = 0
+    is_decoupled: bool = False
+    version: int = 1
+    triton_name: str = ""
+    created_s: int = field(default_factory=lambda: int(time.time()))
+
+    async def ready(self) -> bool:
+        return await self.tensors.ready()
 
 
 Kind = TypeVar("Kind", bound=Served)

@@ -124,9 +124,6 @@ class Replica:
             self.outstanding_tokens += tokens - work.outstanding_tokens
             work.outstanding_tokens = tokens
 
-    def progressed(self, now_s: float) -> None:
-        self.last_progress_s = now_s
-
     def ended(self, work: Work) -> None:
         self._works.discard(work)
         self.outstanding_tokens -= work.outstanding_tokens

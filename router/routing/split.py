@@ -63,10 +63,6 @@ def place_of(salt: str, key: str) -> float:
     return place
 
 
-def canary_split(salt: str, stable: str, canary: str, weight: float) -> Split:
-    return Split(salt, (Arm(canary, weight), Arm(stable, 1 - weight)))
-
-
 class Sticky(str, Enum):
     """Whose requests stay with one release."""
 

@@ -25,7 +25,8 @@ from router.store.schema import api_keys, facts, limits, organisations, prices, 
 from router.tenants import keys, records
 from router.tenants.audited import Audited, Forbidden
 from router.tenants.calendar import END_OF_TIME_S, check_day
-from router.tenants.lookup import (
+from router.tenants.rbac import Action, Actor, allows, may_act_for
+from router.tenants.rows import (
     KEYS_WERE_MADE,
     all_of,
     check_there,
@@ -34,9 +35,6 @@ from router.tenants.lookup import (
     find_user,
     holder_of,
     keep_an_owner,
-)
-from router.tenants.rbac import Action, Actor, allows, may_act_for
-from router.tenants.rows import (
     key_of,
     limits_of,
     organisation_of,

@@ -8,15 +8,14 @@ import sqlalchemy as sql
 
 from router.core.tenant import NO_LIMITS, Caller
 from router.store.schema import api_keys, limits, organisations, prices, users
-from router.tenants.lookup import has_keys
-from router.tenants.rows import key_of, limits_of, organisation_of, price_of, user_of
+from router.tenants.rows import all_of, has_keys, key_of, limits_of, organisation_of, price_of, user_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
     from router.core.tenant import Limits, Price
     from router.store.database import Store
-    from router.tenants.keyring import Keyring
+    from router.tenants.keys import Keyring
 
 # Of a tenant that nobody said anything else about.
 _EVEN = (1, 1.0)
@@ -70,21 +69,16 @@ def _newer(connection: Connection, table: sql.Table, seen: int) -> list[RowMappi
 
 def _limits(connection: Connection, organisation_id: str) -> dict[str, Limits]:
     """By the id of the organisation or key that they hold for."""
-    return {each["subject"]: limits_of(each) for each in _of(connection, limits, organisation_id)}
+    return {each["subject"]: limits_of(each) for each in all_of(connection, limits, organisation_id)}
 
 
 def _callers(connection: Connection, row: RowMapping, allowed: dict[str, Limits]) -> list[Caller]:
     organisation = organisation_of(row)
     if organisation.deleted_s is not None:
         return []
-    people = {each["id"]: user_of(each) for each in _of(connection, users, organisation.id)}
-    keys = [key_of(each) for each in _of(connection, api_keys, organisation.id)]
+    people = {each["id"]: user_of(each) for each in all_of(connection, users, organisation.id)}
+    keys = [key_of(each) for each in all_of(connection, api_keys, organisation.id)]
     whole = allowed.get(organisation.id, NO_LIMITS)
     return [
         Caller(key, people[key.user_id], organisation, allowed.get(key.id, NO_LIMITS), whole) for key in keys
     ]
-
-
-def _of(connection: Connection, table: sql.Table, organisation_id: str) -> list[RowMapping]:
-    rows = connection.execute(sql.select(table).where(table.c.organisation_id == organisation_id))
-    return list(rows.mappings())

@@ -1,4 +1,4 @@
-"""What a key looks like, how one is made, and the only form in which it is kept."""
+"""API keys: how one is made and stored, and all of them in memory, so that none is looked up in the store."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import hmac
 import os
 import secrets
 import string
+from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
+from router.core.tenant import Caller
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 _BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -63,3 +68,99 @@ def fingerprint(pepper: bytes) -> str:
 
 def _random_text(chars: int) -> str:
     return "".join(secrets.choice(_BASE62) for _ in range(chars))
+
+
+class Reason(Enum):
+    """Why a key was refused: for the log and the audit, not for the caller."""
+
+    MALFORMED = "malformed"
+    UNKNOWN = "unknown"
+    WRONG_SECRET = "wrong secret"
+    REVOKED = "revoked"
+    REPLACED = "replaced"
+    EXPIRED = "expired"
+
+
+_NOT_VALID = "the API key is not valid"
+_EXPIRED = "the API key has expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    reason: Reason
+    prefix: str
+
+    @property
+    def message(self) -> str:
+        """Only who holds the secret learns that a key has expired; all else reads the same."""
+        return _EXPIRED if self.reason is Reason.EXPIRED else _NOT_VALID
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    caller: Caller
+    digest: bytes
+    replaced_s: float | None = None
+
+
+_NOBODY = b"\0" * 32
+
+
+class Keyring:
+    """Read by the event loop, written by the store's thread: every change is a single dict operation.
+
+    Each verification does the same work whatever comes of it: one digest, one lookup, one comparison that
+    takes the same time wherever two digests differ.
+    """
+
+    def __init__(self, pepper: bytes) -> None:
+        self._pepper = pepper
+        self._entries: dict[str, _Entry] = {}
+        self._prefixes: dict[str, frozenset[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def verify(self, presented: str, now_s: float) -> Caller | Refused:
+        prefix = prefix_of(presented)
+        presented_digest = digest(presented[:KEY_CHARS], self._pepper)
+        entry = self._entries.get(prefix)
+        same = hmac.compare_digest(presented_digest, _NOBODY if entry is None else entry.digest)
+        if entry is None:
+            return Refused(Reason.UNKNOWN if prefix else Reason.MALFORMED, prefix)
+        if not same:
+            return Refused(Reason.WRONG_SECRET, prefix)
+        key = entry.caller.key
+        if key.revoked_s is not None:
+            return Refused(Reason.REVOKED, prefix)
+        if entry.replaced_s is not None and now_s >= entry.replaced_s:
+            return Refused(Reason.REPLACED, prefix)
+        if key.expires_s is not None and now_s >= key.expires_s:
+            return Refused(Reason.EXPIRED, prefix)
+        return entry.caller
+
+    def holder(self, organisation_id: str, key_id: str, now_s: float) -> Caller | None:
+        """Who a key belongs to, for work that was left to be done in its name; None if it is good no more."""
+        for prefix in self._prefixes.get(organisation_id, ()):
+            entry = self._entries.get(prefix)
+            if entry is not None and entry.caller.key.id == key_id:
+                key = entry.caller.key
+                has_expired = key.expires_s is not None and now_s >= key.expires_s
+                return None if key.revoked_s is not None or has_expired else entry.caller
+        return None
+
+    def replace(self, organisation_id: str, callers: Iterable[Caller]) -> None:
+        """All keys of one organisation, as the store has them now; those no longer named are gone."""
+        entries = {prefix: entry for caller in callers for prefix, entry in _entries(caller)}
+        gone = self._prefixes.get(organisation_id, frozenset()) - entries.keys()
+        self._entries.update(entries)
+        for prefix in gone:
+            self._entries.pop(prefix, None)
+        self._prefixes[organisation_id] = frozenset(entries)
+
+
+def _entries(caller: Caller) -> Iterable[tuple[str, _Entry]]:
+    key = caller.key
+    yield key.prefix, _Entry(caller, key.digest)
+    if key.previous_prefix is not None and key.previous_digest is not None:
+        yield key.previous_prefix, _Entry(caller, key.previous_digest, key.previous_ends_s)

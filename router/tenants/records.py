@@ -10,8 +10,7 @@ import sqlalchemy as sql
 from router.core.tenant import UsageSummary
 from router.store import content_tables, conversation_tables
 from router.store.schema import api_keys, audit, leases, limits, organisations, spending, usage, users
-from router.tenants.lookup import NotFound, all_of
-from router.tenants.rows import audit_of
+from router.tenants.rows import NotFound, all_of, audit_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

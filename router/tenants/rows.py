@@ -1,4 +1,4 @@
-"""Values to rows of the store, and back."""
+"""Rows of the store: found for one organisation, and turned into values and back."""
 
 from __future__ import annotations
 
@@ -6,22 +6,14 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import sqlalchemy as sql
 
-from router.core.tenant import (
-    ApiKey,
-    AuditEntry,
-    Limits,
-    Organisation,
-    Price,
-    Role,
-    Scope,
-    UsageRecord,
-    User,
-)
+from router.core.tenant import ApiKey, AuditEntry, Limits, Organisation, Price, Role, Scope, UsageRecord, User
+from router.store.schema import api_keys, facts, organisations, users
 from router.tenants.calendar import day_of
 
 if TYPE_CHECKING:
-    from sqlalchemy import RowMapping
+    from sqlalchemy import Connection, RowMapping
 
 _LIMIT_NAMES = tuple(field.name for field in fields(Limits))
 
@@ -71,12 +63,6 @@ def row_of_usage(record: UsageRecord) -> dict[str, Any]:
     return values
 
 
-def usage_of(row: RowMapping) -> UsageRecord:
-    values = {field.name: row[field.name] for field in fields(UsageRecord)}
-    values["stages"] = msgspec.json.decode(row["stages"])
-    return UsageRecord(**values)
-
-
 def row_of_audit(entry: AuditEntry) -> dict[str, Any]:
     return {**asdict(entry), "detail": msgspec.json.encode(entry.detail).decode()}
 
@@ -85,3 +71,81 @@ def audit_of(row: RowMapping) -> AuditEntry:
     values = {field.name: row[field.name] for field in fields(AuditEntry)}
     values["detail"] = msgspec.json.decode(row["detail"])
     return AuditEntry(**values)
+
+
+KEYS_WERE_MADE = "keys_were_made"
+
+
+class NotFound(Exception):
+    """There is no such organisation, user or key, or no longer."""
+
+
+def touch(connection: Connection, organisation_id: str, version: int) -> None:
+    """Marks an organisation as changed, so that every router reads it again."""
+    there = (organisations.c.id == organisation_id) & organisations.c.deleted_s.is_(None)
+    if not connection.execute(sql.update(organisations).where(there).values(version=version)).rowcount:
+        raise NotFound(f"there is no organisation {organisation_id}")
+
+
+def all_of(connection: Connection, table: sql.Table, organisation_id: str) -> list[RowMapping]:
+    rows = connection.execute(sql.select(table).where(table.c.organisation_id == organisation_id))
+    return list(rows.mappings())
+
+
+def check_there(connection: Connection, organisation_id: str) -> None:
+    there = (organisations.c.id == organisation_id) & organisations.c.deleted_s.is_(None)
+    if connection.execute(sql.select(organisations.c.id).where(there)).first() is None:
+        raise NotFound(f"there is no organisation {organisation_id}")
+
+
+def deleted_among(connection: Connection, organisation_ids: set[str]) -> set[str]:
+    """Those that are deleted, whose requests may still be under way; the others stay until the commit."""
+    named = organisations.c.id.in_(organisation_ids)
+    found = sql.select(organisations.c.id, organisations.c.deleted_s).where(named)
+    rows = connection.execute(found.order_by(organisations.c.id).with_for_update(read=True))
+    return {row.id for row in rows if row.deleted_s is not None}
+
+
+def find_user(connection: Connection, organisation_id: str, user_id: str) -> User:
+    there = (users.c.id == user_id) & (users.c.organisation_id == organisation_id)
+    row = connection.execute(sql.select(users).where(there)).mappings().first()
+    if row is None:
+        raise NotFound(f"there is no user {user_id}")
+    return user_of(row)
+
+
+def find_key(connection: Connection, organisation_id: str, key_id: str) -> ApiKey:
+    """A key that is not revoked."""
+    there = (api_keys.c.id == key_id) & (api_keys.c.organisation_id == organisation_id)
+    row = connection.execute(sql.select(api_keys).where(there)).mappings().first()
+    if row is None or row["revoked_s"] is not None:
+        raise NotFound(f"there is no key {key_id}")
+    return key_of(row)
+
+
+def find_holder(connection: Connection, organisation_id: str, key_id: str) -> User:
+    """Of a key that is not revoked."""
+    key = find_key(connection, organisation_id, key_id)
+    return find_user(connection, organisation_id, key.user_id)
+
+
+def holder_of(connection: Connection, organisation_id: str, key_id: str) -> str | None:
+    there = (api_keys.c.id == key_id) & (api_keys.c.organisation_id == organisation_id)
+    found: str | None = connection.scalar(sql.select(api_keys.c.user_id).where(there))
+    return found
+
+
+def keep_an_owner(connection: Connection, user: User, becomes: Role | None) -> None:
+    """Refuses to take the last owner away from an organisation."""
+    if user.role is not Role.OWNER or becomes is Role.OWNER:
+        return
+    owners = (users.c.organisation_id == user.organisation_id) & (users.c.role == Role.OWNER.value)
+    if connection.scalar(sql.select(sql.func.count()).where(owners)) == 1:
+        raise ValueError(f"{user.name} is the last owner: make another one first")
+
+
+def has_keys(connection: Connection) -> bool:
+    """Also where all were revoked, or went with their tenants: the door does not open again."""
+    kept = sql.select(api_keys.c.id).limit(1)
+    made = sql.select(facts.c.name).where(facts.c.name == KEYS_WERE_MADE)
+    return any(connection.execute(each).first() is not None for each in (kept, made))

@@ -10,8 +10,7 @@ import sqlalchemy as sql
 from router.store.schema import leases, spending, usage
 from router.tenants.budget import LEASE_S, LeaseAnswer, lease_size
 from router.tenants.calendar import month_of
-from router.tenants.lookup import deleted_among
-from router.tenants.rows import row_of_usage
+from router.tenants.rows import deleted_among, row_of_usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

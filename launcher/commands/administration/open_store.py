@@ -38,8 +38,8 @@ def administration(data_dir: Path | None, config: Path | None) -> Iterator[Admin
     """What is wrong is one line on stderr, and exit status 2."""
     # Imported here: the other commands need not wait for the database's packages.
     from router.tenants.audited import AlreadyThere
-    from router.tenants.installation import StoreUnusable, open_administration
-    from router.tenants.lookup import NotFound
+    from router.tenants.rows import NotFound
+    from router.tenants.tenancy import StoreUnusable, open_administration
 
     try:
         settings = load_settings(config, {"data_dir": data_dir})

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from router.core.tenant import Caller
     from router.routing.models import Registry
     from router.store.access import StoreAccess
-    from router.tenants.keyring import Keyring
+    from router.tenants.keys import Keyring
 
 log = logging.getLogger(__name__)
 

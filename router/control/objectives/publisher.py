@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from router.core.objective import Objective
-    from router.routing.snapshot import Published
+    from router.routing.models import Published
     from router.store.access import StoreAccess
 
 log = logging.getLogger(__name__)

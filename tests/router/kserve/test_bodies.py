@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import InflightError
-from router.kserve import bodies, generate
+from router.kserve import bodies
 from router.kserve.generation import INPUTS
 from router.kserve.tensors import read_inputs
 from tests.router.kserve.asking import is_clear, outcome
@@ -54,14 +54,14 @@ def test_any_body_is_read_or_refused_clearly(
 @given(st.dictionaries(NAMES, JSON))
 def test_any_object_is_generated_from_or_refused_clearly(fields: dict[str, Any]) -> None:
     body = json.dumps(fields).encode()
-    assert is_clear(outcome(lambda: read_inputs(INPUTS, generate.read_body(body, INPUTS)[1])))
+    assert is_clear(outcome(lambda: read_inputs(INPUTS, bodies.read_fields(body, INPUTS)[1])))
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_bytes_that_are_no_json_are_refused_clearly(body: bytes) -> None:
     assert is_clear(outcome(lambda: bodies.read_body(body, None)))
-    assert is_clear(outcome(lambda: generate.read_body(body, INPUTS)))
+    assert is_clear(outcome(lambda: bodies.read_fields(body, INPUTS)))
 
 
 def test_bytes_behind_the_json_belong_to_inputs_in_their_order() -> None:
@@ -118,4 +118,4 @@ def test_outputs_take_binary_data_alone(parameters: dict[str, Any]) -> None:
 def test_a_field_that_is_there_twice_is_refused() -> None:
     body = json.dumps({"text_input": "a", "parameters": {"text_input": "b"}}).encode()
     with pytest.raises(InflightError, match="twice"):
-        generate.read_body(body, INPUTS)
+        bodies.read_fields(body, INPUTS)

@@ -13,7 +13,7 @@ from router.tenants.administration import Administration
 from router.tenants.audited import Forbidden
 from router.tenants.budget import LeaseAnswer, LeaseAsk
 from router.tenants.calendar import day_of
-from router.tenants.keyring import Refused
+from router.tenants.keys import Refused
 from router.tenants.ledger import Reservation
 from router.tenants.limits import Limit, Refusal
 from router.tenants.rbac import SYSTEM, Actor
