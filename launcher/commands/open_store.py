@@ -25,7 +25,7 @@ def opened_store(data_dir: Path | None, config: Path | None) -> Iterator[Store]:
     """What is wrong is one line on stderr, and exit status 2."""
     # Imported here: the other commands need not wait for the database's packages.
     from router.tenants.audited import Forbidden
-    from router.tenants.rows import NotFound
+    from router.tenants.records import NotFound
     from router.tenants.tenancy import StoreUnusable, open_store, opening_store, tenancy_settings
 
     try:

@@ -17,7 +17,7 @@ from router.store.database import StoreAway
 from router.tenants.administration import Administration
 from router.tenants.audited import AlreadyThere, Forbidden
 from router.tenants.rbac import Actor
-from router.tenants.rows import NotFound
+from router.tenants.records import NotFound
 
 if TYPE_CHECKING:
     from router.core.record import Record

@@ -15,7 +15,7 @@ from router.admin.endpoint import admin_route
 from router.control.objectives.commands import ObjectiveCommands
 from router.core.manifest import MODEL_NAME
 from router.core.objective import LEAST_S, MOST_S, Metric
-from router.tenants.rows import NotFound
+from router.tenants.records import NotFound
 
 if TYPE_CHECKING:
     from router.admin.endpoint import Act, Asked

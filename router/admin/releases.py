@@ -16,7 +16,7 @@ from router.control.releases import records
 from router.control.releases.commands import ReleaseCommands
 from router.control.releases.shadow_figures import list_shadows
 from router.core.manifest import MODEL_NAME, read_version
-from router.tenants.rows import NotFound
+from router.tenants.records import NotFound
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -25,7 +25,7 @@ from router.admin.tenant_bodies import (
 from router.core.tenant import ApiKey, Limits, Price, Scope, UsageSummary
 from router.request.routes import Route
 from router.tenants.administration import DEFAULT_SCOPES
-from router.tenants.calendar import day_of, month_of
+from router.tenants.budget import day_of, month_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

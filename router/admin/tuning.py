@@ -10,7 +10,7 @@ from router.admin.endpoint import admin_route, listed
 from router.admin.release_bodies import NewestQuery
 from router.control.tuning.commands import TuningCommands
 from router.core.manifest import MODEL_NAME
-from router.tenants.rows import NotFound
+from router.tenants.records import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.kserve.tensors import decode, is_whole, refuse
+from router.kserve.tensors import Tensors, Values, decode, is_whole, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from router.kserve.tensors import Tensors, Values
     from router.safety.guard import Safety
 
 

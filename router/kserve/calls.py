@@ -6,20 +6,17 @@ import asyncio
 import math
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.kserve.answers import join
+from router.kserve.answers import Answer, join
 from router.kserve.messages import FINAL, write_response
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from router.kserve.answers import Answer
     from router.kserve.offers import Asked
 
 

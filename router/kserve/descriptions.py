@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 SERVER_NAME = "inflight"
 SERVER_VERSION = "2"  # of the protocol
 EXTENSIONS = ("binary_tensor_data", "generate", "model_configuration", "parameters", "statistics")
-_TYPES = {"BYTES": "TYPE_STRING"}
 
 
 def server() -> dict[str, Any]:
@@ -44,25 +43,15 @@ def config(offer: Offer, name: str) -> dict[str, Any]:
         "name": name,
         "platform": offer.platform,
         "max_batch_size": offer.max_batch_size,
-        "input": [
-            {
-                "name": tensor.name,
-                "data_type": _type(tensor),
-                "dims": list(tensor.dims),
-                "optional": tensor.optional,
-            }
-            for tensor in offer.inputs.values()
-        ],
-        "output": [
-            {"name": tensor.name, "data_type": _type(tensor), "dims": list(tensor.dims)}
-            for tensor in offer.outputs.values()
-        ],
+        "input": [{**_configured(each), "optional": each.optional} for each in offer.inputs.values()],
+        "output": [_configured(each) for each in offer.outputs.values()],
         "model_transaction_policy": {"decoupled": offer.is_decoupled},
     }
 
 
-def _type(tensor: Tensor) -> str:
-    return _TYPES.get(tensor.dtype, f"TYPE_{tensor.dtype}")
+def _configured(tensor: Tensor) -> dict[str, Any]:
+    kind = "STRING" if tensor.dtype == "BYTES" else tensor.dtype
+    return {"name": tensor.name, "data_type": f"TYPE_{kind}", "dims": list(tensor.dims)}
 
 
 def statistics(found: Iterable[tuple[str, str, Tally]]) -> dict[str, Any]:
@@ -158,10 +147,9 @@ NOT_OFFERED_METHODS = {
     "RepositoryModelUnload": REPOSITORY,
     "TraceSetting": TRACING,
     "LogSettings": LOGGING,
-    "SystemSharedMemoryStatus": SHARED_MEMORY,
-    "SystemSharedMemoryRegister": SHARED_MEMORY,
-    "SystemSharedMemoryUnregister": SHARED_MEMORY,
-    "CudaSharedMemoryStatus": SHARED_MEMORY,
-    "CudaSharedMemoryRegister": SHARED_MEMORY,
-    "CudaSharedMemoryUnregister": SHARED_MEMORY,
+    **{
+        f"{kind}SharedMemory{act}": SHARED_MEMORY
+        for kind in ("System", "Cuda")
+        for act in ("Status", "Register", "Unregister")
+    },
 }

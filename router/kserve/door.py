@@ -11,18 +11,16 @@ from router.kserve import descriptions
 from router.kserve.descriptions import Statistics
 from router.kserve.embedding import embedding_offer
 from router.kserve.generation import generation_offer
-from router.kserve.offers import Offers
+from router.kserve.offers import Asked, Delivery, Offer, Offers
 from router.kserve.tensor_models import tensor_offer
-from router.routing.models import ServedModel, ServedTensors
+from router.routing.models import Registry, Served, ServedModel, ServedTensors
 
 if TYPE_CHECKING:
     from router.core.record import Record
     from router.core.tenant import Caller
     from router.kserve.answers import Answer
-    from router.kserve.offers import Asked, Delivery, Offer
     from router.request.answer import Answers
     from router.request.permit import OnLeave
-    from router.routing.models import Registry, Served
 
 _READY_CACHE_S = 0.5
 

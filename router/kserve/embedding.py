@@ -11,16 +11,14 @@ from router.admission.demand import Need
 from router.core.embedding import SPECIAL_TOKENS, EmbeddingCall
 from router.core.tenant import Scope
 from router.kserve.answers import Answer, Output, pick
-from router.kserve.offers import Offer
-from router.kserve.tensors import MAX_ROWS, by_name, refuse
+from router.kserve.offers import Asked, Delivery, Offer
+from router.kserve.tensors import MAX_ROWS, Value, Values, by_name, refuse
 from router.request.embedding import EmbeddingJob as AnyEmbeddingJob
 
 if TYPE_CHECKING:
     from python_backend.wire.errors import InflightError
     from router.core.embedding import EmbeddingAnswer, EmbeddingLimits, ServedEmbedder, TokenIds
     from router.core.record import Record
-    from router.kserve.offers import Asked, Delivery
-    from router.kserve.tensors import Value, Values
     from router.request.permit import Permit
 
 _PADDING = -1

@@ -14,7 +14,7 @@ from python_backend.wire.tensors import ENSEMBLE
 from python_backend.wire.tiers import Tier
 from router.core.answer_text import Answered
 from router.core.generation import FINISH_REASONS, MAX_NEW_TOKENS, GenerationCall, read_to_the_end
-from router.core.record import new_request_id
+from router.core.record import Record, new_request_id
 from router.kserve.answers import (
     FILTERED,
     Answer,
@@ -25,11 +25,10 @@ from router.kserve.answers import (
     pick,
     read_outputs,
 )
-from router.kserve.offers import Offer
-from router.kserve.parameters import EMPTY_FINAL, TIER
-from router.kserve.tensors import MAX_ROWS, Value, by_name, refuse
+from router.kserve.offers import EMPTY_FINAL, TIER, Asked, Delivery, Offer
+from router.kserve.tensors import MAX_ROWS, Value, Values, by_name, refuse
 from router.request.text import need_of
-from router.routing.models import ServedModel
+from router.routing.models import Served, ServedModel
 from router.triton.messages import STOP_WORDS, is_final, read_delta
 
 if TYPE_CHECKING:
@@ -37,11 +36,7 @@ if TYPE_CHECKING:
 
     from router.admission.demand import Need
     from router.core.generation import RawGeneration
-    from router.core.record import Record
-    from router.kserve.offers import Asked, Delivery
-    from router.kserve.tensors import Values
     from router.request.permit import Permit, Stoppable
-    from router.routing.models import Served
     from router.safety.guard import Safety
 
 MAX_SEQUENCES = 64

@@ -20,6 +20,7 @@ from router.http.tls import HANDSHAKE_TIMEOUT_S
 from router.kserve import descriptions
 from router.kserve.calls import (
     Departure,
+    Outbox,
     SingleAnswer,
     Stream,
     StreamedAnswer,
@@ -34,7 +35,6 @@ from router.kserve.messages import read_request
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
-    from router.kserve.calls import Outbox
     from router.kserve.door import Door
     from router.kserve.offers import Asked, Delivery, Offer
     from router.request.accounts import Accounts

@@ -14,23 +14,18 @@ from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission.demand import Need
 from router.core.answer_text import Answered
-from router.core.generation import read_to_the_end
-from router.core.record import new_request_id
+from router.core.generation import RawGeneration, read_to_the_end
+from router.core.record import Record, new_request_id
 from router.kserve.answers import Answer, pick, read_outputs
-from router.kserve.offers import Offer
-from router.kserve.parameters import EMPTY_FINAL
-from router.routing.models import ServedTensors
+from router.kserve.offers import EMPTY_FINAL, Asked, Delivery, Offer
+from router.routing.models import Served, ServedTensors
 from router.triton.messages import is_final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-    from router.core.generation import RawGeneration
-    from router.core.record import Record
-    from router.kserve.offers import Asked, Delivery
     from router.kserve.tensors import RawTensors
     from router.request.permit import Permit, Stoppable
-    from router.routing.models import Served
     from router.safety.guard import Safety
 
 # Of a whole answer, its time in Triton's queue included; of a stream, from one response to the next.

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.tensors import Tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import TypeAlias
-
-    from python_backend.wire.tensors import Tensor
-
-    Tensors: TypeAlias = Mapping[str, Tensor]
-
+Tensors = Mapping[str, Tensor]
 ELEMENT_BYTES = {
     "BOOL": 1,
     "BF16": 2,

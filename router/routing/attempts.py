@@ -12,7 +12,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Failure
 from router.grpc.status import GrpcError
 from router.routing.replay import is_replicas_fault, may_go_on
-from router.triton.client import read_once
+from router.triton.client import TritonGeneration, read_once
 from router.triton.failures import UNAVAILABLE, TritonError, cut_error
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from router.core.trace import Trace
     from router.grpc.call import Call
     from router.routing.replicas import FleetSettings, Replica, ReplicaSet
-    from router.triton.client import TritonGeneration
 
 
 async def find_replica(

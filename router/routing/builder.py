@@ -14,12 +14,11 @@ from router.core.embedding import ServedEmbedder
 from router.core.manifest import Kind, Manifest
 from router.routing.checkpoint import load_context_tokens, load_limits, load_sampling_defaults, load_template
 from router.routing.generation import FleetEmbedder, FleetPipeline, FleetTensors
-from router.routing.models import ServedModel, ServedTensors, TensorContract
+from router.routing.models import Served, ServedModel, ServedTensors, TensorContract, TensorPort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from router.routing.models import Served, TensorPort
     from router.routing.replicas import FleetSettings, ReplicaSet
     from router.settings import EmbedderSettings, ModelSettings
 

@@ -11,8 +11,8 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.embedding import ServedEmbedder
 from router.core.manifest import split_name
 from router.core.objective import Objective
-from router.routing.checkpoint import CONTEXT_TOKENS, SamplingDefaults
-from router.routing.split import Asking, ModelSplit, choose_version, is_shadowed
+from router.routing.checkpoint import CONTEXT_TOKENS, ChatTemplate, SamplingDefaults
+from router.routing.split import Asking, ModelSplit, Split, choose_version, is_shadowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from python_backend.wire.tiers import Tier
     from router.core.generation import Pipeline, RawGeneration
     from router.core.record import Record
-    from router.routing.checkpoint import ChatTemplate
-    from router.routing.split import Split
 
 
 class Served(Protocol):
@@ -189,8 +187,8 @@ class Registry:
         self.published.publish(replace(self.published.current, lineups=lineups))
 
     def find(self, name: str, record: Record | None = None) -> ServedModel:
-        """One that generates text; the release is chosen for the request of `record`, and noted there."""
-        served = self._choose(name, record)
+        """One that generates text."""
+        served = self.find_any(name, record)
         if isinstance(served, ServedModel):
             return served
         if isinstance(served, ServedEmbedder):
@@ -200,7 +198,7 @@ class Registry:
         raise InflightError(ErrorKind.INVALID_REQUEST, f"The model '{served.name}' {what}", "model")
 
     def find_embedder(self, name: str, record: Record | None = None) -> ServedEmbedder:
-        served = self._choose(name, record)
+        served = self.find_any(name, record)
         if isinstance(served, ServedEmbedder):
             return served
         known = " or ".join(f"'{other.name}'" for other in self.embedders)
@@ -213,7 +211,33 @@ class Registry:
         raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
 
     def find_any(self, name: str, record: Record | None = None) -> Served:
-        return self._choose(name, record)
+        """One of any kind; the release is chosen for the request of `record`, and noted there."""
+        lineups = self.published.current.lineups
+        model, pinned = (name, None) if name in lineups else _read_name(name)
+        if pinned is None and record is not None and record.pinned_release:
+            _, pinned = _read_name(f"{model}@{record.pinned_release}")
+        lineup = lineups.get(model)
+        if lineup is None:
+            raise _unknown(name)
+        if not lineup.releases:
+            raise InflightError(ErrorKind.OVERLOADED, f"no release of the model '{model}' is loaded")
+        if pinned is not None:
+            served = lineup.releases.get(pinned)
+        else:
+            arms = lineup.split.arms
+            if len(arms) == 1:
+                served = lineup.releases.get(arms[0][0])
+            else:
+                served = None if record is None else self._divided(lineup, record)
+            served = served or lineup.stable
+        if served is None:
+            there = ", ".join(f"{model}@{version}" for version in sorted(lineup.releases))
+            message = f"The release '{model}@{pinned}' is not served; there are {there}"
+            raise InflightError(ErrorKind.MODEL_NOT_FOUND, message, "model")
+        if record is not None:
+            record.model_version = str(served.version)
+            record.rollout = (lineup.split.rollout_id, lineup.split.step) if pinned is None else (None, 0)
+        return served
 
     def shadow_of(self, record: Record) -> Served | None:
         """The release that is to get this request too, without the client's knowing."""
@@ -248,34 +272,6 @@ class Registry:
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self.of(ServedModel))
-
-    def _choose(self, name: str, record: Record | None) -> Served:
-        lineups = self.published.current.lineups
-        model, pinned = (name, None) if name in lineups else _read_name(name)
-        if pinned is None and record is not None and record.pinned_release:
-            _, pinned = _read_name(f"{model}@{record.pinned_release}")
-        lineup = lineups.get(model)
-        if lineup is None:
-            raise _unknown(name)
-        if not lineup.releases:
-            raise InflightError(ErrorKind.OVERLOADED, f"no release of the model '{model}' is loaded")
-        if pinned is not None:
-            served = lineup.releases.get(pinned)
-        else:
-            arms = lineup.split.arms
-            if len(arms) == 1:
-                served = lineup.releases.get(arms[0][0])
-            else:
-                served = None if record is None else self._divided(lineup, record)
-            served = served or lineup.stable
-        if served is None:
-            there = ", ".join(f"{model}@{version}" for version in sorted(lineup.releases))
-            message = f"The release '{model}@{pinned}' is not served; there are {there}"
-            raise InflightError(ErrorKind.MODEL_NOT_FOUND, message, "model")
-        if record is not None:
-            record.model_version = str(served.version)
-            record.rollout = (lineup.split.rollout_id, lineup.split.step) if pinned is None else (None, 0)
-        return served
 
     def _divided(self, lineup: Lineup, record: Record) -> Served | None:
         split = lineup.split

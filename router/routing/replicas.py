@@ -10,9 +10,8 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from router.core.generation import Failure
-from router.routing.breaker import Health
 from router.routing.replay import RetryBudget
-from router.routing.replica_choice import choose
+from router.routing.replica_choice import Health, choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

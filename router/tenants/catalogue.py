@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sql
 
-from router.core.tenant import NO_LIMITS, Caller
-from router.store.schema import api_keys, limits, organisations, prices, users
-from router.tenants.rows import all_of, has_keys, key_of, limits_of, organisation_of, price_of, user_of
+from router.core.tenant import NO_LIMITS, Caller, Limits, Price
+from router.store.schema import api_keys, organisations, prices, users
+from router.tenants.records import all_of, has_keys, key_of, limits_in, organisation_of, price_of, user_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
-    from router.core.tenant import Limits, Price
     from router.store.database import Store
     from router.tenants.keys import Keyring
 
@@ -43,7 +42,7 @@ class Catalogue:
             for row in _newer(connection, prices, self._seen):
                 self.prices[row["model"]] = price_of(row)
             for row in _newer(connection, organisations, self._seen):
-                allowed = _limits(connection, row["id"])
+                allowed = limits_in(connection, row["id"])
                 self._keyring.replace(row["id"], _callers(connection, row, allowed))
                 self._note_share(row["id"], allowed.get(row["id"], NO_LIMITS))
             self._seen = newest
@@ -65,11 +64,6 @@ class Catalogue:
 def _newer(connection: Connection, table: sql.Table, seen: int) -> list[RowMapping]:
     rows = connection.execute(sql.select(table).where(table.c.version > seen))
     return list(rows.mappings())
-
-
-def _limits(connection: Connection, organisation_id: str) -> dict[str, Limits]:
-    """By the id of the organisation or key that they hold for."""
-    return {each["subject"]: limits_of(each) for each in all_of(connection, limits, organisation_id)}
 
 
 def _callers(connection: Connection, row: RowMapping, allowed: dict[str, Limits]) -> list[Caller]:

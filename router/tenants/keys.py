@@ -6,15 +6,12 @@ import hmac
 import os
 import secrets
 import string
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from router.core.tenant import Caller
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 _BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _START = "ik-"

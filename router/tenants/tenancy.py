@@ -5,35 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sql
 
-from router.core.tenant import LOCAL
+from router.core.tenant import LOCAL, Caller, UsageRecord
 from router.store.database import PepperError, Store, StoreAway, sqlite_url
 from router.store.migrate import SchemaError
 from router.store.schema import organisations
 from router.tenants.administration import Administration
-from router.tenants.calendar import CurrentMonth
+from router.tenants.budget import CurrentMonth, LeaseAnswer, LeaseAsk
 from router.tenants.catalogue import Catalogue
 from router.tenants.keys import Keyring, fingerprint, load_pepper
-from router.tenants.ledger import Ledger, must_ask_the_store
+from router.tenants.ledger import Ledger, Reservation, must_ask_the_store
 from router.tenants.limits import Limit, Refusal
 from router.tenants.spool import SpoolInUse, claim_spool
 from router.tenants.treasury import Treasury
 from router.tenants.worker import Chore, Worker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from router.core.tenant import Caller, UsageRecord
-    from router.tenants.budget import LeaseAnswer, LeaseAsk
-    from router.tenants.ledger import Reservation
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -133,11 +127,6 @@ class Tenancy:
     def deployment(self) -> str:
         """The same for all routers that share a store."""
         return fingerprint(self._settings.pepper)
-
-    @property
-    def has_keys(self) -> bool:
-        """Or had: see `lookup.has_keys`."""
-        return self.catalogue.has_keys
 
     def record(self, usage: UsageRecord) -> None:
         self.spool.append(usage)

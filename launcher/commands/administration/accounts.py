@@ -70,7 +70,7 @@ def usage(
     config: Config = None,
 ) -> None:
     """Requests, tokens and cost, summed up; what was just answered shows within a second."""
-    from router.tenants.calendar import day_of
+    from router.tenants.budget import day_of
     from router.tenants.rbac import SYSTEM
 
     today = day_of(time.time())

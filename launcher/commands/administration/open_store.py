@@ -38,7 +38,7 @@ def administration(data_dir: Path | None, config: Path | None) -> Iterator[Admin
     """What is wrong is one line on stderr, and exit status 2."""
     # Imported here: the other commands need not wait for the database's packages.
     from router.tenants.audited import AlreadyThere
-    from router.tenants.rows import NotFound
+    from router.tenants.records import NotFound
     from router.tenants.tenancy import StoreUnusable, open_administration
 
     try:

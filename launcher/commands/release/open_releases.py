@@ -54,7 +54,7 @@ def desk(data_dir: Path | None, config: Path | None) -> Iterator[Desk]:
     from router.control.releases.commands import ReleaseCommands
     from router.tenants.audited import AlreadyThere, Forbidden
     from router.tenants.rbac import SYSTEM
-    from router.tenants.rows import NotFound
+    from router.tenants.records import NotFound
     from router.tenants.tenancy import StoreUnusable, open_store, opening_store, tenancy_settings
 
     refusals = (SettingsError, StoreUnusable, NotFound, AlreadyThere, Forbidden, ValueError, OSError)

@@ -14,7 +14,7 @@ from router.content.conversations.items import Item, new_id
 from router.content.conversations.owner import Owner, checked_id, missing
 from router.content.conversations.pages import Page, PageQuery
 from router.store.conversation_tables import conversation_items, conversations
-from router.tenants.rows import deleted_among
+from router.tenants.records import deleted_among
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

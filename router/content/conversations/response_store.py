@@ -15,7 +15,7 @@ from router.content.conversations.conversation_store import MOST_HISTORY_ITEMS
 from router.content.conversations.items import Item
 from router.content.conversations.owner import Owner, checked_id, missing
 from router.store.conversation_tables import responses
-from router.tenants.rows import deleted_among
+from router.tenants.records import deleted_among
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping

@@ -9,7 +9,7 @@ import sqlalchemy as sql
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.files.model import PIECE_BYTES, StoredFile, is_id
 from router.store.content_tables import batches, file_pieces, files
-from router.tenants.rows import deleted_among
+from router.tenants.records import deleted_among
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping

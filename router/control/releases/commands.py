@@ -22,7 +22,7 @@ from router.routing.split import first_split
 from router.store.release_tables import releases, rollouts, splits
 from router.tenants.audited import AlreadyThere, PlatformCommands
 from router.tenants.rbac import Action
-from router.tenants.rows import NotFound
+from router.tenants.records import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,7 +18,7 @@ from router.control.tuning.decisions import (
 )
 from router.tenants.audited import PlatformCommands
 from router.tenants.rbac import Action
-from router.tenants.rows import NotFound
+from router.tenants.records import NotFound
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

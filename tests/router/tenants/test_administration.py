@@ -17,7 +17,7 @@ from router.tenants.audited import AlreadyThere, Forbidden
 from router.tenants.catalogue import Catalogue
 from router.tenants.keys import Keyring, Reason, Refused
 from router.tenants.rbac import SYSTEM, Actor
-from router.tenants.rows import NotFound
+from router.tenants.records import NotFound
 from router.tenants.treasury import Treasury
 from tests.router.tenants.values import DAY, NOW_S, PEPPER, usage
 

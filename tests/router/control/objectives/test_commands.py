@@ -18,7 +18,7 @@ from router.store.objective_tables import objective_figures, objectives
 from router.store.schema import audit
 from router.tenants.audited import Forbidden
 from router.tenants.rbac import SYSTEM, Actor
-from router.tenants.rows import NotFound
+from router.tenants.records import NotFound
 from tests.router.control.releases.values import MODEL, manifest, put
 from tests.router.control.releases.values import office as releases
 from tests.router.tenants.values import NOW_S

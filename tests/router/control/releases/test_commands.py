@@ -22,7 +22,7 @@ from router.store.database import Store
 from router.store.schema import audit
 from router.tenants.audited import AlreadyThere, Forbidden
 from router.tenants.rbac import Actor
-from router.tenants.rows import NotFound
+from router.tenants.records import NotFound
 from tests.router.control.releases.values import MODEL, built_in, find, manifest, office, put
 from tests.router.tenants.values import NOW_S
 
