@@ -21,8 +21,7 @@ from router.store.migrate import SchemaError
 from router.store.schema import organisations
 from router.tenants.administration import Administration
 from router.tenants.budget import CurrentMonth, LeaseAnswer, LeaseAsk
-from router.tenants.catalogue import Catalogue
-from router.tenants.keys import Keyring, fingerprint, load_pepper
+from router.tenants.keys import Catalogue, Keyring, fingerprint, load_pepper
 from router.tenants.ledger import Ledger, Reservation, must_ask_the_store
 from router.tenants.limits import Limit, Refusal
 from router.tenants.spool import SpoolInUse, claim_spool
