@@ -12,7 +12,7 @@ from benchmarks.plots import Plots
 from benchmarks.stack import running_stack
 from loadtest.mixed_lengths import SHORT, all_at_once, steady
 from loadtest.percentiles import percentile
-from loadtest.replay.sender import Sent, Target, send
+from loadtest.replay.sender import SendResult, Target, send
 
 SHORT_TOKENS, LONG_TOKENS, SHORT_PER_LONG = 8, 400, 31
 GROUPS = 8
@@ -25,8 +25,8 @@ KINDS = {"continuous": "inflight_fused_batching", "static (V1)": "V1"}
 
 @dataclass(frozen=True)
 class Measured:
-    pile: Sent
-    steady: Sent
+    pile: SendResult
+    steady: SendResult
 
 
 def measure(gpt_model_type: str) -> Measured:

@@ -11,7 +11,7 @@ from benchmarks.plots import Plots
 from benchmarks.stack import running_stack
 from loadtest.percentiles import percentile
 from loadtest.replay.plan import PlannedRequest
-from loadtest.replay.sender import Sent, Target, send
+from loadtest.replay.sender import SendResult, Target, send
 
 STREAMS = 64
 SECONDS = 10
@@ -20,7 +20,7 @@ RATES_TOKENS_PER_S = (2_000, 20_000)
 MAX_BEHIND_S = 0.5
 
 
-def measure(tokens_per_s: int, streams: int) -> Sent:
+def measure(tokens_per_s: int, streams: int) -> SendResult:
     engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(tokens_per_s)}
     tokens = tokens_per_s * SECONDS // streams
     plan = [PlannedRequest(0.0, "Hello", tokens, "stream") for _ in range(streams)]

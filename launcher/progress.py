@@ -1,4 +1,4 @@
-"""What long work tells whoever watches it: a stage with a label, a size and how much of it is done."""
+"""Progress of long work: a stage with a label, a size and how much of it is done."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 class Stage(Protocol):
-    """One piece of long work under way."""
+    """One piece of long work."""
 
     def advance_to(self, done: int) -> None:
         """Say how much of the stage's total is done by now."""
 
 
 class Progress(Protocol):
-    """Someone who watches stages come and go."""
+    """Whoever shows stages."""
 
     def stage(self, label: str, total_bytes: int | None = None) -> AbstractContextManager[Stage]:
         """Open a stage; leaving the context ends it. Without a total only the passing time can be shown."""

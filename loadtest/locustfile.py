@@ -20,7 +20,7 @@ from locust.runners import MasterRunner
 # Locust looks first where it was started, and a package `loadtest` that is there is not this one.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from loadtest.shapes.chosen import ChosenShape, chosen_curve
+from loadtest.shapes.locust_shape import ChosenShape, chosen_curve
 from loadtest.tenants import TenantsError
 from loadtest.traces import TraceError
 from loadtest.users.kinds import (

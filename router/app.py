@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
 from router import openapi
-from router.admin import health, objectives, releases, tenants, tuning
+from router.admin import health, objectives, releases, tenants
 from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
@@ -52,7 +52,6 @@ def all_routes(parts: Parts) -> list[Route]:
         *tenants.routes(tenancy, parts.prompt_log),
         *releases.routes(tenancy),
         *objectives.routes(tenancy),
-        *tuning.routes(tenancy),
     ]
 
 

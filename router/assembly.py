@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from router.admission.gates import AdmissionSettings, TenantShares, build_gates
-from router.content.documents.documents import Documents
-from router.content.documents.uploads import UploadedFiles
+from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.health.engine_reports import EngineReports
 from router.control.health.prober import Prober
@@ -37,9 +36,10 @@ from router.routing.checkpoint import CONTEXT_TOKENS
 from router.routing.generation import FleetPipeline
 from router.routing.models import Published, Registry
 from router.routing.replicas import Fleet, FleetSettings
-from router.safety.load import load_safety
-from router.store.access import StoreAccess
+from router.safety.guard import load_safety
+from router.store.database import StoreAccess
 from router.telemetry.accounts import RequestAccounts
+from router.telemetry.admission import AdmissionMetrics
 from router.telemetry.collectors import (
     BatchMetrics,
     FleetMetrics,
@@ -171,18 +171,19 @@ class Assembly:
     # Admission
 
     def _admit(self, tuner: Tuner) -> Gates:
-        settings, metrics = self._settings, self._metrics.admission
+        settings = self._settings
         gates = build_gates(
             AdmissionSettings(settings.admission, settings.admission_places),
             self._fleet,
             TenantShares(self._tenancy.catalogue.share_of),
             self._published.objective_of,
-            metrics,
+            self._metrics.admission,
             batch_cost_of=tuner.batch_cost,
             is_served=self._registry.serves,
             share_of=self._peer_loads.share_of,
         )
-        metrics.watch(gates, self._fleet)
+        metrics = AdmissionMetrics(gates, self._fleet)
+        self._metrics.expose(metrics)
         self._closing.callback(gates.close)
         self._run(gates.run(), metrics.run())
         return gates
@@ -222,9 +223,6 @@ class Assembly:
             # One for all: how many PDFs are read at once is bounded there.
             documents=Documents(UploadedFiles(store)),
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
-            gates=gates,
-            arms=arms,
-            shadows=shadows,
             prompt_log=self._prompt_log,
         )
 

@@ -1,4 +1,4 @@
-"""Looks at all that a router with these settings would use, and changes nothing: for `inflight doctor`."""
+"""Checks all that a router with these settings would use, and changes nothing: for `inflight doctor`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import sqlalchemy as sql
 from router.control.peers.board import BoardAway
 from router.control.peers.peer_sync import open_board
 from router.http.tls import Certificates, tls_files
-from router.safety.load import load_safety
+from router.safety.guard import load_safety
 from router.settings import PlacedOptions, SettingsError, check_reachable, load_options
 from router.store.database import Store, sqlite_url
 from router.store.migrate import SchemaError, pending
@@ -98,7 +98,7 @@ def _judge_store(settings: PlacedOptions, store: Store, state: Path) -> Seen:
 
 def _redis(settings: PlacedOptions) -> Seen:
     if not settings.redis_url:
-        return Seen("Redis", "skipped", "none: each router counts limits and places alone")
+        return Seen("Redis", "skipped", "none: each router counts limits and slots alone")
 
     async def ask() -> None:
         board = open_board(settings.redis_url, "")

@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router.admission.gates import Gates
     from router.content.documents.documents import Documents
     from router.content.files.model import FileLimits
-    from router.control.releases.arms import ArmRecorder
-    from router.control.releases.shadow import Shadows
     from router.request.accounts import Accounts
     from router.request.answer import Answers
     from router.request.permit import Permits
     from router.routing.models import Registry
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
     from router.telemetry.metrics import Metrics
     from router.telemetry.prompt_log import PromptLog
     from router.tenants.tenancy import Tenancy
@@ -32,7 +29,4 @@ class Parts:
     store: StoreAccess
     documents: Documents
     file_limits: FileLimits
-    gates: Gates
-    arms: ArmRecorder
-    shadows: Shadows
     prompt_log: PromptLog | None = None

@@ -25,7 +25,7 @@ from router.kserve.door import Door
 from router.kserve.server import KserveServer
 from router.request.identity import Doorkeeper
 from router.request.permit import Permits
-from router.safety.load import load_safety
+from router.safety.guard import load_safety
 from router.settings import check_reachable
 from router.store.retention import Retention
 from router.telemetry.tracing.setup import check_tracing
@@ -62,7 +62,7 @@ async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) 
 
 
 async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack) -> BatchRunner:
-    """The HTTP and gRPC ports, and what goes on behind them by itself."""
+    """The HTTP and gRPC ports, and the batches that are fed to them."""
     certificates = load_certificates(settings)
     run_until_closed(closing, Retention(parts.tenancy.store, settings.retention_days).keep_deleting())
     if certificates is not None:

@@ -53,7 +53,7 @@ class TritonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may be chosen whatever the router stands in front of."""
+    """What an operator may choose for any deployment."""
 
     max_body_bytes: Annotated[int, Meta(ge=1024, le=64 << 20)] = 1 << 20
     stop_timeout_s: Annotated[float, Meta(gt=0, le=600)] = 5.0

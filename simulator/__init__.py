@@ -1,1 +1,1 @@
-"""A trace played through the admission that serves, on engines that are only reckoned: nothing runs."""
+"""Plays a trace through the router's own admission, on engines that are modelled: nothing needs to run."""

@@ -1,8 +1,8 @@
-"""Who is in a simulated engine's batch, who waits for it, and what of the cache they hold.
+"""A simulated engine's batch: which requests run, which wait, and the cache blocks they hold.
 
 The rules are those of the engine's scheduler and block pool: by rank, decodes first, prompts under the budget
-that they leave, better tiers take the place of worse ones, and where an answer's growth finds no room the
-last in rank gives way. Prefixes that others have computed are not looked for.
+that they leave, better tiers preempt worse ones, and when the cache is full the last in rank is preempted.
+There is no prefix cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire.tiers import Tier
 
 if TYPE_CHECKING:
-    from simulator.sequence import SimulatedRequest
+    from simulator.request import SimulatedRequest
 
 _rank = attrgetter("rank")
 _WORSE_THAN_ALL = max(Tier) + 1
@@ -23,9 +23,9 @@ Chunks = list[tuple["SimulatedRequest", int]]
 
 
 class Batch:
-    """`step` counts the steps in which anybody decoded: by it alone all that decode know how far they are.
+    """`step` counts decoding steps: it alone tells how far each decoding request is.
 
-    Who has ended keeps its place and its blocks until `let_go`.
+    An ended request keeps its slot and its blocks until `let_go`.
     """
 
     def __init__(self, total_blocks: int, block_tokens: int, holds_whole_answers: bool) -> None:
@@ -41,7 +41,7 @@ class Batch:
         self._total_blocks = total_blocks
         self._block_tokens = block_tokens
         self._holds_whole_answers = holds_whole_answers
-        # How many of those that decode fill a block at the same step.
+        # How many decoding requests fill a block at the same step.
         self._phases = [0] * block_tokens
         self._max_batch_size = 1
         self._ended: list[SimulatedRequest] = []
@@ -51,7 +51,7 @@ class Batch:
         insort(self.waiting, request, key=_rank)
 
     def may_join(self, request: SimulatedRequest) -> bool:
-        """Whether planning anew could let it in."""
+        """Whether a new plan could admit it."""
         if self.waiting and self.waiting[0].rank < request.rank:
             return False
         if self.running and self.running[-1].engine_tier > request.engine_tier:
@@ -59,7 +59,7 @@ class Batch:
         return len(self.running) < self._max_batch_size
 
     def plan(self, max_batch_size: int, max_step_tokens: int, now_s: float) -> Chunks:
-        """Lets in who may come, and hands out tokens of prompts; who decodes gets one token anyway."""
+        """Admits requests, and divides the step's prompt tokens; decoding requests get one token each."""
         self._max_batch_size = max_batch_size
         if not self._holds_whole_answers:
             while self.running and self._free_blocks() < 0:
@@ -83,7 +83,7 @@ class Batch:
         return max(1, rounds * self._block_tokens)
 
     def advance(self, steps: int) -> None:
-        """Every one that decodes has got so many tokens more."""
+        """Each decoding request has `steps` more tokens."""
         if not self._holds_whole_answers:
             self.used_blocks += self._growth(steps)
         self.step += steps
@@ -103,7 +103,7 @@ class Batch:
         self._ended.append(request)
 
     def let_go(self) -> bool:
-        """Of those that have ended; whether there were any."""
+        """Frees ended requests; returns whether there were any."""
         ended, self._ended = self._ended, []
         for request in ended:
             self._take_out(request)
@@ -117,14 +117,14 @@ class Batch:
         self._phases[(tokens - self.step) % self._block_tokens] += count
 
     def _growth(self, steps: int) -> int:
-        """Blocks that those who decode take in the next so many steps."""
+        """Blocks that decoding requests take in the next `steps` steps."""
         size = self._block_tokens
         rounds, rest = divmod(steps, size)
         blocks = rounds * sum(self.decoding)
         return blocks + sum(self._phases[(1 - self.step - number) % size] for number in range(rest))
 
     def _free_blocks(self) -> int:
-        """Without those that the step to come will take."""
+        """Without those that the next step will take."""
         growth = 0 if self._holds_whole_answers else self._growth(1)
         return self._total_blocks - self.used_blocks - growth
 
@@ -186,10 +186,10 @@ class Batch:
         return left
 
     def _make_way(self, request: SimulatedRequest, now_s: float) -> bool:
-        """A place and blocks, if need be those of running ones of worse tiers; of nobody unless it helps."""
+        """Frees a slot and blocks, by preempting worse tiers if that is enough; returns whether it did."""
         running, victims = len(self.running), 0
         free = self._free_blocks() - self._to_hold(request)
-        keep = 0 if self._holds_whole_answers else 1  # a block for each that runs, so that it can grow
+        keep = 0 if self._holds_whole_answers else 1  # a block for each running request, so that it can grow
         while (running >= self._max_batch_size and not victims) or free < keep * (running - victims):
             if victims == running or self.running[-1 - victims].engine_tier <= request.engine_tier:
                 return False

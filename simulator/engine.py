@@ -1,8 +1,8 @@
-"""An engine that is only reckoned: how long its steps take, and what they tell.
+"""A modelled engine: how long its steps take, and which tokens they yield.
 
 Between two changes of the batch all steps are alike but for the cache that grows with each, so a run of them
-is one event, however many tokens it tells. Something that arrives cuts the run at the end of the step that is
-under way: there the real engine would plan anew, too.
+is one event, however many tokens it yields. An arrival cuts the run at the end of the step in flight, where
+the real engine would plan again, too.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from simulator.batch import Chunks
-    from simulator.sequence import SimulatedRequest
+    from simulator.request import SimulatedRequest
 
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:
-    """What each replica is: its cost and its limits, as the engine's parameters have them.
+    """Each replica's cost and limits, as the engine's parameters have them.
 
-    `depth` is how many steps may be under way. With 2, as on a GPU, a step is planned when the one before it
-    begins: who arrives, and the place of one that has ended, take part a step later.
+    `depth` is how many steps may be in flight. With 2, as on a GPU, a step is planned when the one before it
+    begins: arrivals and freed slots take part a step later.
     """
 
     cost: StepCost
-    places: int = 64
+    slots: int = 64
     step_tokens: int = 512
     kv_tokens: int = 40_960
     block_tokens: int = 16
@@ -62,7 +62,7 @@ class _Run:
         return steps * self.step_s + self.growth_s * steps * (steps - 1) / 2
 
     def steps_by(self, now_s: float) -> int:
-        """How many have ended by then."""
+        """How many have ended by `now_s`."""
         elapsed_s = now_s - self.began_s + 1e-9
         if self.growth_s <= 0:
             return min(self.steps, int(elapsed_s / self.step_s))
@@ -71,15 +71,15 @@ class _Run:
 
 
 @dataclass(slots=True)
-class Told:
-    """What a run that ended has told."""
+class RunResult:
+    """What a finished run yielded."""
 
     first_tokens: list[SimulatedRequest] = field(default_factory=list)
     ended: list[SimulatedRequest] = field(default_factory=list)
 
 
 class SimulatedEngine:
-    """Requests come in by `add`; at `next_s` the caller calls `finish`, which tells what happened."""
+    """Requests come in by `add`; at `next_s` the caller calls `finish`, which returns what happened."""
 
     def __init__(
         self, name: str, shape: EngineShape, inter_token_ms: Mapping[Tier, float | None] | None = None
@@ -88,12 +88,12 @@ class SimulatedEngine:
         self.shape = shape
         self.next_s = math.inf
         self.steps_told = 0
-        self.outstanding_tokens = 0  # these two for whoever chooses among engines
+        self.outstanding_tokens = 0  # these two for the choice of a replica
         self.begun = 0
         self.busy_s = 0.0
         self.decoded_steps = self.decoded_tokens = 0
         self.gaps = Gaps()
-        self.limits = self._most = StepLimits(shape.places, shape.step_tokens)
+        self.limits = self._most = StepLimits(shape.slots, shape.step_tokens)
         self._targets_ms = {tier: ms for tier, ms in (inter_token_ms or {}).items() if ms is not None}
         self._batch = Batch(shape.total_blocks, shape.block_tokens, shape.holds_whole_answers)
         self._run: _Run | None = None
@@ -105,12 +105,12 @@ class SimulatedEngine:
         return self._batch.preemptions
 
     def report(self) -> EngineReport:
-        """What the real one would say of itself."""
+        """What a real engine would report."""
         shape, batch = self.shape, self._batch
         return EngineReport(
             max_batch_size=self.limits.max_batch_size,
             max_step_tokens=self.limits.max_step_tokens,
-            most_batch_size=shape.places,
+            most_batch_size=shape.slots,
             most_step_tokens=shape.step_tokens,
             total_blocks=shape.total_blocks,
             used_blocks=batch.used_blocks,
@@ -131,20 +131,20 @@ class SimulatedEngine:
             self.next_s = self._run.began_s + self._run.took_s(self._run.steps)
 
     def look(self, now_s: float) -> None:
-        """Brings `steps_told`, by which its requests count their tokens, up to this moment."""
+        """Brings `steps_told`, by which its requests count their tokens, up to date."""
         if self._run is not None and self._run.decoding:
             self.steps_told = self._batch.step + self._run.steps_by(now_s)
 
-    def finish(self) -> Told:
-        """The run is over at `next_s`: who got a first token, who ended; and the next one begins."""
+    def finish(self) -> RunResult:
+        """The run ends at `next_s`: who got a first token, who ended; and the next one begins."""
         assert self._run is not None
-        run, now_s, told = self._run, self.next_s, Told()
+        run, now_s, told = self._run, self.next_s, RunResult()
         self.busy_s += now_s - run.began_s
         if run.decoding:
             self._advance(run)
         while self._ends and self._ends[0][0] <= self._batch.step:
             request = heappop(self._ends)[2]
-            if request.last_step == self._batch.step:  # else it gave way meanwhile
+            if request.last_step == self._batch.step:  # else it was preempted meanwhile
                 self._end(request, now_s, told)
         for request, count in run.chunks:
             request.computed_tokens += count
@@ -163,11 +163,11 @@ class SimulatedEngine:
         self.decoded_steps += run.steps
         self.decoded_tokens += run.steps * run.decoding
 
-    def _tell_token_of_prompt(self, request: SimulatedRequest, now_s: float, told: Told) -> None:
+    def _tell_token_of_prompt(self, request: SimulatedRequest, now_s: float, told: RunResult) -> None:
         if request.first_token_s is None:
             request.first_token_s = now_s
             told.first_tokens.append(request)
-        else:  # it goes on after it gave way
+        else:  # it goes on after a preemption
             self.gaps.add(request.tier, now_s - request.last_token_s, 1)
         self._batch.begin_decoding(request)
         if request.last_step == self._batch.step:
@@ -175,14 +175,14 @@ class SimulatedEngine:
         else:
             heappush(self._ends, (request.last_step, request.number, request))
 
-    def _end(self, request: SimulatedRequest, now_s: float, told: Told) -> None:
+    def _end(self, request: SimulatedRequest, now_s: float, told: RunResult) -> None:
         self._batch.end(request)
         request.ended_s = now_s
         request.engine = None
         told.ended.append(request)
 
     def _begin(self, now_s: float) -> None:
-        """Plans what runs from now on; nothing where nobody is here."""
+        """Plans the next run; none without requests."""
         batch, cost = self._batch, self.shape.cost
         if self.shape.depth == 1 or self._run is None:
             self._look_around()
@@ -203,7 +203,7 @@ class SimulatedEngine:
         self.next_s = now_s + self._run.took_s(steps)
 
     def _look_around(self) -> bool:
-        """Who has ended goes, who has arrived may come in; whether that can change anything."""
+        """Frees ended requests and takes arrivals; returns whether that can change the plan."""
         is_new = self._batch.let_go() or bool(self._arrived)
         for request in self._arrived:
             self._batch.add(request)
@@ -215,7 +215,7 @@ class SimulatedEngine:
         return self._batch.plan(self.limits.max_batch_size, self.limits.max_step_tokens, now_s)
 
     def _steps_alike(self) -> int:
-        """Until the first of them ends, or the cache might be full."""
+        """Steps until the first request ends, or the cache might be full."""
         while self._ends[0][2].last_step != self._ends[0][0]:
             heappop(self._ends)
         steps = self._ends[0][0] - self._batch.step

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GivenShares:
-    """What tenants are entitled to; those who are not named have a weight of 1 and no limit."""
+    """What tenants are entitled to; those not named have weight 1 and no limit."""
 
     weights: Mapping[str, float]
     slot_shares: Mapping[str, float]

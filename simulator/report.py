@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from router.core.objective import Objective
     from simulator.gaps import Gaps
+    from simulator.request import SimulatedRequest
     from simulator.scenario import Scenario
-    from simulator.sequence import SimulatedRequest
     from simulator.simulation import Simulated
 
 
@@ -55,9 +55,9 @@ class TenantFigures:
 class Figures:
     """Goodput is requests that kept their objectives, for each second of arrivals.
 
-    `covered_share` is how many of those served had their first token within the forecast that nine of ten are
-    to keep; None where nothing was foretold. `fairness` is Jain's index over all tenants' parts of what would
-    be fair: 1 when everybody had the same.
+    `covered_share` is how many of those served had their first token within the 90 % forecast; None where
+    nothing was predicted. `fairness` is Jain's index over the tenants' shares of what would be fair: 1 when
+    all are equal.
     """
 
     admission: str

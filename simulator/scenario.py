@@ -1,4 +1,4 @@
-"""What is to be simulated: engines, objectives, admission, and how clients behave."""
+"""What to simulate: engines, objectives, admission, and how clients behave."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ MODEL = "simulated"
 
 
 class Admission(str, Enum):
-    """How requests are let in: the router's setting `admission`, and a concurrency cap."""
+    """Admission: the policies of the router's setting `admission`, and a concurrency cap."""
 
     OBJECTIVES = "objectives"
     FIRST_COME = "first-come"  # everything is passed on at once; the engine's own queue is the only one
-    CAP = "cap"  # as many as the engines have places for, the others wait in order of arrival
+    CAP = "cap"  # as many as the engines have slots, the others wait in order of arrival
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """What clients do when they are refused: ask again so many times, `after_s` later.
-
-    With None for `after_s` they do as they are told, and wait for `Retry-After`.
-    """
+    """What refused clients do: retry up to `times` times, `after_s` later (None: after `Retry-After`)."""
 
     times: int = 0
     after_s: float | None = None
@@ -34,10 +31,10 @@ class Retries:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`overhead_s` is what a request takes from the router's queue to the engine, and its token back.
+    """`overhead_s` is the time from the router's queue to the engine, and of its token back.
 
-    `cap` is of all replicas together, 0 for as many as they have places. `weights` and `slot_shares` are
-    those of tenants who have others than 1. Without `tells_tiers` engines serve all tiers alike.
+    `cap` is for all replicas together, 0 for as many as they have slots. `weights` and `slot_shares` name the
+    tenants for which they are not 1. Without `tells_tiers` engines serve all tiers alike.
     """
 
     shape: EngineShape

@@ -19,7 +19,7 @@ from router.routing.replica_choice import answer_tokens, choose
 from simulator.engine import SimulatedEngine
 from simulator.gaps import Gaps
 from simulator.policies import policy_of
-from simulator.sequence import SimulatedRequest
+from simulator.request import SimulatedRequest
 
 if TYPE_CHECKING:
     from loadtest.traces import Trace, TracedRequest

@@ -43,7 +43,7 @@ def _table(title: str, headings: Sequence[str], texts: Sequence[str]) -> Table:
 
 
 def _overview(all_figures: Sequence[Figures]) -> Table:
-    headings = ("rate", "policy", "offered/s", "goodput/s", "good", "refused", "fairness", "foretold")
+    headings = ("rate", "policy", "offered/s", "goodput/s", "good", "refused", "fairness", "predicted")
     table = _table("Requests a second that kept their objectives", headings, texts=("policy",))
     for each in all_figures:
         table.add_row(
@@ -168,7 +168,7 @@ def _course(figures: Figures, course: Sequence[Moment]) -> list[Panel]:
     return [
         Panel(f"{title}: requests", "requests", lines, "seconds"),
         Panel("How long it would take to drain", "seconds", drain, "seconds"),
-        Panel("Foretold to come too late", "share", risk, "seconds"),
+        Panel("Predicted to be late", "share", risk, "seconds"),
     ]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from router.routing.models import Published
 from router.routing.replicas import Fleet
+from router.telemetry.admission import AdmissionMetrics
 from router.telemetry.collectors import (
     BatchMetrics,
     FleetMetrics,
@@ -18,8 +19,9 @@ from router.telemetry.metrics import Metrics
 
 
 class Nothing:
-    """A tuner without models, and a tenancy without usage."""
+    """A tuner without models, a tenancy without usage, gates without releases."""
 
+    all = ()
     bytes = pending = 0
     is_well = True
 
@@ -43,6 +45,7 @@ def router_metrics() -> Metrics:
     metrics.expose(
         TenancyMetrics(nothing),  # type: ignore[arg-type]  # that is all it looks at
         FleetMetrics(Fleet([])),
+        AdmissionMetrics(nothing, Fleet([])),  # type: ignore[arg-type]  # that is all it looks at
         ObjectiveMetrics(metrics.objectives, published),
         ReleaseMetrics(published),
         BatchMetrics(nothing),  # type: ignore[arg-type]  # that is all it looks at

@@ -36,9 +36,8 @@ ALLOWED = {
     "router": {"router", "python_backend.costs", "python_backend.wire"},
     "client": {"client"},
     "loadtest": {"loadtest", "client"},
-    # Tenants, keys and releases are managed on the store itself, whether a router runs or not. The simulation
-    # plays traces through the very decisions that serve: admission, the choice of a replica, a step's budget.
-    # The simulator plays traces through the very decisions that serve.
+    # The simulator plays traces through the very decisions that serve: admission, the choice of a replica, a
+    # step's budget.
     "simulator": {
         "simulator",
         "loadtest",
@@ -54,6 +53,7 @@ ALLOWED = {
         "launcher",
         "client",
         "loadtest",
+        "python_backend.costs",
         "python_backend.gguf",
         "python_backend.wire",
         "router.control",
@@ -80,7 +80,7 @@ ALLOWED = {
 _NOUNS = {"core", "settings"}
 _PATH = {*_NOUNS, "admission", "http", "request", "routing", "safety", "tenants"}
 _STEP = {"kv", "report", "sampling", "scheduling", "sequence", "steps"}
-_OF_LAUNCHER = {"bundled", "console", "failure", "paths", "progress", "settings", "tether", "toml"}
+_OF_LAUNCHER = {"bundle", "console", "failure", "paths", "progress", "settings", "tether", "toml"}
 LAYERS: dict[str, dict[str, set[str]]] = {
     "router": {
         "core": set(),
@@ -151,11 +151,11 @@ DECISIONS = (
     "loadtest/shapes/curves.py",
     "python_backend/costs",
     "python_backend/engine/scheduling",
-    "router/admission/allocation.py",
     "router/admission/capacity.py",
     "router/admission/demand.py",
     "router/admission/dispatcher.py",
     "router/admission/forecast.py",
+    "router/admission/judge.py",
     "router/admission/lane.py",
     "router/admission/policy.py",
     "router/admission/pricing.py",
@@ -163,7 +163,6 @@ DECISIONS = (
     "router/admission/running.py",
     "router/admission/signals.py",
     "router/content/batches/decisions.py",
-    "router/content/batches/status.py",
     "router/content/conversations/window.py",
     "router/control/health/vital_signs.py",
     "router/control/objectives/distribution.py",

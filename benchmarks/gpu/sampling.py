@@ -9,8 +9,8 @@ import time
 import numpy as np
 import torch
 
+from python_backend.engine.cuda.pinned_memory import Staging
 from python_backend.engine.cuda.sampler import SampledRow, Sampler
-from python_backend.engine.cuda.staging import Staging
 from python_backend.engine.request import GenerationRequest, SamplingParams
 from python_backend.engine.sequence import Sequence
 

@@ -19,7 +19,7 @@ from benchmarks.stack import RunningStack, start_stack, wait_until_ready
 from loadtest.percentiles import percentile
 from loadtest.replay.clients import send_from
 from loadtest.replay.plan import PlannedRequest
-from loadtest.replay.sender import Sent, Target, send
+from loadtest.replay.sender import SendResult, Target, send
 
 PROMPT_TOKENS, NEW_TOKENS = 512, 256
 SINGLE_RUNS = 9
@@ -48,7 +48,7 @@ def plan(streams: int, seed: int) -> list[PlannedRequest]:
     return [PlannedRequest(0.0, prompt, NEW_TOKENS, "stream") for prompt in prompts]
 
 
-def run_streams(target: Target, streams: int, clients: int) -> Sent:
+def run_streams(target: Target, streams: int, clients: int) -> SendResult:
     """From several processes, so that none of them is what is measured."""
     return send_from(target, plan(streams, 1000), clients)
 

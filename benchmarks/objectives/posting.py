@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from loadtest.replay.pacing import Act, keep_time
+from loadtest.replay.schedule import Act, keep_time
 
 Body = Callable[[int], dict[str, Any]]
 

@@ -15,7 +15,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from statistics import mode
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -39,7 +38,8 @@ _TOKENS = 8
 _INTERVAL_MS = 40
 _PAUSE_S = 0.01  # so long without a call parts what one token costs from the next
 _WARM_CHATS = 20
-_CHATS = 12
+_CHATS = 9  # undisturbed ones
+_MOST_CHATS = 60
 _READY_LIMIT_S = 30.0
 REQUEST, FIRST, LATER, END = (
     "HTTP bytes to the gRPC frame",
@@ -92,7 +92,7 @@ class Recorder:
     """A profile function that begins a new part after each pause, and at the first answer from Triton."""
 
     def __init__(self) -> None:
-        self._parts: list[Part] = []
+        self.parts: list[Part] = []
         self._last_s = 0.0
         self._received = 0
 
@@ -104,8 +104,8 @@ class Recorder:
         self._received += received
         paused = time.perf_counter() - self._last_s > _PAUSE_S
         if paused or (received and self._received == 2):  # the first one is the request's
-            self._parts.append(Part(timer=not received))
-        part = self._parts[-1]
+            self.parts.append(Part(timer=not received))
+        part = self.parts[-1]
         name = _name(code) + (_RESUMED if frame.f_lasti > _start_of(code) else "")
         if code.co_filename.startswith(_OURS):
             part.ours[code.co_filename[len(str(_ROOT)) + 1 :], name] += 1
@@ -115,7 +115,7 @@ class Recorder:
 
     def ways(self) -> dict[str, list[Part]]:
         """By part of the way; nothing where a timer came due together with a token."""
-        parts = [part for part in self._parts if not part.timer]
+        parts = [part for part in self.parts if not part.timer]
         if len(parts) != _TOKENS + 1:
             return {}
         request, first, *later, end = parts
@@ -163,9 +163,11 @@ async def record(settings_file: Path, target: Target) -> dict[str, Part]:
         client = await asyncio.to_thread(_Client, target)
         await asyncio.to_thread(client.warm_up)
         found: dict[str, list[Part]] = {}
-        for _ in range(_CHATS):
+        for _ in range(_MOST_CHATS):
             for way, parts in (await _profiled(client)).items():
                 found.setdefault(way, []).extend(parts)
+            if len(found.get(REQUEST, ())) == _CHATS:
+                break
         client.close()
     finally:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -176,9 +178,8 @@ async def record(settings_file: Path, target: Target) -> dict[str, Part]:
 
 
 def _usual(parts: list[Part]) -> Part:
-    """A timer that comes due in between adds calls, and a process that is held up loses some."""
-    calls = mode(part.calls for part in parts)
-    return next(part for part in parts if part.calls == calls)
+    """The median: a timer that comes due in between adds calls, a process that is held up loses some."""
+    return sorted(parts, key=lambda part: part.calls)[len(parts) // 2]
 
 
 async def _profiled(client: _Client) -> dict[str, list[Part]]:

@@ -1,4 +1,4 @@
-"""python -m deploy.monitoring: writes the dashboards and rules anew."""
+"""python -m deploy.monitoring: writes the dashboards and rules."""
 
 from __future__ import annotations
 

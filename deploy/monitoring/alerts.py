@@ -75,7 +75,7 @@ _OBJECTIVES = Group(
             "model_release:inflight_forecasts_covered:ratio_rate30m < 0.75\n"
             "and sum by (model, release) (increase(inflight_forecasts_total[30m])) >= 50",
             "15m",
-            "{{ $labels.model }}@{{ $labels.release }} is later than foretold",
+            "{{ $labels.model }}@{{ $labels.release }} is later than predicted",
             "Only {{ $value | humanizePercentage }} of the first tokens of {{ $labels.model }}@"
             "{{ $labels.release }} came within their forecast; nine of ten should.",
         ),
@@ -189,7 +189,7 @@ _REPLICAS = Group(
             "sum by (model, release, replica) (increase(inflight_model_revivals_total[10m])) > 0",
             "",
             "A process of {{ $labels.model }}@{{ $labels.release }} on {{ $labels.replica }} died",
-            "It was loaded again; answers that were under way were generated again, or failed.",
+            "It was loaded again; answers in flight were generated again, or failed.",
         ),
         Alert(
             "InflightModelDiesAgain",
@@ -264,7 +264,7 @@ _RELEASES = Group(
             "warning",
             "sum by (model) (increase(inflight_rollbacks_total[1h])) > 0",
             "",
-            "A rollout of {{ $labels.model }} was taken back",
+            "A rollout of {{ $labels.model }} was rolled back",
             "Its gates objected to the canary; all requests of {{ $labels.model }} go to the stable release.",
         ),
     ),
@@ -304,7 +304,7 @@ _PARTS = Group(
             "inflight_redis_reachable == 0",
             "5m",
             "The router {{ $labels.instance }} cannot reach Redis",
-            "It counts limits and places alone, as if there were no other routers: tenants may get more than"
+            "It counts limits and slots alone, as if there were no other routers: tenants may get more than"
             " they should.",
         ),
         Alert(

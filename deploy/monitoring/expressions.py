@@ -18,7 +18,7 @@ _SET_OPERATORS = ("and", "or", "unless")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownMetric:
     """One metric as it can be asked for: its labels, and the values of those whose values are fixed.
 
     What is read from a target has the labels of that too; what a rule records has not.
@@ -33,7 +33,7 @@ class Known:
         return self.labels if self.is_recorded else self.labels | OF_TARGETS
 
 
-class Wrong(ValueError):
+class ExpressionError(ValueError):
     """An expression that cannot be read, or that names what there is not."""
 
 
@@ -59,20 +59,22 @@ def parse(expr: str) -> promql.Expr:
     try:
         parsed: promql.Expr = promql.parse(without_variables(expr))
     except ValueError as error:
-        raise Wrong(f"{expr}: {error}") from error
+        raise ExpressionError(f"{expr}: {error}") from error
     return parsed
 
 
-def labels_of(expr: str, known: Mapping[str, Known]) -> frozenset[str]:
-    """The labels that the result of an expression has; Wrong where it names a metric, label or value that
-    is not known, groups by what is not there, or matches what has different labels."""
+def labels_of(expr: str, known: Mapping[str, KnownMetric]) -> frozenset[str]:
+    """The labels of an expression's result.
+
+    Raises ExpressionError for an unknown metric, label or value, and for labels that never match.
+    """
     return _Reader(known, expr).labels(parse(expr)) or frozenset()
 
 
 class _Reader:
     """`labels` of a number are None: it has none, and goes with everything."""
 
-    def __init__(self, known: Mapping[str, Known], text: str) -> None:
+    def __init__(self, known: Mapping[str, KnownMetric], text: str) -> None:
         self._known = known
         self._text = text
 
@@ -94,7 +96,7 @@ class _Reader:
     def _of_selector(self, node: promql.VectorSelector) -> frozenset[str]:
         known = self._known.get(node.name or "")
         if known is None:
-            raise Wrong(f"{self._text}: there is no metric {node.name}")
+            raise ExpressionError(f"{self._text}: there is no metric {node.name}")
         there = known.all_labels
         for matcher in node.matchers.matchers:
             if matcher.name == "__name__":
@@ -105,7 +107,9 @@ class _Reader:
             asked = [matcher.value] if is_plain else matcher.value.split("|")
             strange = set(asked) - values - {EVERYTHING} if values else set()
             if strange:
-                raise Wrong(f"{self._text}: {node.name} has no {matcher.name} {', '.join(sorted(strange))}")
+                raise ExpressionError(
+                    f"{self._text}: {node.name} has no {matcher.name} {', '.join(sorted(strange))}"
+                )
         return there
 
     def _of_aggregate(self, node: promql.AggregateExpr) -> frozenset[str]:
@@ -134,7 +138,7 @@ class _Reader:
         if matching is None or matching.type == promql.LabelModifierType.Exclude:
             ignored = frozenset(matching.labels) if matching is not None else frozenset()
             if left - ignored != right - ignored and str(node.op) != "or":
-                raise Wrong(f"{self._text}: {sorted(left)} never match {sorted(right)}")
+                raise ExpressionError(f"{self._text}: {sorted(left)} never match {sorted(right)}")
             return left & right if str(node.op) == "or" else left
         named = frozenset(matching.labels)
         self._need(named, left, str(node.op))
@@ -148,4 +152,4 @@ class _Reader:
 
     def _need(self, asked: set[str] | frozenset[str], there: frozenset[str], where: str) -> None:
         if missing := asked - there:
-            raise Wrong(f"{self._text}: {where} has no label {', '.join(sorted(missing))}")
+            raise ExpressionError(f"{self._text}: {where} has no label {', '.join(sorted(missing))}")

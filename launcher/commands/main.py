@@ -1,4 +1,4 @@
-"""The `inflight` commands: `up`, `perplexity` and `version` here, others from where they belong."""
+"""The `inflight` command line: `up`, `perplexity` and `version` here, the others in their own modules."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import typer
 
 from client.cli import ask, chat
 from launcher.commands import administration, deployment, doctor, loadtest, release, slo, top, trtllm, tune
-from launcher.commands.stack_options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
-from simulator.command import simulate
+from launcher.commands.options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
+from launcher.commands.simulate.command import simulate
 
 app = typer.Typer(
     help="Serve large language models on NVIDIA Triton behind one OpenAI-compatible address.",
@@ -38,7 +38,7 @@ def up(
     embeddings: Annotated[
         str | None,
         typer.Option(
-            help="What makes embeddings: a known model, a directory of a sentence-transformers model "
+            help="The embedding model: a known one, a directory of a sentence-transformers model "
             f"(BERT), or '' for none. [default: {DEFAULTS.embeddings}]"
         ),
     ] = None,
@@ -50,7 +50,7 @@ def up(
     triton_servers: Annotated[
         int | None,
         typer.Option(
-            help=f"How many Triton servers, with the same models each. [default: {DEFAULTS.triton_servers}]"
+            help=f"Number of Triton servers, each with the same models. [default: {DEFAULTS.triton_servers}]"
         ),
     ] = None,
     triton_grpc_port: Annotated[
@@ -99,13 +99,13 @@ def perplexity(
     ] = None,
     text: Annotated[
         Path | None,
-        typer.Option(help="A text in UTF-8. [default: a fixed one]", exists=True, dir_okay=False),
+        typer.Option(help="A text file in UTF-8. [default: a built-in text]", exists=True, dir_okay=False),
     ] = None,
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Which to measure beside fp32, separated by commas: of int8, int4 on a CPU, of bf16, fp8 on "
-            "a GPU. [default: all of the device]"
+            help="Precisions to compare with fp32, separated by commas: int8, int4 on a CPU; bf16, fp8 on "
+            "a GPU. [default: all that the device has]"
         ),
     ] = None,
     data_dir: Annotated[
@@ -117,7 +117,7 @@ def perplexity(
     """Measure what each precision costs a model: its perplexity on a fixed text, against fp32.
 
     Perplexity says how surprised the model is by a text: lower is better. A precision that is more than 3 %
-    worse than fp32 is pointed out. Nothing needs to be running; on a GPU, nothing else should be, because
+    worse than fp32 is reported. Nothing needs to be running; on a GPU, nothing else should be, because
     fp32 needs 4 bytes of its memory for each weight.
     """
     from launcher.commands.perplexity import run_perplexity
@@ -141,7 +141,7 @@ loadtest.add_to(app)
 
 @app.command()
 def version() -> None:
-    """Say which versions of inflight, Triton's package, what engines compute with, and Python are in use."""
+    """Show the versions of inflight, Triton, the engine's compiler and Python."""
     for package in ("inflight", "nvidia-pytriton", "numba", "torch"):
         with suppress(importlib.metadata.PackageNotFoundError):  # one for the CPU, one for the GPU
             typer.echo(f"{package} {importlib.metadata.version(package)}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from launcher.bundled import bundled_with
+from launcher.bundle import bundled_with
 from launcher.console import StackConsole
 from launcher.packaging.engine_task import PERPLEXITY, run_engine_task
 from launcher.packaging.models.checkpoint import resolve_checkpoint

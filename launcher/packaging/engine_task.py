@@ -98,7 +98,7 @@ def run_engine_task(
 
 
 def show(lines: Iterable[str], console: StackConsole, current: ExitStack) -> list[Event]:
-    """`current` holds the stage under way, also when the lines have ended."""
+    """`current` holds the stage being shown, also when the lines have ended."""
     found: list[Event] = []
     shown = ""
     for event in map(json.loads, lines):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from python_backend.wire.loading import LoadingStage, read_loading
+from python_backend.wire.load_progress import LoadingStage, read_loading
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -1,11 +1,11 @@
-"""All that must be there before a Triton of ours can start: model, embeddings, repositories, kernels."""
+"""What a Triton needs before it can start: model, embeddings, repositories, kernels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from launcher.bundled import bundled_with
+from launcher.bundle import bundled_with
 from launcher.packaging.engine_task import PRECISION, PREPARE, prepare_engine
 from launcher.packaging.models.checkpoint import Checkpoint, resolve_checkpoint
 from launcher.packaging.models.embeddings import find_embeddings

@@ -1,4 +1,4 @@
-"""The services of one command: brought up together, watched until a stop is asked for, ended in order."""
+"""The services of one command: started together, watched until a stop is requested, ended in order."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from launcher.console import StackConsole
     from launcher.stack.stop_signals import StopSignals
 
-Place = TypeVar("Place")
+Opened = TypeVar("Opened")
 TICK_S = 0.1
 
 
-class Tending:
+class ServiceGroup:
     def __init__(self, console: StackConsole, signals: StopSignals) -> None:
         self._console = console
         self._signals = signals
@@ -31,14 +31,14 @@ class Tending:
         return self._supervisor.services
 
     def run(
-        self, place: AbstractContextManager[Place], work: Callable[[Place], int], stop: Callable[[], None]
+        self, context: AbstractContextManager[Opened], work: Callable[[Opened], int], stop: Callable[[], None]
     ) -> int:
-        """`work` in its place, then `stop` and the end of whatever that left behind.
+        """`work` in `context`, then `stop` and the end of whatever that left behind.
 
         The exit status is that of the work, or 128 + signal when it was stopped before it was ready.
         """
         become_subreaper()
-        with self._signals.handled(), place as opened:
+        with self._signals.handled(), context as opened:
             try:
                 return work(opened)
             except KeyboardInterrupt:

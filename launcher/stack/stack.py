@@ -13,7 +13,7 @@ from launcher.stack.preparation import Preparation, Prepared
 from launcher.stack.processes import STACK_ID_VARIABLE, ChildProcess
 from launcher.stack.router_process import RouterProcess, check_router_settings, longest_stop_s
 from launcher.stack.runs import Run, open_run
-from launcher.stack.services import Tending
+from launcher.stack.services import ServiceGroup
 from launcher.stack.stack_ports import claim_ports
 from launcher.stack.supervisor import Service
 from launcher.stack.triton_server import TritonServer
@@ -30,7 +30,7 @@ ROUTER_START_TIMEOUT_S = 60.0
 
 
 class Stack:
-    """Built from values, run once; the commands put stand-ins in the places of router and preparation."""
+    """Built from values, run once; the commands replace router and preparation in tests."""
 
     def __init__(
         self,
@@ -48,22 +48,22 @@ class Stack:
         self._signals = signals
         self._router_command = router_command
         self._preparation = Preparation(settings, project_root, console, prepare_command)
-        self._tending = Tending(console, signals)
+        self._group = ServiceGroup(console, signals)
         self._tritons: list[Service] = []
 
     def run(self) -> int:
         """Serve until told to stop; the exit status is 0 after serving, 128 + signal when stopped before."""
         began_s = time.monotonic()
         run = open_run(self._settings.stack.data_dir)
-        return self._tending.run(run, lambda opened: self._run(opened, began_s), self._stop)
+        return self._group.run(run, lambda opened: self._run(opened, began_s), self._stop)
 
     def _run(self, run: Run, began_s: float) -> int:
         with self._signals.interrupting():
             prepared, tritons, router = self._prepare(run)
         self._tritons, router_service = self._services(run, prepared, tritons, router)
         for services in self._rounds(prepared):
-            self._tending.come_up(services, "Loading the model")
-        self._tending.come_up([router_service], "Starting the router")
+            self._group.come_up(services, "Loading the model")
+        self._group.come_up([router_service], "Starting the router")
         took_s = time.monotonic() - began_s
         announce(
             self._console,
@@ -77,7 +77,7 @@ class Stack:
             router.grpc_url,
             router.needs_key(),
         )
-        self._tending.watch()
+        self._group.watch()
         return 0
 
     def _prepare(self, run: Run) -> tuple[Prepared, list[TritonServer], RouterProcess]:
@@ -133,6 +133,6 @@ class Stack:
 
     def _stop(self) -> None:
         """The router first, which finishes what is in flight; then Triton."""
-        routers = [service for service in self._tending.services if service not in self._tritons]
+        routers = [service for service in self._group.services if service not in self._tritons]
         for services in (routers, self._tritons):
-            self._tending.stop(services)
+            self._group.stop(services)

@@ -37,7 +37,7 @@ class Stub:
 
 
 @dataclass
-class Casualty:
+class FailedStub:
     """A stub that is dead or stopped; `older` are those that were there before it fell.
 
     It is settled when there is nothing more to say about it.
@@ -70,7 +70,7 @@ class StubCensus:
     def __init__(self, grace_s: float = GRACE_S) -> None:
         self._grace_s = grace_s
         self._models: dict[int, str] = {}
-        self._casualties: dict[int, Casualty] = {}
+        self._casualties: dict[int, FailedStub] = {}
 
     def take(self, stubs: Mapping[int, Stub], now_s: float) -> Findings:
         found = Findings()
@@ -84,7 +84,7 @@ class StubCensus:
         for pid in fallen:
             model = self._models[pid]
             # Whose it was is not known of one that never lived for long: of a model that did not load.
-            new = Casualty(model, now_s, before, is_settled=not model)
+            new = FailedStub(model, now_s, before, is_settled=not model)
             casualty = self._casualties.setdefault(pid, new)
             casualty.is_replaced |= self._has_newer(casualty, stubs)
             if now_s - casualty.since_s >= BELIEVE_AFTER_S:
@@ -96,7 +96,7 @@ class StubCensus:
         for casualty in self._casualties.values():
             casualty.is_settled |= casualty.model == model
 
-    def _report(self, pid: int, casualty: Casualty, state: State, now_s: float, found: Findings) -> None:
+    def _report(self, pid: int, casualty: FailedStub, state: State, now_s: float, found: Findings) -> None:
         if casualty.is_replaced and state is State.STOPPED:
             found.to_kill.append(pid)
         if casualty.is_settled:
@@ -110,7 +110,7 @@ class StubCensus:
         elif now_s - casualty.since_s >= self._grace_s:
             found.lost.add(casualty.model)
 
-    def _has_newer(self, casualty: Casualty, stubs: Mapping[int, Stub]) -> bool:
+    def _has_newer(self, casualty: FailedStub, stubs: Mapping[int, Stub]) -> bool:
         return any(
             stub.model == casualty.model and stub.state is State.ALIVE and pid not in casualty.older
             for pid, stub in stubs.items()
@@ -168,7 +168,7 @@ class StubWatch:
 
 
 def has_fallen(triton_pid: int) -> bool:
-    """Whether it has stubs for which it would wait in vain."""
+    """Whether it has dead or stopped stubs, for which it would wait for ever."""
     return any(stub.state is not State.ALIVE for stub in stubs_of(triton_pid).values())
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LOAD_TIMEOUT_S = 600.0
 UNLOAD_TIMEOUT_S = 20.0
-# A Triton that had a dead model, and was asked something of it, waits for it in vain when it is stopped.
+# A Triton with a dead model that was sent requests hangs when it is stopped.
 UNLOAD_AFTER_DEATH_S = 8.0
 
 

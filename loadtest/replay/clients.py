@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING
 
-from loadtest.replay.sender import Sent, Target, Told, play
+from loadtest.replay.sender import SendResult, Target, Told, play
 from loadtest.results import RequestResult
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def send_from(
     clients: int = 1,
     told: Told | None = None,
     begins: Callable[[float], None] | None = None,
-) -> Sent:
+) -> SendResult:
     """Returns when all is answered, given up or, after Ctrl-C, left; Ctrl-C goes no further.
 
     `told` hears of each result, and `begins` of the beginning by `time.perf_counter`, in this process.
@@ -58,11 +58,11 @@ def send_from(
         is_interrupted = _play_here(target, plan, start_s, tell)
     else:
         is_interrupted = _share(target, plan, clients, tell, begin)
-    return Sent(results, time.perf_counter() - start_s, is_interrupted)
+    return SendResult(results, time.perf_counter() - start_s, is_interrupted)
 
 
 def _play_here(target: Target, plan: Sequence[PlannedRequest], start_s: float, told: Told) -> bool:
-    """Whether it was interrupted; whoever was under way has told what it saw."""
+    """Whether it was interrupted; requests in flight have reported what they saw."""
     try:
         asyncio.run(play(target, plan, start_s, told))
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from loadtest.replay.clients import send_from
 from loadtest.replay.plan import plan_of
 from loadtest.results import LoadRun, Slo
-from loadtest.server_figures import Gathering
+from loadtest.server_metrics import MetricsSampler
 
 if TYPE_CHECKING:
     from loadtest.replay.sender import Target, Told
@@ -40,7 +40,7 @@ def play_trace(replay: Replay, told: Told | None = None) -> tuple[LoadRun, bool]
         began_s = at_s
 
     began_at = datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds")
-    gathering = Gathering(replay.target.url, replay.triton_metrics_urls, replay.key, lambda: began_s)
+    gathering = MetricsSampler(replay.target.url, replay.triton_metrics_urls, replay.key, lambda: began_s)
     with gathering:
         sent = send_from(replay.target, plan, replay.clients, told, begins)
     run = LoadRun(

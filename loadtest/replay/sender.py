@@ -16,8 +16,8 @@ from itertools import pairwise
 
 import aiohttp
 
-from loadtest.replay.pacing import Act, keep_time
 from loadtest.replay.plan import PlannedRequest
+from loadtest.replay.schedule import Act, keep_time
 from loadtest.results import RequestResult
 
 SERVICE_TIERS = {"interactive": "priority", "standard": "default", "batch": "flex"}
@@ -31,7 +31,7 @@ Told = Callable[[RequestResult], None]
 class Target:
     """Where to, and how: `retries` is how often whoever is refused comes back.
 
-    Who `heeds_retry_after` waits as it is told to, the others come back at once. At `gives_up_s` everybody
+    Who `honours_retry_after` waits as it is told to, the others come back at once. At `gives_up_s` everybody
     leaves who is still waiting: what takes minutes is not waited for.
     """
 
@@ -40,7 +40,7 @@ class Target:
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     tells_tier: bool = True
     retries: int = 0
-    heeds_retry_after: bool = False
+    honours_retry_after: bool = False
     gives_up_s: float = 3600.0
     keeps_text: bool = False
 
@@ -49,7 +49,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SendResult:
     """What came of a plan; attempts in the order in which they ended."""
 
     results: list[RequestResult]
@@ -81,12 +81,12 @@ class Sent:
         )
 
 
-async def send(target: Target, plan: Sequence[PlannedRequest]) -> Sent:
+async def send(target: Target, plan: Sequence[PlannedRequest]) -> SendResult:
     """From this process, beginning now."""
     results: list[RequestResult] = []
     start_s = time.perf_counter()
     await play(target, plan, start_s, results.append)
-    return Sent(results, time.perf_counter() - start_s)
+    return SendResult(results, time.perf_counter() - start_s)
 
 
 async def play(target: Target, plan: Sequence[PlannedRequest], start_s: float, told: Told) -> None:
@@ -142,12 +142,12 @@ class _Sender:
             await self._ask(body, result, begin_s)
             if not result.is_refused:
                 return
-            if self.target.heeds_retry_after:
+            if self.target.honours_retry_after:
                 await asyncio.sleep(result.retry_after_s or 0.0)
             begin_s = time.perf_counter()
 
     async def _ask(self, body: bytes, result: RequestResult, begin_s: float) -> None:
-        reading = _Reading(result, begin_s, self.target.keeps_text)
+        reading = _AnswerReader(result, begin_s, self.target.keeps_text)
         headers = {"content-type": "application/json"}
         if key := self.target.key_of(result.tenant):
             headers["authorization"] = f"Bearer {key}"
@@ -162,7 +162,7 @@ class _Sender:
             self.told(result)
 
 
-class _Reading:
+class _AnswerReader:
     """One answer as it comes in."""
 
     def __init__(self, result: RequestResult, begin_s: float, keeps_text: bool) -> None:

@@ -33,7 +33,7 @@ def compare(first: LoadRun, second: LoadRun, directory: Path) -> Path:
 
 
 def write_comparison(first: LoadRun, second: LoadRun, comparison: Comparison, directory: Path) -> Path:
-    from loadtest.report.compared_page import html_of
+    from loadtest.report.comparison_page import html_of
 
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "comparison.json").write_text(json.dumps(comparison.to_json(), indent=1), encoding="utf-8")

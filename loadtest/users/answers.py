@@ -13,7 +13,7 @@ from loadtest.results import RequestResult
 
 @dataclass(slots=True)
 class StreamedAnswer:
-    """An answer under way. Moments are whatever clock `feed` is given; a piece is an event with text."""
+    """An answer in flight. Moments are whatever clock `feed` is given; a piece is an event with text."""
 
     moments_s: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)

@@ -18,7 +18,7 @@ _SUFFIX = ".jsonl"
 class Recorder:
     """One file for each process that asks; the first line says when it began, by the machine's clock.
 
-    A process that begins anew, as Locust's web page lets it, takes its former file away.
+    A process that starts again, from Locust's web page, removes its earlier file.
     """
 
     def __init__(self, folder: Path, began_s: float) -> None:
@@ -46,7 +46,7 @@ class Recorder:
 
 
 @dataclass
-class Recorded:
+class RecordedRun:
     """What all processes of a run wrote, so far."""
 
     began_s: float | None = None
@@ -59,14 +59,14 @@ class RecordReader:
     """Reads on from where it was; a line that is still being written waits for the next time."""
 
     def __init__(self, folder: Path) -> None:
-        self.recorded = Recorded()
+        self.recorded = RecordedRun()
         self._folder = folder
         self._read_bytes: dict[Path, int] = {}
 
     def read(self) -> list[RequestResult]:
         """What is new since the last call."""
         if not all(path.exists() for path in self._read_bytes):
-            self.recorded = Recorded()
+            self.recorded = RecordedRun()
             self._read_bytes.clear()
         known = len(self.recorded.results)
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):

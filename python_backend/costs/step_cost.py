@@ -37,7 +37,7 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True)
 class LearnedStepCost:
-    """What was learned from so many steps; `error` is the mean relative error of late predictions.
+    """What was learned from so many steps; `error` is the mean relative error of recent predictions.
 
     Frozen: its predictions went wrong, and `cost` is the last that was good.
     """

@@ -77,7 +77,7 @@ def build_model(
     pool: BlockPool,
     max_sequence_tokens: int,
 ) -> StepModel:
-    # Imported here: they take a second, and whoever only reads this module's types need not wait.
+    # Imported here: they take a second, which a reader of this module's types need not wait for.
     from python_backend.engine.native.model import NativeModel
     from python_backend.engine.native.packed_model import FORMATS, load_packed
 

@@ -34,11 +34,12 @@ NOT_A_NUMBER = InflightError(ErrorKind.ENGINE_FAILED, "the model's scores for th
 
 
 class Engine:
-    """Requests come in by `add`, each of their sequences ends exactly once in the events of `step`.
+    """This project's own runtime: each sequence of an added request ends exactly once, in an event of `step`.
 
-    In between they may be cancelled. A request with a guide joins the queue, at the place of its arrival,
-    when the guide is compiled. What a step may hold is decided anew before each: by the limits, and by what
-    the tiers that are here ask for, once it is known what steps cost.
+    A request with a guide joins the queue, in the order of its arrival, when the guide is compiled. What a
+    step may hold is decided anew before each: by the limits, and by the latency targets of the tiers that are
+    present, once it is known what steps cost. `held_bytes` tells how much memory of the GPU, and pinned
+    memory of the host, is in use.
     """
 
     def __init__(

@@ -9,12 +9,12 @@ import msgspec
 
 from python_backend.costs.step_cost import LearnedStepCost
 
-# Told how far a start is: the stage, and how much of its total is done. A total of 0: nobody knows.
+# Told how far a start is: the stage, and how much of its total is done. A total of 0: unknown.
 LoadingProgress = Callable[[str, int, int], None]
 
 
 def ignore_progress(stage: str, done: int, total: int) -> None:
-    """For whoever does not watch."""
+    """For callers that show no progress."""
 
 
 class EngineBroken(Exception):

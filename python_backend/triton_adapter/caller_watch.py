@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from python_backend.triton_adapter.running import RunningRequest
+from python_backend.triton_adapter.running_requests import RunningRequest
 
 # A question whether one caller has gone costs a round trip to Triton; so many a period are asked at most.
 _CHECKS_PER_PERIOD = 64

@@ -15,7 +15,7 @@ from typing import Any
 from python_backend.costs.step_cost import LearnedStepCost, StepCost
 from python_backend.engine.report import Gauges, PerfMetrics, Ready
 from python_backend.triton_adapter import pb
-from python_backend.triton_adapter.running import RunningRow
+from python_backend.triton_adapter.running_requests import RunningRow
 from python_backend.wire.tiers import Tier
 
 _TOKEN_BUCKETS = (10, 50, 100, 500, 1000)

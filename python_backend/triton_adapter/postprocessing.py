@@ -17,7 +17,7 @@ import numpy as np
 from python_backend.text.stream_table import StreamTable
 from python_backend.text.tokenizer import Tokenizer
 from python_backend.triton_adapter import pb
-from python_backend.triton_adapter.pacing import Acknowledger
+from python_backend.triton_adapter.backpressure import Acknowledger
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import read_boolean
 from python_backend.wire.stream_mark import StreamMark

@@ -10,7 +10,7 @@ import numpy as np
 
 from python_backend.engine.report import PerfMetrics
 from python_backend.triton_adapter import pb
-from python_backend.triton_adapter.coalescing import Pending
+from python_backend.triton_adapter.coalescer import Pending
 from python_backend.triton_adapter.requests import GenerateCall
 from python_backend.wire.stream_mark import StreamMark
 

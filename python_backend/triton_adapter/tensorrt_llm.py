@@ -20,11 +20,11 @@ from python_backend.engine.process.handle import EngineProcess
 from python_backend.engine.process.messages import Progress
 from python_backend.engine.report import Ready
 from python_backend.triton_adapter import pb
+from python_backend.triton_adapter.backpressure import Pacer
 from python_backend.triton_adapter.caller_watch import CallerWatch
-from python_backend.triton_adapter.coalescing import Coalescer, Pending
+from python_backend.triton_adapter.coalescer import Coalescer, Pending
 from python_backend.triton_adapter.engine_report import idle_gauges, report_of, report_response
 from python_backend.triton_adapter.metrics import EngineMetrics
-from python_backend.triton_adapter.pacing import Pacer
 from python_backend.triton_adapter.request_parameters import (
     Configuration,
     Limits,
@@ -33,7 +33,7 @@ from python_backend.triton_adapter.request_parameters import (
 )
 from python_backend.triton_adapter.requests import GenerateCall, ModelRules, decode_call
 from python_backend.triton_adapter.responses import ResponseBuilder
-from python_backend.triton_adapter.running import (
+from python_backend.triton_adapter.running_requests import (
     RunningRequest,
     RunningRow,
     as_failure,
@@ -43,7 +43,7 @@ from python_backend.triton_adapter.running import (
 )
 from python_backend.wire.engine_report import CONFIGURE, EngineReport
 from python_backend.wire.errors import ErrorKind, InflightError
-from python_backend.wire.loading import loading_text
+from python_backend.wire.load_progress import loading_text
 from python_backend.wire.parameters import parse_engine_parameters
 from python_backend.wire.stream_mark import StreamMark
 
@@ -308,7 +308,7 @@ class TritonPythonModel:
             row.request.end(1, error_response(failure))
         else:
             if row.sequences > 1:
-                self._cancel_row(row)  # the others may still be under way
+                self._cancel_row(row)  # the others may still run
             self._fail(row, failure)
         self._cancel_unheard(row)
 

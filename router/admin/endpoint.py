@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.record import Record
 from router.core.tenant import Scope
+from router.http.exchange import Exchange
 from router.request.decoding import decode, decode_query, invalid
 from router.request.errors import respond_encoded
 from router.request.routes import Route
@@ -18,11 +20,7 @@ from router.tenants.administration import Administration
 from router.tenants.audited import AlreadyThere, Forbidden
 from router.tenants.rbac import Actor
 from router.tenants.records import NotFound
-
-if TYPE_CHECKING:
-    from router.core.record import Record
-    from router.http.exchange import Exchange
-    from router.tenants.tenancy import Tenancy
+from router.tenants.tenancy import Tenancy
 
 
 @dataclass(frozen=True, slots=True)

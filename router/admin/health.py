@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from router.core.record import Record
 from router.core.tenant import Scope
+from router.http.exchange import Exchange
 from router.request.errors import respond_json
+from router.request.permit import Permits
 from router.request.routes import Route
-
-if TYPE_CHECKING:
-    from router.core.record import Record
-    from router.http.exchange import Exchange
-    from router.request.permit import Permits
-    from router.routing.models import Registry
-    from router.telemetry.metrics import Metrics
+from router.routing.models import Registry
+from router.telemetry.metrics import Metrics
 
 _CACHE_S = 0.5
 
@@ -76,14 +73,7 @@ def routes(models: Registry, permits: Permits, metrics: Metrics) -> list[Route]:
     return [
         Route("GET", "/health/live", live, "The process answers", scope=None),
         Route("GET", "/health/ready", ready, "Requests would be served now", scope=None),
-        Route(
-            "GET",
-            "/metrics",
-            shown,
-            "Prometheus metrics of the router",
-            answer="text/plain",
-            scope=None,
-            # Names and volumes of tenants are not for everybody who finds the port.
-            scope_in_public=Scope.ADMIN_READ,
-        ),
-    ]
+        # Names and volumes of tenants are not for everybody who finds the port.
+        Route("GET", "/metrics", shown, "Prometheus metrics of the router",
+              answer="text/plain", scope=None, scope_in_public=Scope.ADMIN_READ),
+    ]  # fmt: skip

@@ -1,29 +1,26 @@
-"""The administration of objectives over HTTP, for the platform's administrators."""
+"""Latency objectives and the tuning of queue delays over HTTP, for the platform's administrators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from python_backend.wire.tiers import Tier, tier_named
-from router.admin.endpoint import admin_route
-from router.control.objectives.commands import ObjectiveCommands
+from router.admin.bodies import NewestQuery
+from router.admin.endpoint import Act, Asked, admin_route, listed
+from router.control.objectives.commands import ModelStandings, ObjectiveCommands
+from router.control.objectives.standing import Standing
+from router.control.tuning.commands import Explanation, TuningCommands
 from router.core.manifest import MODEL_NAME
-from router.core.objective import LEAST_S, MOST_S, Metric
+from router.core.objective import LEAST_S, MOST_S, Metric, Objective
+from router.request.routes import Route
 from router.tenants.records import NotFound
-
-if TYPE_CHECKING:
-    from router.admin.endpoint import Act, Asked
-    from router.control.objectives.commands import ModelStandings
-    from router.control.objectives.standing import Standing
-    from router.core.objective import Objective
-    from router.request.routes import Route
-    from router.tenants.tenancy import Tenancy
+from router.tenants.tenancy import Tenancy
 
 _Seconds = Annotated[float, Meta(ge=LEAST_S, le=MOST_S)]
 
@@ -118,6 +115,36 @@ def _objective(objective: Objective) -> dict[str, Any]:
     return {"object": "objective", "model": objective.model, "tier": objective.tier.label, **limits_s}
 
 
+def _tuned_model(asked: Asked) -> str:
+    model = asked.values["model"]
+    if not MODEL_NAME.fullmatch(model):
+        raise NotFound("there is no model of this name; GET /admin/tuning lists those that there are")
+    return model
+
+
+def _list_tuning(commands: TuningCommands, asked: Asked) -> dict[str, Any]:
+    return {"object": "list", "data": [_explanation(each) for each in commands.explain()]}
+
+
+def _explain_tuning(commands: TuningCommands, asked: Asked) -> dict[str, Any]:
+    (found,) = commands.explain(_tuned_model(asked))
+    return _explanation(found)
+
+
+def _tuning_history(commands: TuningCommands, asked: Asked) -> dict[str, Any]:
+    return listed(commands.history(_tuned_model(asked), asked.given.limit))
+
+
+def _pause_tuning(commands: TuningCommands, asked: Asked, is_paused: bool) -> dict[str, Any]:
+    model = _tuned_model(asked)
+    commands.pause(model, is_paused)
+    return {"object": "tuning.pause", "model": model, "paused": is_paused}
+
+
+def _explanation(found: Explanation) -> dict[str, Any]:
+    return {"object": "tuning", **asdict(found)}
+
+
 def routes(tenancy: Tenancy) -> list[Route]:
     store = tenancy.store
     route = partial(admin_route, tenancy)
@@ -125,7 +152,10 @@ def routes(tenancy: Tenancy) -> list[Route]:
     def on(do: Callable[[_Act], Any]) -> Act:
         return lambda asked: do(_Act(ObjectiveCommands(store, asked.actor), asked))
 
-    model = "/admin/objectives/{model}"
+    def tune(do: Callable[[TuningCommands, Asked], Any]) -> Act:
+        return lambda asked: do(TuningCommands(store, asked.actor), asked)
+
+    model, tuned = "/admin/objectives/{model}", "/admin/tuning/{model}"
     tier = f"{model}/{{tier}}"
     return [
         route("GET", "/admin/objectives", "All objectives, beside what is measured", on(_list)),
@@ -133,4 +163,13 @@ def routes(tenancy: Tenancy) -> list[Route]:
         route("PUT", tier, "Set the objective of a model and tier", on(_set), ObjectiveBody),
         route("DELETE", tier, "Ask nothing of a tier any more", on(_clear)),
         route("DELETE", model, "Ask nothing of a model any more", on(_clear_all)),
-    ]
+        route("GET", "/admin/tuning", "The queue delays of all models, and why they are so",
+              tune(_list_tuning)),
+        route("GET", tuned, "The queue delays of a model, and why they are so", tune(_explain_tuning)),
+        route("GET", f"{tuned}/history", "What was changed about them, the newest first",
+              tune(_tuning_history), NewestQuery),
+        route("POST", f"{tuned}/pause", "Leave the queue delays of a model as they are",
+              tune(partial(_pause_tuning, is_paused=True)), status=200),
+        route("POST", f"{tuned}/resume", "Tune the queue delays of a model again",
+              tune(partial(_pause_tuning, is_paused=False)), status=200),
+    ]  # fmt: skip

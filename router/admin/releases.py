@@ -8,25 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from router.admin.endpoint import admin_route, listed
-from router.admin.release_bodies import CanaryBody, NewestQuery, PromoteBody, RollBackBody, SplitBody
+from sqlalchemy import Connection
+
+from router.admin.bodies import CanaryBody, NewestQuery, PromoteBody, RollBackBody, SplitBody
+from router.admin.endpoint import Act, Asked, admin_route, listed
 from router.control.releases import records
 from router.control.releases.commands import ReleaseCommands
+from router.control.releases.records import Release, Rollout
 from router.control.releases.shadow_figures import list_shadows
 from router.core.manifest import MODEL_NAME, read_version
+from router.request.routes import Route
+from router.routing.split import ModelSplit
+from router.store.database import Store
 from router.tenants.records import NotFound
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from router.admin.endpoint import Act, Asked
-    from router.control.releases.records import Release, Rollout
-    from router.request.routes import Route
-    from router.routing.split import ModelSplit
-    from router.store.database import Store
-    from router.tenants.tenancy import Tenancy
+from router.tenants.tenancy import Tenancy
 
 
 @dataclass(frozen=True, slots=True)

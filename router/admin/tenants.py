@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from router.admin.endpoint import Administer, admin_route, listed
-from router.admin.tenant_bodies import (
-    AuditQuery,
-    KeyBody,
-    LimitsBody,
-    PriceBody,
-    RoleBody,
-    RotateBody,
-    TenantBody,
-    UsageQuery,
-    UserBody,
-)
+from router.admin import bodies
+from router.admin.endpoint import Act, Administer, Asked, admin_route, listed
+from router.core.record import Record
 from router.core.tenant import ApiKey, Limits, Price, Scope, UsageSummary
+from router.http.exchange import Exchange
 from router.request.routes import Route
+from router.telemetry.prompt_log import PromptLog
 from router.tenants.administration import DEFAULT_SCOPES
 from router.tenants.budget import day_of, month_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from router.admin.endpoint import Act, Asked
-    from router.core.record import Record
-    from router.http.exchange import Exchange
-    from router.telemetry.prompt_log import PromptLog
-    from router.tenants.tenancy import Tenancy
+from router.tenants.tenancy import Tenancy
 
 
 def show_key(key: ApiKey) -> dict[str, Any]:
@@ -46,7 +32,7 @@ def show_key(key: ApiKey) -> dict[str, Any]:
 
 
 def _create_key(asked: Asked) -> dict[str, Any]:
-    body: KeyBody = asked.given
+    body: bodies.KeyBody = asked.given
     key, text = asked.admin.create_key(
         asked.actor,
         asked.tenant,
@@ -82,7 +68,7 @@ def _list_limits(asked: Asked) -> dict[str, Any]:
 
 
 def _set_price(asked: Asked) -> dict[str, Any]:
-    body: PriceBody = asked.given
+    body: bodies.PriceBody = asked.given
     cached = body.prompt if body.cached_prompt is None else body.cached_prompt
     price = Price(asked.values["model"], body.prompt, cached, body.completion)
     asked.admin.set_price(asked.actor, price)
@@ -90,7 +76,7 @@ def _set_price(asked: Asked) -> dict[str, Any]:
 
 
 def _usage(asked: Asked, tenant: str | None) -> dict[str, Any]:
-    query: UsageQuery = asked.given
+    query: bodies.UsageQuery = asked.given
     today = day_of(time.time())
     since, until = query.since or f"{month_of(time.time())}-01", query.until or today
     by = tuple(filter(None, query.by.split(",")))
@@ -132,7 +118,7 @@ def routes(tenancy: Tenancy, prompt_log: PromptLog | None) -> list[Route]:
     tenant, user, key = "/admin/tenants/{tenant}", "/users/{user}", "/keys/{key}"
     return [
         route("POST", "/admin/tenants", "Make a tenant",
-              lambda a: asdict(a.admin.create_organisation(a.actor, a.given.name)), TenantBody),
+              lambda a: asdict(a.admin.create_organisation(a.actor, a.given.name)), bodies.TenantBody),
         route("GET", "/admin/tenants", "All tenants",
               lambda a: listed(a.admin.list_organisations(a.actor))),
         route("GET", f"{tenant}/export", "Everything kept of a tenant",
@@ -141,32 +127,32 @@ def routes(tenancy: Tenancy, prompt_log: PromptLog | None) -> list[Route]:
               "Delete a tenant and everything kept of it", scope=Scope.ADMIN_WRITE, takes=""),
         route("POST", f"{tenant}/users", "Make a user",
               lambda a: asdict(a.admin.create_user(
-                  a.actor, a.tenant, a.given.name, a.given.role, a.given.platform_admin)), UserBody),
+                  a.actor, a.tenant, a.given.name, a.given.role, a.given.platform_admin)), bodies.UserBody),
         route("GET", f"{tenant}/users", "The users of a tenant",
               lambda a: listed(a.admin.list_users(a.actor, a.tenant))),
         route("PATCH", f"{tenant}{user}", "Change a user's role",
               lambda a: asdict(a.admin.set_role(a.actor, a.tenant, a.values["user"], a.given.role)),
-              RoleBody),
+              bodies.RoleBody),
         route("DELETE", f"{tenant}{user}", "Delete a user, whose keys end",
               _deleted(lambda a: a.admin.delete_user(a.actor, a.tenant, a.values["user"]))),
-        route("POST", f"{tenant}/keys", "Make a key, which is shown this once", _create_key, KeyBody),
+        route("POST", f"{tenant}/keys", "Make a key, which is shown this once", _create_key, bodies.KeyBody),
         route("GET", f"{tenant}/keys", "The keys of a tenant, without their secrets",
               lambda a: {"object": "list", "data": [*map(show_key, a.admin.list_keys(a.actor, a.tenant))]}),
-        route("POST", f"{tenant}{key}/rotate", "Give a key a new secret", _rotate_key, RotateBody),
+        route("POST", f"{tenant}{key}/rotate", "Give a key a new secret", _rotate_key, bodies.RotateBody),
         route("DELETE", f"{tenant}{key}", "Revoke a key for good",
               _deleted(lambda a: a.admin.revoke_key(a.actor, a.tenant, a.values["key"]))),
-        route("PUT", f"{tenant}/limits", "Set the limits of a tenant", _set_limits, LimitsBody),
-        route("PUT", f"{tenant}{key}/limits", "Set the limits of a key", _set_limits, LimitsBody),
+        route("PUT", f"{tenant}/limits", "Set the limits of a tenant", _set_limits, bodies.LimitsBody),
+        route("PUT", f"{tenant}{key}/limits", "Set the limits of a key", _set_limits, bodies.LimitsBody),
         route("GET", f"{tenant}/limits", "The limits of a tenant and its keys", _list_limits),
-        route("PUT", "/admin/prices/{model}", "Set what a model's tokens cost", _set_price, PriceBody),
+        route("PUT", "/admin/prices/{model}", "Set what a model's tokens cost", _set_price, bodies.PriceBody),
         route("GET", "/admin/prices", "What tokens cost", lambda a: listed(a.admin.list_prices(a.actor)),
               scope=Scope.USAGE_READ),
         route("GET", f"{tenant}/usage", "Usage and cost of a tenant", lambda a: _usage(a, a.tenant),
-              UsageQuery, Scope.USAGE_READ),
+              bodies.UsageQuery, Scope.USAGE_READ),
         route("GET", "/admin/usage", "Usage and cost of all tenants", lambda a: _usage(a, None),
-              UsageQuery, Scope.USAGE_READ),
+              bodies.UsageQuery, Scope.USAGE_READ),
         route("GET", "/admin/audit", "What was done, and what was refused",
-              lambda a: listed(a.admin.audit_log(a.actor, a.given.tenant, a.given.limit)), AuditQuery),
+              lambda a: listed(a.admin.audit_log(a.actor, a.given.tenant, a.given.limit)), bodies.AuditQuery),
         route("GET", "/v1/usage", "Your own usage and cost", lambda a: _usage(a, a.tenant),
-              UsageQuery, Scope.USAGE_READ),
+              bodies.UsageQuery, Scope.USAGE_READ),
     ]  # fmt: skip

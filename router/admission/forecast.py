@@ -168,14 +168,15 @@ class Forecaster:
             late_s = (late if late > usual else usual) * entry.service_s
             entry.deadline_s = max(demand.deadline_s, demand.arrived_s + stretch * late_s)
 
-    def predict(self, entry: QueueEntry, predicted_s: float, now_s: float) -> None:
-        """Writes its forecast into an entry."""
+    def predict(self, entry: QueueEntry, predicted_s: float, now_s: float) -> float:
+        """Writes its forecast into an entry, and returns the late one."""
         demand, wait = entry.demand, entry.wait
         late_by_s = now_s - demand.arrived_s
         entry.predicted_s = predicted_s
         usual, late = self._usual[wait][demand.tier].value, self._late[wait][demand.tier].value
         entry.forecast_s = late_by_s + usual * predicted_s
-        entry.forecast_late_s = late_by_s + (late if late > usual else usual) * predicted_s
+        entry.forecast_late_s = late_s = late_by_s + (late if late > usual else usual) * predicted_s
+        return late_s
 
     def learn(self, entry: QueueEntry, now_s: float) -> None:
         """Its first token came now."""

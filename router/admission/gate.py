@@ -219,7 +219,7 @@ class Gate:
 
 
 class Turn:
-    """One request at a gate, from its offer to its end, which comes once however often it is told.
+    """One request at a gate, from its offer to its end; only the first call of `end` counts.
 
     `is_waiting` is False when its turn came with the offer: then there is nothing to await in `come`.
     """

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 REFRESH_EVERY_S = 0.2
 _LOOK_FOR_SHAPES_S = 1.0
-# How a model takes rows changes only with its files; where Triton did not say, it is asked again.
+# How a model batches rows changes only with its files; where Triton gave no answer, it is asked again.
 _SHAPE_LASTS_S = 60.0
 _ASK_AGAIN_S = 5.0
 # Of its slots: what a release may have in flight and still take optional work.
@@ -119,7 +119,7 @@ class Gates:
         for gate in self._gates.values():
             gate.close()
 
-    # What the releases can do
+    # Capacity
 
     async def run(self) -> None:
         """For as long as the router runs. A silent Triton delays no other release's capacity."""
@@ -135,7 +135,7 @@ class Gates:
             name = "@".join(key)
             replicas = self._fleet.sets.get(name)
             if replicas is None:
-                self._shapes.pop(name, None)  # what comes under this name may be another
+                self._shapes.pop(name, None)  # a later release of this name may be another
             if replicas is None and gate.open_count == 0:
                 gate.close()
                 del self._gates[key]
@@ -145,7 +145,7 @@ class Gates:
                 gate.resize(self._share_of(name, capacity))
 
     async def learn_shapes(self) -> None:
-        """Asks Triton how batch models take rows."""
+        """Asks Triton how batch models batch rows."""
         fixed = [
             self._fleet.sets.get(f"{gate.model}@{gate.release}") for gate in self.all if gate.is_fixed_cost
         ]
@@ -219,7 +219,7 @@ class AdmissionSettings:
 
 @dataclass(frozen=True, slots=True)
 class TenantShares:
-    """What tenants are entitled to, by their limits."""
+    """What tenants are entitled to, by their plans."""
 
     share_of: Callable[[str], tuple[float, float]]
 

@@ -22,8 +22,8 @@ _NOMINAL_PROMPT_US, _NOMINAL_TOKEN_US = 100.0, 200.0
 class Prices:
     """Microseconds of one replica for each token of a prompt, generated token, and thousand tokens read.
 
-    For models of fixed cost `row_us` is the price of a row and the others are 0. Prices that are not known
-    serve to compare requests, not to predict anything.
+    For batch models `row_us` is the price of a row and the others are 0. Prices that are not known serve to
+    compare requests, not to predict anything.
     """
 
     prompt_token_us: float

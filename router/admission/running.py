@@ -6,14 +6,13 @@ from math import exp
 from typing import TYPE_CHECKING
 
 from router.admission.capacity import Capacity
+from router.admission.forecast import service_s
 from router.admission.pricing import kv_need, per_sequence, prices_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from python_backend.wire.tiers import Tier
-    from router.admission.allocation import Allocation
-    from router.admission.demand import QueueEntry
+    from router.admission.capacity import Allocation
+    from router.admission.demand import Demand, QueueEntry
     from router.admission.pricing import OutputLengths
     from router.admission.queue import FairQueue
 
@@ -32,10 +31,11 @@ class Running:
     """The running entries. Their tenants are charged for tokens when these have come, and for no others."""
 
     def __init__(self, allocation: Allocation, queue: FairQueue, lengths: OutputLengths) -> None:
-        self._allocation = allocation
-        self._queue = queue
+        self.allocation = allocation
+        self.queue = queue
         self._lengths = lengths
         self.entries: dict[QueueEntry, None] = {}
+        self.patience_s: dict[Tier, float] = {}  # of the tiers' requests, as last seen
         self.remaining_us = 0
         self.prefill_tokens = 0
         self._looked_s = 0.0
@@ -56,10 +56,10 @@ class Running:
         entry.charged_tokens = entry.progress.completion_tokens
         entry.remaining_us = entry.cost_us
         self.remaining_us += entry.cost_us
-        self._queue.lanes[demand.tier].running_us += entry.cost_us
+        self.queue.lanes[demand.tier].running_us += entry.cost_us
         entry.prefill_tokens = demand.prompt_tokens
         self.prefill_tokens += entry.prefill_tokens
-        self.remaining_us -= self._queue.charge(entry, self.prices.prompt_us(demand))
+        self.remaining_us -= self.queue.charge(entry, self.prices.prompt_us(demand))
 
     def end(self, entry: QueueEntry) -> None:
         if entry.progress.completion_tokens > entry.charged_tokens:
@@ -67,10 +67,10 @@ class Running:
         self.prefill_tokens -= entry.prefill_tokens
         entry.prefill_tokens = 0
         self.remaining_us -= entry.remaining_us
-        self._queue.lanes[entry.demand.tier].running_us -= entry.remaining_us
+        self.queue.lanes[entry.demand.tier].running_us -= entry.remaining_us
         del self.entries[entry]
-        self._allocation.give_back(entry)
-        self._queue.end(entry)
+        self.allocation.give_back(entry)
+        self.queue.end(entry)
 
     def look(self, now_s: float, is_busy: bool) -> bool:
         """Reads how far everybody is, if that is some time ago; whether it did.
@@ -87,14 +87,45 @@ class Running:
                 self._charge(entry)
                 if entry.charged_tokens >= entry.look_again_at:
                     self._expect_more(entry, entry.charged_tokens)
-        capacity = self._allocation.capacity
+        capacity = self.allocation.capacity
         if is_busy and capacity.batch is None and capacity.replicas:
-            batch = self._allocation.sequences / capacity.replicas
+            batch = self.allocation.sequences / capacity.replicas
             self._batch += (batch - self._batch) * (1 - exp(-passed_s / _BATCH_S))
             self._is_measured = True
             if abs(self._batch - self._priced_batch) > _NOTABLE * self._priced_batch:
                 self.resize(capacity)
         return True
+
+    def service_s(self, demand: Demand) -> float:
+        """Until its first token if it began now."""
+        allocation = self.allocation
+        sequences, kv_tokens = allocation.sequences, allocation.kv_tokens
+        return service_s(demand, allocation.capacity, self.prefill_tokens, sequences, kv_tokens)
+
+    def drain_s(self) -> float | None:
+        """Until all that runs and waits would be done; None while the cost of work is not known."""
+        if not self.prices.is_known:
+            return None
+        work_us = self.remaining_us + sum(lane.waiting_us for lane in self.queue.lanes)
+        return work_us / 1e6 / max(self.allocation.capacity.replicas, 1)
+
+    def lacking(self, entry: QueueEntry) -> float:
+        """How many slots have to become free before it may begin; none where that is not above 0.
+
+        Heavy tenants leave headroom to those who have less. Where there is hardly time to wait, turns decide
+        little: what becomes free goes to whoever asks next, and that is mostly the one that asks most.
+        Nothing that runs is preempted, so headroom must be left before it is needed; the less of it the
+        longer a request of the tier can wait, since slots become free meanwhile.
+        """
+        to_leave = self.queue.to_leave(entry)
+        if not to_leave:
+            return 0.0
+        allocation = self.allocation
+        # They end evenly over twice the time that what is in flight takes on average.
+        waited_us = 1e6 * allocation.capacity.replicas * self.patience_s[entry.demand.tier]
+        freed = allocation.slots * waited_us / (2 * self.remaining_us + 1)
+        to_leave *= to_leave / (to_leave + _COUNTED * freed)
+        return to_leave + allocation.size_of(entry) - allocation.left_slots(entry.demand.tier)
 
     def _charge(self, entry: QueueEntry) -> None:
         """For the tokens that have come since."""
@@ -102,7 +133,7 @@ class Running:
         new = tokens - entry.charged_tokens
         entry.charged_tokens = tokens
         service_us = self.prices.tokens_us(new, entry.context_tokens + tokens / 2)
-        self.remaining_us -= self._queue.charge(entry, service_us)
+        self.remaining_us -= self.queue.charge(entry, service_us)
 
     def _expect_more(self, entry: QueueEntry, tokens: int) -> None:
         """It is longer than most: how much longer is judged by those that were, and cache reserved for it."""
@@ -113,49 +144,20 @@ class Running:
         more = left.mean * demand.sequences
         remaining_us = self.prices.tokens_us(more, demand.prompt_tokens / sequences + each / 2)
         self.remaining_us += remaining_us - entry.remaining_us
-        self._queue.lanes[demand.tier].running_us += remaining_us - entry.remaining_us
+        self.queue.lanes[demand.tier].running_us += remaining_us - entry.remaining_us
         entry.remaining_us = remaining_us
         entry.look_again_at = tokens + max(more // 2, 16)
-        capacity = self._allocation.capacity
+        capacity = self.allocation.capacity
         if kv_need(demand, each, capacity) + capacity.block_tokens > entry.kv_tokens:
             wanted = kv_need(demand, each + left.p50, capacity)
             if wanted > entry.kv_tokens:
-                self._allocation.grow(entry, wanted - entry.kv_tokens)
+                self.allocation.grow(entry, wanted - entry.kv_tokens)
 
     def check(self) -> None:
         assert self.remaining_us == sum(entry.remaining_us for entry in self.entries)
-        assert self.remaining_us == sum(lane.running_us for lane in self._queue.lanes)
+        assert self.remaining_us == sum(lane.running_us for lane in self.queue.lanes)
         assert self.prefill_tokens == sum(entry.prefill_tokens for entry in self.entries)
         assert all(entry.remaining_us >= 0 for entry in self.entries)
-
-
-class Headroom:
-    """Heavy tenants leave headroom to those who have less; judged by what runs at the moment.
-
-    Where there is hardly time to wait, turns decide little: what becomes free goes to whoever asks next, and
-    that is mostly the one that asks most. Nothing that runs is preempted, so headroom must be left before it
-    is needed; the less of it the longer a request of the tier can wait, since slots become free meanwhile.
-    """
-
-    def __init__(
-        self, allocation: Allocation, queue: FairQueue, running: Running, patience_s: Mapping[Tier, float]
-    ) -> None:
-        self._allocation = allocation
-        self._queue = queue
-        self._running = running
-        self._patience_s = patience_s  # of the tiers, as last seen
-
-    def lacking(self, entry: QueueEntry) -> float:
-        """How many slots have to become free before it may begin; none where that is not above 0."""
-        to_leave = self._queue.to_leave(entry)
-        if not to_leave:
-            return 0.0
-        allocation = self._allocation
-        # They end evenly over twice the time that what is in flight takes on average.
-        waited_us = 1e6 * allocation.capacity.replicas * self._patience_s[entry.demand.tier]
-        freed = allocation.slots * waited_us / (2 * self._running.remaining_us + 1)
-        to_leave *= to_leave / (to_leave + _COUNTED * freed)
-        return to_leave + allocation.size_of(entry) - allocation.left_slots(entry.demand.tier)
 
 
 def _first_batch(capacity: Capacity) -> float:

@@ -90,8 +90,7 @@ class Channel:
 
     def _dispatch(self, call: Call) -> None:
         for connection in self._connections:
-            if connection.has_room:
-                connection.begin(call)
+            if connection.begin(call):
                 return
         if self._closed:
             call.end(GrpcError(StatusCode.CANCELLED, "the channel is closed"))

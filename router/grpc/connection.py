@@ -107,8 +107,10 @@ class Connection(asyncio.Protocol):
 
     # The calls
 
-    def begin(self, call: Call) -> None:
-        """Only where there is room."""
+    def begin(self, call: Call) -> bool:
+        """False where there is no room for it."""
+        if len(self._calls) >= self._max_calls or self.leaving or not self.is_ready:
+            return False
         stream_id = self._next_id
         self._next_id += 2
         if self._next_id > frames.LARGEST_STREAM_ID:
@@ -121,6 +123,7 @@ class Connection(asyncio.Protocol):
         if call.deadline_s is not None:
             timeout_s = call.deadline_s - asyncio.get_running_loop().time()
         self._sender.request(call, self._headers.block(call.method, timeout_s))
+        return True
 
     def credit(self, call: Call, increment_bytes: int) -> None:
         self._sender.write(frames.window_update(call.stream_id, increment_bytes))

@@ -39,10 +39,10 @@ class Sender:
         self._transport = None
         self._waiting.clear()
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, *data: bytes | memoryview) -> None:
         if not self._out:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._out.append(data)
+        self._out += data
 
     def flush(self) -> None:
         out, self._out = self._out, []
@@ -109,15 +109,15 @@ class Sender:
     def _send_some(self, call: Call) -> None:
         """As much as the windows allow, without a copy of what may be megabytes."""
         prefix, unsent = call.unsent_prefix, call.unsent
+        out: list[bytes | memoryview] = []
         while unsent is not None:
             left = len(prefix) + len(unsent)
             size = min(left, self._frame_bytes, self._window_bytes, call.send_window_bytes)
             if size < len(prefix) or size <= 0:
                 break
             flags = frames.END_STREAM if size == left else 0
-            self.write(frames.head(size, frames.DATA, flags, call.stream_id) + prefix)
-            self.write(unsent[: size - len(prefix)])
-            self._has_large = True
+            head = _HEAD(size >> 8, size & 0xFF, frames.DATA, flags, call.stream_id)
+            out += (head + prefix, unsent[: size - len(prefix)])
             unsent = unsent[size - len(prefix) :] if size < left else None
             prefix = b""
             self._window_bytes -= size
@@ -125,3 +125,6 @@ class Sender:
         call.unsent_prefix, call.unsent = prefix, unsent
         if unsent is None:
             del self._waiting[call.stream_id]
+        if out:
+            self._has_large = True
+            self.write(*out)

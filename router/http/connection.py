@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from router.http.exchange import Refusal
 
+# Of a body; a large one that comes as fast as it is read has fewer.
+_MOST_PIECES = 64
 _UPGRADE_HEADERS = ("connection", "upgrade", "http2-settings")
 
 
@@ -148,7 +150,8 @@ class Connection(asyncio.Protocol):
         self._target = b""
         self._headers: dict[str, str] = {}
         self._headers_done = False
-        self._body: bytes | bytearray = b""
+        self._body: list[bytes | bytearray] = []
+        self._body_bytes = 0
         self._body_limit = self._limits.max_body_bytes
         self._upload = None
 
@@ -186,47 +189,54 @@ class Connection(asyncio.Protocol):
         if self._upload is not None:
             self._take(self._upload, body)
             return
-        if len(self._body) + len(body) > self._body_limit:
+        self._body_bytes += len(body)
+        if self._body_bytes > self._body_limit:
             raise _Refused(413, self._too_large)
-        if not self._body:
-            self._body = body  # most come in one piece, which need not be copied
-        else:
-            if isinstance(self._body, bytes):
-                self._body = bytearray(self._body)
-            self._body += body
+        self._body.append(body)
+        if len(self._body) > _MOST_PIECES:
+            self._merge_body()
+
+    def _merge_body(self) -> None:
+        """Small pieces take more memory than what is in them."""
+        whole = self._body[0] if isinstance(self._body[0], bytearray) else bytearray(self._body[0])
+        for piece in self._body[1:]:
+            whole += piece
+        self._body = [whole]
 
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade():
             return  # the parser stops here, before the body: see _without_upgrade
         self._message_bytes = 0
         self._read_deadline_s = None
-        path, query = self._split_target()
+        path, _, query = self._target.decode("latin-1").partition("?")
         request = Request(
             method=self._parser.get_method().decode("latin-1"),
-            path=path,
+            path=unquote(path) if "%" in path else path,
             headers=self._headers,
-            body=bytes(self._body),
+            body=b"".join(self._body),
             version=self._parser.get_http_version(),
             keep_alive=self._parser.should_keep_alive(),
             query=query,
             upload=self._upload,
         )
         self._reset_message()
+        if self._active is None and not self._waiting and not self._transport.is_closing():
+            self._active = Exchange(request, self)
+            self._host.handle(self._active)
+            return
         self._waiting.append(request)
-        if self._active is None:
-            self._handle_next()
-        elif len(self._waiting) >= self._limits.max_pipelined_requests:
+        if len(self._waiting) >= self._limits.max_pipelined_requests:
             self._transport.pause_reading()
 
-    def _split_target(self) -> tuple[str, str]:
-        path, _, query = self._target.decode("latin-1").partition("?")
-        return unquote(path) if "%" in path else path, query
+    @property
+    def _path(self) -> str:
+        return unquote(self._target.decode("latin-1").partition("?")[0])
 
     # Large bodies
 
     def _expect_upload(self) -> None:
         method = self._parser.get_method().decode("latin-1")
-        limit = self._host.upload_limit(method, self._split_target()[0], self._headers)
+        limit = self._host.upload_limit(method, self._path, self._headers)
         if not limit:
             return  # read like any other body, and refused by whoever it is for
         if self._host.open_uploads >= self._limits.max_uploads:
@@ -309,11 +319,11 @@ class Connection(asyncio.Protocol):
         the rest is read and dropped for a moment.
         """
         self._drop_upload()
-        self._body = b""
+        self._body = []
         if self._active is not None or self._waiting:
             self._transport.close()
             return
-        headers, body = self._host.refuse(status, message, self._split_target()[0])
+        headers, body = self._host.refuse(status, message, self._path)
         framing = [("content-length", str(len(body))), ("connection", "close")]
         self._transport.write(render_head(status, [("date", self.date()), *headers, *framing]) + body)
         if self._transport.can_write_eof():  # TLS has no half of a connection

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+from sqlalchemy import Connection
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.batches import rows
-from router.content.batches.model import WINDOW_S, Batch, new_batch_id
-from router.content.batches.status import Life, Status
+from router.content.batches.decisions import Life, Status
+from router.content.batches.rows import WINDOW_S, Batch, new_batch_id
 from router.content.files.model import LONGEST_LIFE_S, SHORTEST_LIFE_S
 from router.content.files.rows import find as find_file
-from router.core.tenant import Scope
-from router.openai.files import render_page
-from router.request.decoding import decode, decode_query
+from router.content.lookup import Page
+from router.core.record import Record
+from router.core.tenant import Caller, Scope
+from router.http.exchange import Exchange
+from router.openai.response_bodies import Metadata
+from router.request.decoding import decode, decode_query, invalid
 from router.request.errors import respond_json
 from router.request.routes import JSON, Route
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from router.core.record import Record
-    from router.core.tenant import Caller
-    from router.http.exchange import Exchange
-    from router.store.access import StoreAccess
+from router.store.database import StoreAccess
 
 PATH = "/v1/batches"
-_MOST_METADATA = 16
 
 
 class OutputExpiresAfter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,13 +38,7 @@ class BatchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     input_file_id: str
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
     completion_window: Literal["24h"]
-    metadata: (
-        Annotated[
-            dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
-            Meta(max_length=_MOST_METADATA),
-        ]
-        | None
-    ) = None
+    metadata: Metadata | None = None
     output_expires_after: OutputExpiresAfter | None = None
 
 
@@ -94,10 +84,8 @@ class _Batches:
 
     async def list_all(self, exchange: Exchange, record: Record) -> None:
         query = decode_query(exchange.request.query, BatchesQuery)
-        found = await self._store.read(
-            lambda connection: rows.page(connection, record.tenant, query.limit + 1, query.after)
-        )
-        respond_json(exchange, record, render_page([batch.render() for batch in found], query.limit))
+        found = await self._store.read(lambda at: rows.page(at, record.tenant, query.limit + 1, query.after))
+        respond_json(exchange, record, Page.of(found, query.limit).rendered(Batch.render))
 
     async def show(self, exchange: Exchange, record: Record) -> None:
         batch_id = record.values["batch_id"]
@@ -106,9 +94,7 @@ class _Batches:
 
     async def cancel(self, exchange: Exchange, record: Record) -> None:
         batch_id = record.values["batch_id"]
-        batch = await self._store.write(
-            lambda connection: rows.cancel(connection, record.tenant, batch_id, time.time())
-        )
+        batch = await self._store.write(lambda at: rows.cancel(at, record.tenant, batch_id, time.time()))
         respond_json(exchange, record, batch.render())
 
 
@@ -116,7 +102,7 @@ def _insert(connection: Connection, batch: Batch) -> None:
     file = find_file(connection, batch.organisation_id, batch.input_file_id, batch.life.created_s)
     if file.purpose != "batch":
         message = f"input_file_id: {file.id} was uploaded with the purpose {file.purpose}; expected batch"
-        raise InflightError(ErrorKind.INVALID_REQUEST, message, "input_file_id")
+        raise invalid(message, "input_file_id")
     rows.insert(connection, batch)
 
 

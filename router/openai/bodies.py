@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -145,18 +145,23 @@ MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "function_call": (),
 }
 
-# What few messages have.
-_unsupported = attrgetter(*MESSAGE_NEUTRAL)
-_NOTHING = (None,) * len(MESSAGE_NEUTRAL)
+# Few bodies and messages have any of these.
+_CHAT_NEUTRAL = [name for name in NEUTRAL if name in ChatBody.__struct_fields__]
+_unusual_in_chat = attrgetter(*_CHAT_NEUTRAL)
+_USUAL_CHAT = (None,) * len(_CHAT_NEUTRAL)
+_unusual_in_message = attrgetter(*MESSAGE_NEUTRAL)
+_USUAL_MESSAGE = (None,) * len(MESSAGE_NEUTRAL)
 _chat = msgspec.json.Decoder(ChatBody)
 _completion = msgspec.json.Decoder(CompletionBody)
-_Body = TypeVar("_Body", bound=Options)
 
 
 def decode_chat(body: bytes) -> ChatBody:
-    decoded = _decode(_chat, body)
+    decoded = decode(_chat, body)
+    if _unusual_in_chat(decoded) != _USUAL_CHAT:
+        refuse_unsupported(decoded, NEUTRAL, "")
+    _check_options(decoded)
     for index, message in enumerate(decoded.messages):
-        if _unsupported(message) != _NOTHING:
+        if _unusual_in_message(message) != _USUAL_MESSAGE:
             refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
     if decoded.top_logprobs and not decoded.logprobs:
         raise invalid("top_logprobs: is only allowed when logprobs is true", "top_logprobs")
@@ -170,17 +175,17 @@ def decode_chat(body: bytes) -> ChatBody:
 
 
 def decode_completion(body: bytes) -> CompletionBody:
-    return _decode(_completion, body)
-
-
-def _decode(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
-    decoded = decode(decoder, body)
+    decoded = decode(_completion, body)
     refuse_unsupported(decoded, NEUTRAL, "")
-    if decoded.stream_options is not None and not decoded.stream:
-        raise invalid("stream_options is only allowed when stream is true", "stream_options")
-    if decoded.logit_bias:
-        _check_biases(decoded.logit_bias)
+    _check_options(decoded)
     return decoded
+
+
+def _check_options(body: Options) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options is only allowed when stream is true", "stream_options")
+    if body.logit_bias:
+        _check_biases(body.logit_bias)
 
 
 def _check_biases(biases: dict[str, float]) -> None:

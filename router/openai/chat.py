@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.documents.expansion import expand
+from router.content.documents.documents import expand
 from router.openai.bodies import ChatBody, decode_chat
 from router.openai.calls import chat_calls, chat_messages
 from router.openai.dialects import ChatDialect

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from router.core.record import Record
+from router.http.exchange import Exchange
 from router.openai.bodies import CompletionBody, decode_completion
 from router.openai.calls import completion_calls
 from router.openai.dialects import CompletionDialect
+from router.request.answer import Answers
 from router.request.routes import Route
 from router.request.text import TextJob
-
-if TYPE_CHECKING:
-    from router.core.record import Record
-    from router.http.exchange import Exchange
-    from router.request.answer import Answers
-    from router.routing.models import Registry
+from router.routing.models import Registry
 
 
 class Completions:
@@ -37,14 +33,6 @@ class Completions:
 
 def routes(models: Registry, answers: Answers) -> list[Route]:
     return [
-        Route(
-            "POST",
-            "/v1/completions",
-            Completions(models, answers),
-            "Continue a text, or several",
-            CompletionBody,
-            "Completion",
-            streams=True,
-            request_id_prefix="cmpl",
-        )
-    ]
+        Route("POST", "/v1/completions", Completions(models, answers), "Continue a text, or several",
+              CompletionBody, "Completion", streams=True, request_id_prefix="cmpl")
+    ]  # fmt: skip

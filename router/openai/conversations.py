@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from router.content.conversations.conversation_store import ConversationStore
-from router.content.conversations.export import as_json, as_markdown
-from router.content.conversations.items import GivenItem, read_items
-from router.content.conversations.owner import Owner
-from router.content.conversations.pages import Page, PageQuery
+from router.content.conversations.conversation_store import Conversation, ConversationStore
+from router.content.conversations.items import GivenItem, Item, read_items
 from router.content.documents.documents import Documents
+from router.content.lookup import Owner, Page, PageQuery
+from router.core.record import Record
+from router.http.exchange import Exchange
 from router.openai.response_bodies import Metadata
 from router.request.decoding import decode, decode_query
 from router.request.errors import respond_json
 from router.request.routes import Route
-
-if TYPE_CHECKING:
-    from router.content.conversations.items import Item
-    from router.core.record import Record
-    from router.http.exchange import Exchange
-    from router.store.access import StoreAccess
+from router.store.database import StoreAccess
 
 MOST_ITEMS_AT_ONCE = 20
 _PATH = "/v1/conversations"
@@ -92,14 +88,15 @@ class Conversations:
         conversation = await self._store.find(owner, conversation_id)
         items = await self._store.history(owner, conversation_id, most=None)
         if query.format == "json":
-            respond_json(exchange, record, as_json(conversation, items))
+            shown = {"object": "conversation.export", "items": [item.shown for item in items]}
+            respond_json(exchange, record, {**conversation.rendered(), **shown})
             return
         headers = [
             ("content-type", "text/markdown; charset=utf-8"),
             ("content-disposition", f'attachment; filename="{conversation_id}.md"'),
             ("x-request-id", record.request_id),
         ]
-        exchange.respond(200, as_markdown(conversation, items).encode(), headers)
+        exchange.respond(200, _markdown(conversation, items).encode(), headers)
 
     # Items
 
@@ -127,6 +124,26 @@ def _named(record: Record) -> tuple[Owner, str]:
     return Owner.of(record.caller), record.values["conversation_id"]
 
 
+def _markdown(conversation: Conversation, items: Sequence[Item]) -> str:
+    title = " ".join(conversation.metadata.get("title", conversation.id).split())
+    return "\n\n".join([f"# {title}", *map(_section, items)]) + "\n"
+
+
+def _section(item: Item) -> str:
+    if item.makes is not None:
+        return f"## assistant calls {item.shown['name']}\n\n{_fenced(item.shown['arguments'])}"
+    if item.answers is not None:
+        return f"## result\n\n{_fenced(item.text)}"
+    return f"## {item.shown['role']}\n\n{item.text}"
+
+
+def _fenced(text: str) -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text}\n{fence}"
+
+
 def _shown(item: Item) -> dict[str, Any]:
     return item.shown
 
@@ -137,41 +154,17 @@ def routes(store: StoreAccess, documents: Documents) -> list[Route]:
     item = f"{one}/items/{{item_id}}"
     return [
         Route("POST", _PATH, api.create, "Begin a conversation", ConversationBody, "Conversation"),
-        Route(
-            "GET",
-            _PATH,
-            api.list,
-            "One's own conversations, the last used first",
-            answer="ConversationList",
-            query=PageQuery,
-        ),
+        Route("GET", _PATH, api.list, "One's own conversations, the last used first",
+              answer="ConversationList", query=PageQuery),
         Route("GET", one, api.show, "One conversation", answer="Conversation"),
-        Route(
-            "POST",
-            one,
-            api.update,
-            "Change its metadata; title is its name",
-            ConversationChange,
-            "Conversation",
-        ),
+        Route("POST", one, api.update, "Change its metadata; title is its name", ConversationChange,
+              "Conversation"),
         Route("DELETE", one, api.delete, "Delete a conversation and all that was said in it"),
-        Route(
-            "GET",
-            f"{one}/export",
-            api.export,
-            "All of it, as JSON or with format=markdown",
-            answer="object or text/markdown",
-            query=ExportQuery,
-        ),
-        Route(
-            "GET",
-            f"{one}/items",
-            api.list_items,
-            "What was said, the newest first",
-            answer="ItemList",
-            query=PageQuery,
-        ),
+        Route("GET", f"{one}/export", api.export, "All of it, as JSON or with format=markdown",
+              answer="object or text/markdown", query=ExportQuery),
+        Route("GET", f"{one}/items", api.list_items, "What was said, the newest first",
+              answer="ItemList", query=PageQuery),
         Route("POST", f"{one}/items", api.add_items, "Add to what was said", NewItems, "ItemList"),
         Route("GET", item, api.show_item, "One item", answer="Item"),
         Route("DELETE", item, api.delete_item, "Delete one item", answer="Conversation"),
-    ]
+    ]  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import binascii
 import struct
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -17,22 +18,18 @@ from router.core.embedding import (
     EmbeddingAnswer,
     EmbeddingCall,
     EmbeddingLimits,
+    ServedEmbedder,
     TokenIds,
 )
+from router.core.record import Record
 from router.core.tenant import Scope
+from router.http.exchange import Exchange
+from router.request.answer import Answers
 from router.request.decoding import decode, invalid
 from router.request.embedding import EmbeddingJob
+from router.request.permit import Permit
 from router.request.routes import Route
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from router.core.embedding import ServedEmbedder
-    from router.core.record import Record
-    from router.http.exchange import Exchange
-    from router.request.answer import Answers
-    from router.request.permit import Permit
-    from router.routing.models import Registry
+from router.routing.models import Registry
 
 MAX_INPUTS = 2048
 MAX_TOTAL_TOKENS = 300_000
@@ -60,16 +57,10 @@ _decoder = msgspec.json.Decoder(EmbeddingsBody)
 
 def routes(models: Registry, answers: Answers) -> list[Route]:
     return [
-        Route(
-            "POST",
-            "/v1/embeddings",
-            Embeddings(models, answers),
-            "Turns texts, or token ids, into vectors of length 1.",
-            body=EmbeddingsBody,
-            scope=Scope.EMBEDDINGS,
-            request_id_prefix="embd",
-        )
-    ]
+        Route("POST", "/v1/embeddings", Embeddings(models, answers),
+              "Turns texts, or token ids, into vectors of length 1.", EmbeddingsBody,
+              scope=Scope.EMBEDDINGS, request_id_prefix="embd")
+    ]  # fmt: skip
 
 
 class Embeddings:

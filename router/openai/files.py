@@ -5,40 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.files import pieces, rows
-from router.content.files.forms import read_form
-from router.content.files.model import (
-    LONGEST_LIFE_S,
-    SHORTEST_LIFE_S,
-    StoredFile,
-    check_purpose,
-    clean_name,
-    lifetime_s,
-    new_file_id,
-)
+from router.content.files import model, rows
+from router.content.lookup import Page
+from router.core.record import Record
 from router.core.tenant import Scope
+from router.http.exchange import Exchange
 from router.http.upload import Upload
-from router.request.decoding import decode_query
+from router.request.decoding import decode_query, invalid
 from router.request.errors import respond_json
 from router.request.routes import Route
-
-if TYPE_CHECKING:
-    from router.content.files.forms import UploadForm
-    from router.content.files.model import FileLimits
-    from router.core.record import Record
-    from router.http.exchange import Exchange
-    from router.store.access import StoreAccess
+from router.store.database import StoreAccess
 
 PATH = "/v1/files"
 MULTIPART = "multipart/form-data"
-
-
 _RENAMED = {"anchor": "expires_after[anchor]", "seconds": "expires_after[seconds]"}
 
 
@@ -48,7 +33,7 @@ class FileForm(msgspec.Struct, frozen=True, kw_only=True, rename=_RENAMED):
     file: bytes
     purpose: Literal["assistants", "batch", "user_data"]
     anchor: Literal["created_at"] | None = None
-    seconds: Annotated[int, Meta(ge=SHORTEST_LIFE_S, le=LONGEST_LIFE_S)] | None = None
+    seconds: Annotated[int, Meta(ge=model.SHORTEST_LIFE_S, le=model.LONGEST_LIFE_S)] | None = None
 
 
 class FilesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,7 +43,7 @@ class FilesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     purpose: Annotated[str, Meta(pattern=r"^[a-z_-]{1,32}$")] | None = None
 
 
-def routes(store: StoreAccess, limits: FileLimits) -> list[Route]:
+def routes(store: StoreAccess, limits: model.FileLimits) -> list[Route]:
     files = _Files(store, limits)
     add = partial(Route, scope=Scope.FILES, takes="")
     return [
@@ -66,18 +51,13 @@ def routes(store: StoreAccess, limits: FileLimits) -> list[Route]:
         add("GET", PATH, files.list_all, "List files", answer="FileList", query=FilesQuery),
         add("GET", f"{PATH}/{{file_id}}", files.show, "Show a file", answer="File"),
         add("DELETE", f"{PATH}/{{file_id}}", files.delete, "Delete a file", answer="FileDeleted"),
-        add(
-            "GET",
-            f"{PATH}/{{file_id}}/content",
-            files.download,
-            "Download what is in a file",
-            answer="application/octet-stream",
-        ),
-    ]
+        add("GET", f"{PATH}/{{file_id}}/content", files.download, "Download what is in a file",
+            answer="application/octet-stream"),
+    ]  # fmt: skip
 
 
 class _Files:
-    def __init__(self, store: StoreAccess, limits: FileLimits) -> None:
+    def __init__(self, store: StoreAccess, limits: model.FileLimits) -> None:
         self._store = store
         self._limits = limits
 
@@ -90,13 +70,13 @@ class _Files:
         except OSError as error:
             message = "this server has no room for uploads at the moment"
             raise InflightError(ErrorKind.OVERLOADED, message) from error
-        form = await asyncio.to_thread(read_form, source, request.headers.get("content-type", ""))
+        form = await asyncio.to_thread(model.read_form, source, request.headers.get("content-type", ""))
         if form.size_bytes > self._limits.max_file_bytes:
             message = f"the file has {form.size_bytes} bytes; allowed: at most {self._limits.max_file_bytes}"
             raise InflightError(ErrorKind.TOO_LARGE, message, "file")
         file = _file_of(form, record.tenant, time.time())
         source.seek(form.start_bytes)
-        await pieces.keep(self._store, file, source, self._limits.max_bytes_per_tenant)
+        await rows.keep(self._store, file, source, self._limits.max_bytes_per_tenant)
         respond_json(exchange, record, file.render())
 
     async def list_all(self, exchange: Exchange, record: Record) -> None:
@@ -112,7 +92,7 @@ class _Files:
                 purpose=query.purpose,
             )
         )
-        respond_json(exchange, record, render_page([file.render() for file in found], query.limit))
+        respond_json(exchange, record, Page.of(found, query.limit).rendered(model.StoredFile.render))
 
     async def show(self, exchange: Exchange, record: Record) -> None:
         respond_json(exchange, record, (await self._find(record)).render())
@@ -130,7 +110,7 @@ class _Files:
             exchange.end()
             return
         try:
-            async for piece in pieces.pieces(self._store, file):
+            async for piece in rows.pieces(self._store, file):
                 if not exchange.started:  # not earlier: until there is a piece an error can have a status
                     exchange.start(200, headers, file.size_bytes)
                 if exchange.gone:
@@ -145,43 +125,27 @@ class _Files:
 
     async def delete(self, exchange: Exchange, record: Record) -> None:
         file_id = record.values["file_id"]
-        await self._store.write(
-            lambda connection: rows.delete(connection, record.tenant, file_id, time.time())
-        )
+        await self._store.write(lambda at: rows.delete(at, record.tenant, file_id, time.time()))
         respond_json(exchange, record, {"id": file_id, "object": "file", "deleted": True})
 
-    async def _find(self, record: Record) -> StoredFile:
+    async def _find(self, record: Record) -> model.StoredFile:
         file_id = record.values["file_id"]
-        return await self._store.read(
-            lambda connection: rows.find(connection, record.tenant, file_id, time.time())
-        )
+        return await self._store.read(lambda at: rows.find(at, record.tenant, file_id, time.time()))
 
 
-def _file_of(form: UploadForm, organisation_id: str, now_s: float) -> StoredFile:
+def _file_of(form: model.UploadForm, organisation_id: str, now_s: float) -> model.StoredFile:
     purpose = form.fields.get("purpose")
     if purpose is None:
-        raise InflightError(ErrorKind.INVALID_REQUEST, "Missing required parameter: purpose", "purpose")
-    check_purpose(purpose)
+        raise invalid("Missing required parameter: purpose", "purpose")
+    model.check_purpose(purpose)
     anchor, seconds = (form.fields.get(f"expires_after[{name}]") for name in ("anchor", "seconds"))
-    life_s = lifetime_s(purpose, anchor, seconds)
-    return StoredFile(
-        id=new_file_id(),
+    life_s = model.lifetime_s(purpose, anchor, seconds)
+    return model.StoredFile(
+        id=model.new_file_id(),
         organisation_id=organisation_id,
-        filename=clean_name(form.filename),
+        filename=model.clean_name(form.filename),
         purpose=purpose,
         size_bytes=form.size_bytes,
         created_s=now_s,
         expires_s=None if life_s is None else now_s + life_s,
     )
-
-
-def render_page(items: list[dict[str, object]], limit: int) -> dict[str, object]:
-    """A page as OpenAI's cursors want it; one item more than asked for says that there are more."""
-    shown = items[:limit]
-    return {
-        "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": len(items) > limit,
-    }

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from router.core.generation import LoggedToken
+from router.core.generation import LoggedToken
 
 # Tokens in order, each with the character of the text at which it begins.
 Logged = Sequence[tuple[int, "LoggedToken"]]

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from router.core.record import Record
+from router.http.exchange import Exchange
 from router.request.errors import respond_json
 from router.request.identity import check_model_allowed
 from router.request.routes import Route
-
-if TYPE_CHECKING:
-    from router.core.record import Record
-    from router.http.exchange import Exchange
-    from router.routing.models import Registry, Served
+from router.routing.models import Registry, Served
 
 
-class ListModels:
+class Models:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    async def __call__(self, exchange: Exchange, record: Record) -> None:
+    async def list(self, exchange: Exchange, record: Record) -> None:
         allowed = record.caller.key.models
         models = [
             _describe(lineup.stable)
@@ -27,12 +25,7 @@ class ListModels:
         ]
         respond_json(exchange, record, {"object": "list", "data": models})
 
-
-class ShowModel:
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    async def __call__(self, exchange: Exchange, record: Record) -> None:
+    async def show(self, exchange: Exchange, record: Record) -> None:
         model = self._registry.find_any(record.values["id"])
         check_model_allowed(record.caller, model.name)
         respond_json(exchange, record, _describe(model))
@@ -45,8 +38,10 @@ def _describe(model: Served) -> dict[str, Any]:
 
 
 def routes(models: Registry) -> list[Route]:
-    listed, shown = ListModels(models), ShowModel(models)
+    api = Models(models)
     return [
-        Route("GET", "/v1/models", listed, "What is served", answer="ModelList"),
-        Route("GET", "/v1/models/{id}", shown, "One model that is served", answer="Model", takes_rest=True),
+        Route("GET", "/v1/models", api.list, "What is served", answer="ModelList"),
+        Route(
+            "GET", "/v1/models/{id}", api.show, "One model that is served", answer="Model", takes_rest=True
+        ),
     ]

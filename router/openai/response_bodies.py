@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -24,9 +24,7 @@ from router.openai.bodies import (
     refuse_unsupported,
 )
 from router.request.decoding import decode, invalid
-
-if TYPE_CHECKING:
-    from router.routing.models import ServedModel
+from router.routing.models import ServedModel
 
 MOST_ITEMS = 2_000
 Metadata = Annotated[

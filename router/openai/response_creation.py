@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,32 +12,27 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.conversation_store import ConversationStore
-from router.content.conversations.cutter import Cut, Cutter, Past
-from router.content.conversations.items import as_messages, check_results, new_id, read_items
-from router.content.conversations.owner import Owner
+from router.content.conversations.cutter import ContextLengths, Cut, Cutter, Past, Tokenizers
+from router.content.conversations.items import Item, as_messages, check_results, new_id, read_items
 from router.content.conversations.response_store import EndedResponse, ResponseStore
-from router.content.conversations.token_counts import ContextLengths, Tokenizers
+from router.content.documents.documents import Documents
+from router.content.lookup import Owner
+from router.core.record import Record
+from router.http.exchange import Exchange
+from router.openai.bodies import ChatBody
 from router.openai.calls import chat_calls, chat_messages
-from router.openai.held_exchange import HeldExchange
-from router.openai.response_bodies import as_chat, decode_response, response_head
+from router.openai.response_bodies import ResponseBody, as_chat, decode_response, response_head
 from router.openai.response_dialect import ResponsesDialect
 from router.openai.tools import described, offered, reader_for
+from router.request.answer import Answers
 from router.request.errors import respond_json
 from router.request.text import TextJob
+from router.routing.checkpoint import ChatTemplate
+from router.routing.models import Registry, ServedModel
+from router.store.database import StoreAccess
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from router.content.conversations.items import Item
-    from router.content.documents.documents import Documents
-    from router.core.record import Record
-    from router.http.exchange import Exchange
-    from router.openai.bodies import ChatBody
-    from router.openai.response_bodies import ResponseBody
-    from router.request.answer import Answers
-    from router.routing.checkpoint import ChatTemplate
-    from router.routing.models import Registry, ServedModel
-    from router.store.access import StoreAccess
+    from router.http.exchange import Headers
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +61,43 @@ class Asked:
         knows_tools = self.template.knows_tools
         messages = chat_messages(chat, knows_tools)
         return self.template.render(messages, described(offered(chat)) if knows_tools else None)
+
+
+class HeldExchange(Exchange):
+    """Passes on everything but the end: neither a whole answer nor an error, nor the last bytes of a stream.
+
+    `tail` holds the latter; who holds this ends the exchange behind it.
+    """
+
+    __slots__ = ("_behind", "tail")
+
+    def __init__(self, behind: Exchange) -> None:
+        super().__init__(behind.request, behind._wire)
+        self._behind = behind
+        self.tail = b""
+
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        self._behind.on_disconnect(callback)
+
+    def set_patience(self, patience_s: Callable[[], float]) -> None:
+        self._behind.set_patience(patience_s)
+
+    def start(self, status: int, headers: Headers, length_bytes: int | None = None) -> None:
+        self._behind.start(status, headers, length_bytes)
+        self.started = True
+
+    def send(self, data: bytes) -> Awaitable[None]:
+        return self._behind.send(data)
+
+    def respond(self, status: int, body: bytes, headers: Headers) -> None:
+        self.ended = True
+
+    def end(self, data: bytes = b"") -> None:
+        self.tail = data
+        self.ended = True
+
+    def end_behind(self, data: bytes) -> None:
+        self._behind.end(data)
 
 
 @dataclass(frozen=True, slots=True)

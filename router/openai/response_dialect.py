@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.items import Item, call_item, message_item, new_id, text_part
+from router.core.messages import ToolCall
 from router.http import sse
-from router.openai.dialects import Dialect
+from router.openai.dialects import Dialect, Ended
 from router.openai.log_probs import chat_log_probs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from router.core.messages import ToolCall
-    from router.openai.dialects import Ended
-    from router.request.choice import TokenLog
+from router.request.choice import TokenLog
 
 _OPENING_EVENTS = ("response.created", "response.in_progress")
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}

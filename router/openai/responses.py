@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.conversations.owner import Owner, missing
-from router.content.conversations.pages import Page, PageQuery
+from router.content.conversations.cutter import Tokenizers
+from router.content.conversations.items import Item
 from router.content.conversations.response_store import ResponseStore
-from router.content.conversations.token_counts import Tokenizers
+from router.content.documents.documents import Documents
+from router.content.lookup import Owner, Page, PageQuery, missing
+from router.core.record import Record
+from router.http.exchange import Exchange
 from router.openai.response_bodies import ResponseBody
 from router.openai.response_creation import CreateResponse
+from router.request.answer import Answers
 from router.request.decoding import decode_query, invalid
 from router.request.errors import respond_json
 from router.request.routes import Route
-
-if TYPE_CHECKING:
-    from router.content.conversations.items import Item
-    from router.content.documents.documents import Documents
-    from router.core.record import Record
-    from router.http.exchange import Exchange
-    from router.request.answer import Answers
-    from router.routing.models import Registry
-    from router.store.access import StoreAccess
+from router.routing.models import Registry
+from router.store.database import StoreAccess
 
 _PATH = "/v1/responses"
 
@@ -39,8 +34,7 @@ class StoredResponses:
 
     async def show(self, exchange: Exchange, record: Record) -> None:
         if decode_query(exchange.request.query, ShowQuery).stream:
-            message = "stream: a stored response comes whole"
-            raise InflightError(ErrorKind.UNSUPPORTED, message, "stream")
+            raise InflightError(ErrorKind.UNSUPPORTED, "stream: a stored response comes whole", "stream")
         response = await self._store.find(Owner.of(record.caller), record.values["response_id"])
         respond_json(exchange, record, response)
 
@@ -76,18 +70,11 @@ def routes(models: Registry, answers: Answers, documents: Documents, store: Stor
     create = CreateResponse(models, answers, documents, store, tokenizers)
     stored = StoredResponses(ResponseStore(store))
     one = f"{_PATH}/{{response_id}}"
-    input_items = f"{one}/input_items"
     return [
         Route("POST", _PATH, create, "Answer, remembering what was said", ResponseBody, "Response", True),
         Route("GET", one, stored.show, "A response that was stored", answer="Response", query=ShowQuery),
         Route("DELETE", one, stored.delete, "Delete a stored response"),
-        Route(
-            "GET",
-            input_items,
-            stored.list_input,
-            "What a stored response was asked",
-            answer="ItemList",
-            query=PageQuery,
-        ),
+        Route("GET", f"{one}/input_items", stored.list_input, "What a stored response was asked",
+              answer="ItemList", query=PageQuery),
         Route("POST", f"{one}/cancel", stored.cancel, "Refused: nothing runs in the background", takes=""),
-    ]
+    ]  # fmt: skip

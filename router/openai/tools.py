@@ -7,18 +7,15 @@ the form that most open models were trained on: calls as JSON between <tool_call
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
-from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.answer_text import tail_length
 from router.core.messages import ToolCall
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from router.openai.bodies import ChatBody, Tool
+from router.openai.bodies import ChatBody, Tool
+from router.request.decoding import invalid
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _INTRODUCTION = """# Tools
@@ -68,10 +65,9 @@ def forced_schema(body: ChatBody) -> dict[str, Any] | None:
     if not isinstance(choice, str):
         tools = [tool for tool in tools if tool.function.name == choice.function.name]
         if not tools:
-            message = f"tool_choice: {choice.function.name} is not among the tools"
-            raise InflightError(ErrorKind.INVALID_REQUEST, message, "tool_choice")
+            raise invalid(f"tool_choice: {choice.function.name} is not among the tools", "tool_choice")
     if not tools:
-        raise InflightError(ErrorKind.INVALID_REQUEST, "tool_choice: there are no tools", "tool_choice")
+        raise invalid("tool_choice: there are no tools", "tool_choice")
     if len(tools) == 1:
         return _call_schema(tools[0], "#")
     return {"anyOf": [_call_schema(tool, f"#/anyOf/{index}") for index, tool in enumerate(tools)]}

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 class Meter(Protocol):
     """Of the requests of one model, release, tenant and tier."""
 
-    def opened(self) -> None:
-        """One was accepted."""
-
     def closed(self, record: Record, now_s: float) -> None:
         """One has ended, for whatever reason."""
 
@@ -40,5 +37,5 @@ class Meter(Protocol):
 
 
 class Meters(Protocol):
-    def of(self, record: Record) -> Meter:
-        """For a request whose release and tier are known."""
+    def opened(self, record: Record) -> Meter:
+        """For a request that was accepted, whose release and tier are known."""

@@ -180,9 +180,8 @@ class Permits:
             reservation.cancel()
             raise
         record.admitted_s = self._clock()
-        permit = Permit(self, record, self._meters.of(record), reservation, price, turn)
+        permit = Permit(self, record, self._meters.opened(record), reservation, price, turn)
         self._open.add(permit)
-        permit.meter.opened()
         try:
             if on_leave is not None:
                 on_leave(permit.client_left)

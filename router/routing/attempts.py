@@ -71,14 +71,18 @@ class Attempts(ABC):
         "_replicas",
         "_settings",
         "_stop_asked",
+        "_tokens",
         "_trace",
         "outstanding_tokens",
     )
 
-    def __init__(self, replicas: ReplicaSet, settings: FleetSettings, trace: Trace | None = None) -> None:
+    def __init__(
+        self, replicas: ReplicaSet, settings: FleetSettings, tokens: int, trace: Trace | None = None
+    ) -> None:
         self._replicas = replicas
         self._settings = settings
         self._trace = trace
+        self._tokens = tokens  # what it counts for until it is heard of
         self.outstanding_tokens = 0
         self._attempt: TritonGeneration | None = None
         self._attempts = 0
@@ -98,10 +102,6 @@ class Attempts(ABC):
     @abstractmethod
     def _key(self) -> bytes | None:
         """What the choice of a replica goes by, where there is one."""
-
-    @abstractmethod
-    def _tokens(self) -> int:
-        """What it counts for until it is heard of."""
 
     @abstractmethod
     def _take(self, item: Any, replica: Replica) -> Any:
@@ -170,7 +170,7 @@ class Attempts(ABC):
             self._trace.attempted(replica.name, self._began_s)
         attempt = self._attempt = self._open(replica, self._attempts)
         attempt.on_end = partial(replica.ended, self)
-        replica.began(self, self._tokens(), self._began_s)
+        replica.began(self, self._tokens, self._began_s)
         return attempt
 
     async def _wait(self, key: bytes | None, exclude: tuple[Replica, ...]) -> Replica | None:

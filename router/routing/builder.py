@@ -19,6 +19,7 @@ from router.routing.models import Served, ServedModel, ServedTensors, TensorCont
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from router.routing.models import Served
     from router.routing.replicas import FleetSettings, ReplicaSet
     from router.settings import EmbedderSettings, ModelSettings
 

@@ -61,11 +61,15 @@ class FleetGeneration(Attempts):
     __slots__ = ("_call", "_expected", "_generated", "_is_broken", "_pipeline", "_told")
 
     def __init__(self, pipeline: FleetPipeline, call: GenerationCall) -> None:
-        super().__init__(pipeline.replicas, pipeline.settings, call.trace)
+        expected = pipeline.expected_tokens
+        if call.max_tokens < expected:
+            expected = max(call.max_tokens, LEAST_TOKENS)
+        prompt = text_tokens(call.prompt) if call.prompt_ids is None else len(call.prompt_ids)
+        tokens = expected + min(prompt, pipeline.context_tokens)
+        super().__init__(pipeline.replicas, pipeline.settings, tokens, call.trace)
         self._pipeline = pipeline
         self._call = call
-        expected = pipeline.expected_tokens
-        self._expected = expected if call.max_tokens >= expected else max(call.max_tokens, LEAST_TOKENS)
+        self._expected = expected
         self._generated = 0  # by the attempt that is under way
         self._told = Told()
         self._is_broken = False
@@ -84,13 +88,6 @@ class FleetGeneration(Attempts):
         if call.prompt_ids is not None:
             return repr(call.prompt_ids[:_OPENING_IDS]).encode()
         return call.prompt[:OPENING_CHARS].encode("utf-8", "replace")
-
-    def _tokens(self) -> int:
-        call = self._call
-        context_tokens = self._pipeline.context_tokens
-        if call.prompt_ids is not None:
-            return self._expected + min(len(call.prompt_ids), context_tokens)
-        return self._expected + min(text_tokens(call.prompt), context_tokens)
 
     def _take(self, delta: Delta, replica: Replica) -> Delta | None:
         self._generated += delta.completion_tokens
@@ -132,7 +129,8 @@ class FleetRelay(Attempts):
         engine: str,
         trace: Trace | None = None,
     ) -> None:
-        super().__init__(replicas, settings, trace)
+        tokens = EXPECTED_TOKENS + byte_tokens(sum(map(len, request.raw_input_contents)))
+        super().__init__(replicas, settings, tokens, trace)
         self._request = request
         self._request_id = request.id
         self._engine = engine
@@ -150,9 +148,6 @@ class FleetRelay(Attempts):
     def _key(self) -> bytes | None:
         raw = self._request.raw_input_contents
         return bytes(raw[0][:OPENING_CHARS]) if raw else None
-
-    def _tokens(self) -> int:
-        return EXPECTED_TOKENS + byte_tokens(sum(map(len, self._request.raw_input_contents)))
 
     def _take(self, response: Any, replica: Replica) -> Any:
         replica.revalue(self, EXPECTED_TOKENS)

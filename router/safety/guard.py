@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import cast
 
 from python_backend.wire.errors import ErrorKind, InflightError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from router.core.generation import GenerationCall
-    from router.safety.check import Check, Reader
+from router.core.generation import GenerationCall
+from router.safety.check import AllChecks, Check, Reader
+from router.settings import SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -143,3 +143,33 @@ def _failed(error: Exception) -> InflightError:
     where = "" if place is None else f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}"
     log.error("the safety check failed: %s%s", type(error).__name__, where)
     return InflightError(ErrorKind.INTERNAL, "the safety check failed")
+
+
+def load_safety(rules: str, check: str, models: Collection[str], known: Collection[str]) -> Safety | None:
+    """None where nothing is to be checked; `known` are the models of this router."""
+    if unknown := sorted(set(models) - set(known)):
+        raise SettingsError(f"safety_models: {', '.join(unknown)}: allowed are {', '.join(sorted(known))}")
+    checks: list[Check] = []
+    if rules:
+        # Here, so that a router without rules needs neither automaton nor patterns.
+        from router.safety.rules import RuleCheck, load_rules
+
+        checks.append(RuleCheck(load_rules(Path(rules))))
+    if check:
+        checks.append(_from_import_path(check))
+    if not checks:
+        return None
+    return Safety(checks[0] if len(checks) == 1 else AllChecks(checks), models)
+
+
+def _from_import_path(path: str) -> Check:
+    module, colon, factory = path.partition(":")
+    if not (module and colon and factory):
+        raise SettingsError(f"safety_check = {path!r}: expected package.module:factory")
+    try:
+        made = getattr(importlib.import_module(module), factory)()
+    except Exception as error:
+        raise SettingsError(f"safety_check = {path!r}: {type(error).__name__}: {error}") from error
+    if not callable(getattr(made, "judge", None)) or not callable(getattr(made, "reader", None)):
+        raise SettingsError(f"safety_check = {path!r}: what it returns has no judge and reader")
+    return cast("Check", made)

@@ -1,23 +1,31 @@
-"""The tables of files and batches: what tenants have uploaded, and the work they have left for later."""
+"""The tables of what tenants keep: files and batches, responses and conversations."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 import sqlalchemy as sql
-from sqlalchemy import BigInteger, Boolean, Column, Double, Integer, LargeBinary, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    Integer,
+    LargeBinary,
+    RowMapping,
+    String,
+    Table,
+    Text,
+)
 
-from router.store.schema import METADATA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sqlalchemy import Connection
+from router.store.schema import table
 
 # `is_whole` is false while pieces are still being added; such a file is nobody's to see.
-files = Table(
+files = table(
     "files",
-    METADATA,
     Column("id", String, primary_key=True),
     Column("organisation_id", String, nullable=False),
     Column("filename", String, nullable=False),
@@ -29,17 +37,15 @@ files = Table(
     Column("is_whole", Boolean, nullable=False),
     sql.Index("files_by_age", "organisation_id", "created_s", "id"),
 )
-file_pieces = Table(
+file_pieces = table(
     "file_pieces",
-    METADATA,
     Column("file_id", String, sql.ForeignKey("files.id"), primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("data", LargeBinary, nullable=False),
 )
 # No foreign keys to files: those may be gone while a batch is still remembered.
-batches = Table(
+batches = table(
     "batches",
-    METADATA,
     Column("id", String, primary_key=True),
     Column("organisation_id", String, nullable=False),
     Column("key_id", String, nullable=False),
@@ -73,9 +79,8 @@ batches = Table(
     sql.Index("batches_by_age", "organisation_id", "created_s", "id"),
 )
 # The request itself stays in the input file, at `start`; `answer` is the line of the output.
-batch_lines = Table(
+batch_lines = table(
     "batch_lines",
-    METADATA,
     Column("batch_id", String, sql.ForeignKey("batches.id"), primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("custom_id", Text, nullable=False),
@@ -89,10 +94,49 @@ batch_lines = Table(
     Column("answer", Text),
     sql.Index("batch_lines_by_state", "batch_id", "state", "number"),
 )
+# `input` and `output` are the items as they are kept, `body` is the response as it was answered. A response
+# in a conversation has its items there too, `conversation_position` is that of the first of them.
+responses = table(
+    "responses",
+    Column("id", String, primary_key=True),
+    Column("organisation_id", String, nullable=False),
+    Column("user_id", String, nullable=False),
+    Column("created_s", Double, nullable=False),
+    Column("previous_id", String),
+    Column("conversation_id", String),
+    Column("conversation_position", BigInteger),
+    Column("body", Text, nullable=False),
+    Column("input", Text, nullable=False),
+    Column("output", Text, nullable=False),
+    sql.Index("responses_by_age", "organisation_id", "created_s"),
+)
+conversations = table(
+    "conversations",
+    Column("id", String, primary_key=True),
+    Column("organisation_id", String, nullable=False),
+    Column("user_id", String, nullable=False),
+    Column("created_s", Double, nullable=False),
+    Column("updated_s", Double, nullable=False),
+    Column("metadata", Text, nullable=False),
+    sql.Index("conversations_by_use", "organisation_id", "user_id", "updated_s"),
+)
+# `pinned` are the system messages, which are read however old they are. The database deletes items with their
+# conversation, also those that an answer adds at the same moment.
+conversation_items = table(
+    "conversation_items",
+    Column("id", String, primary_key=True),
+    Column("conversation_id", String, sql.ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("pinned", Boolean, nullable=False),
+    Column("item", Text, nullable=False),
+    Column("tokens", Integer),
+    Column("counted_by", String, nullable=False),
+    sql.UniqueConstraint("conversation_id", "position"),
+)
 
 
-def export(connection: Connection, organisation_id: str) -> dict[str, Any]:
-    """What they are, not what is in them: that may be more than fits in memory, and comes by itself."""
+def export_files(connection: Connection, organisation_id: str) -> dict[str, Any]:
+    """Metadata only: the contents may be more than fits in memory, and are read separately."""
 
     def all_of(table: Table, kind: str) -> list[dict[str, Any]]:
         rows = connection.execute(sql.select(table).where(table.c.organisation_id == organisation_id))
@@ -110,7 +154,7 @@ def pieces(connection: Connection, organisation_id: str) -> Iterator[tuple[str, 
             yield row.file_id, row.number, row.data
 
 
-def delete(connection: Connection, organisation_id: str) -> None:
+def delete_files(connection: Connection, organisation_id: str) -> None:
     """Files, batches and what they were made of; nothing of them is left."""
     whose = sql.select(batches.c.id).where(batches.c.organisation_id == organisation_id)
     connection.execute(sql.delete(batch_lines).where(batch_lines.c.batch_id.in_(whose)))
@@ -118,3 +162,37 @@ def delete(connection: Connection, organisation_id: str) -> None:
     whose = sql.select(files.c.id).where(files.c.organisation_id == organisation_id)
     connection.execute(sql.delete(file_pieces).where(file_pieces.c.file_id.in_(whose)))
     connection.execute(sql.delete(files).where(files.c.organisation_id == organisation_id))
+
+
+def export_conversations(connection: Connection, organisation_id: str) -> dict[str, Any]:
+    """Plain values, ready to be written as JSON."""
+    kept = sql.select(responses).where(responses.c.organisation_id == organisation_id)
+    ours = sql.select(conversations).where(conversations.c.organisation_id == organisation_id)
+    items = (
+        sql.select(conversation_items)
+        .join(conversations, conversations.c.id == conversation_items.c.conversation_id)
+        .where(conversations.c.organisation_id == organisation_id)
+        .order_by(conversation_items.c.conversation_id, conversation_items.c.position)
+    )
+    of: dict[str, list[Any]] = {}
+    for row in connection.execute(items).mappings():
+        of.setdefault(row["conversation_id"], []).append(_decoded(row, "item")["item"])
+    return {
+        "responses": [
+            _decoded(row, "body", "input", "output") for row in connection.execute(kept).mappings()
+        ],
+        "conversations": [
+            {**_decoded(row, "metadata"), "items": of.get(row["id"], [])}
+            for row in connection.execute(ours).mappings()
+        ],
+    }
+
+
+def delete_conversations(connection: Connection, organisation_id: str) -> None:
+    """All of a tenant's; items go with their conversations."""
+    for each in (responses, conversations):
+        connection.execute(sql.delete(each).where(each.c.organisation_id == organisation_id))
+
+
+def _decoded(row: RowMapping, *names: str) -> dict[str, Any]:
+    return {**row, **{name: msgspec.json.decode(row[name]) for name in names}}

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, TypeVar
 
 import sqlalchemy as sql
-from sqlalchemy import event
+from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
 
+from python_backend.wire.errors import ErrorKind, InflightError
 from router.store import migrate
 from router.store.schema import counters, facts
 
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from sqlalchemy import Connection, Engine, Table
-
+Result = TypeVar("Result")
 _BUSY_TIMEOUT_S = 10
 _RETRY_S = 0.02
 # Without these a server that vanishes from the network is waited for as long as the kernel cares to.
@@ -101,6 +102,48 @@ class Store:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+class StoreAccess:
+    """The store for code on the event loop: each transaction runs in a thread.
+
+    Keys, limits and usage have a thread of their own, which nothing here can block.
+    """
+
+    def __init__(self, store: Store, threads: int = 4) -> None:
+        self._store = store
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="store")
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    async def read(self, act: Callable[[Connection], Result]) -> Result:
+        """All that `act` reads is of one moment."""
+        return await self._run(self._store.read, act)
+
+    async def write(self, act: Callable[[Connection], Result]) -> Result:
+        """Committed when it returns, or nothing has changed."""
+        return await self._run(self._store.begin, act)
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    async def _run(
+        self,
+        transaction: Callable[[], AbstractContextManager[Connection]],
+        act: Callable[[Connection], Result],
+    ) -> Result:
+        def in_transaction() -> Result:
+            with transaction() as connection:
+                return act(connection)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, in_transaction)
+        except StoreAway as error:
+            raise InflightError(
+                ErrorKind.OVERLOADED, "the store of this server cannot be reached at the moment"
+            ) from error
 
 
 def _engine(url: str) -> Engine:

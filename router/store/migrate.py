@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 from importlib import resources
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sql
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine
 
 # Any number that nothing else in the database uses.
 _ADVISORY_LOCK = 0x1F11_6871

@@ -6,21 +6,23 @@ import asyncio
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sql
+from sqlalchemy import Column, ColumnElement, Table
 
-from router.store.content_tables import batch_lines, batches, file_pieces, files
-from router.store.conversation_tables import conversation_items, conversations, responses
-from router.store.database import StoreAway
+from router.store.content_tables import (
+    batch_lines,
+    batches,
+    conversation_items,
+    conversations,
+    file_pieces,
+    files,
+    responses,
+)
+from router.store.database import Store, StoreAway
 from router.store.schema import usage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sqlalchemy import Column, ColumnElement, Table
-
-    from router.store.database import Store
 
 log = logging.getLogger(__name__)
 

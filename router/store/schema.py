@@ -1,4 +1,4 @@
-"""The tables, the same ones for SQLite and PostgreSQL."""
+"""The tables of tenants, releases and objectives, the same ones for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ METADATA = sql.MetaData()
 # SQLite numbers rows by itself for its own kind of integer only.
 _SERIAL = BigInteger().with_variant(Integer, "sqlite")
 
+
+def table(name: str, *columns: sql.schema.SchemaItem) -> Table:
+    return Table(name, METADATA, *columns)
+
+
 # `version` is the number of the last change to anything of the organisation: pollers read what is newer.
-organisations = Table(
+organisations = table(
     "organisations",
-    METADATA,
     Column("id", String, primary_key=True),
     Column("name", String, unique=True),
     Column("created_s", Double, nullable=False),
     Column("deleted_s", Double),
     Column("version", BigInteger, nullable=False, index=True),
 )
-users = Table(
+users = table(
     "users",
-    METADATA,
     Column("id", String, primary_key=True),
     Column("organisation_id", String, sql.ForeignKey("organisations.id"), nullable=False),
     Column("name", String, nullable=False),
@@ -30,9 +33,8 @@ users = Table(
     Column("platform_admin", Boolean, nullable=False),
     sql.UniqueConstraint("organisation_id", "name"),
 )
-api_keys = Table(
+api_keys = table(
     "api_keys",
-    METADATA,
     Column("id", String, primary_key=True),
     Column("organisation_id", String, sql.ForeignKey("organisations.id"), nullable=False, index=True),
     Column("user_id", String, sql.ForeignKey("users.id"), nullable=False, index=True),
@@ -50,9 +52,8 @@ api_keys = Table(
     Column("previous_digest", LargeBinary),
 )
 # `subject` is the id of an organisation or of a key; `weight` and `slot_percent` are organisations' alone.
-limits = Table(
+limits = table(
     "limits",
-    METADATA,
     Column("subject", String, primary_key=True),
     Column("organisation_id", String, sql.ForeignKey("organisations.id"), nullable=False, index=True),
     Column("requests_per_min", BigInteger),
@@ -65,9 +66,8 @@ limits = Table(
     Column("weight", Integer),
     Column("slot_percent", Integer),
 )
-prices = Table(
+prices = table(
     "prices",
-    METADATA,
     Column("model", String, primary_key=True),
     Column("prompt", BigInteger, nullable=False),
     Column("cached_prompt", BigInteger, nullable=False),
@@ -75,9 +75,8 @@ prices = Table(
     Column("version", BigInteger, nullable=False),
 )
 # No foreign keys: a record that was spooled for a while may name a key or a user that is gone.
-usage = Table(
+usage = table(
     "usage",
-    METADATA,
     Column("request_id", String, primary_key=True),
     Column("organisation_id", String, nullable=False),
     Column("user_id", String, nullable=False),
@@ -95,9 +94,8 @@ usage = Table(
     Column("stages", Text, nullable=False),
     sql.Index("usage_by_day", "organisation_id", "day"),
 )
-audit = Table(
+audit = table(
     "audit",
-    METADATA,
     Column("id", _SERIAL, primary_key=True, autoincrement=True),
     Column("at_s", Double, nullable=False),
     Column("actor", String, nullable=False),
@@ -107,31 +105,150 @@ audit = Table(
     Column("allowed", Boolean, nullable=False),
     Column("detail", Text, nullable=False),
 )
-spending = Table(
+spending = table(
     "spending",
-    METADATA,
     Column("subject", String, primary_key=True),
     Column("month", String(7), primary_key=True),
     Column("spent", BigInteger, nullable=False),
 )
-leases = Table(
+leases = table(
     "leases",
-    METADATA,
     Column("subject", String, primary_key=True),
     Column("month", String(7), primary_key=True),
     Column("process", String, primary_key=True),
     Column("amount", BigInteger, nullable=False),
     Column("expires_s", Double, nullable=False),
 )
-counters = Table(
+counters = table(
     "counters",
-    METADATA,
     Column("name", String, primary_key=True),
     Column("value", BigInteger, nullable=False),
 )
-facts = Table(
+facts = table(
     "facts",
-    METADATA,
     Column("name", String, primary_key=True),
     Column("value", Text, nullable=False),
+)
+
+# Releases: what there is, who answers, and how rollouts went.
+# `manifest` is the text that `digest` is of. `wanted`: it is to be loaded.
+releases = table(
+    "releases",
+    Column("model", String, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("manifest", Text, nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("added_s", Double, nullable=False),
+    Column("notes", Text, nullable=False),
+    Column("wanted", Boolean, nullable=False),
+    Column("state", String, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("since_s", Double, nullable=False),
+    Column("profile", Text),  # measured when it was first loaded
+    # On how many of the servers it can take requests, as the router in control sees it.
+    Column("replicas_up", Integer),
+    Column("replicas", Integer),
+)
+# One row a model, replaced as a whole: that is what makes a change of the split atomic.
+splits = table(
+    "splits",
+    Column("model", String, primary_key=True),
+    Column("split", Text, nullable=False),
+    Column("changed_s", Double, nullable=False),
+)
+rollouts = table(
+    "rollouts",
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("model", String, nullable=False, index=True),
+    Column("stable", Integer, nullable=False),
+    Column("canary", Integer, nullable=False),
+    Column("plan", Text, nullable=False),
+    Column("golden", Text, nullable=False),
+    Column("state", String, nullable=False),
+    Column("progress", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("figures", Text, nullable=False),
+    Column("began_s", Double, nullable=False),
+    Column("ended_s", Double),
+)
+# What each router has measured of each arm in each step; added up they are what decides.
+arm_figures = table(
+    "arm_figures",
+    Column("rollout_id", BigInteger, primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("process", String, primary_key=True),
+    Column("figures", Text, nullable=False),
+    Column("at_s", Double, nullable=False),
+)
+# How the answers of a shadow compared with those of a release, as each router has seen it.
+shadow_figures = table(
+    "shadow_figures",
+    Column("model", String, primary_key=True),
+    Column("shadow", Integer, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("process", String, primary_key=True),
+    Column("at_s", Double, nullable=False),
+    Column("equal", BigInteger, nullable=False),
+    Column("different", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("likeness", Double, nullable=False),
+    Column("took_s", Double, nullable=False),
+    Column("shadow_took_s", Double, nullable=False),
+)
+release_events = table(
+    "release_events",
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("at_s", Double, nullable=False),
+    Column("model", String, nullable=False, index=True),
+    Column("version", Integer),
+    Column("what", String, nullable=False),
+    Column("reason", Text, nullable=False),
+)
+# Which process loads, unloads and decides; the others only serve. One row, which it changes again and again.
+control = table(
+    "control",
+    Column("name", String, primary_key=True),
+    Column("process", String, nullable=False),
+    Column("beat", BigInteger, nullable=False),
+)
+
+# Objectives and tuning: what answers are to take at most, what they take, what was done.
+# `tier` is a tier's label. What is not asked for is null; a row that asks for nothing is not kept.
+objectives = table(
+    "objectives",
+    Column("model", String, primary_key=True),
+    Column("tier", String, primary_key=True),
+    Column("first_token_s", Double),
+    Column("inter_token_s", Double),
+    Column("end_to_end_s", Double),
+    Column("changed_s", Double, nullable=False),
+)
+# What each router has measured over its last minutes; added up they are what is shown.
+objective_figures = table(
+    "objective_figures",
+    Column("router", String, primary_key=True),
+    Column("model", String, primary_key=True),
+    Column("tier", String, primary_key=True),
+    Column("at_s", Double, nullable=False),
+    Column("figures", Text, nullable=False),
+)
+# The newest thousand. `server` is null for what concerns all of them, `detail` what was measured.
+tuning_decisions = table(
+    "tuning_decisions",
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("at_s", Double, nullable=False),
+    Column("model", String, nullable=False, index=True),
+    Column("version", Integer, nullable=False),
+    Column("triton_model", String, nullable=False),
+    Column("server", String),
+    Column("action", String, nullable=False),
+    Column("sentence", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+)
+# Models that nobody tunes until they are taken out again.
+tuning_pauses = table(
+    "tuning_pauses",
+    Column("model", String, primary_key=True),
+    Column("paused_s", Double, nullable=False),
 )

@@ -1,4 +1,4 @@
-"""What Prometheus and the log are told of admission, and of the engines as far as it depends on them."""
+"""Metrics and log lines of admission, and of the engines as far as it depends on them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BusyRatio:
         self.ratio = 0.0
 
     def add(self, busy_ns: int, at_s: float) -> None:
-        """What the engine had computed in all its life, as it said then; less than before is a new life."""
+        """`busy_ns` is the engine's total at `at_s`; less than before means that it has restarted."""
         if at_s <= self._at_s:
             return
         if 0 <= self._busy_ns <= busy_ns:
@@ -50,8 +50,8 @@ class BusyRatio:
         self._busy_ns, self._at_s = busy_ns, at_s
 
 
-class AdmissionMetrics(Collector):
-    """Counts what gates tell it, and asks them when somebody asks it."""
+class AdmissionCounters:
+    """Counts events of the gates."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._refused = Counter(
@@ -61,23 +61,12 @@ class AdmissionMetrics(Collector):
             registry=registry,
         )
         self._forecasts = Counter(
-            "inflight_forecasts", "First tokens whose time was foretold.", _RELEASE, registry=registry
+            "inflight_forecasts", "First tokens whose time was predicted.", _RELEASE, registry=registry
         )
         self._covered = Counter(
             "inflight_forecasts_covered", "Of those, within their forecast.", _RELEASE, registry=registry
         )
         self._forecasts_of: dict[tuple[str, str], tuple[Value, Value]] = {}  # by model and release
-        self._gates: Gates | None = None
-        self._fleet: Fleet | None = None
-        self._busy: dict[Replica, BusyRatio] = {}
-        self._frozen: set[Replica] = set()
-        self._noisy: dict[tuple[str, str], str] = {}
-        registry.register(self)
-
-    def watch(self, gates: Gates, fleet: Fleet) -> None:
-        self._gates, self._fleet = gates, fleet
-
-    # What gates tell
 
     def refused(self, gate: Gate, tier: Tier, reason: Reason) -> None:
         self._refused.labels(gate.model, tier.label, reason.value).inc()
@@ -95,7 +84,16 @@ class AdmissionMetrics(Collector):
         predicted.value += 1
         covered.value += was_covered
 
-    # What is looked at by itself
+
+class AdmissionMetrics(Collector):
+    """Reads the state of gates and engines when Prometheus asks, and logs changes of it every second."""
+
+    def __init__(self, gates: Gates, fleet: Fleet) -> None:
+        self._gates = gates
+        self._fleet = fleet
+        self._busy: dict[Replica, BusyRatio] = {}
+        self._frozen: set[Replica] = set()
+        self._noisy: dict[tuple[str, str], str] = {}
 
     async def run(self) -> None:
         """For as long as the router runs."""
@@ -104,10 +102,10 @@ class AdmissionMetrics(Collector):
             try:
                 self.look()
             except Exception:
-                log.exception("admission could not be looked at")
+                log.exception("the state of admission could not be read")
 
     def look(self) -> None:
-        gates = () if self._gates is None else self._gates.all
+        gates = self._gates.all
         for gate in gates:
             self._look_for_noise(gate)
         for former in self._noisy.keys() - {(gate.model, gate.release) for gate in gates}:
@@ -154,26 +152,30 @@ class AdmissionMetrics(Collector):
                 log.info("%r: the cost of its steps is predicted well again", replica)
 
     def _replicas(self) -> Iterator[Replica]:
-        for each in () if self._fleet is None else list(self._fleet.sets.values()):
+        for each in list(self._fleet.sets.values()):
             yield from each.replicas
 
-    # What Prometheus asks for
+    # Read by Prometheus
 
     def collect(self) -> Iterator[Metric]:
         yield from self._of_gates()
         yield from self._of_engines()
 
     def _of_gates(self) -> Iterator[Metric]:
-        waiting = _gauge("waiting_requests", "Accepted, waiting for their turn.", (*_RELEASE, "tier"))
+        waiting = _gauge("waiting_requests", "Requests waiting for their turn.", (*_RELEASE, "tier"))
         drain = _gauge("drain_seconds", "Until all that runs and waits would be done.", _RELEASE)
-        risk = _gauge("objective_risk_ratio", "Foretold to miss their objective.", (*_RELEASE, "tier"))
-        reserved = _gauge("kv_reserved_tokens", "Cache kept for what runs.", _RELEASE)
-        budget = _gauge("kv_budget_tokens", "Cache that there is.", _RELEASE)
-        wanted = _gauge("wanted_replicas", "Replicas that the work asked for needs.", ("model",))
+        risk = _gauge(
+            "objective_risk_ratio",
+            "Predicted to miss their objective.",
+            (*_RELEASE, "tier"),
+        )
+        reserved = _gauge("kv_reserved_tokens", "Cache reserved for running requests.", _RELEASE)
+        budget = _gauge("kv_budget_tokens", "Cache that may be reserved.", _RELEASE)
+        wanted = _gauge("wanted_replicas", "Replicas that the offered work needs.", ("model",))
         noise = _gauge("noisy_tenant_ratio", "Times its fair share that it asks for.", ("model", "tenant"))
         most: dict[str, int] = {}
         loudest: dict[tuple[str, str], float] = {}
-        for gate in () if self._gates is None else self._gates.all:
+        for gate in self._gates.all:
             signals, release = gate.signals(), (gate.model, gate.release)
             for tier, count in signals.waiting.items():
                 waiting.add_metric((*release, tier.label), count)

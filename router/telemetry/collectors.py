@@ -72,16 +72,16 @@ class ObjectiveMetrics(Collector):
         self._published = published
 
     def collect(self) -> Iterator[MetricFamily]:
-        yield from self._of_now()
-        yield from self._of_ever()
+        yield from self._current()
+        yield from self._counted()
 
-    def _of_now(self) -> Iterator[MetricFamily]:
+    def _current(self) -> Iterator[MetricFamily]:
         asked = GaugeMetricFamily(
-            "inflight_objective_seconds", "What 95 of 100 are to keep.", labels=_OBJECTIVE
+            "inflight_objective_seconds", "The objective for the 95th percentile.", labels=_OBJECTIVE
         )
         measured = GaugeMetricFamily(
             "inflight_objective_measured_p95_seconds",
-            "What 95 of 100 kept in the last 5 minutes, where there is an objective.",
+            "The 95th percentile of the last 5 minutes, where there is an objective.",
             labels=_OBJECTIVE,
         )
         attained = GaugeMetricFamily(
@@ -102,8 +102,8 @@ class ObjectiveMetrics(Collector):
                     attained.add_metric(labels, one.attained)
         yield from (asked, measured, attained)
 
-    def _of_ever(self) -> Iterator[MetricFamily]:
-        """A budget of missed ones is spent at some rate, which windows of their own cannot tell."""
+    def _counted(self) -> Iterator[MetricFamily]:
+        """Counters, for error budgets over windows of any length."""
         judged = CounterMetricFamily(
             "inflight_objective_judged", "Requests, or tokens, with an objective.", labels=_OBJECTIVE
         )
@@ -135,7 +135,7 @@ class ReleaseMetrics(Collector):
             "inflight_rollout_step", "The step that a canary is in, the first being 1.", labels=_RELEASE
         )
         rollbacks = CounterMetricFamily(
-            "inflight_rollbacks", "Rollouts that were taken back, but for those by hand.", labels=("model",)
+            "inflight_rollbacks", "Automatic rollbacks of rollouts.", labels=("model",)
         )
         for model, lineup in self._published.current.lineups.items():
             split = lineup.split
@@ -197,7 +197,7 @@ class PeerMetrics(Collector):
     def collect(self) -> Iterator[MetricFamily]:
         reachable = GaugeMetricFamily("inflight_redis_reachable", "1 while Redis answers.")
         routers = GaugeMetricFamily(
-            "inflight_other_routers", "Routers that share limits and places with this one."
+            "inflight_other_routers", "Routers that share limits and slots with this one."
         )
         if self._sync is not None:
             reachable.add_metric((), float(self._sync.is_reachable))

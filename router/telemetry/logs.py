@@ -32,7 +32,7 @@ class Fields(Protocol):
     def log_fields(self) -> dict[str, object]: ...
 
 
-# The request that is being answered; what it has begun may go on when it is over, and has no name then.
+# The request that is being answered; tasks that outlive it log without its id.
 speaker: ContextVar[Fields | None] = ContextVar("speaker", default=None)
 
 

@@ -12,7 +12,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from router.control.objectives.monitor import ObjectiveMonitor
 from router.core.record import Outcome
-from router.telemetry.admission import AdmissionMetrics
+from router.telemetry.admission import AdmissionCounters
 from router.telemetry.shadow import ShadowMetrics
 from router.telemetry.values import Counter, Gauge, Histogram, Observations, Value
 
@@ -67,15 +67,15 @@ class RequestMeter:
         "_ended",
         "_errors",
         "_first_token",
-        "_in_flight",
         "_measured",
         "_model",
         "_prompt_tokens",
         "_stages",
+        "in_flight",
     )
 
     def __init__(self, metrics: Metrics, who: tuple[str, str, str], tier: Tier) -> None:
-        self._in_flight = metrics.in_flight.labels(*who)
+        self.in_flight = metrics.in_flight.labels(*who)
         self._first_token = metrics.first_token.labels(*who)
         self._between_chunks = metrics.between_chunks.labels(*who)
         self._duration = metrics.duration.labels(*who)
@@ -87,11 +87,8 @@ class RequestMeter:
         self._model = who[0]
         self._measured = metrics.objectives.series(self._model, tier)
 
-    def opened(self) -> None:
-        self._in_flight.value += 1
-
     def closed(self, record: Record, now_s: float) -> None:
-        self._in_flight.value -= 1
+        self.in_flight.value -= 1
         took_s = now_s - record.arrived_s
         self._duration.observe(took_s)
         stages = self._stages
@@ -183,7 +180,7 @@ class Metrics:
             registry=registry,
         )
         self.objectives = monitor or ObjectiveMonitor()
-        self.admission = AdmissionMetrics(registry)
+        self.admission = AdmissionCounters(registry)
         self.shadows = ShadowMetrics(registry)
         prometheus_client.Info("inflight_build", "What runs here.", registry=registry).info(
             {"version": version("inflight")}
@@ -195,11 +192,12 @@ class Metrics:
         for each in collectors:
             self.registry.register(each)
 
-    def of(self, record: Record) -> RequestMeter:
+    def opened(self, record: Record) -> RequestMeter:
         key = (record.model, record.model_version, record.caller.organisation.id, record.tier)
         found = self._meters.get(key)
         if found is None:
             found = self._meters[key] = RequestMeter(self, key[:3], record.tier)
+        found.in_flight.value += 1
         return found
 
     def answered(self, record: Record, status: int) -> None:
@@ -212,5 +210,5 @@ class Metrics:
 
 
 def _who(record: Record) -> tuple[str, str, str]:
-    """No release where there is no model: what was refused before it was let in."""
+    """No release where there is no model: what was refused before a model was chosen."""
     return record.model, record.model_version if record.model else "", record.tenant

@@ -1,4 +1,4 @@
-"""Every act of the administration: allowed by role and scope, and in the audit log with the change itself."""
+"""Commands on tenants, users, keys and terms: each allowed by role and scope, and audited."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GRACE_S = 24 * 3600.0
 
 
 class Administration(Audited):
-    """What is done here runs on the store's thread; what only looks may run on any."""
+    """Changes run on the store's thread; reads may run on any."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class Administration(Audited):
     def rotate_key(
         self, actor: Actor, organisation_id: str, key_id: str, grace_s: float = GRACE_S
     ) -> tuple[ApiKey, str]:
-        """A new secret for the same key; the present one goes on for the grace period, an older one ends."""
+        """A new secret for the same key; the current one stays valid for the grace period."""
         text, prefix = keys.mint()
         detail = {"prefix": prefix, "grace_s": grace_s}
         action = self._key_action(actor, organisation_id, key_id)

@@ -20,7 +20,7 @@ _SHARE_OF_REST = 16
 
 
 def lease_size(budget: int, spent: int, leased: int, need: int) -> int:
-    """What a router that needs this much is leased: some more, never beyond the budget, nothing in vain."""
+    """What a router that needs this much is leased: some more, never beyond the budget, or nothing."""
     rest = budget - spent - leased
     return max(need, rest // _SHARE_OF_REST) if 0 < need <= rest else 0
 
@@ -86,7 +86,7 @@ class Allowance:
         return cost <= self.free and now_ns < self._usable_ns and month == self.month
 
     def is_spent(self, cost: int, now_ns: int, month: str) -> bool:
-        """Whether the store has said lately that there is not this much left."""
+        """Whether the store answered recently that less than this is left."""
         return month == self.month and now_ns < self._asked_in_vain_ns and cost - self.free >= self._vain_need
 
     def take(self, cost: int) -> int:

@@ -34,7 +34,7 @@ _PEPPER_BYTES = 32
 
 
 def mint() -> tuple[str, str]:
-    """A new key as its holder sees it, once, and the prefix by which it may be named ever after."""
+    """A new key as its holder sees it, once, and the prefix by which it is named from then on."""
     prefix = _random_text(PREFIX_CHARS)
     return f"{_START}{prefix}-{_random_text(SECRET_CHARS)}", prefix
 
@@ -143,7 +143,7 @@ class Keyring:
         return entry.caller
 
     def holder(self, organisation_id: str, key_id: str, now_s: float) -> Caller | None:
-        """Who a key belongs to, for work that was left to be done in its name; None if it is good no more."""
+        """The owner of a key, for work done later in its name; None if it is no longer valid."""
         for prefix in self._prefixes.get(organisation_id, ()):
             entry = self._entries.get(prefix)
             if entry is not None and entry.caller.key.id == key_id:
@@ -169,7 +169,7 @@ def _entries(caller: Caller) -> Iterable[tuple[str, _Entry]]:
         yield key.previous_prefix, _Entry(caller, key.previous_digest, key.previous_ends_s)
 
 
-# Of a tenant that nobody said anything else about.
+# Of a tenant without settings of its own.
 _EVEN = (1, 1.0)
 
 
@@ -202,7 +202,7 @@ class Catalogue:
         return True
 
     def share_of(self, organisation_id: str) -> tuple[int, float]:
-        """Its weight among those that want the same model, and the most of the places that it may take."""
+        """Its weight among tenants of the same model, and the largest share of the slots that it may take."""
         return self._shares.get(organisation_id, _EVEN)
 
     def _note_share(self, organisation_id: str, whole: Limits) -> None:

@@ -3,7 +3,7 @@
 The invariant: what a bucket has granted since it was full never exceeds burst + rate x time. A reservation
 takes the most a request could use, settling gives back what it did not, and what it used beyond that is a
 debt that later ones wait for. Levels are whole numbers of tokens times nanoseconds per minute, so nothing
-is ever rounded in anybody's favour. Time comes in as monotonic nanoseconds.
+is ever rounded up. Time comes in as monotonic nanoseconds.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from router.core.tenant import Role, Scope, User
 
 
 class Action(Enum):
-    """Acts of the administration, each with the scope that a key needs for it."""
+    """What may be done, each with the scope that a key needs for it."""
 
     ORGANISATION_CREATE = ("organisation.create", Scope.ADMIN_WRITE)
     ORGANISATION_LIST = ("organisation.list", Scope.ADMIN_READ)

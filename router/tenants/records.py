@@ -20,7 +20,7 @@ from router.core.tenant import (
     UsageSummary,
     User,
 )
-from router.store import content_tables, conversation_tables
+from router.store import content_tables
 from router.store.schema import api_keys, audit, facts, leases, limits, organisations, spending, usage, users
 from router.tenants.budget import day_of
 
@@ -57,10 +57,13 @@ def row_of_key(key: ApiKey) -> dict[str, Any]:
     return values
 
 
+def limits_of(row: RowMapping) -> Limits:
+    return Limits(**{name: row[name] for name in _LIMIT_NAMES})
+
+
 def limits_in(connection: Connection, organisation_id: str) -> dict[str, Limits]:
     """By the id of the organisation or key that they hold for."""
-    rows = all_of(connection, limits, organisation_id)
-    return {row["subject"]: Limits(**{name: row[name] for name in _LIMIT_NAMES}) for row in rows}
+    return {row["subject"]: limits_of(row) for row in all_of(connection, limits, organisation_id)}
 
 
 def price_of(row: RowMapping) -> Price:
@@ -113,7 +116,7 @@ def check_there(connection: Connection, organisation_id: str) -> None:
 
 
 def deleted_among(connection: Connection, organisation_ids: set[str]) -> set[str]:
-    """Those that are deleted, whose requests may still be under way; the others stay until the commit."""
+    """Those that are deleted, whose requests may still be in flight; the others stay until the commit."""
     named = organisations.c.id.in_(organisation_ids)
     found = sql.select(organisations.c.id, organisations.c.deleted_s).where(named)
     rows = connection.execute(found.order_by(organisations.c.id).with_for_update(read=True))
@@ -175,10 +178,6 @@ _GROUPS = {
 _SECRET = ("digest", "previous_digest")
 
 
-# What else is kept of tenants: each can export and delete all of one's.
-_HOLDINGS = (content_tables, conversation_tables)
-
-
 def usage_summary(
     connection: Connection, organisation_id: str | None, by: tuple[str, ...], since_day: str, until_day: str
 ) -> list[UsageSummary]:
@@ -216,8 +215,8 @@ def export(connection: Connection, organisation_id: str) -> dict[str, Any]:
         exported[table.name] = [
             {name: value for name, value in row.items() if name not in _SECRET} for row in rows
         ]
-    for holding in _HOLDINGS:
-        exported.update(holding.export(connection, organisation_id))
+    exported.update(content_tables.export_files(connection, organisation_id))
+    exported.update(content_tables.export_conversations(connection, organisation_id))
     return exported
 
 
@@ -226,8 +225,8 @@ def delete(connection: Connection, organisation_id: str, now_s: float) -> None:
         sql.select(api_keys.c.id).where(api_keys.c.organisation_id == organisation_id)
     )
     subjects = [organisation_id, *key_ids]
-    for holding in _HOLDINGS:
-        holding.delete(connection, organisation_id)
+    content_tables.delete_files(connection, organisation_id)
+    content_tables.delete_conversations(connection, organisation_id)
     for table in (spending, leases):
         connection.execute(sql.delete(table).where(table.c.subject.in_(subjects)))
     for table in (usage, audit, limits, api_keys, users):

@@ -71,7 +71,7 @@ def read_segment(path: Path) -> Contents:
 
 
 class Segment:
-    """The file that is being written; after a failed write it takes no more.
+    """The file that is being written; closed to more after a failed write.
 
     What was written outlives the process at once, and the machine once it was synced.
     """
@@ -146,7 +146,7 @@ class UsageSpool:
         self._flush_s = flush_s
         self._pending: deque[UsageRecord] = deque()
         self._segment: Segment | None = None
-        # Held for microseconds: whoever syncs, closes or delivers a file has taken it out of reach before.
+        # Held for microseconds: a file is detached before it is synced, closed or delivered.
         self._swapping = threading.Lock()
         self._writing = threading.Lock()
         self._stopping = threading.Event()
@@ -184,7 +184,7 @@ class UsageSpool:
 
     @property
     def is_full(self) -> bool:
-        """New requests had better be refused; those that run are still recorded."""
+        """New requests should be refused; running ones are still recorded."""
         written = self._closed_bytes + (self._segment.bytes if self._segment else 0)
         return written > self._max_bytes or (self.failed_writes > 0 and len(self._pending) > _WRITE_AT_ONCE)
 
@@ -206,7 +206,7 @@ class UsageSpool:
     def deliver(self, deliver: Deliver) -> int:
         """Hands all there is to the store, oldest first; raises what the store raises, losing nothing.
 
-        What is closed goes first: while the store is away, the present segment is not cut into small ones.
+        Closed segments go first: while the store is unreachable the current one is not split into small ones.
         """
         delivered = self._deliver_closed(deliver)
         self.flush()
@@ -243,7 +243,7 @@ class UsageSpool:
                 self._pending.popleft()
 
     def _open_segment(self) -> None:
-        """Puts a new file in the place of the present one, which is closed."""
+        """Replaces the current file by a new one, and closes it."""
         name = f"{time.time_ns():020d}-{secrets.token_hex(4)}{_SUFFIX}"
         self._swap(Segment(self._directory / name))
 

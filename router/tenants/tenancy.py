@@ -102,7 +102,7 @@ class Tenancy:
     async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
         """Goes to the store only where this process's lease of a budget has run out.
 
-        Still refused by `Limit.LEASE`: the store is away, and nobody knows what is left of the budget.
+        Still refused by `Limit.LEASE`: the store is unreachable, and what is left of the budget is not known.
         Whoever asks may leave meanwhile: what the store has leased is known here all the same.
         """
         month = self._month.at(time.time())

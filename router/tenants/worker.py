@@ -1,4 +1,4 @@
-"""The one thread that talks to the store: the event loop hands it work and is told when it is done."""
+"""The one thread that talks to the store: the event loop submits work and awaits its result."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Worker:
 
     @property
     def is_well(self) -> bool:
-        """False while any chore fails: the store is away."""
+        """False while any chore fails: the store is unreachable."""
         return not any(chore.failures for chore in self._chores)
 
     def submit(self, call: Callable[[], Result]) -> Future[Result]:

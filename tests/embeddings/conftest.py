@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from python_backend.embeddings.model import EmbeddingModel
-from tests.embeddings.fetching import embeddings_checkpoint
+from tests.embeddings.checkpoints import embeddings_checkpoint
 
 
 @pytest.fixture(scope="session")

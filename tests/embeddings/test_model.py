@@ -22,7 +22,7 @@ from python_backend.embeddings.model import (
     slices_of,
 )
 from python_backend.wire.errors import InflightError
-from tests.embeddings.fetching import embed
+from tests.embeddings.checkpoints import embed
 from tests.embeddings.published import PUBLISHED
 
 THOUSAND_WORDS = " ".join(f"word{number} and others" for number in range(334))
@@ -64,13 +64,21 @@ def reference(checkpoint: Path) -> Any:
     return encode
 
 
-def test_vectors_and_tokens_are_those_of_sentence_transformers(model: EmbeddingModel, reference: Any) -> None:
+@pytest.fixture(scope="module")
+def vectors(model: EmbeddingModel) -> Any:
+    """Those of all texts, in one batch."""
+    return model.embed(model.word_pieces.encode(TEXTS))
+
+
+def test_vectors_and_tokens_are_those_of_sentence_transformers(
+    model: EmbeddingModel, reference: Any, vectors: Any
+) -> None:
     expected, tokens = reference(TEXTS)
     ids = model.word_pieces.encode(TEXTS)
     assert [len(row) for row in ids] == tokens
     assert tokens[0] == 2
     assert tokens[-1] == 256
-    assert np.abs(model.embed(ids) - expected).max() < 1e-5
+    assert np.abs(vectors - expected).max() < 1e-5
 
 
 def test_they_are_the_published_ones(model: EmbeddingModel) -> None:
@@ -78,10 +86,9 @@ def test_they_are_the_published_ones(model: EmbeddingModel) -> None:
         assert vector[:3] == pytest.approx(beginning, abs=1e-6)
 
 
-def test_a_text_has_the_same_vector_whoever_is_in_its_batch(model: EmbeddingModel) -> None:
-    together = np.array(embed(model, *TEXTS))
+def test_a_text_has_the_same_vector_whoever_is_in_its_batch(model: EmbeddingModel, vectors: Any) -> None:
     alone = np.array([embed(model, text)[0] for text in TEXTS])
-    assert np.abs(together - alone).max() < 1e-6
+    assert np.abs(vectors - alone).max() < 1e-6
 
 
 def test_texts_of_like_meaning_are_near(model: EmbeddingModel) -> None:
@@ -96,14 +103,11 @@ def test_no_text_gives_no_vector(model: EmbeddingModel) -> None:
 
 
 @pytest.mark.parametrize("dimensions", [1, 100, 384])
-def test_shortened_vectors_have_length_1_and_the_same_direction(
-    model: EmbeddingModel, dimensions: int
-) -> None:
-    whole = np.array(embed(model, *TEXTS), np.float32)
-    short = shortened(whole, dimensions)
+def test_shortened_vectors_have_length_1_and_the_same_direction(vectors: Any, dimensions: int) -> None:
+    short = shortened(vectors, dimensions)
     assert short.shape == (len(TEXTS), dimensions)
     assert np.linalg.norm(short, axis=1) == pytest.approx(1, abs=1e-6)
-    cut = whole[:, :dimensions]
+    cut = vectors[:, :dimensions]
     assert short == pytest.approx(cut / np.linalg.norm(cut, axis=1, keepdims=True), abs=1e-6)
 
 

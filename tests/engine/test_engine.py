@@ -22,7 +22,7 @@ from python_backend.engine.request import (
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.events import token_event
 from python_backend.wire.errors import ErrorKind, InflightError
-from tests.engine.draining import drain, events_of
+from tests.engine.drained import drain, events_of
 from tests.fakes.executor import VOCABULARY, FakeExecutor, continuation, fake_engine
 
 

@@ -7,7 +7,7 @@ import pytest
 from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, Retention, RetentionRange, SamplingParams
 from python_backend.wire.tiers import Tier
-from tests.engine.draining import answers_of, drain, events_of
+from tests.engine.drained import answers_of, drain, events_of
 from tests.fakes.executor import FakeClock, continuation, fake_engine
 
 SYSTEM_PROMPT = [7] * 40

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from router.store.access import StoreAccess
-from router.store.database import Store, sqlite_url
+from router.store.database import Store, StoreAccess, sqlite_url
 from tests.router.running import RunningRouter, running_router
 from tests.router.stores import ON_BOTH_DATABASES, prepare_store, write_store
-from tests.router.tenants.postgres import Postgres, running_postgres
+from tests.router.tenants.postgres import Postgres, PreparedDatabase, running_postgres
 
 DATABASES = ("sqlite", "postgresql")
 _numbers = itertools.count()
@@ -43,11 +42,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def prepared_postgres(postgres: Postgres) -> str:
-    """The name of a database with the current schema, to copy."""
-    name = "prepared"
-    prepare_store(postgres.new_database(name))
-    return name
+def prepared_database(postgres: Postgres) -> PreparedDatabase:
+    url = postgres.new_database("prepared")
+    prepare_store(url)
+    return PreparedDatabase.at(url)
 
 
 @pytest.fixture
@@ -64,8 +62,8 @@ def store_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> 
     """A database of each kind with the current schema and nothing in it."""
     if database == "sqlite":
         return sqlite_url(write_store(tmp_path / "store.db"))
-    server: Postgres = request.getfixturevalue("postgres")
-    return server.new_database(f"test_{next(_numbers)}", request.getfixturevalue("prepared_postgres"))
+    prepared: PreparedDatabase = request.getfixturevalue("prepared_database")
+    return prepared.reset()
 
 
 @pytest.fixture

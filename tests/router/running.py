@@ -15,8 +15,7 @@ import httpx
 
 from router.admission.gates import Gates
 from router.app import App
-from router.content.documents.documents import Documents
-from router.content.documents.uploads import UploadedFiles
+from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.shadow import Shadows, ShadowSettings
@@ -33,8 +32,7 @@ from router.request.permit import Permits
 from router.routing.checkpoint import ChatTemplate
 from router.routing.models import Registry, ServedModel
 from router.safety.guard import Safety
-from router.store.access import StoreAccess
-from router.store.database import sqlite_url
+from router.store.database import StoreAccess, sqlite_url
 from router.telemetry.accounts import RequestAccounts
 from router.telemetry.metrics import Metrics
 from router.telemetry.prompt_log import PromptLog
@@ -70,6 +68,9 @@ class RunningRouter:
     parts: Parts
     embedder: FakeEmbedder
     app: App
+    gates: Gates
+    arms: ArmRecorder
+    shadows: Shadows
 
     @property
     def url(self) -> str:
@@ -180,9 +181,6 @@ async def running_router(
                 store=store,
                 documents=Documents(UploadedFiles(store)),
                 file_limits=file_limits or FileLimits(),
-                gates=open_gates,
-                arms=arms,
-                shadows=shadows,
                 prompt_log=prompt_log,
             )
             app = App(parts, Doorkeeper(tenancy, is_private))
@@ -193,7 +191,18 @@ async def running_router(
                     base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=10
                 ) as http:
                     yield RunningRouter(
-                        pipeline, permits, metrics, listener, port, http, parts, embedder, app
+                        pipeline,
+                        permits,
+                        metrics,
+                        listener,
+                        port,
+                        http,
+                        parts,
+                        embedder,
+                        app,
+                        open_gates,
+                        arms,
+                        shadows,
                     )
             finally:
                 await listener.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
 from simulator.engine import EngineShape, SimulatedEngine
-from simulator.sequence import SimulatedRequest
+from simulator.request import SimulatedRequest
 from tests.fakes.timed_engine import Asked, Course, play
 
 COST = StepCost(12.0, 0.12, 0.25, 0.05)
@@ -36,7 +36,7 @@ def reckoned(asked: list[Asked], shape: EngineShape) -> tuple[Course, SimulatedE
 
 
 def both(asked: list[Asked], shape: EngineShape) -> tuple[Course, Course]:
-    sizes = shape.total_blocks, shape.places, shape.step_tokens
+    sizes = shape.total_blocks, shape.slots, shape.step_tokens
     real = play(asked, shape.cost, *sizes, shape.holds_whole_answers, shape.depth)
     return real, reckoned(asked, shape)[0]
 
@@ -100,7 +100,7 @@ def test_tokens_are_counted_between_the_events_too() -> None:
 
 def test_when_all_have_ended_nothing_of_the_cache_is_held() -> None:
     for whole_answers in (True, False):
-        shape = EngineShape(COST, places=6, step_tokens=48, kv_tokens=1600, holds_whole_answers=whole_answers)
+        shape = EngineShape(COST, slots=6, step_tokens=48, kv_tokens=1600, holds_whole_answers=whole_answers)
         report = reckoned(crowd(3, 60, tiers=True), shape)[1].report()
         assert (report.used_blocks, report.active) == (0, 0)
 

@@ -10,8 +10,8 @@ from python_backend.wire.tiers import Tier
 from router.core.objective import Objective
 from simulator.gaps import Gaps
 from simulator.report import fair_shares, is_good
+from simulator.request import SimulatedRequest
 from simulator.scenario import MODEL
-from simulator.sequence import SimulatedRequest
 from tests.simulator.traffic import CAPACITY_PER_S, arriving, played
 
 

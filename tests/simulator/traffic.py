@@ -28,7 +28,7 @@ from simulator.simulation import Simulated, simulate
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 # Made up, and about right for a small GPU: 64 of the arena's answers at once are some 7.7 a second.
-SHAPE = EngineShape(StepCost(12.0, 0.12, 0.25), places=64, step_tokens=512, kv_tokens=40_960)
+SHAPE = EngineShape(StepCost(12.0, 0.12, 0.25), slots=64, step_tokens=512, kv_tokens=40_960)
 CAPACITY_PER_S = 7.7
 OBJECTIVES = {
     Tier.INTERACTIVE: Objective(MODEL, Tier.INTERACTIVE, first_token_s=1.0),

@@ -122,7 +122,7 @@ def wrecks(tmp_path_factory: pytest.TempPathFactory, tiny_models: TinyModels, da
             made.append(releases.add("wreck", checkpoint))
             breakage.act(releases.repository, made[-1])
             releases.was_ready(made[-1])
-        releases.desk.commands.promote("wreck", 1)
+        releases.installation.releases.promote("wreck", 1)
     return Wrecks(folder, tuple(made))
 
 
@@ -135,4 +135,4 @@ def release_stack(wrecks: Wrecks, tiny_models: TinyModels, data_dir: Path) -> It
         lasting(running_stack(quick_engine(), str(tiny_models.usual), data_dir, settings)) as running,
         releases_at(config, data_dir) as releases,
     ):
-        yield ReleaseStack(releases.desk, releases.store, config, data_dir, running)
+        yield ReleaseStack(releases.installation, releases.store, config, data_dir, running)

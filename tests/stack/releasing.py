@@ -18,28 +18,25 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from benchmarks.stack import RunningStack
+from launcher.commands.installation import Installation
 from launcher.commands.release import release as commands
 from launcher.commands.release.addition import add_release
-from launcher.commands.release.open_releases import Desk
 from launcher.console import StackConsole
 from launcher.packaging.engine_task import PREPARE
-from launcher.packaging.releases.directories import Places
+from launcher.packaging.releases.builder import ReleaseBuilder, ReleaseRequest
 from launcher.packaging.releases.file_marks import mark_files
 from launcher.packaging.releases.files import files_in, moved_in, work_dir
-from launcher.packaging.releases.maker import Maker, Order
 from launcher.packaging.releases.sources import kind_at
 from launcher.paths import PROJECT_ROOT
 from launcher.settings import StackSettings, load_settings, state_dir
 from launcher.stack.stop_signals import StopSignals
 from router.control.releases import records
-from router.control.releases.commands import ReleaseCommands
 from router.control.releases.records import Release, ReleaseEvent, Rollout
 from router.control.releases.states import State
 from router.control.releases.writes import set_state
 from router.core.manifest import Manifest
 from router.settings import load as load_router_settings
 from router.store.database import Store
-from router.tenants.rbac import SYSTEM
 from router.tenants.tenancy import open_store, tenancy_settings
 from router.triton.control import TritonControl
 from tests.conftest import Unwatched
@@ -50,16 +47,17 @@ LOADED_WITHIN_S = 60.0
 # Requests of one kind of traffic: a machine that is slow answers fewer, and refuses none.
 IN_FLIGHT = 8
 # What the engine says once it has prepared a model; a tiny one is packed in no time when it is loaded.
-PREPARED = [sys.executable, "-I", "-S", "-c", """print('{"inflight_device": "cpu"}')"""]
+SAID = '{"inflight_device": "cpu", "computes_on": "the CPU"}'
+PREPARED = [sys.executable, "-I", "-S", "-c", f"print({SAID!r})"]
 # Given the Triton models of a release while they are made, and its checkpoint.
 Change = Callable[[Path, Manifest], None]
 
 
 @dataclass(frozen=True)
 class Releases:
-    """`desk` works on the store of the stack, which has `config` as its inflight.toml."""
+    """`installation` is that of the stack, which has `config` as its inflight.toml."""
 
-    desk: Desk
+    installation: Installation
     store: Store
     config: Path
     data_dir: Path
@@ -73,59 +71,61 @@ class Releases:
 
     @property
     def repository(self) -> Path:
-        return self.desk.places.repository
+        return self.installation.release_directories.repository
 
     def add(self, model: str, path: Path | str, change: Change | None = None, **given: str) -> Manifest:
         """A release that nobody wants loaded yet; its description vouches for what `change` did, too."""
-        order = Order(model, str(path), given=given)
+        order = ReleaseRequest(model, str(path), given=given)
         prepare = PREPARED if isinstance(path, Path) else PREPARE
         if change is None:
-            return add_release(order, self.desk, quiet(), StopSignals(), prepare_command=prepare).manifest
-        places = self.desk.places
+            return add_release(
+                order, self.installation, quiet(), StopSignals(), prepare_command=prepare
+            ).manifest
+        places = self.installation.release_directories
         places.make()
-        maker = Maker(order, self.desk.settings, quiet(), PROJECT_ROOT, prepare)
+        maker = ReleaseBuilder(order, self.installation.settings, quiet(), PROJECT_ROOT, prepare)
         with work_dir(places) as work:
-            manifest = maker.make(kind_at(order.path), self.desk.commands.next_version(model), work)
+            manifest = maker.make(kind_at(order.path), self.installation.releases.next_version(model), work)
             change(work, manifest)
             manifest = replace(manifest, files=tuple(_marks(work, manifest)))
             with moved_in(work, places, manifest):
-                return self.desk.commands.add(manifest).manifest
+                return self.installation.releases.add(manifest).manifest
 
     def was_ready(self, manifest: Manifest) -> None:
         """When a stack last ran."""
-        self.desk.commands.load(manifest.model, manifest.version)
+        self.installation.releases.load(manifest.model, manifest.version)
         with self.store.begin() as connection:
             set_state(connection, time.time(), manifest.model, manifest.version, State.READY, "")
 
     def find(self, manifest: Manifest) -> Release:
-        with self.desk.commands.look() as connection:
+        with self.installation.releases.look() as connection:
             return records.find_release(connection, manifest.model, manifest.version)
 
     def find_version(self, model: str, version: int) -> Manifest:
-        with self.desk.commands.look() as connection:
+        with self.installation.releases.look() as connection:
             return records.find_release(connection, model, version).manifest
 
     def state(self, manifest: Manifest) -> State:
         return self.find(manifest).state
 
     def states(self, model: str) -> dict[int, State]:
-        with self.desk.commands.look() as connection:
+        with self.installation.releases.look() as connection:
             return {each.version: each.state for each in records.list_releases(connection, model)}
 
     def rollout(self, model: str) -> Rollout:
         """The last one."""
-        with self.desk.commands.look() as connection:
+        with self.installation.releases.look() as connection:
             return records.list_rollouts(connection, model)[0]
 
     def weights(self, model: str) -> dict[int, float]:
-        with self.desk.commands.look() as connection:
+        with self.installation.releases.look() as connection:
             split = records.find_split(connection, model)
         assert split is not None
         return dict(split.arms)
 
     def history(self, model: str) -> list[ReleaseEvent]:
         """The newest first."""
-        with self.desk.commands.look() as connection:
+        with self.installation.releases.look() as connection:
             return records.list_events(connection, model, 200)
 
     def happened_s(self, manifest: Manifest, what: str) -> float:
@@ -139,7 +139,7 @@ class Releases:
 
     def load(self, *manifests: Manifest) -> None:
         for manifest in manifests:
-            self.desk.commands.load(manifest.model, manifest.version)
+            self.installation.releases.load(manifest.model, manifest.version)
         for manifest in manifests:
             self.wait_for(manifest, State.READY)
         self.wait_until_read()
@@ -147,7 +147,7 @@ class Releases:
     def unload(self, *manifests: Manifest) -> None:
         """Nobody waits for it: it is drained first."""
         for manifest in manifests:
-            self.desk.commands.unload(manifest.model, manifest.version)
+            self.installation.releases.unload(manifest.model, manifest.version)
 
     def wait_for(self, manifest: Manifest, state: State, limit_s: float = LOADED_WITHIN_S) -> Release:
         def has_come() -> bool:
@@ -229,8 +229,7 @@ def releases_at(config: Path, data_dir: Path) -> Iterator[Releases]:
     settings = load_settings(config, {"data_dir": data_dir})
     state = state_dir(settings)
     with open_store(tenancy_settings(state)) as store:
-        desk = Desk(settings, ReleaseCommands(store, SYSTEM), Places(state / "releases"))
-        yield Releases(desk, store, config, data_dir)
+        yield Releases(Installation(settings, store, b""), store, config, data_dir)
 
 
 def write_config(folder: Path) -> Path:

@@ -64,7 +64,7 @@ def test_broken_canaries_fail_in_seconds_and_the_stable_release_never_does(
     requests, per_s = (FULL_REQUESTS_MEANWHILE, FULL_PER_S) if full else (REQUESTS_MEANWHILE, PER_S)
     with traffic(release_stack.url, completion("tiny", 2), per_s, most_in_flight=IN_FLIGHT) as running:
         for canary, reason, limit_s in canaries:
-            release_stack.desk.commands.begin_rollout("tiny", canary.version, WRONG)
+            release_stack.installation.releases.begin_rollout("tiny", canary.version, WRONG)
             rollout = release_stack.wait_for_end("tiny", 30)
             assert rollout.state is RolloutState.ROLLED_BACK
             assert reason in rollout.reason
@@ -83,7 +83,7 @@ def test_one_that_gives_numbers_that_are_none_is_not_let_in(
 ) -> None:
     """It is seen when it is warmed up."""
     canary = release_stack.add("tiny", tiny_models.gives_nan)
-    release_stack.desk.commands.begin_rollout("tiny", canary.version, WRONG)
+    release_stack.installation.releases.begin_rollout("tiny", canary.version, WRONG)
     rollout = release_stack.wait_for_end("tiny")
     assert rollout.state is RolloutState.ROLLED_BACK
     assert "a canonical prompt failed" in rollout.reason
@@ -143,7 +143,7 @@ def identical(
         (release_stack.add(EMBEDDINGS, EMBEDDINGS), vectors(EMBEDDINGS)),
     ]
     yield [Pair(canary, asked, IDENTICAL, 6.0) for canary, asked in made]
-    office = release_stack.desk.commands
+    office = release_stack.installation.releases
     for canary, _ in made:
         office.promote(canary.model, 1)
         office.unload(canary.model, canary.version)
@@ -153,7 +153,7 @@ def identical(
 
 def beside_the_first(stack: ReleaseStack, model: str, path: Path, change: Change | None = None) -> Manifest:
     first = stack.add(model, path)
-    stack.desk.commands.promote(model, first.version)
+    stack.installation.releases.promote(model, first.version)
     return stack.add(model, path, change)
 
 
@@ -171,7 +171,7 @@ def under_traffic(
     stack: ReleaseStack, pairs: Sequence[Pair], *, to_the_end: bool = False
 ) -> dict[str, Trial]:
     """Until each is rolled back or has nothing held against it; the good ones are promoted then."""
-    office = stack.desk.commands
+    office = stack.installation.releases
     with ExitStack() as closing:
         running = {}
         for pair in pairs:

@@ -47,7 +47,7 @@ def tokenizer(default_checkpoint: Path) -> Tokenizer:
 async def test_tokens_of_many_rapid_streams_arrive_complete_and_in_order(
     rapid_stack: RunningStack, tokenizer: Tokenizer
 ) -> None:
-    await streamed(rapid_stack, 64, 1000, tokenizer)
+    await streamed(rapid_stack, 64, 500, tokenizer)
 
 
 async def test_one_slow_stream_gets_each_token_as_a_chunk_of_its_own(

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.stack import RunningStack
 from launcher.settings import StackSettings
 from python_backend.embeddings.model import EmbeddingModel
-from tests.embeddings.fetching import embed, embeddings_checkpoint
+from tests.embeddings.checkpoints import embed, embeddings_checkpoint
 from tests.embeddings.published import PUBLISHED
 
 pytestmark = pytest.mark.stack

@@ -35,4 +35,4 @@ def test_the_same_model_in_two_precisions_answers_sensibly_twice(
         assert all("Paris" in said for said in answers.values()), answers
         releases.unload(made)
         releases.wait_for(made, State.UNLOADED)
-        releases.desk.commands.forget(made.model, made.version)
+        releases.installation.releases.forget(made.model, made.version)

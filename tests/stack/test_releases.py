@@ -36,7 +36,7 @@ def other_words(release_stack: ReleaseStack, tiny_models: TinyModels) -> Iterato
     made = release_stack.add("tiny", tiny_models.other_words)
     release_stack.load(made)
     yield made
-    release_stack.desk.commands.promote("tiny", 1)
+    release_stack.installation.releases.promote("tiny", 1)
     release_stack.unload(made)
 
 
@@ -64,7 +64,7 @@ def test_a_release_is_added_rolled_out_and_taken_back_and_no_request_fails(
 ) -> None:
     with traffic(release_stack.url, completion("tiny", 8), per_s=20, most_in_flight=IN_FLIGHT) as running:
         release_stack.command("add", "tiny", str(tiny_models.other_words), "--notes", "other words")
-        with release_stack.desk.commands.look() as connection:
+        with release_stack.installation.releases.look() as connection:
             canary = records.list_releases(connection, "tiny")[-1].manifest
         assert release_stack.state(canary) is State.ADDED
         plan = ("--steps", "20%,100%", "--min-requests", "8", "--min-duration", "1s")
@@ -100,7 +100,7 @@ def test_a_split_is_kept_to_and_every_key_stays_in_its_arm_over_a_restart(
     release_stack: ReleaseStack, other_words: Manifest
 ) -> None:
     arms = [(other_words.version, SHARE), (1, 1 - SHARE)]
-    split = release_stack.desk.commands.set_split("tiny", arms, Sticky.CONVERSATION, None)
+    split = release_stack.installation.releases.set_split("tiny", arms, Sticky.CONVERSATION, None)
     with release_stack.store.begin() as connection:
         bump(release_stack.store, connection)
         # A salt by chance would fail this test by chance.

@@ -24,8 +24,6 @@ from tests.lasting import lasting
 
 TOKENS_PER_S = 8_000
 MORTAL_TOKENS_PER_S = 5_000
-
-
 LAST = "test_draining.py"  # stops the stack that it shares with those before it
 
 

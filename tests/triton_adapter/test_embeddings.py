@@ -13,7 +13,7 @@ from python_backend.embeddings.arithmetic import Floats
 from python_backend.embeddings.model import EmbeddingModel
 from python_backend.triton_adapter.embeddings import TritonPythonModel
 from python_backend.wire.errors import InflightError
-from tests.embeddings.fetching import embeddings_checkpoint
+from tests.embeddings.checkpoints import embeddings_checkpoint
 from tests.fakes.triton_stub import Request, arguments
 
 

@@ -9,11 +9,11 @@ import pytest
 from python_backend.costs.step_cost import LearnedStepCost, StepCost
 from python_backend.engine.report import FinishReason, Gauges, PerfMetrics, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
-from python_backend.triton_adapter.coalescing import Coalescer, Pending
+from python_backend.triton_adapter.coalescer import Coalescer, Pending
 from python_backend.triton_adapter.metrics import EngineMetrics
 from python_backend.triton_adapter.requests import GenerateCall, RowCall
 from python_backend.triton_adapter.responses import ResponseBuilder
-from python_backend.triton_adapter.running import RunningRequest, RunningRow
+from python_backend.triton_adapter.running_requests import RunningRequest, RunningRow
 from python_backend.wire.stream_mark import StreamMark
 from python_backend.wire.tiers import Tier
 from tests.fakes.triton_stub import MetricFamily, Sender, metric

@@ -13,6 +13,7 @@ import pytest
 
 from python_backend.engine.process.handle import EngineProcess
 from python_backend.engine.report import LoadingProgress
+from python_backend.triton_adapter import tensorrt_llm
 from python_backend.triton_adapter.tensorrt_llm import TritonPythonModel
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.fakes.triton_stub import Request, Sender, arguments
@@ -211,6 +212,7 @@ def test_a_killed_engine_fails_its_requests_once_and_comes_back(model: TritonPyt
 def test_an_engine_that_cannot_be_started_again_at_first_is_tried_again(
     model: TritonPythonModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tensorrt_llm, "_RESTART_PAUSE_S", 0.05)
     failures = iter([OSError("no memory"), InflightError(ErrorKind.ENGINE_FAILED, "not yet")])
     started = EngineProcess.wait_until_ready
 

@@ -13,11 +13,11 @@ from deploy.monitoring.board import (
     Section,
     quantile,
 )
-from deploy.monitoring.boards.selecting import NAME, OF_ENGINE, each, rate_each
+from deploy.monitoring.boards.engine_queries import NAME, OF_ENGINE, each, rate_each
 from deploy.monitoring.boards.triton_server import MACHINE, TRITON_ITSELF
 
 _OF_REPLICA = 'model=~"$model",replica=~"$replica"'
-_NO_ENGINE = "no engine of ours"
+_NO_ENGINE = "no Inflight engine"
 
 
 def _kv(kind: str) -> str:
@@ -53,7 +53,7 @@ _STEPS = Section(
         ),
         Panel(
             "Mean time of a step",
-            "Time in which steps were under way, for each of them.",
+            "Time in which steps were in flight, for each of them.",
             "s",
             (
                 Query(
@@ -70,7 +70,7 @@ _STEPS = Section(
         ),
         Panel(
             "Busy ratio",
-            "The part of the time in which a step was under way. Low while requests wait: it waits for the"
+            "The part of the time in which a step was in flight. Low while requests wait: it waits for the"
             " host.",
             "percentunit",
             (Query(rate_each("inflight_engine_busy_seconds_total"), NAME),),

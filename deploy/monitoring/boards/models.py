@@ -1,4 +1,4 @@
-"""One model: its tiers, its stages, its queue, its batches and how well it is foretold."""
+"""One model: its tiers, its stages, its queue, its batches and how good its forecasts are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deploy.monitoring.board import (
     quantile,
     rate,
 )
-from deploy.monitoring.boards.model_room import BATCHES, FORECAST, ROOM
+from deploy.monitoring.boards.model_capacity import BATCHES, FORECAST, ROOM
 
 _OF_MODEL = 'model=~"$model"'
 _OF_RELEASE = 'model=~"$model",release=~"$release"'
@@ -71,7 +71,7 @@ _TIERS = Section(
         ),
         Panel(
             "At risk by tier",
-            "The part of requests of about the last 30 s whose first token is foretold to come too late.",
+            "Share of requests, over about 30 s, whose first token is predicted to be late.",
             "percentunit",
             (Query("max by (tier) (inflight_objective_risk_ratio{" + _OF_RELEASE + "})", "{{tier}}"),),
             width=8,
@@ -79,7 +79,7 @@ _TIERS = Section(
         ),
         Panel(
             "Refusals by tier",
-            "busy at once, too_late after waiting in vain, too_large for the cache.",
+            "busy at once, too_late after timing out in the queue, too_large for the cache.",
             "reqps",
             (
                 Query(

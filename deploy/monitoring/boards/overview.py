@@ -126,7 +126,7 @@ _TRAFFIC = Section(
         ),
         Panel(
             "Refusals by reason",
-            "By admission: busy (at once), too_late (after waiting in vain), too_large (does not fit the"
+            "By admission: busy (at once), too_late (timed out in the queue), too_large (does not fit the"
             " cache).",
             "reqps",
             (
@@ -272,7 +272,7 @@ _CAPACITY = Section(
         ),
         Panel(
             "Engines busy",
-            "The part of the last seconds in which a step was under way.",
+            "The part of the last seconds in which a step was in flight.",
             "percentunit",
             (
                 Query(

@@ -38,7 +38,7 @@ _SPLIT = Section(
             no_value="no rollout",
         ),
         Panel(
-            "Rollouts taken back",
+            "Rollouts rolled back",
             "By their gates, in the chosen time.",
             "short",
             (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deploy.monitoring.board import Panel, Query, Section
-from deploy.monitoring.boards.selecting import NAME, each, rate_each
+from deploy.monitoring.boards.engine_queries import NAME, each, rate_each
 
 _NO_GPU = "no GPU"
 

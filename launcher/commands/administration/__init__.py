@@ -1,4 +1,4 @@
-"""`inflight tenants`, `keys`, `prices`, `usage` and `audit`: the administration, on the store itself.
+"""`inflight tenants`, `keys`, `prices`, `usage` and `audit`: administration, on the store itself.
 
 Whoever can read the data directory needs no key. Routers that run learn of a change within a second.
 """

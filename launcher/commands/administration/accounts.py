@@ -8,20 +8,13 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.administration.open_store import (
-    AsJson,
-    Config,
-    DataDir,
-    administration,
-    dollars,
-    find_tenant,
-    microdollars,
-    moment,
-    show,
-    show_json,
-)
+from launcher.commands.administration.lookup import find_tenant, opened_administration
+from launcher.commands.option_values import microdollars
+from launcher.commands.options import AsJson, Config, DataDir
+from launcher.commands.output import dollars, moment, show, show_json
+from router.tenants.rbac import SYSTEM
 
-prices = typer.Typer(no_args_is_help=True, help="What the tokens of a model cost.")
+prices = typer.Typer(no_args_is_help=True, help="Prices of a model's tokens.")
 
 
 @prices.command("set")
@@ -30,17 +23,19 @@ def set_price(
     prompt: Annotated[float, typer.Option(min=0, help="Dollars per million prompt tokens.")],
     completion: Annotated[float, typer.Option(min=0, help="Dollars per million generated tokens.")],
     cached_prompt: Annotated[
-        float | None, typer.Option(min=0, help="Of prompt tokens found in the cache. [default: as others]")
+        float | None,
+        typer.Option(
+            min=0, help="Dollars per million prompt tokens found in the cache. [default: as --prompt]"
+        ),
     ] = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Set what a model's tokens cost from now on."""
+    """Set the price of a model's tokens from now on."""
     from router.core.tenant import Price
-    from router.tenants.rbac import SYSTEM
 
     cached = prompt if cached_prompt is None else cached_prompt
-    with administration(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         price = Price(model, microdollars(prompt), microdollars(cached), microdollars(completion))
         admin.set_price(SYSTEM, price)
     amounts = f"${prompt:g} prompt, ${cached:g} cached prompt, ${completion:g} generated"
@@ -50,18 +45,21 @@ def set_price(
 @prices.command("list")
 def list_prices(data_dir: DataDir = None, config: Config = None) -> None:
     """All prices, in dollars per million tokens."""
-    from router.tenants.rbac import SYSTEM
-
-    with administration(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         found = admin.list_prices(SYSTEM)
     rows = ((each.model, *map(dollars, (each.prompt, each.cached_prompt, each.completion))) for each in found)
     show("Dollars per million tokens", ("model", "prompt", "cached prompt", "generated"), rows)
 
 
 def usage(
-    tenant: Annotated[str | None, typer.Option(help="[default: all, by tenant]")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="One tenant, by name or id. [default: all, by tenant]")
+    ] = None,
     by: Annotated[
-        str | None, typer.Option(help="Of organisation, user, key, model, day. [default: day,model]")
+        str | None,
+        typer.Option(
+            help="Group by any of organisation, user, key, model, day, with commas. [default: day,model]"
+        ),
     ] = None,
     since: Annotated[str | None, typer.Option(help="YYYY-MM-DD. [default: the first of this month]")] = None,
     until: Annotated[str | None, typer.Option(help="YYYY-MM-DD, included. [default: today]")] = None,
@@ -69,13 +67,12 @@ def usage(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Requests, tokens and cost, summed up; what was just answered shows within a second."""
+    """Requests, tokens and cost by tenant, user, key, model or day."""
     from router.tenants.budget import day_of
-    from router.tenants.rbac import SYSTEM
 
     today = day_of(time.time())
     groups = tuple((by or ("day,model" if tenant else "organisation,day,model")).split(","))
-    with administration(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         names = {each.id: each.name for each in admin.list_organisations(SYSTEM)}
         chosen = find_tenant(admin, tenant).id if tenant else None
         found = admin.usage(SYSTEM, chosen, groups, since or f"{today[:7]}-01", until or today)
@@ -91,15 +88,13 @@ def usage(
 
 
 def audit(
-    tenant: Annotated[str | None, typer.Option(help="[default: all]")] = None,
-    most: Annotated[int, typer.Option(min=1)] = 50,
+    tenant: Annotated[str | None, typer.Option(help="Of one tenant. [default: all]")] = None,
+    most: Annotated[int, typer.Option(min=1, help="Number of entries.")] = 50,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """What the administration did and refused, newest first."""
-    from router.tenants.rbac import SYSTEM
-
-    with administration(data_dir, config) as admin:
+    """Administrative actions, done and refused, newest first."""
+    with opened_administration(data_dir, config) as admin:
         found = admin.audit_log(SYSTEM, find_tenant(admin, tenant).id if tenant else None, most)
     rows = (
         (moment(each.at_s), each.actor, each.action, each.target, "done" if each.allowed else "REFUSED")

@@ -1,4 +1,4 @@
-"""`inflight keys`."""
+"""`inflight keys`: create, list, rotate, revoke."""
 
 from __future__ import annotations
 
@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.commands.administration.open_store import (
-    AsJson,
-    Config,
-    DataDir,
-    administration,
-    duration_s,
-    find_key,
-    find_tenant,
-    moment,
-    one_of,
-    show,
-    show_json,
-)
+from launcher.commands.administration.lookup import find_key, find_tenant, opened_administration
+from launcher.commands.option_values import long_duration_s, one_of
+from launcher.commands.options import AsJson, Config, DataDir
+from launcher.commands.output import moment, show, show_json
+from router.tenants.rbac import SYSTEM
 
 if TYPE_CHECKING:
     from router.core.tenant import ApiKey, Role, User
@@ -29,17 +21,17 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 
-keys = typer.Typer(no_args_is_help=True, help="API keys: make, list, rotate, revoke.")
+keys = typer.Typer(no_args_is_help=True, help="API keys: create, list, rotate, revoke.")
 
 
 @keys.command("create")
 def create_key(
     name: str,
     tenant: Annotated[str, typer.Option(help="Name or id of the tenant.")] = LOCAL,
-    user: Annotated[str, typer.Option(help="Made if it is not there.")] = "owner",
+    user: Annotated[str, typer.Option(help="The key's user; created if missing.")] = "owner",
     role: Annotated[
         str | None,
-        typer.Option(help="Of a user that is made: owner, admin, member or viewer. [default: owner]"),
+        typer.Option(help="Role of a new user: owner, admin, member or viewer. [default: owner]"),
     ] = None,
     scope: Annotated[
         list[str] | None,
@@ -48,26 +40,27 @@ def create_key(
             "[default: all but the last two]"
         ),
     ] = None,
-    model: Annotated[list[str] | None, typer.Option(help="For this model alone; may be repeated.")] = None,
-    expires: Annotated[str | None, typer.Option(help="After this long: 12h, 90d. [default: never]")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Allow only this model; may be repeated. [default: all]")
+    ] = None,
+    expires: Annotated[str | None, typer.Option(help="Lifetime: 12h, 90d. [default: never expires]")] = None,
     platform_admin: Annotated[
-        bool, typer.Option(help="A user that administers all tenants, with all scopes.")
+        bool, typer.Option(help="Create a platform admin: it administers all tenants and has all scopes.")
     ] = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Make a key and show it, this once. From the first key on, every request needs one."""
+    """Create a key and show it, this once. After the first key, every request needs one."""
     from router.core.tenant import Role, Scope
     from router.tenants.administration import DEFAULT_SCOPES
-    from router.tenants.rbac import SYSTEM
 
     scopes = frozenset(Scope) if platform_admin else DEFAULT_SCOPES
-    with administration(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         if scope:
             scopes = frozenset(one_of(Scope, each) for each in scope)
         found = find_tenant(admin, tenant)
         wanted = None if role is None else one_of(Role, role)
-        expires_s = None if expires is None else time.time() + duration_s(expires)
+        expires_s = None if expires is None else time.time() + long_duration_s("--expires", expires)
         models = frozenset(model) if model else None
         holder = _holder(admin, found.id, user, wanted, platform_admin)
         key, text = admin.create_key(SYSTEM, found.id, holder.id, name, scopes, models, expires_s)
@@ -82,9 +75,8 @@ def create_key(
 def _holder(
     admin: Administration, tenant_id: str, name: str, role: Role | None, platform_admin: bool
 ) -> User:
-    """The user of this name, made if need be; one that is there already is not changed by the way."""
+    """The user of this name, created if missing; an existing one is never changed."""
     from router.core.tenant import Role
-    from router.tenants.rbac import SYSTEM
 
     there = {each.name: each for each in admin.list_users(SYSTEM, tenant_id)}
     if name not in there:
@@ -93,7 +85,7 @@ def _holder(
     if role not in (None, user.role) or (platform_admin and not user.platform_admin):
         kind = "platform admin" if user.platform_admin else "no platform admin"
         raise ValueError(
-            f"the user {name} is there already, {user.role.value} and {kind}: choose another --user"
+            f"the user {name} exists already, as {user.role.value} and {kind}: choose another --user"
         )
     return user
 
@@ -105,10 +97,8 @@ def list_keys(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Keys by prefix, without their secrets."""
-    from router.tenants.rbac import SYSTEM
-
-    with administration(data_dir, config) as admin:
+    """List keys by prefix, without their secrets."""
+    with opened_administration(data_dir, config) as admin:
         chosen = [find_tenant(admin, tenant)] if tenant else admin.list_organisations(SYSTEM)
         found = [(each.name, key) for each in chosen for key in admin.list_keys(SYSTEM, each.id)]
     if as_json:
@@ -134,26 +124,22 @@ def key_state(key: ApiKey) -> str:
 @keys.command("rotate")
 def rotate_key(
     key: str,
-    grace: Annotated[str, typer.Option(help="For how long the present secret goes on.")] = "24h",
+    grace: Annotated[str, typer.Option(help="How long the old secret stays valid: 30m, 12h, 90d.")] = "24h",
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
     """Give a key a new secret, shown this once."""
-    from router.tenants.rbac import SYSTEM
-
-    with administration(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         found = find_key(admin, key)
-        _, text = admin.rotate_key(SYSTEM, found.organisation_id, found.id, duration_s(grace))
+        _, text = admin.rotate_key(SYSTEM, found.organisation_id, found.id, long_duration_s("--grace", grace))
     print(text)
     print(f"The former secret of {found.name} works for {grace} more.", file=sys.stderr)
 
 
 @keys.command("revoke")
 def revoke_key(key: str, data_dir: DataDir = None, config: Config = None) -> None:
-    """End a key for good, both its secrets."""
-    from router.tenants.rbac import SYSTEM
-
-    with administration(data_dir, config) as admin:
+    """Revoke a key for good, with both its secrets."""
+    with opened_administration(data_dir, config) as admin:
         found = find_key(admin, key)
         admin.revoke_key(SYSTEM, found.organisation_id, found.id)
     print(f"{found.name} ({found.id}) is revoked; routers refuse it within a second.")

@@ -8,37 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.commands.administration.open_store import (
-    AsJson,
-    Config,
-    DataDir,
-    administration,
-    dollars,
-    find_key,
-    find_tenant,
-    microdollars,
-    moment,
-    prompt_log_dir,
-    show,
-    show_json,
-)
+from launcher.commands.administration.lookup import find_key, find_tenant, opened_administration
+from launcher.commands.installation import open_installation
+from launcher.commands.option_values import microdollars
+from launcher.commands.options import AsJson, Config, DataDir
+from launcher.commands.output import dollars, moment, show, show_json
+from router.tenants.rbac import SYSTEM
 
 if TYPE_CHECKING:
     from router.core.tenant import Limits
 
-_LIMITS = ("requests/min", "tokens/min", "at once", "budget a month", "weight", "most places")
+_LIMITS = ("requests/min", "tokens/min", "at once", "budget a month", "weight", "most slots")
 _UNSET = ("none", "none", "none", "none", "1", "100 %")
 tenants = typer.Typer(
-    no_args_is_help=True, help="Organisations that use the models: make, limit, export, delete."
+    no_args_is_help=True, help="Organisations that use the models: create, limit, export, delete."
 )
 
 
 @tenants.command("create")
 def create_tenant(name: str, data_dir: DataDir = None, config: Config = None) -> None:
-    """Make a tenant; then make it a key with `inflight keys create`."""
-    from router.tenants.rbac import SYSTEM
-
-    with administration(data_dir, config) as admin:
+    """Create a tenant; then create its first key with `inflight keys create`."""
+    with opened_administration(data_dir, config) as admin:
         made = admin.create_organisation(SYSTEM, name)
     print(f"Tenant {made.name} has the id {made.id}.")
     print(f"A key for it: inflight keys create NAME --tenant {made.name}")
@@ -46,11 +36,10 @@ def create_tenant(name: str, data_dir: DataDir = None, config: Config = None) ->
 
 @tenants.command("list")
 def list_tenants(as_json: AsJson = False, data_dir: DataDir = None, config: Config = None) -> None:
-    """All tenants with their limits."""
+    """List tenants with their limits."""
     from router.core.tenant import NO_LIMITS
-    from router.tenants.rbac import SYSTEM
 
-    with administration(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         found = [
             (each, admin.list_limits(SYSTEM, each.id).get(each.id, NO_LIMITS))
             for each in admin.list_organisations(SYSTEM)
@@ -69,15 +58,15 @@ def limit_cells(limits: Limits) -> tuple[object, ...]:
     budget = dollars(limits.monthly_budget)
     if budget and not limits.budget_is_hard:
         budget += " (soft)"
-    places = None if limits.slot_percent is None else f"{limits.slot_percent} %"
+    slots = None if limits.slot_percent is None else f"{limits.slot_percent} %"
     rates = (limits.requests_per_min, limits.tokens_per_min, limits.concurrent_requests)
-    return *rates, budget, limits.weight, places
+    return *rates, budget, limits.weight, slots
 
 
 @tenants.command("limit")
 def limit_tenant(
     tenant: str,
-    key: Annotated[str | None, typer.Option(help="Limit this one key of the tenant instead.")] = None,
+    key: Annotated[str | None, typer.Option(help="Limit one key of the tenant instead.")] = None,
     requests_per_min: Annotated[int | None, typer.Option(min=0, metavar="N")] = None,
     request_burst: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="[default: one minute's worth]")
@@ -88,14 +77,16 @@ def limit_tenant(
     ] = None,
     concurrent_requests: Annotated[int | None, typer.Option(min=0, metavar="N")] = None,
     monthly_budget: Annotated[float | None, typer.Option(min=0, metavar="N", help="In dollars.")] = None,
-    soft: Annotated[bool, typer.Option(help="A budget that is only reported, never refused.")] = False,
+    soft: Annotated[
+        bool, typer.Option(help="Only report when the budget is exceeded; refuse nothing.")
+    ] = False,
     weight: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=1000,
             metavar="N",
-            help="Its part of a model that others want too, beside theirs. [default: 1]",
+            help="Its weight in fair sharing with other tenants. [default: 1]",
         ),
     ] = None,
     slot_percent: Annotated[
@@ -104,17 +95,16 @@ def limit_tenant(
             min=1,
             max=100,
             metavar="N",
-            help="The most of a model's places in the batch that it takes. [default: 100]",
+            help="The most of a model's batch slots that it may hold. [default: 100]",
         ),
     ] = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Set all limits of a tenant or of a key anew; what is left out is unlimited."""
+    """Replace all limits of a tenant or of a key; what is left out becomes unlimited."""
     from router.core.tenant import Limits
-    from router.tenants.rbac import SYSTEM
 
-    with administration(data_dir, config) as admin:
+    with opened_administration(data_dir, config) as admin:
         budget = None if monthly_budget is None else microdollars(monthly_budget)
         limits = Limits(
             requests_per_min,
@@ -148,15 +138,13 @@ def export_tenant(
     tenant: str,
     files: Annotated[
         Path | None,
-        typer.Option(help="A new directory for what is in its files, one each, by its id."),
+        typer.Option(help="Also write the content of its files into this new directory, named by id."),
     ] = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Everything kept of a tenant, as JSON on stdout."""
-    from router.tenants.rbac import SYSTEM
-
-    with administration(data_dir, config) as admin:
+    """Print everything stored about a tenant as JSON."""
+    with opened_administration(data_dir, config) as admin:
         found = find_tenant(admin, tenant)
         if files is not None:
             files.mkdir(parents=True)
@@ -172,19 +160,19 @@ def _append(path: Path, data: bytes) -> None:
 @tenants.command("delete")
 def delete_tenant(
     tenant: str,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Delete a tenant, its keys and everything kept of it; this cannot be undone."""
+    """Delete a tenant, its keys and everything stored about it; this cannot be undone."""
     from router.telemetry.prompt_log import delete_prompts
-    from router.tenants.rbac import SYSTEM
 
-    with administration(data_dir, config) as admin:
+    with open_installation(data_dir, config) as installation:
+        admin = installation.administration
         found = find_tenant(admin, tenant)
         if not yes:
-            typer.confirm(f"Delete {found.name} ({found.id}) and everything kept of it?", abort=True)
+            typer.confirm(f"Delete {found.name} ({found.id}) and everything stored about it?", abort=True)
         admin.delete_organisation(SYSTEM, found.id)
-    if prompt_log := prompt_log_dir(data_dir, config):
-        delete_prompts(prompt_log, found.id)
+        if prompt_log := installation.settings.router.get("prompt_log_dir"):
+            delete_prompts(Path(prompt_log), found.id)
     print(f"{found.name} is deleted; its keys end within a second.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.stack_options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
+from launcher.commands.options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
 from launcher.packaging.triton_runtime import HOME_VARIABLE
 
 GRPC_PORT, METRICS_PORT = 8001, 8002  # Triton's own
@@ -15,32 +15,32 @@ GRPC_PORT, METRICS_PORT = 8001, 8002  # Triton's own
 StateDir = Annotated[
     Path | None,
     typer.Option(
-        help="What Triton and the routers share: releases, and what Triton serves. "
+        help="Directory shared by Triton and the routers: releases, and what Triton serves. "
         "[default: [router] state_dir, or else the data directory]"
     ),
 ]
 SecretFile = Annotated[
     Path | None,
     typer.Option(
-        help="Holds the secret without which Triton loads and unloads nothing. "
-        "[default: made in the state directory]"
+        help="File with the secret that loading and unloading models needs. "
+        "[default: generated in the state directory]"
     ),
 ]
 
 
 def triton(
     host: Annotated[
-        str, typer.Option(help="Where it listens; any but a loopback address needs --secret-file.")
+        str, typer.Option(help="Address to listen on; any but a loopback address needs --secret-file.")
     ] = "127.0.0.1",
-    grpc_port: Annotated[int, typer.Option(help="Where routers connect; 0 is any free one.")] = GRPC_PORT,
+    grpc_port: Annotated[int, typer.Option(help="gRPC port, for routers; 0 is any free one.")] = GRPC_PORT,
     metrics_port: Annotated[
-        int, typer.Option(help="Where Prometheus connects; 0 is any free one.")
+        int, typer.Option(help="Metrics port, for Prometheus; 0 is any free one.")
     ] = METRICS_PORT,
     model: Annotated[
-        str | None, typer.Option(help=f"As of `inflight up`. [default: {DEFAULTS.model}]")
+        str | None, typer.Option(help=f"As for `inflight up`. [default: {DEFAULTS.model}]")
     ] = None,
     embeddings: Annotated[
-        str | None, typer.Option(help=f"As of `inflight up`. [default: {DEFAULTS.embeddings}]")
+        str | None, typer.Option(help=f"As for `inflight up`. [default: {DEFAULTS.embeddings}]")
     ] = None,
     data_dir: Annotated[
         Path | None,
@@ -57,32 +57,33 @@ def triton(
             envvar=HOME_VARIABLE,
             show_envvar=False,
             help="An installed Triton: /opt/tritonserver in NVIDIA's images. "
-            "[default: INFLIGHT_TRITON_HOME of the environment, or else PyPI's]",
+            "[default: $INFLIGHT_TRITON_HOME, or the one from PyPI]",
         ),
     ] = None,
     engine_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="A TensorRT engine of the model, which the tensorrtllm library of --triton-home runs."
-        ),
+        typer.Option(help="A TensorRT engine of the model, run by the tensorrtllm library of --triton-home."),
     ] = None,
     config: Config = None,
 ) -> None:
     """Start one Triton with the engine on this machine, for routers that run elsewhere.
 
-    It prepares the model as `inflight up` does, and writes into the state directory what routers must know of
-    it. Several share nothing but that directory. SIGTERM stops it; its exit status is as of `inflight up`.
+    It prepares the model as `inflight up` does, and writes into the state directory what routers need
+    to know. Several servers share only that directory. SIGTERM stops it; exit status as for `inflight up`.
     """
-    from launcher.commands.deployment.triton_server import TritonDoor, run_triton
+    from launcher.commands.deployment.triton_server import TritonOptions, run_triton
 
-    door = TritonDoor(host, grpc_port, metrics_port, secret_file, triton_home, engine_dir)
+    options = TritonOptions(host, grpc_port, metrics_port, secret_file, triton_home, engine_dir)
     flags = {"model": model, "embeddings": embeddings, "data_dir": data_dir}
-    raise typer.Exit(run_triton(flags, config, state_dir, door))
+    raise typer.Exit(run_triton(flags, config, state_dir, options))
 
 
 def router(
     triton: Annotated[
-        list[str], typer.Option(metavar="HOST:PORT", help="A Triton of `inflight triton`; may be repeated.")
+        list[str],
+        typer.Option(
+            metavar="HOST:PORT", help="Address of a Triton started by `inflight triton`; may be repeated."
+        ),
     ],
     host: Host = None,
     port: Port = None,
@@ -90,24 +91,24 @@ def router(
     state_dir: StateDir = None,
     secret_file: SecretFile = None,
     admin_key_file: Annotated[
-        Path | None, typer.Option(help="Holds an API key that may do everything; known from this start on.")
+        Path | None, typer.Option(help="File with an API key that may do everything; registered at start.")
     ] = None,
     metrics_key_file: Annotated[
-        Path | None, typer.Option(help="Holds an API key for Prometheus; known from this start on.")
+        Path | None, typer.Option(help="File with an API key for Prometheus; registered at start.")
     ] = None,
     drain_timeout_s: DrainTimeout = None,
     config: Config = None,
 ) -> None:
     """Start a router in front of Triton servers that run elsewhere.
 
-    It waits for what `inflight triton` writes into the state directory, and starts anew when that changes.
-    `[router]` of `inflight.toml` holds its settings. Several on one store serve side by side. SIGTERM lets
-    requests in flight finish; the exit status is as of `inflight up`.
+    It waits for what `inflight triton` writes into the state directory, and restarts when that changes.
+    `[router]` of `inflight.toml` holds its settings. Several routers may share a store. SIGTERM lets requests
+    in flight finish; the exit status is as for `inflight up`.
     """
     from launcher.commands.deployment.first_keys import FirstKey
-    from launcher.commands.deployment.router_server import Behind, run_router
+    from launcher.commands.deployment.router_server import RouterOptions, run_router
 
     given = (("admin", admin_key_file, True), ("metrics", metrics_key_file, False))
     keys = tuple(FirstKey(name, file, is_admin) for name, file, is_admin in given if file is not None)
     flags = {"host": host, "port": port, "grpc_port": grpc_port, "drain_timeout_s": drain_timeout_s}
-    raise typer.Exit(run_router(flags, config, state_dir, Behind(tuple(triton), secret_file, keys)))
+    raise typer.Exit(run_router(flags, config, state_dir, RouterOptions(tuple(triton), secret_file, keys)))

@@ -54,7 +54,7 @@ def read_facts(state_dir: Path) -> Served | None:
     except ValueError as error:
         raise SettingsError(f"{path} is not what `inflight triton` writes: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise SettingsError(f"{path} is of another version of inflight: start `inflight triton` anew")
+        raise SettingsError(f"{path} is of another version of inflight: restart `inflight triton`")
     return Served(_tables(document, "models"), _tables(document, "embedders"))
 
 

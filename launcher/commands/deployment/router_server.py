@@ -19,7 +19,7 @@ from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError, state_dir
 from launcher.stack.ports import HIGHEST_PORT, claim_port
 from launcher.stack.router_process import LOOPBACK, RouterProcess, check_router_settings, longest_stop_s
-from launcher.stack.services import Tending
+from launcher.stack.services import ServiceGroup
 from launcher.stack.stop_signals import StopSignals
 from launcher.stack.supervisor import Service
 from launcher.stack.up import exit_status
@@ -36,7 +36,7 @@ LOOK_AGAIN_S = 2.0
 
 
 @dataclass(frozen=True)
-class Behind:
+class RouterOptions:
     """The Triton servers behind a router, and the keys that it is to know from the start."""
 
     tritons: tuple[str, ...]
@@ -54,28 +54,28 @@ def run_router(
     flags: Mapping[str, object],
     config: Path | None,
     state: Path | None,
-    behind: Behind,
+    options: RouterOptions,
 ) -> int:
     console = StackConsole()
 
     def serve() -> int:
-        behind.check()
-        return RouterDeployment(deployment_settings(config, flags, state), behind, console).run()
+        options.check()
+        return RouterDeployment(deployment_settings(config, flags, state), options, console).run()
 
     return exit_status(console, serve)
 
 
 class RouterDeployment:
-    """Starts the router with what Triton serves, and anew when that has become something else."""
+    """Starts the router with what Triton serves, and restarts it when that changes."""
 
-    def __init__(self, settings: Settings, behind: Behind, console: StackConsole) -> None:
+    def __init__(self, settings: Settings, options: RouterOptions, console: StackConsole) -> None:
         self._settings = settings
         self._router_settings = with_secrets(settings.router)
         self._state_dir = state_dir(settings)
-        self._behind = behind
+        self._options = options
         self._console = console
         self._signals = StopSignals()
-        self._tending = Tending(console, self._signals)
+        self._group = ServiceGroup(console, self._signals)
         self._served: Served | None = None
         self._look_again_at_s = 0.0
         self._told = ""
@@ -83,7 +83,7 @@ class RouterDeployment:
     def run(self) -> int:
         # Where nobody else looks: the router's settings hold secrets.
         place = tempfile.TemporaryDirectory(prefix="inflight-router-")
-        return self._tending.run(place, self._serve, lambda: self._tending.stop(self._tending.services))
+        return self._group.run(place, self._serve, lambda: self._group.stop(self._group.services))
 
     def _serve(self, place: str) -> int:
         directory = Path(place)
@@ -93,14 +93,14 @@ class RouterDeployment:
             self._served = read_facts(self._state_dir) or self._wait_for_facts(router)
             self._write(router, self._served)
         service = self._service(router, directory)
-        self._tending.come_up([service], "Starting the router")
+        self._group.come_up([service], "Starting the router")
         self._console.say(f"The router listens at {router.url}.", style="bold green")
-        self._console.say(f"  Triton   {', '.join(self._behind.tritons)}")
-        self._tending.watch(lambda: self._follow(router, service))
+        self._console.say(f"  Triton   {', '.join(self._options.tritons)}")
+        self._group.watch(lambda: self._follow(router, service))
         return 0
 
     def _make_keys(self) -> None:
-        for name in ensure_keys(self._behind.keys, self._state_dir, self._router_settings):
+        for name in ensure_keys(self._options.keys, self._state_dir, self._router_settings):
             self._console.say(f"The {name} key is known from now on.")
 
     def _router(self, file: Path) -> RouterProcess:
@@ -124,8 +124,8 @@ class RouterDeployment:
         return served
 
     def _write(self, router: RouterProcess, served: Served) -> None:
-        secret = triton_secret(self._behind.secret_file, self._settings)
-        tritons = [(url, secret) for url in self._behind.tritons]
+        secret = triton_secret(self._options.secret_file, self._settings)
+        tritons = [(url, secret) for url in self._options.tritons]
         router.write_settings_for(
             tritons, served, self._settings.stack.drain_timeout_s, self._router_settings
         )
@@ -156,7 +156,7 @@ class RouterDeployment:
             return
         self._served = served
         self._console.notice("Triton serves something else now: the router starts again with that.")
-        self._tending.stop([service])
+        self._group.stop([service])
         if not self._signals.stop_requested:
             self._write(router, served)
-            self._tending.start_again(service)
+            self._group.start_again(service)

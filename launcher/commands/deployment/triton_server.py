@@ -19,7 +19,7 @@ from launcher.stack.preparation import Preparation
 from launcher.stack.processes import STACK_ID_VARIABLE
 from launcher.stack.router_process import served
 from launcher.stack.runs import open_run
-from launcher.stack.services import Tending
+from launcher.stack.services import ServiceGroup
 from launcher.stack.stop_signals import StopSignals
 from launcher.stack.triton_server import TritonServer
 from launcher.stack.triton_services import TritonServices
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TritonDoor:
+class TritonOptions:
     """Where it listens, and whose Triton it is: `home` None is that of the PyPI wheel.
 
     An `engine_dir` is run by the tensorrtllm library that the installed Triton brings with it.
@@ -71,16 +71,16 @@ def run_triton(
     flags: Mapping[str, object],
     config: Path | None,
     state: Path | None,
-    door: TritonDoor,
+    options: TritonOptions,
     project_root: Path = PROJECT_ROOT,
     prepare_command: list[str] | None = None,
 ) -> int:
     console = StackConsole()
 
     def serve() -> int:
-        door.check()
+        options.check()
         settings = deployment_settings(config, flags, state)
-        return TritonDeployment(settings, door, project_root, console, prepare_command).run()
+        return TritonDeployment(settings, options, project_root, console, prepare_command).run()
 
     return exit_status(console, serve)
 
@@ -89,22 +89,22 @@ class TritonDeployment:
     def __init__(
         self,
         settings: Settings,
-        door: TritonDoor,
+        options: TritonOptions,
         project_root: Path,
         console: StackConsole,
         prepare_command: list[str] | None = None,
     ) -> None:
         self._settings = settings
-        self._door = door
+        self._options = options
         self._project_root = project_root
         self._console = console
         self._signals = StopSignals()
-        self._tending = Tending(console, self._signals)
-        self._preparation = Preparation(settings, project_root, console, prepare_command, door.engine_dir)
+        self._group = ServiceGroup(console, self._signals)
+        self._preparation = Preparation(settings, project_root, console, prepare_command, options.engine_dir)
 
     def run(self) -> int:
         run = open_run(self._settings.stack.data_dir)
-        return self._tending.run(run, self._serve, lambda: self._tending.stop(self._tending.services))
+        return self._group.run(run, self._serve, lambda: self._group.stop(self._group.services))
 
     def _serve(self, run: Run) -> int:
         began_s = time.monotonic()
@@ -112,20 +112,20 @@ class TritonDeployment:
             triton, needed = self._prepare(run)
         environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
         making = TritonServices(run, self._console, needed, spreads_over_gpus=False, kind=EchoedProcess)
-        self._tending.come_up(making.of([triton], environment), "Loading the model")
+        self._group.come_up(making.of([triton], environment), "Loading the model")
         self._console.say(f"Triton is ready after {time.monotonic() - began_s:.1f} s.", style="bold green")
         self._console.say(
-            f"  gRPC     {self._door.host}:{triton.grpc_port}  (`inflight router --triton HOST:PORT`)"
+            f"  gRPC     {self._options.host}:{triton.grpc_port}  (`inflight router --triton HOST:PORT`)"
         )
         self._console.say(f"  metrics  {triton.metrics_url}")
-        self._tending.watch()
+        self._group.watch()
         return 0
 
     def _prepare(self, run: Run) -> tuple[TritonServer, frozenset[str]]:
-        door, taken = self._door, set[int]()
-        secret = triton_secret(door.secret_file, self._settings)
-        grpc_port = claim_port(door.host, door.grpc_port, "--grpc-port", taken)
-        metrics_port = claim_port(door.host, door.metrics_port, "--metrics-port", taken)
+        options, taken = self._options, set[int]()
+        secret = triton_secret(options.secret_file, self._settings)
+        grpc_port = claim_port(options.host, options.grpc_port, "--grpc-port", taken)
+        metrics_port = claim_port(options.host, options.metrics_port, "--metrics-port", taken)
         runtime = self._runtime(run.directory)
         prepared = self._preparation.prepare(run)
         if prepared.computes_on:
@@ -141,12 +141,12 @@ class TritonDeployment:
             metrics_port,
             prepared.entries,
             secret=secret,
-            host=door.host,
+            host=options.host,
         )
         return triton, prepared.needed
 
     def _runtime(self, into: Path) -> TritonRuntime:
-        if self._door.home is None:
+        if self._options.home is None:
             return build_runtime(self._project_root, into)
-        is_native = self._door.engine_dir is not None
-        return installed_runtime(self._door.home, self._project_root, into, is_native)
+        is_native = self._options.engine_dir is not None
+        return installed_runtime(self._options.home, self._project_root, into, is_native)

@@ -24,7 +24,7 @@ def doctor(
     url: Annotated[
         str | None,
         typer.Option(
-            help="A router that runs. [default: the one on the port of the settings, if any]",
+            help="A running router. [default: the one on the port of the settings, if any]",
             envvar=URL_VARIABLE,
             show_envvar=False,
         ),
@@ -37,9 +37,9 @@ def doctor(
     config: Annotated[
         Path | None, typer.Option(help="Settings file. [default: ./inflight.toml when it is there]")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check this machine, this installation and the router that runs, and say what to do.
+    """Check this machine, this installation and the running router, and suggest fixes.
 
     Nothing is started or changed, but each model that runs is asked for one token, or one embedding; with
     keys that needs one with the scope inference, and the router's metrics one with admin:read.

@@ -18,7 +18,7 @@ _FILES_FULL = 0.8
 
 
 @dataclass(frozen=True)
-class Answered:
+class ProbeResult:
     """What became of a tiny request to one model; `status` is 0 where there was no answer."""
 
     model: str
@@ -38,7 +38,7 @@ class DeploymentFacts:
     models: Mapping[str, bool] = field(default_factory=dict)
     metrics: Scrape | None = None
     why_no_metrics: str = ""
-    answers: tuple[Answered, ...] = ()
+    answers: tuple[ProbeResult, ...] = ()
     tritons: Mapping[str, str] = field(default_factory=dict)  # by address, what is wrong with it, or nothing
 
 
@@ -69,7 +69,7 @@ def judge_ready(facts: DeploymentFacts) -> Finding:
     return fine("ready", f"with {', '.join(facts.models) or 'its models'}")
 
 
-def judge_answer(answer: Answered) -> Finding:
+def judge_answer(answer: ProbeResult) -> Finding:
     check = f"model {answer.model}"
     if answer.status == 200:
         return fine(check, f"answered in {1000 * answer.took_s:.0f} ms")
@@ -183,7 +183,7 @@ def judge_reachable(metrics: Scrape, what: str, name: str) -> Finding:
         advice = (
             "look at it and at the network between: usage waits on disk"
             if what == "store"
-            else ("look at it: until it answers each router counts limits and places alone")
+            else ("look at it: until it answers each router counts limits and slots alone")
         )
         return failure(f"{what}, as the router sees it", "it does not answer", advice)
     return fine(f"{what}, as the router sees it", "it answers")

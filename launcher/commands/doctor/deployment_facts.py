@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from launcher.commands.doctor.deployment import Answered, DeploymentFacts
+from launcher.commands.doctor.deployment import DeploymentFacts, ProbeResult
 from launcher.commands.top.metrics_pages import (
-    NotSeen,
-    RouterLook,
+    PageUnreadable,
+    RouterPage,
     http_client,
     is_local,
     local_tritons,
@@ -52,9 +52,9 @@ def _with_metrics(facts: DeploymentFacts, key: str | None) -> DeploymentFacts:
     from dataclasses import replace
 
     try:
-        with closing(RouterLook(facts.url, key)) as look:
+        with closing(RouterPage(facts.url, key)) as look:
             return replace(facts, metrics=look.metrics())
-    except NotSeen as error:
+    except PageUnreadable as error:
         return replace(facts, why_no_metrics=str(error))
 
 
@@ -63,18 +63,18 @@ def _models(http: httpx.Client) -> list[str]:
     return [model["id"] for model in _json(http.get("/v1/models")).get("data", [])]
 
 
-def _ask_model(http: httpx.Client, model: str) -> Answered:
+def _ask_model(http: httpx.Client, model: str) -> ProbeResult:
     """The least that can be asked; it counts for the tenant of the key like any other request."""
     for path, body in _TINY:
         began_s = time.monotonic()
         try:
             answer = http.post(path, json={"model": model, **body}, timeout=_ANSWER_TIMEOUT_S)
         except httpx.HTTPError as error:
-            return Answered(model, 0, message=str(error) or type(error).__name__)
+            return ProbeResult(model, 0, message=str(error) or type(error).__name__)
         if answer.status_code not in _OTHER_KIND:
             break
     message = str(_json(answer).get("error", {}).get("message", ""))
-    return Answered(model, answer.status_code, time.monotonic() - began_s, message)
+    return ProbeResult(model, answer.status_code, time.monotonic() - began_s, message)
 
 
 def _tritons() -> dict[str, str]:
@@ -83,7 +83,7 @@ def _tritons() -> dict[str, str]:
         try:
             triton_metrics(url)
             found[url] = ""
-        except NotSeen as error:
+        except PageUnreadable as error:
             found[url] = str(error)
     return found
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from launcher.commands.loadtest.fresh_stack import TENANTS, FreshStack, fresh_stack
 from launcher.commands.loadtest.locust_process import LocustProcess, Web, locust_command
-from launcher.commands.loadtest.progress_line import Pulse, Watching
+from launcher.commands.loadtest.progress_line import ProgressLine, Pulse
 from loadtest.machine import about_machine, about_server, about_triton
 from loadtest.percentiles import percentile
 from loadtest.results import LoadRun
-from loadtest.server_figures import Gathering
+from loadtest.server_metrics import MetricsSampler
 from loadtest.tenants import Tenant, tenants_of, write_tenants
 from loadtest.users.models import find_target
 from loadtest.users.options import KINDS, grpc_address, kinds_text
@@ -106,7 +106,7 @@ def _run(plan: Plan, stack: FreshStack, folder: Path, console: Console) -> LoadR
     began_at = datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds")
     locust = LocustProcess(_command(plan, stack, kinds, folder / "tenants.json"), plan.out / "locust.log")
     metrics = stack.triton_metrics_urls
-    with Gathering(stack.url, metrics, key, lambda: reader.recorded.began_s, stack.names) as gathering:
+    with MetricsSampler(stack.url, metrics, key, lambda: reader.recorded.began_s, stack.names) as gathering:
         _watch(locust, reader, plan, console)
     reader.read()
     recorded = reader.recorded
@@ -167,7 +167,7 @@ def _watch(locust: LocustProcess, reader: RecordReader, plan: Plan, console: Con
     """Until Locust has ended; Ctrl-C ends it, and what there is goes into the report."""
     if plan.web is not None:
         console.print(f"Locust's page: {plan.web.url}  (Ctrl-C here ends it and writes the report)")
-    pulse, watching = Pulse(), Watching(console)
+    pulse, watching = Pulse(), ProgressLine(console)
     try:
         with watching.shown():
             while not locust.wait(_LOOK_INTERVAL_S):
@@ -176,7 +176,7 @@ def _watch(locust: LocustProcess, reader: RecordReader, plan: Plan, console: Con
                     users = sum(reader.recorded.users.values())
                     watching.show(pulse.line(time.perf_counter() - began_s, users))
     except KeyboardInterrupt:
-        console.print("Ending; answers under way may take a moment ...", highlight=False)
+        console.print("Ending; answers in flight may take a moment ...", highlight=False)
     finally:
         with suppress(KeyboardInterrupt):  # a second Ctrl-C does not wait for them
             locust.stop()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LOCUSTFILE = PROJECT_ROOT / "loadtest" / "locustfile.py"
 INSTALL = "pip install 'inflight[loadtest]', or make loadtest"
-# Answers under way when the time is up may end; what takes longer is noted as left.
+# Answers in flight when the time is up may finish; what takes longer counts as abandoned.
 STOP_TIMEOUT_S = 20
 _END_LIMIT_S = STOP_TIMEOUT_S + 10.0
 

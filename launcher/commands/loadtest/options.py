@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from typing import TYPE_CHECKING
 
-from launcher.commands.typed import E2E, ITL, TTFT, Mistake, objectives_by_tier
+from launcher.commands.option_values import E2E, ITL, TTFT, Mistake, objectives_by_tier
 from loadtest.results import Slo
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What is seen of a load test while it goes on: one line, drawn anew, or now and then."""
+"""Progress of a load test: one line, redrawn on a terminal, printed now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Pulse:
         return " · ".join(parts)
 
 
-class Watching:
+class ProgressLine:
     """Prints a pulse's lines."""
 
     def __init__(self, console: Console) -> None:

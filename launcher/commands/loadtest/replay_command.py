@@ -1,4 +1,4 @@
-"""`inflight loadtest replay`: a trace, sent as it once came, whatever becomes of the earlier requests."""
+"""`inflight loadtest replay`: a trace sent on its own schedule, whatever becomes of earlier requests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from launcher.commands.options import SloOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,29 +31,24 @@ _INTERRUPTED = 130
 def replay(
     trace: Annotated[Path, typer.Option(metavar="FILE", help="Requests as CSV or JSON lines.")],
     url: Annotated[str, typer.Option(metavar="URL", help="The router's address.")] = "http://127.0.0.1:8080",
-    rate: Annotated[float, typer.Option(metavar="N", help="How many times as fast as in the trace.")] = 1.0,
+    rate: Annotated[
+        float, typer.Option(metavar="N", help="Speed of arrivals as a multiple of the trace's.")
+    ] = 1.0,
     duration: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Repeat or cut the trace to 60s, 10m or so.")
+        str | None, typer.Option(metavar="TIME", help="Repeat or cut the trace to this length: 60s, 10m.")
     ] = None,
     first: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Only so many requests of the trace.")
+        int | None, typer.Option(min=1, metavar="N", help="Only the first N requests of the trace.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whom to ask. [default: the first text model there]")
+        str | None, typer.Option(metavar="NAME", help="The model to ask. [default: the first text model]")
     ] = None,
-    slo: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[TIER=]TIMES",
-            help="What a good request keeps, such as ttft:1s,itl:60ms,e2e:20s (first token, token to token, "
-            "end to end) for all, or interactive=ttft:1s for one tier; may be repeated.",
-        ),
-    ] = None,
+    slo: SloOption = None,
     tiers: Annotated[
         str | None,
         typer.Option(
             metavar="TIER:N,...",
-            help="Tiers by chance for requests that have none, such as interactive:60,standard:30,batch:10.",
+            help="Shares of tiers for requests without one, such as interactive:60,standard:30,batch:10.",
         ),
     ] = None,
     tenants: Annotated[
@@ -62,17 +59,22 @@ def replay(
             "are divided over them. [default: the key in INFLIGHT_API_KEY, for all]",
         ),
     ] = None,
-    clients: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Processes that send.")] = 1,
+    clients: Annotated[
+        int, typer.Option(min=1, max=64, metavar="N", help="Number of sending processes.")
+    ] = 1,
     retries: Annotated[
-        int, typer.Option(min=0, metavar="N", help="How often who is refused comes back, as it is told to.")
+        int,
+        typer.Option(min=0, metavar="N", help="How often a refused request is retried, after Retry-After."),
     ] = 0,
     patience: Annotated[
         str,
-        typer.Option(metavar="TIME", help="After the last request: who still waits then gives up."),
+        typer.Option(metavar="TIME", help="How long to wait for answers after the last request."),
     ] = "2m",
     context_tokens: Annotated[
         int | None,
-        typer.Option(min=2, metavar="N", help="What is longer is shortened. [default: what the model takes]"),
+        typer.Option(
+            min=2, metavar="N", help="Longer requests are shortened to this. [default: the model's context]"
+        ),
     ] = None,
     triton_metrics: Annotated[
         list[str] | None,
@@ -82,15 +84,15 @@ def replay(
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 when the --slo is missed.")] = False,
     seed: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Of tiers and prompts. [default: prompts are new in every run]"),
+        typer.Option(metavar="N", help="Seed of tiers and prompts. [default: new prompts in every run]"),
     ] = None,
 ) -> None:
-    """Send the requests of a trace when they are due, and write a report.
+    """Send the requests of a trace on schedule (open loop), and write a report.
 
-    Nobody waits for an earlier answer, and latency counts from the planned moment, so that a server that
-    cannot keep up looks as slow as it is. Prompts are made of token ids, as long as in the trace; those that
-    shared blocks in the trace do so here. Goodput is what kept its objectives. Ctrl-C ends a run; the report
-    is about what there was. docs/loadtest.md tells more.
+    Requests do not wait for earlier answers, and latency counts from the scheduled time, so a server that
+    cannot keep up looks as slow as it is. Prompts are token ids, as long as in the trace; those that shared
+    blocks in the trace share them here. Goodput counts answers that met their objectives. Ctrl-C ends a run;
+    the report covers what was sent until then. See docs/loadtest.md.
 
     `inflight loadtest replay --trace requests.csv --duration 5m --slo ttft:1s,itl:60ms`
 
@@ -103,10 +105,10 @@ def replay(
 
     from launcher.commands.loadtest import options
     from launcher.commands.loadtest.report_commands import check_drawing
-    from launcher.commands.typed import Mistake, duration_s
+    from launcher.commands.option_values import Mistake, duration_s
     from loadtest.replay.run import Replay
     from loadtest.replay.sender import Target
-    from loadtest.replay.served import ServerError, ask_models, choose
+    from loadtest.replay.served_models import ServerError, ask_models, choose
     from loadtest.tenants import TenantsError, tenants_of
     from loadtest.traces import TraceError
 
@@ -129,7 +131,7 @@ def replay(
             asked,
             _keys(people, is_one_for_all=tenants is None),
             retries=retries,
-            heeds_retry_after=True,
+            honours_retry_after=True,
             gives_up_s=requests.duration_s + patience_s,
         ),
         objectives,
@@ -142,7 +144,7 @@ def replay(
 
 
 def _shaped(path: Path, rate: float, duration: str | None, first: int | None) -> Trace:
-    from launcher.commands.typed import Mistake, duration_s
+    from launcher.commands.option_values import Mistake, duration_s
     from loadtest.traces import read_trace
 
     trace = read_trace(path)
@@ -157,11 +159,10 @@ def _shaped(path: Path, rate: float, duration: str | None, first: int | None) ->
 
 def _assigned(trace: Trace, shares: str | None, tenants: Sequence[Tenant], seed: int) -> Trace:
     """Tiers and tenants for requests that have none."""
-    from launcher.commands.typed import Mistake
+    from launcher.commands.option_values import Mistake, tier_shares
     from loadtest.replay.assignment import with_tenants
     from loadtest.traces import tiers_by_chance
     from python_backend.wire.tiers import tier_named
-    from simulator.options import tier_shares
 
     if shares is not None:
         trace = trace.with_tiers(tiers_by_chance(tier_shares(shares), seed))

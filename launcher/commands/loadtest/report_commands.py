@@ -1,4 +1,4 @@
-"""`inflight loadtest report` and `compare`: pages made of runs that are stored."""
+"""`inflight loadtest report` and `compare`: pages made from stored runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.commands.loadtest.options import usable_folder
-from launcher.commands.typed import Mistake
+from launcher.commands.option_values import Mistake
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,15 +48,15 @@ def report(
 
 def compare(
     first: Annotated[Path, typer.Argument(help=_RUN_HELP)],
-    second: Annotated[Path, typer.Argument(help="The same, of the run that is judged.")],
+    second: Annotated[Path, typer.Argument(help="The same, of the run to judge.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write.")] = Path("loadtest-comparison"),
     check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 when the second is worse in something.")
+        bool, typer.Option("--check", help="Exit with 1 when the second is worse in any metric.")
     ] = False,
 ) -> None:
-    """Hold two runs against each other, and tell differences from noise.
+    """Compare two runs, and tell differences from noise.
 
-    It takes 40 requests in each run to tell anything; the same trace or seed in both tells most.
+    Each run needs at least 40 requests; the same trace or seed in both gives the clearest result.
 
     `inflight loadtest compare before after --out compared --check`
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.commands.options import SloOption
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -23,13 +25,13 @@ def run(
     url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="A router that runs. [default: a stack is started, and stopped afterwards]"
+            metavar="URL", help="A running router. [default: a stack is started, and stopped afterwards]"
         ),
     ] = None,
     shape: Annotated[
         str, typer.Option(help="How users come and go: steady, ramp, spike, diurnal, trace.")
     ] = "steady",
-    users: Annotated[int, typer.Option(min=1, help="The most that are there at a time.")] = 8,
+    users: Annotated[int, typer.Option(min=1, help="Most users at a time.")] = 8,
     duration: Annotated[str, typer.Option(metavar="TIME", help="Such as 30s, 5m, 1h.")] = "30s",
     kinds: Annotated[
         str | None,
@@ -41,44 +43,52 @@ def run(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="With --url the model that is asked; without, as for `inflight up`."),
+        typer.Option(help="With --url the model to ask; without, as for `inflight up`."),
     ] = None,
     tenants: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A JSON list of tenants: name, key, weight, tier; on a stack of its own they are made. "
+            help="A JSON list of tenants: name, key, weight, tier; on a stack of its own they are created. "
             "[default: three there, with --url one with the key in INFLIGHT_API_KEY]",
         ),
     ] = None,
     fresh_tenants: Annotated[
-        int, typer.Option(min=0, max=3, help="How many tenants on a stack of its own; 0: no keys.")
+        int, typer.Option(min=0, max=3, help="Number of tenants on a stack of its own; 0: no keys.")
     ] = 3,
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Lengths are drawn from it, and --shape trace follows it."),
+        typer.Option(metavar="FILE", help="Lengths are sampled from it, and --shape trace follows its rate."),
     ] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Of a prompt: the median, without a trace.")] = 64,
-    answer_tokens: Annotated[int, typer.Option(min=1, help="Of an answer: the median, likewise.")] = 48,
-    longest_tokens: Annotated[int, typer.Option(min=1, help="The most of a prompt, and of an answer.")] = 256,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=1, help="Median length of prompts, without a trace.")
+    ] = 64,
+    answer_tokens: Annotated[
+        int, typer.Option(min=1, help="Median length of answers, without a trace.")
+    ] = 48,
+    longest_tokens: Annotated[
+        int, typer.Option(min=1, help="Most tokens of a prompt, and of an answer.")
+    ] = 256,
     shared_prefix_tokens: Annotated[
-        int, typer.Option(min=0, help="How many all prompts of a tenant begin with.")
+        int, typer.Option(min=0, help="Length of the prefix that a tenant's prompts share.")
     ] = 0,
-    turns: Annotated[int, typer.Option(min=1, help="Questions of a conversation, on average.")] = 4,
+    turns: Annotated[int, typer.Option(min=1, help="Average number of questions in a conversation.")] = 4,
     think: Annotated[
-        str, typer.Option(metavar="TIME", help="Between an answer and the next question, on average.")
+        str, typer.Option(metavar="TIME", help="Average pause between an answer and the next question.")
     ] = "1s",
     low: Annotated[
-        float, typer.Option(min=0, max=1, help="The part of the users between spikes, at night, at first.")
+        float,
+        typer.Option(
+            min=0, max=1, help="Share of the users between spikes, at night, at the start of a ramp."
+        ),
     ] = 0.2,
-    spikes: Annotated[int, typer.Option(min=1, help="How many, with --shape spike.")] = 1,
-    days: Annotated[int, typer.Option(min=1, help="How many, with --shape diurnal.")] = 1,
+    spikes: Annotated[int, typer.Option(min=1, help="Number of spikes, with --shape spike.")] = 1,
+    days: Annotated[int, typer.Option(min=1, help="Number of days, with --shape diurnal.")] = 1,
     ignore_retry_after: Annotated[
-        bool, typer.Option("--ignore-retry-after", help="Users who are refused do not wait as they are told.")
+        bool,
+        typer.Option("--ignore-retry-after", help="Refused users retry without waiting for Retry-After."),
     ] = False,
-    by_tenant: Annotated[
-        bool, typer.Option("--by-tenant", help="Locust's statistics of each tenant on their own.")
-    ] = False,
+    by_tenant: Annotated[bool, typer.Option("--by-tenant", help="Locust's statistics per tenant.")] = False,
     grpc_address: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="With --url. [default: port 8081 of the same host]")
     ] = "",
@@ -86,40 +96,35 @@ def run(
         list[str] | None,
         typer.Option(metavar="URL", help="With --url: Triton's metrics, for the report; may be repeated."),
     ] = None,
-    slo: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[TIER=]TIMES",
-            help="What 95 of 100 are to keep, such as ttft:1s,itl:60ms,e2e:20s (first token, token to token, "
-            "end to end) for all, or interactive=ttft:1s for one tier; may be repeated.",
-        ),
-    ] = None,
+    slo: SloOption = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 when the --slo is missed.")] = False,
     fail_ratio: Annotated[
-        float, typer.Option(min=0, max=1, help="Exit with 1 when more than this part of the requests fail.")
+        float, typer.Option(min=0, max=1, help="Exit with 1 when more than this share of the requests fail.")
     ] = 0.01,
     web: Annotated[
-        bool, typer.Option("--web", help="With Locust's page; users start when you say so.")
+        bool, typer.Option("--web", help="Show Locust's web page; users start when you start them there.")
     ] = False,
-    web_port: Annotated[int, typer.Option(min=1, max=65535, help="Its port, on this machine.")] = 8089,
+    web_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of that page, on this machine.")
+    ] = 8089,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the report goes.")] = OUT,
-    name: Annotated[str, typer.Option(help="What the report calls the run. [default: shape and users]")] = "",
-    seed: Annotated[int, typer.Option(help="The same one asks the same, and pauses alike.")] = 0,
+    name: Annotated[str, typer.Option(help="Name of the run in the report. [default: shape and users]")] = "",
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal prompts and pauses.")] = 0,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where models are kept. [default: ~/.local/share/inflight]")
     ] = None,
 ) -> None:
-    """Send load as users do, and write a report.
+    """Send load as simulated users do, and write a report.
 
-    Users wait for their answers, think, and ask again; `inflight loadtest replay` asks whether or not there
-    are answers. docs/loadtest.md tells what is measured and how. Ctrl-C ends a run; the report, and the exit
-    status, are about what there was.
+    Users wait for an answer, pause, and ask again (closed loop); `inflight loadtest replay` sends requests on
+    schedule (open loop). docs/loadtest.md explains what is measured. Ctrl-C ends a run; report and exit
+    status cover what was sent until then.
 
     `inflight loadtest run --users 16 --duration 2m`  on a stack of its own
 
-    `inflight loadtest run --url http://127.0.0.1:8080 --slo ttft:1s,itl:60ms --check`  on one that runs
+    `inflight loadtest run --url http://127.0.0.1:8080 --slo ttft:1s,itl:60ms --check`  on a running one
 
-    `inflight loadtest run --url http://127.0.0.1:8080 --users 200 -- --processes 4`  with more of Locust
+    `inflight loadtest run --url http://127.0.0.1:8080 --users 200 -- --processes 4`  with options for Locust
 
     Exit status: 0 done, 1 too much failed or (with --check) the objective was missed, 2 something that was
     given cannot be used, 130 Ctrl-C before the first request.
@@ -129,7 +134,7 @@ def run(
     from launcher.commands.loadtest import options
     from launcher.commands.loadtest.load_run import Plan
     from launcher.commands.loadtest.locust_process import Web
-    from launcher.commands.typed import Mistake, duration_s
+    from launcher.commands.option_values import Mistake, duration_s
     from loadtest.users.options import read_kinds
 
     errors = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)

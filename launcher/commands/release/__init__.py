@@ -1,7 +1,7 @@
-"""`inflight release`: several releases of a model, and which of them answers.
+"""`inflight release`: the releases of a model, and which of them answers requests.
 
-The commands work on the store itself: routers that run learn of a change within a second, and the one that is
-in control brings it about.
+The commands work on the store itself: running routers see a change within a second, and the one in control
+carries it out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 release = typer.Typer(
     no_args_is_help=True,
-    help="Releases of models: add, load, divide the traffic, roll out by canary, take back.",
+    help="Releases of models: add, load, split traffic, roll out as a canary, roll back.",
 )
 _COMMANDS: dict[str, Callable[..., None]] = {
     "add": registry_commands.add,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from launcher.packaging.engine_task import PREPARE
 from launcher.packaging.models.checkpoint import exclusive
+from launcher.packaging.releases.builder import ReleaseBuilder
 from launcher.packaging.releases.files import moved_in, work_dir
-from launcher.packaging.releases.maker import Maker
 from launcher.packaging.releases.sources import kind_at
 from launcher.paths import PROJECT_ROOT
 from router.control.releases.commands import refuse_other_kind, refuse_used_number
@@ -19,16 +19,16 @@ from router.core.manifest import Kind, Manifest, entry_name
 from router.tenants.audited import AlreadyThere
 
 if TYPE_CHECKING:
-    from launcher.commands.release.open_releases import Desk
+    from launcher.commands.installation import Installation
     from launcher.console import StackConsole
-    from launcher.packaging.releases.maker import Order
+    from launcher.packaging.releases.builder import ReleaseRequest
     from launcher.stack.stop_signals import StopSignals
     from router.control.releases.records import Release
 
 
 def add_release(
-    order: Order,
-    desk: Desk,
+    order: ReleaseRequest,
+    installation: Installation,
     console: StackConsole,
     signals: StopSignals,
     project_root: Path = PROJECT_ROOT,
@@ -38,22 +38,23 @@ def add_release(
     kind = kind_at(order.path)
     if order.from_version is not None and kind is not Kind.TENSORS:
         raise ValueError("--from-version is for a directory with a Triton model's config.pbtxt")
-    maker = Maker(order, desk.settings, console, project_root, prepare_command or PREPARE)
+    directories = installation.release_directories
+    maker = ReleaseBuilder(order, installation.settings, console, project_root, prepare_command or PREPARE)
     with signals.handled(), ExitStack() as stack:
         with signals.interrupting():
-            version = free_version(desk, order, kind)
-            desk.places.make()
-            stack.enter_context(exclusive(desk.places.lock, console))
-            version = free_version(desk, order, kind)  # who had the lock before may have taken it
-            work = stack.enter_context(work_dir(desk.places))
+            version = free_version(installation, order, kind)
+            directories.make()
+            stack.enter_context(exclusive(directories.lock, console))
+            version = free_version(installation, order, kind)  # who had the lock before may have taken it
+            work = stack.enter_context(work_dir(directories))
             manifest = maker.make(kind, version, work)
-        with moved_in(work, desk.places, manifest):
-            return desk.commands.add(manifest, order.notes)
+        with moved_in(work, directories, manifest):
+            return installation.releases.add(manifest, order.notes)
 
 
-def free_version(desk: Desk, order: Order, kind: Kind) -> int:
+def free_version(installation: Installation, order: ReleaseRequest, kind: Kind) -> int:
     """Before the long work: what could not be registered after it is refused."""
-    with desk.commands.look() as connection:
+    with installation.releases.look() as connection:
         there = list_releases(connection, order.model)
         number = order.version or next_version(connection, order.model)
         refuse_other_kind(connection, Manifest(order.model, number, kind, (entry_name(order.model, number),)))
@@ -63,9 +64,9 @@ def free_version(desk: Desk, order: Order, kind: Kind) -> int:
     return number
 
 
-def twin_of(desk: Desk, release: Release) -> str | None:
+def twin_of(installation: Installation, release: Release) -> str | None:
     """Another release that differs from this one in its number alone."""
-    with desk.commands.look() as connection:
+    with installation.releases.look() as connection:
         there = list_releases(connection, release.manifest.model)
     for each in there:
         if each.version != release.version and each.manifest.identity == release.manifest.identity:

@@ -1,4 +1,4 @@
-"""Whether a router runs that brings about what people wish for releases."""
+"""Whether a router runs that carries out what is asked of releases."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from router.control.releases.lease import is_dead, read_holder
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-NOBODY_ACTS = "No router is in control: nothing will happen until one runs (`inflight up`)."
+NO_ROUTER = "No router is in control: nothing will happen until one runs (`inflight up`)."
 
 
-def somebody_is_in_control(connection: Connection) -> bool:
+def has_router_in_control(connection: Connection) -> bool:
     """As far as one look tells: the row has a holder, and that is no dead process of this machine."""
     held = read_holder(connection)
     return held is not None and bool(held[0]) and not is_dead(held[0])

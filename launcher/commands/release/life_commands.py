@@ -9,30 +9,31 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.administration.open_store import AsJson, Config, DataDir, moment, show, show_json
-from launcher.commands.release.open_releases import Desk, ReleaseName, desk, model_named, release_named
+from launcher.commands.installation import Installation, open_installation
+from launcher.commands.option_values import model_named, release_named
+from launcher.commands.options import AnyModel, AsJson, Config, DataDir, ReleaseName
+from launcher.commands.output import moment, output_console, show, show_json
 
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Say what is wanted, and do not wait for it.")]
-OneOrAll = Annotated[str | None, typer.Argument(metavar="MODEL", help="[default: all]", show_default=False)]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once, without waiting until it is done.")]
 
 
 def load(
     release: ReleaseName, no_wait: NoWait = False, data_dir: DataDir = None, config: Config = None
 ) -> None:
-    """Load a release into Triton and warm it up; no request goes there by it, unless it names the release.
+    """Load a release into Triton and warm it up; only requests that name it are sent to it.
 
     Exit status: 0 it is ready, 1 it could not be loaded or no router runs, 130 after Ctrl-C, which stops the
-    waiting and not the loading.
+    wait but not the load.
     """
-    with desk(data_dir, config) as ours:
+    with open_installation(data_dir, config) as ours:
         from router.control.releases.records import find_release
         from router.control.releases.states import State
 
         model, version = release_named(release)
-        with ours.commands.look() as connection:
+        with ours.releases.look() as connection:
             if find_release(connection, model, version).state is State.GONE:
-                raise ValueError(f"{release} is gone: the stack that brought it serves another now")
-        ours.commands.load(model, version)
+                raise ValueError(f"{release} is gone: the stack that had it built in now serves another")
+        ours.releases.load(model, version)
         _follow(ours, model, version, True, no_wait)
 
 
@@ -41,31 +42,31 @@ def unload(
     no_wait: NoWait = False,
     withdraw: Annotated[
         bool,
-        typer.Option("--withdraw", help="Even if it is the model's only one: the model is not served then."),
+        typer.Option("--withdraw", help="Even the only release of a model, which is then no longer served."),
     ] = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Take a release out of Triton, once the requests that it is answering have ended.
+    """Unload a release from Triton, after its requests in flight have finished.
 
-    Exit status: 0 it is out, 1 no router runs, 130 after Ctrl-C, which stops the waiting alone.
+    Exit status: 0 it is unloaded, 1 no router runs, 130 after Ctrl-C, which stops only the wait.
     """
-    with desk(data_dir, config) as ours:
+    with open_installation(data_dir, config) as ours:
         model, version = release_named(release)
-        ours.commands.unload(model, version, withdraw=withdraw)
+        ours.releases.unload(model, version, withdraw=withdraw)
         _follow(ours, model, version, False, no_wait)
 
 
-def _follow(ours: Desk, model: str, version: int, is_to_load: bool, no_wait: bool) -> None:
+def _follow(ours: Installation, model: str, version: int, is_to_load: bool, no_wait: bool) -> None:
     from rich.console import Console
 
-    from launcher.commands.release.live_view import Waiting, wait_until_read
+    from launcher.commands.release.live_view import ReleaseWait, wait_until_read
 
     if no_wait:
         print(f"{model}@{version} is to be {'loaded' if is_to_load else 'unloaded'}.")
-        ours.say_if_nobody_acts()
+        ours.warn_without_router()
         return
-    if exit_status := Waiting(ours, (model, version), is_to_load, Console(highlight=False)).run():
+    if exit_status := ReleaseWait(ours, (model, version), is_to_load, Console(highlight=False)).run():
         raise typer.Exit(exit_status)
     if is_to_load:
         wait_until_read(ours, (model, version))
@@ -74,7 +75,7 @@ def _follow(ours: Desk, model: str, version: int, is_to_load: bool, no_wait: boo
 
 
 def status(
-    model: OneOrAll = None,
+    model: AnyModel = None,
     watch: Annotated[
         bool | None,
         typer.Option("--watch/--once", help="[default: --watch on a terminal, --once elsewhere]"),
@@ -83,46 +84,42 @@ def status(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Every release with its state, its share of the requests and its part, and how a rollout is doing.
+    """Show each release with its state, share of requests and role, and the progress of rollouts.
 
-    On a terminal the table stays up until Ctrl-C. Times are geometric means over the present step; requests,
-    errors and refusals count over all steps of the rollout.
+    On a terminal the table is kept up to date until Ctrl-C. Times are geometric means over the current step;
+    requests, errors and refusals count over all steps of the rollout.
     """
-    with desk(data_dir, config) as ours:
-        from rich.console import Console
-
+    with open_installation(data_dir, config) as ours:
         from launcher.commands.release.live_view import watch as keep_watching
         from launcher.commands.release.status import read_status
         from launcher.commands.release.tables import status_view
 
         chosen = None if model is None else model_named(model)
-        with ours.commands.look() as connection:
+        with ours.releases.look() as connection:
             found = read_status(connection, chosen)
         if chosen is not None and not found.models:
             raise ValueError(f"{chosen} has no releases; `inflight release list` shows those that there are")
         if as_json:
             show_json(found.as_json())
             return
-        is_terminal = sys.stdout.isatty()
-        console = Console(highlight=False, width=None if is_terminal else 240)
-        if is_terminal if watch is None else watch:
-            keep_watching(ours, chosen, console)
+        if sys.stdout.isatty() if watch is None else watch:
+            keep_watching(ours, chosen, output_console())
         else:
-            console.print(status_view(found, time.time()))
+            output_console().print(status_view(found, time.time()))
 
 
 def history(
-    model: OneOrAll = None,
-    most: Annotated[int, typer.Option(min=1)] = 50,
+    model: AnyModel = None,
+    most: Annotated[int, typer.Option(min=1, help="Number of events.")] = 50,
     as_json: AsJson = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
     """What happened to releases and why, newest first."""
-    with desk(data_dir, config) as ours:
+    with open_installation(data_dir, config) as ours:
         from router.control.releases.records import list_events
 
-        with ours.commands.look() as connection:
+        with ours.releases.look() as connection:
             found = list_events(connection, None if model is None else model_named(model), most)
     if as_json:
         show_json([asdict(each) for each in found])

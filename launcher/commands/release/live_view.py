@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from rich.live import Live
 from rich.status import Status as Spinner
 
-from launcher.commands.release.control import NOBODY_ACTS, somebody_is_in_control
+from launcher.commands.output import keep_showing
+from launcher.commands.release.control import NO_ROUTER, has_router_in_control
 from launcher.commands.release.status import read_status
 from launcher.commands.release.tables import status_view
 from router.control.releases.lease import read_holder
@@ -18,12 +18,11 @@ from router.control.releases.states import State
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
-    from launcher.commands.release.open_releases import Desk
+    from launcher.commands.installation import Installation
 
 POLL_S = 0.3
-REDRAW_S = 1.0
 # Routers look twice a second whether anything has changed, and then read what is on disk of a release.
 READ_WITHIN_S = 1.0
 # Longer than anybody keeps the control without a sign of life.
@@ -34,19 +33,19 @@ EXIT_INTERRUPTED = 130
 _OUT = frozenset({State.ADDED, State.UNLOADED, State.FAILED, State.GONE})
 
 
-class Waiting:
+class ReleaseWait:
     """For one release to be ready, or to be out. Who stops waiting leaves the wish in the store."""
 
     def __init__(
         self,
-        desk: Desk,
+        installation: Installation,
         release: tuple[str, int],
         is_to_load: bool,
         console: Console,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._desk = desk
+        self._installation = installation
         self._release = release
         self._name = "{}@{}".format(*release)
         self._is_to_load = is_to_load
@@ -79,16 +78,16 @@ class Waiting:
 
     def _look(self) -> tuple[str, int | None]:
         """The state in words, and the exit status once there is nothing to wait for."""
-        with self._desk.commands.look() as connection:
+        with self._installation.releases.look() as connection:
             release = find_release(connection, *self._release)
-            somebody_acts = somebody_is_in_control(connection) and self._lives(read_holder(connection))
+            somebody_acts = has_router_in_control(connection) and self._lives(read_holder(connection))
         state = release.state
         if self._is_to_load and state is State.FAILED:
             return f"failed: {release.reason}", EXIT_NOT_DONE
         if (state is State.READY) if self._is_to_load else (state in _OUT):
             return state.value, EXIT_DONE
         if not somebody_acts:
-            return NOBODY_ACTS, EXIT_NOT_DONE
+            return NO_ROUTER, EXIT_NOT_DONE
         return state.value, None
 
     def _lives(self, seen: tuple[str, int] | None) -> bool:
@@ -98,7 +97,7 @@ class Waiting:
 
     def _show(self, state: str, spinner: Spinner) -> None:
         spinner.update(f"{self._name}: {state}")
-        if state == NOBODY_ACTS:
+        if state == NO_ROUTER:
             self._say(state)
         elif not self._console.is_terminal or state.startswith("failed"):
             self._say(f"{self._name}: {state}")
@@ -108,24 +107,24 @@ class Waiting:
 
 
 def wait_until_read(
-    desk: Desk, release: tuple[str, int], sleep: Callable[[float], None] = time.sleep
+    installation: Installation, release: tuple[str, int], sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Until routers know that it is ready, and do not turn away a request that names it."""
-    with desk.commands.look() as connection:
+    with installation.releases.look() as connection:
         since_s = find_release(connection, *release).since_s
     sleep(min(READ_WITHIN_S, max(0.0, since_s + READ_WITHIN_S - time.time())))
 
 
 def watch(
-    desk: Desk, model: str | None, console: Console, sleep: Callable[[float], None] = time.sleep
+    installation: Installation,
+    model: str | None,
+    console: Console,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Until Ctrl-C."""
-    try:
-        with Live(console=console, auto_refresh=False) as live:
-            while True:
-                with desk.commands.look() as connection:
-                    status = read_status(connection, model)
-                live.update(status_view(status, time.time()), refresh=True)
-                sleep(REDRAW_S)
-    except KeyboardInterrupt:
-        return
+
+    def draw() -> RenderableType:
+        with installation.releases.look() as connection:
+            return status_view(read_status(connection, model), time.time())
+
+    keep_showing(console, draw, sleep)

@@ -8,6 +8,7 @@ import re
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from launcher.commands.option_values import WEEK_S, duration_s
 from router.control.releases.canary_checks import LEAST_TIME_S
 from router.control.releases.plan import Plan, Tolerance
 from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_GOLDEN_PROMPTS = 200
-_UNITS_S = {"s": 1, "m": 60, "h": 3600}
 _CHECKS = ("contains", "equals", "matches")
 
 
@@ -49,10 +49,8 @@ def shadow(text: str | None) -> Shadow | None:
     return None if text is None else Shadow(*arm(text))
 
 
-def seconds(text: str) -> float:
-    if not (parts := re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smh])", text)):
-        raise ValueError(f"{text!r} is not a duration; for instance 30s, 5m or 1h")
-    return float(parts[1]) * _UNITS_S[parts[2]]
+def step_duration_s(text: str) -> float:
+    return duration_s("--min-duration", text, "s, m or h", "30s, 5m or 1h", least_s=0, most_s=52 * WEEK_S)
 
 
 def plan(
@@ -65,12 +63,12 @@ def plan(
     if min_requests is not None:
         chosen = replace(chosen, min_requests=min_requests)
     if min_duration is not None:
-        chosen = replace(chosen, min_duration_s=seconds(min_duration))
+        chosen = replace(chosen, min_duration_s=step_duration_s(min_duration))
     return chosen
 
 
 def remark_on(plan: Plan) -> str | None:
-    """What one may not expect of a plan."""
+    """A surprise in a plan that is worth a note."""
     if plan.min_duration_s >= LEAST_TIME_S:
         return None
     return (

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher.commands.administration.open_store import AsJson, Config, DataDir, moment, show_json
-from launcher.commands.release.open_releases import (
-    EXIT_FAILED,
-    ModelName,
-    ReleaseName,
-    desk,
-    model_named,
-    release_named,
-)
+from launcher.commands.installation import EXIT_FAILED, open_installation
+from launcher.commands.option_values import model_named, release_named
+from launcher.commands.options import AnyModel, AsJson, Config, DataDir, ModelName, ReleaseName
+from launcher.commands.output import moment, output_console, show_json
 
 if TYPE_CHECKING:
     from router.control.releases.records import Release
@@ -36,7 +30,7 @@ def add(
         ),
     ],
     version: Annotated[
-        int | None, typer.Option(min=1, help="The release's number. [default: one more than the highest]")
+        int | None, typer.Option(min=1, help="Version number. [default: one more than the highest]")
     ] = None,
     parameters: Annotated[
         list[str] | None,
@@ -49,34 +43,34 @@ def add(
     ] = None,
     from_version: Annotated[
         int | None,
-        typer.Option(min=1, help="Of a Triton model: its version directory to take. [default: the newest]"),
+        typer.Option(min=1, help="Of a Triton model: which version directory to use. [default: the newest]"),
     ] = None,
-    notes: Annotated[str, typer.Option(help="What to remember of it.")] = "",
+    notes: Annotated[str, typer.Option(help="Free text, shown by `inflight release show`.")] = "",
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Make a release of MODEL from what is at PATH. Nothing is loaded by it, and no request goes there yet.
+    """Add a release of MODEL from the files at PATH; it is neither loaded nor sent requests yet.
 
-    Weights and tokenizer are hashed and stay where they are: change them, and the release is refused from
-    then on. Weights are packed and kernels compiled now, as `inflight up` does, so that a load is quick.
+    Weights and tokenizer are hashed and stay where they are; if they change, the release can no longer be
+    loaded. Weights are packed and kernels compiled now, as `inflight up` does, so that loading is quick.
     """
     from launcher.commands.release.addition import add_release, twin_of
     from launcher.commands.release.options import parameter
     from launcher.console import StackConsole
-    from launcher.packaging.releases.maker import Order
+    from launcher.packaging.releases.builder import ReleaseRequest
     from launcher.stack.stop_signals import StopSignals
 
     signals = StopSignals()
-    with desk(data_dir, config) as ours:
+    with open_installation(data_dir, config) as ours:
         given = dict(parameter(each) for each in parameters or [])
-        order = Order(model_named(model), path, version, given, from_version, notes)
+        order = ReleaseRequest(model_named(model), path, version, given, from_version, notes)
         try:
             made = add_release(order, ours, StackConsole(), signals)
         except KeyboardInterrupt:
             print("Stopped: nothing was added.")
             raise typer.Exit(128 + signals.received[0]) from None
         twin = twin_of(ours, made)
-        with ours.commands.look() as connection:
+        with ours.releases.look() as connection:
             from router.control.releases.records import find_split
 
             is_served = find_split(connection, made.manifest.model) is not None
@@ -118,16 +112,16 @@ def _facts(release: Release, short: bool) -> list[tuple[str, str]]:
 
 
 def list_all(
-    model: Annotated[str | None, typer.Argument(help="[default: all]", show_default=False)] = None,
+    model: AnyModel = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """All releases, of all models or of one."""
-    with desk(data_dir, config) as ours:
+    """List releases, of all models or of one."""
+    with open_installation(data_dir, config) as ours:
         from router.control.releases.records import list_releases
 
-        with ours.commands.look() as connection:
+        with ours.releases.look() as connection:
             found = list_releases(connection, None if model is None else model_named(model))
     if as_json:
         show_json([_as_json(each) for each in found])
@@ -135,13 +129,9 @@ def list_all(
     if not found:
         print(f"There are no releases{'' if model is None else f' of {model}'} yet (`inflight release add`).")
         return
-    from rich.console import Console
-
     from launcher.commands.release.tables import release_list
 
-    Console(highlight=False, width=None if sys.stdout.isatty() else 240).print(
-        release_list(found, time.time())
-    )
+    output_console().print(release_list(found, time.time()))
 
 
 def _as_json(release: Release) -> dict[str, Any]:
@@ -151,11 +141,11 @@ def _as_json(release: Release) -> dict[str, Any]:
 def show_one(
     release: ReleaseName, as_json: AsJson = False, data_dir: DataDir = None, config: Config = None
 ) -> None:
-    """All that is known of one release."""
-    with desk(data_dir, config) as ours:
+    """Show everything about one release."""
+    with open_installation(data_dir, config) as ours:
         from router.control.releases.records import find_release
 
-        with ours.commands.look() as connection:
+        with ours.releases.look() as connection:
             found = find_release(connection, *release_named(release))
     if as_json:
         show_json(_as_json(found))
@@ -177,19 +167,19 @@ def show_one(
 
 
 def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None) -> None:
-    """Compare every file of a release with what it was when it was added. Exit status 1: one has changed."""
-    with desk(data_dir, config) as ours:
+    """Check that no file of a release has changed since it was added. Exit status 1: one has."""
+    with open_installation(data_dir, config) as ours:
         from router.control.releases.records import find_release
         from router.control.releases.verification import clean_and_verify
 
-        with ours.commands.look() as connection:
+        with ours.releases.look() as connection:
             found = find_release(connection, *release_named(release))
-        tampering = clean_and_verify(found.manifest, found.digest, ours.places.root)
+        tampering = clean_and_verify(found.manifest, found.digest, ours.release_directories.root)
     if tampering is not None:
         print(f"{found.manifest.name} is not what was added: {tampering}")
         raise typer.Exit(EXIT_FAILED)
     if found.manifest.is_built_in:
-        print(f"{found.manifest.name} comes with the stack, which writes it anew at each start.")
+        print(f"{found.manifest.name} comes with the stack, which writes it again at each start.")
         return
     files = found.manifest.files
     total_bytes = sum(each.bytes for each in files)
@@ -197,17 +187,18 @@ def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None
 
 
 def remove(release: ReleaseName, data_dir: DataDir = None, config: Config = None) -> None:
-    """Forget a release that is not loaded, and delete its Triton models. Its checkpoint is left alone."""
-    with desk(data_dir, config) as ours:
+    """Remove a release that is not loaded, with its Triton models; its checkpoint stays."""
+    with open_installation(data_dir, config) as ours:
         from launcher.console import StackConsole
         from launcher.packaging.models.checkpoint import exclusive
         from launcher.packaging.releases.files import take_out
 
         model, version = release_named(release)
-        ours.places.make()
-        with exclusive(ours.places.lock, StackConsole()):  # nobody adds one meanwhile
-            found = ours.commands.forget(model, version)
-            take_out(ours.places, found.manifest)
+        directories = ours.release_directories
+        directories.make()
+        with exclusive(directories.lock, StackConsole()):  # nobody adds one meanwhile
+            found = ours.releases.forget(model, version)
+            take_out(directories, found.manifest)
     print(f"{found.manifest.name} is removed.")
     if found.manifest.checkpoint_dir:
         print(f"Its checkpoint stays: {found.manifest.checkpoint_dir}")

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from launcher.commands.release.control import somebody_is_in_control
+from launcher.commands.release.control import has_router_in_control
 from router.control.releases import records
 from router.control.releases.arms import read_figures
 from router.control.releases.evidence import Spread
@@ -126,11 +126,11 @@ class ModelStatus:
 @dataclass(frozen=True)
 class Status:
     models: tuple[ModelStatus, ...]
-    somebody_is_in_control: bool
+    has_router_in_control: bool
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "in_control": self.somebody_is_in_control,
+            "in_control": self.has_router_in_control,
             "models": [each.as_json() for each in self.models],
         }
 
@@ -144,7 +144,7 @@ def read_status(connection: Connection, model: str | None) -> Status:
         _of_model(connection, name, splits.get(name), [e for e in known if e.manifest.model == name])
         for name in names
     )
-    return Status(models, somebody_is_in_control(connection))
+    return Status(models, has_router_in_control(connection))
 
 
 def _of_model(

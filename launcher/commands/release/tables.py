@@ -8,8 +8,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from launcher.commands.administration.open_store import moment
-from launcher.commands.release.control import NOBODY_ACTS
+from launcher.commands.output import moment
+from launcher.commands.release.control import NO_ROUTER
 from router.control.releases.states import State
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def status_view(status: Status, now_s: float) -> RenderableType:
     for model in status.models:
         sticky = f", sticky by {model.split.sticky.value}" if model.split else ", not served"
         parts += [_title(model.model + sticky), _releases(model, now_s), *_news(model, now_s), Text("")]
-    if not status.somebody_is_in_control:
-        parts.append(Text(NOBODY_ACTS, style="bold yellow"))
+    if not status.has_router_in_control:
+        parts.append(Text(NO_ROUTER, style="bold yellow"))
     return Group(*parts)
 
 

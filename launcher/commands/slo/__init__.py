@@ -1,6 +1,6 @@
-"""`inflight slo`: what answers are to take at most, beside what they do take.
+"""`inflight slo`: latency objectives, beside what is measured.
 
-The commands work on the store itself: routers that run learn of a change within a second.
+The commands work on the store itself: running routers see a change within a second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 slo = typer.Typer(
     no_args_is_help=True,
-    help="Latency objectives of models: set them, and see how they are kept.",
+    help="Latency objectives of models: set them, and see whether they are met.",
 )
 _COMMANDS: dict[str, Callable[..., None]] = {
     "set": commands.set_objective,

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher.commands.administration.open_store import AsJson, Config, DataDir, show_json
-from launcher.commands.open_store import opened_store
-from launcher.commands.release.open_releases import ModelName, model_named
+from launcher.commands.installation import open_installation
+from launcher.commands.option_values import duration_s, model_named, tier_choice
+from launcher.commands.options import AnyModel, AsJson, Config, DataDir, ModelName
+from launcher.commands.output import keep_showing, output_console, show_json, time_text
+from router.core.objective import LEAST_S, MOST_S, Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rich.console import Console
-
-    from router.control.objectives.commands import ModelStandings, ObjectiveCommands
+    from router.control.objectives.commands import ModelStandings
     from router.core.objective import Objective
-    from router.store.database import Store
 
-OneOrAll = Annotated[str | None, typer.Argument(metavar="MODEL", help="[default: all]", show_default=False)]
-_REDRAW_S = 1.0
+NONE = "none"
 
 
 def set_objective(
     model: ModelName,
     tier: Annotated[
         str,
-        typer.Option(help="interactive, standard, batch or all; requests that name none are standard."),
+        typer.Option(help="interactive, standard, batch or all; requests without a tier are standard."),
     ] = "standard",
     first_token: Annotated[
         str | None, typer.Option(help="From a request's arrival to its first token: 500ms, 1.5s, 2m.")
@@ -41,10 +35,10 @@ def set_objective(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Say what 95 of 100 requests to a model are to keep. What is left out stays; `none` takes one back.
+    """Set latency targets for 95 % of a model's requests. What is left out stays; `none` removes one.
 
-    Everything follows from it: how long requests wait for others to share a batch with, how much of a prompt
-    is computed in one step, and which requests are refused because their answer would come too late.
+    They decide how long requests wait to be batched, how much of a prompt is computed in one step, and which
+    requests are refused because their answer would come too late.
 
     `inflight slo set smollm2-135m-instruct --first-token 2s --inter-token 100ms`
 
@@ -52,75 +46,58 @@ def set_objective(
 
     Exit status: 0 set, 2 something that was given cannot be used.
     """
-    with opened_store(data_dir, config) as store:
-        from launcher.commands.slo.options import duration_s, tiers
-        from router.core.objective import Metric
-
+    with open_installation(data_dir, config) as installation:
         given = {
             Metric.FIRST_TOKEN: first_token,
             Metric.INTER_TOKEN: inter_token,
             Metric.END_TO_END: end_to_end,
         }
         wanted = {
-            metric: duration_s(metric.option, text) for metric, text in given.items() if text is not None
+            metric: objective_s(metric.option, text) for metric, text in given.items() if text is not None
         }
         if not wanted:
             options = ", ".join(metric.option for metric in Metric)
             raise ValueError(f"nothing to set: give one or more of {options}")
-        changed = _commands(store).set(model_named(model), tiers(tier), wanted, keeps_others=True)
+        changed = installation.objectives.set(
+            model_named(model), tier_choice(tier), wanted, keeps_others=True
+        )
         for each in changed:
             print(_sentence(each))
-        print(f"Routers go by it within a second. How it is kept:\n  inflight slo show {model}")
+        print(f"Routers apply it within a second. To see whether it is met:\n  inflight slo show {model}")
+
+
+def objective_s(option: str, text: str) -> float | None:
+    """None for `none`, which takes an objective back."""
+    if text == NONE:
+        return None
+    return duration_s(option, text, "ms, s or m", "500ms, 1.5s or 2m; or none", LEAST_S, MOST_S)
 
 
 def show_objectives(
-    model: OneOrAll = None,
+    model: AnyModel = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep it up to date until Ctrl-C.")] = False,
     as_json: AsJson = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Each objective beside what all routers measured in the last 5 minutes, and whether it was kept.
+    """Show each objective, what all routers measured in the last 5 minutes, and whether it was met.
 
-    Measured is what was answered: requests that were refused, failed or cancelled have no time to tell.
+    Only answered requests are measured, not those that were refused, failed or cancelled.
     """
-    with opened_store(data_dir, config) as store:
-        from rich.console import Console
-
-        from launcher.commands.release.control import somebody_is_in_control
+    with open_installation(data_dir, config) as installation:
         from launcher.commands.slo.tables import view
 
         chosen = None if model is None else model_named(model)
-
-        def look() -> tuple[list[ModelStandings], bool]:
-            found = _commands(store).show(chosen)
-            with store.read() as connection:
-                return found, somebody_is_in_control(connection)
-
-        found, is_served = look()
+        found = installation.objectives.show(chosen)
         if as_json:
             show_json([_plain(each) for each in found])
-            return
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 240)
-        if watch:
-            keep_showing(console, lambda: view(*look()))
+        elif watch:
+            keep_showing(
+                output_console(),
+                lambda: view(installation.objectives.show(chosen), installation.has_router_in_control()),
+            )
         else:
-            console.print(view(found, is_served))
-
-
-def keep_showing(
-    console: Console, draw: Callable[[], Any], sleep: Callable[[float], None] = time.sleep
-) -> None:
-    """Until Ctrl-C."""
-    from rich.live import Live
-
-    try:
-        with Live(console=console, auto_refresh=False) as live:
-            while True:
-                live.update(draw(), refresh=True)
-                sleep(_REDRAW_S)
-    except KeyboardInterrupt:
-        return
+            output_console().print(view(found, installation.has_router_in_control()))
 
 
 def clear_objective(
@@ -129,26 +106,15 @@ def clear_objective(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Ask nothing of a model any more: nothing is tuned for it, and requests wait up to a minute."""
-    with opened_store(data_dir, config) as store:
-        from launcher.commands.slo.options import tiers
-
-        gone = _commands(store).clear(model_named(model), tiers(tier))
+    """Remove a model's objectives: it is no longer tuned, and requests wait up to a minute."""
+    with open_installation(data_dir, config) as installation:
+        gone = installation.objectives.clear(model_named(model), tier_choice(tier))
         print(f"{model} has no objective any more for {', '.join(each.tier.label for each in gone)}.")
 
 
-def _commands(store: Store) -> ObjectiveCommands:
-    from router.control.objectives.commands import ObjectiveCommands
-    from router.tenants.rbac import SYSTEM
-
-    return ObjectiveCommands(store, SYSTEM)
-
-
 def _sentence(objective: Objective) -> str:
-    from launcher.commands.slo.options import told
-
     parts = [
-        f"{words} within {told(limit_s, 6)}"
+        f"{words} within {time_text(limit_s, 6)}"
         for words, limit_s in (
             ("the first token", objective.first_token_s),
             ("each further token", objective.inter_token_s),

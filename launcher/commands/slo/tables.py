@@ -9,7 +9,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from launcher.commands.slo.options import told, written
+from launcher.commands.option_values import duration_text
+from launcher.commands.output import time_text
 from python_backend.wire.tiers import Tier
 from router.control.objectives.standing import Verdict
 from router.core.manifest import Kind
@@ -73,8 +74,8 @@ def _table(standings: Sequence[Standing]) -> Table:
         table.add_row(
             "" if each.tier is former else each.tier.label,
             each.metric.words,
-            told(each.objective_s, _EXACT) or "none",
-            told(each.p95_s),
+            time_text(each.objective_s, _EXACT) or "none",
+            time_text(each.p95_s),
             "" if each.attained is None else _percent(each.attained),
             f"{each.samples:,}" if each.samples else "",
             Text(each.sentence, style=_STYLES[each.verdict]),
@@ -108,7 +109,7 @@ def _example(model: str, kind: Kind, found: Sequence[Standing]) -> str:
     """What is measured with some room, where anything is: an objective that can be kept."""
     measured = {each.metric: each.p95_s for each in found if each.tier is Tier.STANDARD}
     limits = [
-        f"{metric.option} {written(_rounded_up(measured.get(metric), _USUAL_S[metric]))}"
+        f"{metric.option} {duration_text(_rounded_up(measured.get(metric), _USUAL_S[metric]))}"
         for metric in metrics_of(kind)
     ]
     return f"inflight slo set {model} {' '.join(limits)}"

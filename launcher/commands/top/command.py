@@ -19,7 +19,7 @@ from client.http import DEFAULT_URL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from launcher.commands.top.metrics_pages import RouterLook
+    from launcher.commands.top.metrics_pages import RouterPage
     from launcher.commands.top.scrape import Labels, Scrape
     from launcher.commands.top.view import View
 
@@ -40,12 +40,12 @@ def top(
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Look twice, a second apart, and print it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs: once, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one view as JSON.")] = False,
 ) -> None:
-    """Show what a router does at the moment: load, latency, tenants, where the time goes, what fails.
+    """Live view of a router: load, latency, tenants, time per stage, errors.
 
     It reads /metrics once a second; rates and percentiles are over the last ten seconds. q or Ctrl-C leaves.
-    A router that others can reach shows its metrics to keys with the scope admin:read alone.
+    A router on a public address shows its metrics only to keys with the scope admin:read.
 
     `inflight top`  on this machine, on port 8080
 
@@ -58,10 +58,10 @@ def top(
 
     Exit status: 0 shown, 1 the router does not answer.
     """
-    from launcher.commands.top.metrics_pages import NotSeen, RouterLook, is_local, local_tritons
+    from launcher.commands.top.metrics_pages import PageUnreadable, RouterPage, is_local, local_tritons
 
     try:
-        with closing(RouterLook(url, key)) as router:
+        with closing(RouterPage(url, key)) as router:
             tritons = triton_metrics or (local_tritons() if is_local(url) else [])
             watch = Watch(router, tritons, bool(triton_metrics))
             watch.look()
@@ -71,7 +71,7 @@ def top(
                 _print(watch.view, url, as_json)
             else:
                 _keep_showing(watch, url)
-    except NotSeen as error:
+    except PageUnreadable as error:
         print(f"inflight: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
 
@@ -79,7 +79,7 @@ def top(
 class Watch:
     """The last looks at one router and its Tritons."""
 
-    def __init__(self, router: RouterLook, tritons: list[str], are_tritons_named: bool) -> None:
+    def __init__(self, router: RouterPage, tritons: list[str], are_tritons_named: bool) -> None:
         self._router = router
         self._tritons = tritons
         self._are_tritons_named = are_tritons_named
@@ -87,11 +87,11 @@ class Watch:
         self._is_ready: bool | None = None
 
     def look(self) -> None:
-        """Raises NotSeen where the router does not answer.
+        """Raises PageUnreadable where the router does not answer.
 
         A Triton that does not is left out; one that was named must have answered once.
         """
-        from launcher.commands.top.metrics_pages import NotSeen, triton_metrics
+        from launcher.commands.top.metrics_pages import PageUnreadable, triton_metrics
         from launcher.commands.top.scrape import Scrape
 
         router = self._router.metrics()
@@ -100,7 +100,7 @@ class Watch:
         for url in self._tritons:
             try:
                 page = triton_metrics(url)
-            except NotSeen:
+            except PageUnreadable:
                 if self._are_tritons_named and not self._looks:
                     raise
                 continue
@@ -111,12 +111,12 @@ class Watch:
 
     @property
     def view(self) -> View:
-        from launcher.commands.top.scrape import Between
+        from launcher.commands.top.scrape import ScrapeDelta
         from launcher.commands.top.view import view_of
 
         (old, old_triton), (new, new_triton) = self._looks[0], self._looks[-1]
-        triton = Between(old_triton, new_triton) if old_triton and new_triton else None
-        return view_of(Between(old, new), triton, self._is_ready)
+        triton = ScrapeDelta(old_triton, new_triton) if old_triton and new_triton else None
+        return view_of(ScrapeDelta(old, new), triton, self._is_ready)
 
 
 def _print(view: View, url: str, as_json: bool) -> None:
@@ -135,7 +135,7 @@ def _keep_showing(watch: Watch, url: str) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from launcher.commands.top.metrics_pages import NotSeen
+    from launcher.commands.top.metrics_pages import PageUnreadable
     from launcher.commands.top.screen import drawn
 
     console = Console(highlight=False)
@@ -149,7 +149,7 @@ def _keep_showing(watch: Watch, url: str) -> None:
                 try:
                     watch.look()
                     problem = ""
-                except NotSeen as error:
+                except PageUnreadable as error:
                     problem = str(error)
         except KeyboardInterrupt:
             return

@@ -25,7 +25,7 @@ NEEDS_KEY = (
 )
 
 
-class NotSeen(Exception):
+class PageUnreadable(Exception):
     """The page cannot be read: the message says why and what to do."""
 
 
@@ -39,7 +39,7 @@ def http_client(url: str, key: str | None = None) -> httpx.Client:
     return httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=not is_local(url))
 
 
-class RouterLook:
+class RouterPage:
     """One router, asked again and again."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
@@ -47,14 +47,16 @@ class RouterLook:
         try:
             self._http = http_client(url, key)
         except (httpx.InvalidURL, ValueError) as error:
-            raise NotSeen(f"--url {url}: {error}") from error
+            raise PageUnreadable(f"--url {url}: {error}") from error
 
     def metrics(self) -> Scrape:
         answer = self._get("/metrics")
         if answer.status_code in (401, 403):
-            raise NotSeen(f"{self._url}: {NEEDS_KEY}")
+            raise PageUnreadable(f"{self._url}: {NEEDS_KEY}")
         if answer.status_code != 200:
-            raise NotSeen(f"{self._url}/metrics answers with status {answer.status_code}: is it the router?")
+            raise PageUnreadable(
+                f"{self._url}/metrics answers with status {answer.status_code}: is it the router?"
+            )
         return _read(answer.text, f"{self._url}/metrics")
 
     def is_ready(self) -> bool:
@@ -68,7 +70,7 @@ class RouterLook:
             return self._http.get(path)
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
-            raise NotSeen(
+            raise PageUnreadable(
                 f"nothing answers at {self._url}: {why}; start it with `inflight up`, or name it with --url"
             ) from error
 
@@ -79,7 +81,7 @@ def triton_metrics(url: str) -> Scrape:
             answer = http.get(url)
             answer.raise_for_status()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise NotSeen(f"--triton-metrics {url}: {str(error) or type(error).__name__}") from error
+        raise PageUnreadable(f"--triton-metrics {url}: {str(error) or type(error).__name__}") from error
     return _read(answer.text, url)
 
 
@@ -104,4 +106,4 @@ def _read(text: str, where: str) -> Scrape:
     try:
         return read_scrape(text, time.time())
     except ValueError as error:
-        raise NotSeen(f"{where} is no page of metrics: {error}") from error
+        raise PageUnreadable(f"{where} is no page of metrics: {error}") from error

@@ -50,7 +50,7 @@ def read_scrape(text: str, at_s: float) -> Scrape:
 
 
 @dataclass(frozen=True)
-class Between:
+class ScrapeDelta:
     """From `old` to `new`; both are of the same page."""
 
     old: Scrape

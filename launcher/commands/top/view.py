@@ -11,7 +11,7 @@ from python_backend.wire.tiers import Tier
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.commands.top.scrape import Between
+    from launcher.commands.top.scrape import ScrapeDelta
 
 TIERS = tuple(tier.label for tier in Tier)
 _MOST_TENANTS = 10
@@ -95,7 +95,7 @@ class View:
     engines: list[Engine] = field(default_factory=list)
 
 
-def view_of(router: Between, triton: Between | None = None, is_ready: bool | None = None) -> View:
+def view_of(router: ScrapeDelta, triton: ScrapeDelta | None = None, is_ready: bool | None = None) -> View:
     now = router.new
     version = next((found.get("version", "") for found, _ in now.each("inflight_build_info")), "")
     began_s = now.value("process_start_time_seconds")
@@ -116,13 +116,13 @@ def view_of(router: Between, triton: Between | None = None, is_ready: bool | Non
     )
 
 
-def _known(router: Between) -> set[tuple[str, ...]]:
+def _known(router: ScrapeDelta) -> set[tuple[str, ...]]:
     names = ("inflight_replica_up", "inflight_release_share", "inflight_requests_in_flight")
     found = {which for name in names for which in router.new.label_values(name, "model", "release")}
     return {which for which in found if which[0]}
 
 
-def _release(router: Between, model: str, release: str) -> Release:
+def _release(router: ScrapeDelta, model: str, release: str) -> Release:
     now, which = router.new, {"model": model, "release": release}
     ups = [value for _, value in now.each("inflight_replica_up", **which)]
     budget = now.value("inflight_kv_budget_tokens", **which)
@@ -152,12 +152,12 @@ def _release(router: Between, model: str, release: str) -> Release:
     )
 
 
-def _mean(router: Between, name: str, which: Mapping[str, str]) -> float | None:
+def _mean(router: ScrapeDelta, name: str, which: Mapping[str, str]) -> float | None:
     values = [value for _, value in router.new.each(name, **which)]
     return sum(values) / len(values) if values else None
 
 
-def _tenants(router: Between) -> list[Tenant]:
+def _tenants(router: ScrapeDelta) -> list[Tenant]:
     """Those that use most; who is noisy is among them whatever it uses."""
     now = router.new
     noisy: dict[str, float] = {}
@@ -181,7 +181,7 @@ def _tenants(router: Between) -> list[Tenant]:
     return found_tenants[:_MOST_TENANTS]
 
 
-def _stages(router: Between) -> list[Stage]:
+def _stages(router: ScrapeDelta) -> list[Stage]:
     """Where the time of the requests went that ended meanwhile."""
     name = "inflight_stage_seconds"
     sums = {stage: router.grown(f"{name}_sum", stage=stage) for stage in STAGES}
@@ -194,7 +194,7 @@ def _stages(router: Between) -> list[Stage]:
     ]
 
 
-def _troubles(router: Between) -> list[Trouble]:
+def _troubles(router: ScrapeDelta) -> list[Trouble]:
     counted: dict[str, float] = {}
 
     def add(name: str, words: str, *labels: str) -> None:
@@ -216,7 +216,7 @@ def _troubles(router: Between) -> list[Trouble]:
     return sorted(found, key=lambda each: (-each.count, each.what))
 
 
-def _engines(triton: Between) -> list[Engine]:
+def _engines(triton: ScrapeDelta) -> list[Engine]:
     requests, blocks = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
     now = triton.new
 

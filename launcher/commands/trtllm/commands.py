@@ -34,7 +34,7 @@ def build(
     max_seq_len: Annotated[int | None, typer.Option(min=2, help="[default: the model's own]")] = None,
     gather_logits: Annotated[bool, typer.Option(help="Requests may ask for logits.")] = False,
     edition: EditionName = NEWEST.name,
-    run: Annotated[bool, typer.Option("--run", help="Run the commands, and do not only print them.")] = False,
+    run: Annotated[bool, typer.Option("--run", help="Run the commands as well as print them.")] = False,
 ) -> None:
     """Print the commands that build an engine for NVIDIA's C++ backend, to be run in its container.
 
@@ -87,7 +87,7 @@ def check(
     edition: EditionName = NEWEST.name,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Hold the configs of a model repository against the contract of NVIDIA's C++ backend.
+    """Check the configs of a model repository against the contract of NVIDIA's C++ backend.
 
     Nothing needs to be running, and no GPU is needed. The exit status is 1 when something will fail.
     """

@@ -1,4 +1,4 @@
-"""`inflight tune`: what was decided about queue delays, and why; and models that are to be left alone."""
+"""`inflight tune`: what was decided about queue delays and why, and which models are not tuned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launcher.commands.tune import commands
 
 tune = typer.Typer(
     no_args_is_help=True,
-    help="What follows from the objectives (`inflight slo`), and why: queue delays and steps of engines.",
+    help="What is tuned to meet the objectives (`inflight slo`), and why: queue delays and engine steps.",
 )
 tune.command("explain")(commands.explain)
 tune.command("history")(commands.history)

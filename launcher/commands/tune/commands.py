@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.commands.administration.open_store import AsJson, Config, DataDir, show_json
-from launcher.commands.open_store import opened_store
-from launcher.commands.release.open_releases import ModelName, model_named
+from launcher.commands.installation import open_installation
+from launcher.commands.option_values import model_named
+from launcher.commands.options import AnyModel, AsJson, Config, DataDir, ModelName
+from launcher.commands.output import show_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-    from router.control.tuning.commands import TuningCommands
-    from router.store.database import Store
-
-OneOrAll = Annotated[str | None, typer.Argument(metavar="MODEL", help="[default: all]", show_default=False)]
-
-
-@contextmanager
-def _commands(data_dir: Path | None, config: Path | None) -> Iterator[tuple[Store, TuningCommands]]:
-    with opened_store(data_dir, config) as store:
-        from router.control.tuning.commands import TuningCommands
-        from router.tenants.rbac import SYSTEM
-
-        yield store, TuningCommands(store, SYSTEM)
 
 
 def explain(
-    model: OneOrAll = None, as_json: AsJson = False, data_dir: DataDir = None, config: Config = None
+    model: AnyModel = None, as_json: AsJson = False, data_dir: DataDir = None, config: Config = None
 ) -> None:
-    """What is in force, what was measured, and what was decided and why.
+    """Show what is in force, what was measured, and what was decided and why.
 
-    Of each Triton model that gathers batches, its queue delay by the last window; of each engine, the limits
-    of its steps, which it sets itself before each step, and what it has learned that a step takes.
+    For each Triton model that batches: its queue delay, by the last window. For each engine: the limits that
+    it sets before each step, and the step cost that it has learned.
     """
-    with _commands(data_dir, config) as (store, commands):
-        from launcher.commands.release.control import NOBODY_ACTS, somebody_is_in_control
+    with open_installation(data_dir, config) as installation:
         from launcher.commands.tune.explanation import print_explanation
 
-        found = commands.explain(None if model is None else model_named(model))
+        found = installation.tuning.explain(None if model is None else model_named(model))
         if as_json:
             show_json([asdict(each) for each in found])
             return
@@ -51,21 +35,19 @@ def explain(
             print("There are no models yet: `inflight up` first.")
         for each in found:
             print_explanation(each)
-        with store.read() as connection:
-            if not somebody_is_in_control(connection):
-                print(NOBODY_ACTS)
+        installation.warn_without_router()
 
 
 def history(
-    model: OneOrAll = None,
-    most: Annotated[int, typer.Option(min=1, metavar="N", help="How many changes.")] = 50,
+    model: AnyModel = None,
+    most: Annotated[int, typer.Option(min=1, metavar="N", help="Number of changes.")] = 50,
     as_json: AsJson = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """What was changed and why, newest first."""
-    with _commands(data_dir, config) as (_, commands):
-        found = commands.history(None if model is None else model_named(model), most)
+    """List changes and why they were made, newest first."""
+    with open_installation(data_dir, config) as installation:
+        found = installation.tuning.history(None if model is None else model_named(model), most)
     if as_json:
         show_json([asdict(each) for each in found])
         return
@@ -79,17 +61,17 @@ def history(
 
 
 def pause(model: ModelName, data_dir: DataDir = None, config: Config = None) -> None:
-    """Leave the queue delays of a model as they are; what is in force stays."""
+    """Stop tuning a model's queue delays; what is in force stays."""
     _pause(model, True, data_dir, config)
 
 
 def resume(model: ModelName, data_dir: DataDir = None, config: Config = None) -> None:
-    """Let the queue delays of a model follow its objectives again."""
+    """Tune a model's queue delays by its objectives again."""
     _pause(model, False, data_dir, config)
 
 
 def _pause(model: str, is_paused: bool, data_dir: Path | None, config: Path | None) -> None:
-    with _commands(data_dir, config) as (_, commands):
-        is_news = commands.pause(model_named(model), is_paused)
+    with open_installation(data_dir, config) as installation:
+        is_news = installation.tuning.pause(model_named(model), is_paused)
     already = "" if is_news else " already"
     print(f"{model} is{already} {'left alone' if is_paused else 'tuned'}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from launcher.commands.administration.open_store import moment, show
+from launcher.commands.output import moment, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from launcher.packaging.models.manifest import find_damage, write_manifest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from launcher.bundled import Bundled
+    from launcher.bundle import Bundled
     from launcher.progress import Progress
 
 log = logging.getLogger(__name__)

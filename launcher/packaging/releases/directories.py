@@ -17,7 +17,7 @@ WORK_PREFIX = ".work-"
 
 
 @dataclass(frozen=True)
-class Places:
+class ReleaseDirectories:
     root: Path
 
     @property

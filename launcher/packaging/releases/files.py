@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-    from launcher.packaging.releases.directories import Places
+    from launcher.packaging.releases.directories import ReleaseDirectories
     from launcher.packaging.repository import Parameters
     from router.core.manifest import Manifest
 
@@ -104,35 +104,35 @@ def files_in(directory: Path) -> list[Path]:
 
 
 @contextmanager
-def work_dir(places: Places) -> Iterator[Path]:
-    """For what is half made. Whoever was killed over it has left his behind; the caller has the lock."""
-    for abandoned in places.root.glob(f"{WORK_PREFIX}*"):
+def work_dir(directories: ReleaseDirectories) -> Iterator[Path]:
+    """For work in progress; removes what a killed process left. The caller holds the lock."""
+    for abandoned in directories.root.glob(f"{WORK_PREFIX}*"):
         shutil.rmtree(abandoned, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=WORK_PREFIX, dir=places.root) as directory:
+    with tempfile.TemporaryDirectory(prefix=WORK_PREFIX, dir=directories.root) as directory:
         yield Path(directory)
 
 
 @contextmanager
-def moved_in(work: Path, places: Places, manifest: Manifest) -> Iterator[None]:
+def moved_in(work: Path, directories: ReleaseDirectories, manifest: Manifest) -> Iterator[None]:
     """The entry comes last, and all goes out again when what follows fails."""
-    take_out(places, manifest)  # what one has left who was killed right here: the store does not know it
+    take_out(directories, manifest)  # what one has left who was killed right here: the store does not know it
     try:
-        for model in places.models_of(manifest):
+        for model in directories.models_of(manifest):
             os.rename(work / model.name, model)
         written = work / "manifest.json"
         written.write_text(manifest.to_json(), encoding="utf-8")
         written.chmod(_READ_ONLY)
-        os.rename(written, places.manifest_of(manifest))
+        os.rename(written, directories.manifest_of(manifest))
         yield
     except BaseException:
-        take_out(places, manifest)
+        take_out(directories, manifest)
         raise
 
 
-def take_out(places: Places, manifest: Manifest) -> None:
+def take_out(directories: ReleaseDirectories, manifest: Manifest) -> None:
     """Out of the repository first, one rename each, the entry before what it needs; then deleted."""
-    places.manifest_of(manifest).unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(prefix=WORK_PREFIX, dir=places.root) as directory:
-        for model in reversed(places.models_of(manifest)):
+    directories.manifest_of(manifest).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix=WORK_PREFIX, dir=directories.root) as directory:
+        for model in reversed(directories.models_of(manifest)):
             if model.exists():
                 os.rename(model, Path(directory) / model.name)

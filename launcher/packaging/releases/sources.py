@@ -17,7 +17,7 @@ from python_backend.gguf.header import read_header
 from router.core.manifest import Kind
 
 if TYPE_CHECKING:
-    from launcher.bundled import Bundled
+    from launcher.bundle import Bundled
     from launcher.packaging.models.checkpoint import Checkpoint
     from launcher.progress import Progress
 

@@ -22,11 +22,17 @@ from python_backend.engine.cuda.memory import (
     require_room_for_weights,
     weight_bytes,
 )
-from python_backend.engine.cuda.profiling import blocks_for, largest_step, mixed_steps, run, warm_up_lengths
+from python_backend.engine.cuda.pinned_memory import Staging
 from python_backend.engine.cuda.random_weights import RandomPlace
 from python_backend.engine.cuda.sampler import Sampler
 from python_backend.engine.cuda.slots import Slots
-from python_backend.engine.cuda.staging import Staging
+from python_backend.engine.cuda.warm_up_steps import (
+    blocks_for,
+    largest_step,
+    mixed_steps,
+    run,
+    warm_up_lengths,
+)
 from python_backend.engine.cuda.weights import DeviceWeights, Place, place_weights
 from python_backend.engine.host.cache_dir import cache_dir
 from python_backend.engine.kv.blocks import BlockPool

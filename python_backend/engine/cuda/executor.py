@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from python_backend.engine.cuda.kernels.prefill_attention import prefill_tiles, prefill_tiling
-from python_backend.engine.cuda.of_prompt import OfPrompt, prompt_rows, rows_at_a_time, wanted_rows
+from python_backend.engine.cuda.pinned_memory import Arrivals, copy_to_host
+from python_backend.engine.cuda.prompt_results import PromptResults, prompt_rows, rows_at_a_time, wanted_rows
 from python_backend.engine.cuda.sampler import NOTHING_LEFT, SampledRow
-from python_backend.engine.cuda.staging import Arrivals, copy_to_host
 from python_backend.engine.cuda.step import PrefillChunks, StepRows
 from python_backend.engine.report import EngineBroken
 from python_backend.engine.sampling.tokens import nothing_left
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from python_backend.engine.cuda.decoder import CudaDecoder
     from python_backend.engine.cuda.graphs import DecodeGraphs
     from python_backend.engine.cuda.kv_cache import KvCache
+    from python_backend.engine.cuda.pinned_memory import Staging
     from python_backend.engine.cuda.sampler import Chosen, Sampler
     from python_backend.engine.cuda.slots import Slots
-    from python_backend.engine.cuda.staging import Staging
     from python_backend.engine.cuda.top_log_probs import TopLogProbs
     from python_backend.engine.kv.blocks import BlockCopy
     from python_backend.engine.scheduling.plan import Chunk
@@ -95,7 +95,7 @@ class CudaExecutor:
         self._slots.update_tables(chunks, self._staging)
         self._cache.copy(copies, self._staging)
         ordered = _singles_first(chunks)
-        of_prompts: dict[int, OfPrompt] = {}
+        of_prompts: dict[int, PromptResults] = {}
         if all(chunk.count == 1 and chunk.yields_token and not prompt_rows(chunk) for chunk in ordered):
             logits = self._decode(ordered)
         else:
@@ -131,14 +131,14 @@ class CudaExecutor:
                 found[slot.number] = chunk.sequence.tokens[chunk.start]
         return found
 
-    def _run_mixed(self, chunks: Row[Chunk]) -> tuple[torch.Tensor, dict[int, OfPrompt]]:
+    def _run_mixed(self, chunks: Row[Chunk]) -> tuple[torch.Tensor, dict[int, PromptResults]]:
         """Logits of the rows that yield a token, and what was asked of prompts, by the chunk's identity."""
         singles = sum(chunk.count == 1 for chunk in chunks)
         self._slots.set_tokens(self._tokens_to_set(chunks[:singles]), self._staging)
         wanted = [wanted_rows(chunk) for chunk in chunks]
         rows = self._mixed_rows(chunks, singles, wanted)
         found = self._decoder.forward(rows, self._cache, self._slots.block_tables)
-        of_prompts: dict[int, OfPrompt] = {}
+        of_prompts: dict[int, PromptResults] = {}
         last_rows, first = [], 0
         for chunk, part in zip(chunks, wanted, strict=True):
             if count := prompt_rows(chunk):
@@ -167,8 +167,8 @@ class CudaExecutor:
             self._decoder.write_logits(rows, logits)
         return logits
 
-    def _of_prompt(self, chunk: Chunk, rows: torch.Tensor) -> OfPrompt:
-        found, count = OfPrompt(), rows_at_a_time(chunk)
+    def _of_prompt(self, chunk: Chunk, rows: torch.Tensor) -> PromptResults:
+        found, count = PromptResults(), rows_at_a_time(chunk)
         for first in range(0, len(rows), count):
             found.add(chunk, first, self._logits(rows[first : first + count]), self._staging)
         return found
@@ -237,14 +237,14 @@ class Choices:
 
 
 class LaunchedStep:
-    """A step under way; what it gives is on the host when it is over."""
+    """A step in flight; what it gives is on the host when it is over."""
 
     def __init__(
         self,
         chunks: Row[Chunk],
         yielding: Row[Chunk],
         choices: Choices | None,
-        of_prompts: dict[int, OfPrompt],
+        of_prompts: dict[int, PromptResults],
     ) -> None:
         self._chunks = chunks
         self._yielding = yielding

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from python_backend.engine.cuda.decoder import CudaDecoder
     from python_backend.engine.cuda.kv_cache import KvCache
+    from python_backend.engine.cuda.pinned_memory import Staging
     from python_backend.engine.cuda.slots import Slots
-    from python_backend.engine.cuda.staging import Staging
 
 
 def graph_sizes(max_batch_size: int) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from python_backend.engine.cuda.staging import Staging
+    from python_backend.engine.cuda.pinned_memory import Staging
     from python_backend.engine.kv.blocks import BlockCopy
     from python_backend.engine.models.decoder import DecoderShape
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from python_backend.engine.cuda.kernels.choosing import NOT_NUMBERS, NOTHING_LEFT
 from python_backend.engine.cuda.kernels.sampling import SamplingKernels
+from python_backend.engine.cuda.kernels.token_choice import NOT_NUMBERS, NOTHING_LEFT
 from python_backend.engine.cuda.sampling_table import SamplingTable
 from python_backend.engine.cuda.score_edits import ScoreEdits
 from python_backend.engine.cuda.top_log_probs import TopLogProbs, top_log_probs
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence as Row
 
-    from python_backend.engine.cuda.staging import Staging
+    from python_backend.engine.cuda.pinned_memory import Staging
     from python_backend.wire.errors import InflightError
 
 __all__ = ["NOTHING_LEFT", "NOT_NUMBERS", "Chosen", "SampledRow", "Sampler"]

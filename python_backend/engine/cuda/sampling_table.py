@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from python_backend.engine.cuda.kernels.choosing import WORDS
+from python_backend.engine.cuda.kernels.token_choice import WORDS
 from python_backend.engine.sampling.tokens import current_top_p
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from python_backend.engine.cuda.kernels.sampling import SamplingKernels
-    from python_backend.engine.cuda.staging import Staging
+    from python_backend.engine.cuda.pinned_memory import Staging
     from python_backend.engine.sequence import Sequence
 
 _LARGEST = 3e38

@@ -11,7 +11,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence as Row
 
-    from python_backend.engine.cuda.staging import Staging
+    from python_backend.engine.cuda.pinned_memory import Staging
     from python_backend.engine.scheduling.plan import Chunk
     from python_backend.engine.sequence import Sequence
 
@@ -29,7 +29,7 @@ class Slot:
 
 
 class Slots:
-    """A place on the device for each sequence of the batch, and one more (`dummy`) for rows without any."""
+    """A slot on the device for each sequence of the batch, and one more (`dummy`) for rows without any."""
 
     def __init__(self, count: int, table_blocks: int, scratch_block: int, device: torch.device) -> None:
         self.dummy = count

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from python_backend.engine.cuda.staging import copy_to_host
+from python_backend.engine.cuda.pinned_memory import copy_to_host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Row

@@ -28,7 +28,7 @@ _PARSER_LIMITS = LLParserLimits(verbose_errors=False)
 class GuideCompiler:
     """Compiles guides for one model; the tokenizer is read with the first of them.
 
-    A guide is compiled in a process of its own before it is let into this one. Equal guides are compiled
+    A guide is compiled in a process of its own before it is admitted to this one. Equal guides are compiled
     once, as long as they are remembered.
     """
 

@@ -1,4 +1,4 @@
-"""What the engine asks of whoever keeps answers within a language."""
+"""The interface of guided decoding: what keeps an answer within a language."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class AnswerGuide(Protocol):
-    """One answer's place in its guide's language."""
+    """One answer's position in its guide's language."""
 
     @property
     def is_ready(self) -> bool:
@@ -32,7 +32,7 @@ class AnswerGuide(Protocol):
         """The tokens that may come next; waits for them, and raises InflightError where there are none."""
 
     def fork(self) -> AnswerGuide:
-        """Another one at the same place, for another answer."""
+        """Another one at the same position, for another answer."""
 
 
 class PreparedGuide(Protocol):

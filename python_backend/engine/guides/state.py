@@ -30,7 +30,7 @@ class Allowed:
 
 
 class GuideState:
-    """One answer's place in its guide.
+    """One answer's position in its guide.
 
     The matcher belongs to whichever job is the latest: `advance` hands it to a thread, job after job in their
     order, and `mask` waits for the last of them, `step_s` at most from the moment it was handed over. One
@@ -82,7 +82,7 @@ class GuideState:
         return tokens
 
     def fork(self) -> GuideState:
-        """Another state at the same place, for another answer; waits for what is under way."""
+        """Another state at the same position, for another answer; waits for the job in progress."""
         self._wait()
         return GuideState(self._matcher.deep_copy(), self._table, self._pool, self._limits, self._allowed)
 

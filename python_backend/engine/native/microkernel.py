@@ -2,7 +2,7 @@
 
 Everything else of a step is plain Python for numba. Here numba is told instruction by instruction, because
 what makes it fast is the dot product of four bytes at once, of which Python knows nothing. One kernel is
-generated for each weight format and number of rows; packing.py writes the layouts it reads.
+generated for each weight format and number of rows; weight_layouts.py writes the layouts it reads.
 
 A row's result depends on that row alone, down to the last bit: sums over integers are exact, and the groups
 of a row are added in one order whatever rows share the tile. So an answer never depends on its batch.

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, LANES, ROWS, Format
-from python_backend.engine.native.packing import whole
 from python_backend.engine.native.step import counters_per_layer, run_step
 from python_backend.engine.native.tables import (
     Arrays,
@@ -21,6 +20,7 @@ from python_backend.engine.native.tables import (
     Scratch,
 )
 from python_backend.engine.native.threads import Team
+from python_backend.engine.native.weight_layouts import whole
 from python_backend.engine.native.weights import head_format
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from python_backend.engine.models.decoder import (
     Weights,
 )
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
-from python_backend.engine.native.packing import pack, whole
 from python_backend.engine.native.tables import Arrays
+from python_backend.engine.native.weight_layouts import pack, whole
 
 Progress = Callable[[int, int], None]
 _NOTHING = np.zeros(0, np.float32)

@@ -42,7 +42,7 @@ class Configure(msgspec.Struct, tag=True, frozen=True):
 
 
 class Loading(msgspec.Struct, tag=True, frozen=True):
-    """How far the start is; any number of them before Ready. A total of 0: nobody knows."""
+    """How far the start is; any number of them before Ready. A total of 0: unknown."""
 
     stage: str
     done: int

@@ -27,7 +27,7 @@ class GuaranteedNoEvict:
     """A sequence takes all the blocks it can ever need, so that no other's growth takes them from it.
 
     The promise holds within a tier and towards worse ones: a waiting sequence of a better tier still takes
-    the place of a running one. Without that, a few long answers of the lowest tier would keep everyone out,
+    the slot of a running one. Without that, a few long answers of the lowest tier would keep everyone out,
     which is what tiers are there to prevent.
     """
 
@@ -44,7 +44,7 @@ class GuaranteedNoEvict:
 
 
 class MaxUtilization:
-    """A sequence takes the blocks of the tokens it has; when growth empties the pool, the last gives way.
+    """A sequence takes the blocks of the tokens it has; when growth empties the pool, the last is preempted.
 
     One block for each running sequence stays free: without it, the joiner would be the first to be
     preempted, as soon as any of the others reached the end of a block.

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)  # not frozen: hundreds are made in a step, which would take thrice as long
 class Chunk:
-    """The next `count` tokens of one sequence, from position `start` on.
+    """The next `count` tokens of one sequence, from position `start` on: a slice of a prompt, or one token.
+
+    (In the router a chunk is something else, one streamed piece of an answer.)
 
     With `yields_token` nothing of the sequence is left to compute after it, so the step finds its next token.
     A token that is still to come when the chunk is planned is the only one of its chunk. `preemptions` is the

@@ -7,8 +7,8 @@ A long prompt is thereby spread over steps and nobody's next token waits for it.
 
 Running and waiting are each in order of rank: better tiers first, and within a tier by arrival. A sequence
 joins with the blocks of every token it has, so only the growth of running sequences can find the pool
-empty. Then the last in rank gives its blocks back, waits at its old place and is recomputed later. A waiting
-sequence also takes the place or the blocks of running ones if they are of a worse tier, and of no others.
+empty. Then the last in rank is preempted: it gives its blocks back, waits in its old order and is recomputed
+later. A waiting sequence also takes the slot or the blocks of running ones of a worse tier, and of no others.
 The first in rank is never preempted, so the work always ends.
 
 Nothing is computed twice that can be had for waiting. A sequence joins with the blocks that hold its
@@ -23,7 +23,7 @@ others go on.
 Steps may be planned while earlier ones run. What was given to a step counts as scheduled from then on, and a
 token that a running step will yield as expected: the next step can compute it, for it runs after that one.
 Whatever depends on what a token is waits until it is known: blocks are found by their content only once they
-are computed, and a sequence that gave way comes back with all its tokens known.
+are computed, and a preempted sequence comes back with all its tokens known.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _rank = attrgetter("rank")
 _WORSE_THAN_ALL = max(Tier) + 1
 
 # Number of a block -> hash of one that is being computed -> by whom.
-_Underway = dict[int, dict[bytes, "Sequence"]]
+_InProgress = dict[int, dict[bytes, "Sequence"]]
 
 
 class Scheduler:
@@ -123,8 +123,8 @@ class Scheduler:
     def commit(self, chunk: Chunk) -> None:
         """The chunk is computed; blocks that it filled can be found from now on.
 
-        Those of a sequence that gave way meanwhile are its own no more. Every token of the chunk is known by
-        now, for the steps before it were committed first.
+        Those of a sequence that was preempted meanwhile are its own no more. Every token of the chunk is
+        known by now, for the steps before it were committed first.
         """
         sequence, size = chunk.sequence, self._pool.tokens_per_block
         if chunk.yields_token:
@@ -160,7 +160,7 @@ class Scheduler:
         return behind
 
     def _make_room(self, sequence: Sequence, plan: StepPlan) -> bool:
-        """Room for the sequence's last token; False when it was itself the last and had to give way."""
+        """Room for the sequence's last token; False when it was itself the last and was preempted."""
         while not self._pool.grow(sequence.table, sequence.expected_tokens):
             if self._preempt_last(plan) is sequence:
                 return False
@@ -186,21 +186,21 @@ class Scheduler:
         """Moves waiting sequences into the batch, best rank first, while rule, batch size and blocks allow.
 
         One that waits for another's computing, for its guide or for a token still to come is passed by; one
-        that lacks a place or blocks is not.
+        that lacks a slot or blocks is not.
         """
-        if not self.waiting or self.waiting[0].tier >= better_than or not self._has_place(self.waiting[0]):
+        if not self.waiting or self.waiting[0].tier >= better_than or not self._has_slot(self.waiting[0]):
             return
         running_before = len(self.running)
-        underway = self._underway()
+        in_progress = self._blocks_in_progress()
         position = 0
         while position < len(self.waiting) and self.waiting[position].tier < better_than:
             sequence = self.waiting[position]
             if not (
                 self._rule.is_open(running_before, self.max_step_tokens - plan.tokens)
-                and self._has_place(sequence)
+                and self._has_slot(sequence)
             ):
                 return
-            if sequence.coming_tokens or sequence.awaits_guide or self._comes_soon(sequence, underway):
+            if sequence.coming_tokens or sequence.awaits_guide or self._comes_soon(sequence, in_progress):
                 position += 1
                 continue
             if not self._join(plan, sequence):
@@ -208,9 +208,9 @@ class Scheduler:
             del self.waiting[position]
             insort(self.running, sequence, key=_rank)
             self._hand_out(plan, sequence)
-            self._note_underway(underway, sequence)
+            self._note_block_in_progress(in_progress, sequence)
 
-    def _has_place(self, sequence: Sequence) -> bool:
+    def _has_slot(self, sequence: Sequence) -> bool:
         return len(self.running) < self.max_batch_size or self.running[-1].tier > sequence.tier
 
     def _join(self, plan: StepPlan, sequence: Sequence) -> bool:
@@ -234,9 +234,9 @@ class Scheduler:
         return True
 
     def _make_way(self, plan: StepPlan, sequence: Sequence, shared: list[int], blocks: int) -> bool:
-        """A place and `blocks` blocks for one more, if need be those of running sequences of worse tiers.
+        """A slot and `blocks` blocks for one more, if need be those of running sequences of worse tiers.
 
-        Nobody is preempted unless that is enough. A victim's place suffices even where more are running
+        Nobody is preempted unless that is enough. A victim's slot suffices even where more are running
         than are allowed by now.
         """
         running, victims, still_held = len(self.running), 0, set(shared)
@@ -263,38 +263,38 @@ class Scheduler:
         found = self._pool.find(sequence.hashes[1 : 1 + (len(sequence.tokens) - 1) // size])
         return found, len(found) * size
 
-    def _underway(self) -> _Underway:
+    def _blocks_in_progress(self) -> _InProgress:
         """The block that each running sequence will fill next: all before it can be found already.
 
         Steps that run have filled it perhaps, but only what they are known to have computed can be found.
         """
-        underway: _Underway = {}
+        in_progress: _InProgress = {}
         for sequence in self.running:
-            self._note_underway(underway, sequence)
-        return underway
+            self._note_block_in_progress(in_progress, sequence)
+        return in_progress
 
-    def _note_underway(self, underway: _Underway, sequence: Sequence) -> None:
+    def _note_block_in_progress(self, in_progress: _InProgress, sequence: Sequence) -> None:
         number = sequence.computed_tokens // self._pool.tokens_per_block + 1
         if sequence.pending_tokens > 1 and number < len(sequence.hashes):
-            computing = underway.setdefault(number, {})
+            computing = in_progress.setdefault(number, {})
             first = computing.setdefault(sequence.hashes[number], sequence)
             if sequence.rank < first.rank:
                 computing[sequence.hashes[number]] = sequence
 
-    def _comes_soon(self, sequence: Sequence, underway: _Underway) -> bool:
+    def _comes_soon(self, sequence: Sequence, in_progress: _InProgress) -> bool:
         """Whether one before it in rank is computing what it would have to compute next."""
         if not self._rule.lets_wait:
             return False
         if sequence.awaits_leader:
             return True
-        if not underway or sequence.may_fork or not sequence.may_skip_prompt:
+        if not in_progress or sequence.may_fork or not sequence.may_skip_prompt:
             return False
         last = (len(sequence.tokens) - 1) // self._pool.tokens_per_block
         return any(
             number <= last
             and (other := computing.get(sequence.hashes[number])) is not None
             and other.rank < sequence.rank
-            for number, computing in underway.items()
+            for number, computing in in_progress.items()
         )
 
     def _keep(self, sequence: Sequence, index: int) -> None:

@@ -27,9 +27,9 @@ class Sequence:
     exactly where it was; a token that is coming still comes.
 
     Of the sequences of one request the first is the `leader` of the others: it computes the prompt for all.
-    `rank` is the order in which sequences are served: tier, arrival, and place within the request. `hashes`
+    `rank` is the order in which sequences are served: tier, arrival, and number within the request. `hashes`
     stands for the full blocks, behind the root they begin at. What a sequence that `is_suspect` has computed
-    is not to be trusted. `scoring` belongs to whoever chooses tokens. One that `needs_history` has its next
+    is not to be trusted. `scoring` is kept here for the sampler. One that `needs_history` has its next
     token chosen by rules that look at the last ones on the host, so none of those may be still to come. The
     `steps` that it was part of are noted where somebody asked for that.
     """

@@ -1,4 +1,4 @@
-"""What steps may hold: the limits that were set, less what the objectives of those who are here ask for."""
+"""What steps may hold: the limits that were set, or less where latency targets ask for it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class StepControl:
         self._limits, self._inter_token_ms = limits, targets_ms
 
     def follow(self, learned: LearnedStepCost | None, latest: StepPlan) -> None:
-        """Before each step: whoever got a token in the latest one waits for the next."""
+        """To be called before each step: the sequences of the latest one wait for their next token."""
         if learned is None or not self._inter_token_ms:
             return
         targets_ms = [ms for tier, ms in self._inter_token_ms.items() if self._scheduler.has_tier(tier)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from python_backend.costs.learning import StepLearner
+from python_backend.costs.learners import StepLearner
 
 if TYPE_CHECKING:
     from python_backend.costs.step_cost import LearnedStepCost

@@ -1,4 +1,4 @@
-"""What the engine asks of whoever computes its steps."""
+"""The interface of an executor: what computes the engine's steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ChunkResult:
 
 
 class Launched(Protocol):
-    """A step that may still be running; whoever has no use for its results need not ask for them."""
+    """A step that may still be running; its results need not be asked for."""
 
     def results(self) -> list[ChunkResult]:
         """Waits for the step; one result for each chunk, in their order."""
@@ -49,7 +49,7 @@ class Executor(Protocol):
 
     @property
     def depth(self) -> int:
-        """How many steps may be under way.
+        """How many steps may be in flight.
 
         1: a step is over when `launch` returns. 2: the next one is launched before the last one's results are
         asked for, so that a chunk may begin with a token that is still to come (at `len(sequence.tokens)`):
@@ -59,8 +59,8 @@ class Executor(Protocol):
     def launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> Launched:
         """Copies blocks, then computes the chunks in one forward pass.
 
-        Computing the same chunks again gives the same results: whoever raised may be asked for fewer, unless
-        it raised EngineBroken.
+        Computing the same chunks again gives the same results: after an error it may be asked for fewer of
+        them, unless the error is EngineBroken.
         """
 
     def release(self, sequence: Sequence) -> None:

@@ -1,4 +1,4 @@
-"""`python -m python_backend.engine.tasks.perplexity`: how well a model foresees a text, in each precision.
+"""`python -m python_backend.engine.tasks.perplexity`: how well a model predicts a text, in each precision.
 
 Perplexity is the exponential of the mean surprise at a token, given those before it. The text is cut into
 windows that begin anew, and every token of a window but the first is counted. The logits are those of the
@@ -59,7 +59,7 @@ class Score:
 
 
 def cut(token_ids: Row[int], begin: Row[int], window_tokens: int) -> list[list[int]]:
-    """Windows of at most `window_tokens`, each behind `begin`; an end with nothing to foresee is left out."""
+    """Windows of at most `window_tokens`, each behind `begin`; an end with nothing to predict is left out."""
     step = window_tokens - len(begin)
     windows = [[*begin, *token_ids[at : at + step]] for at in range(0, len(token_ids), step)]
     return [window for window in windows if len(window) > max(1, len(begin))]
@@ -193,7 +193,7 @@ def _score_on_gpu(subject: Subject, precision: str) -> tuple[Score, int]:
     from python_backend.engine.cuda.build import build_on_gpu
     from python_backend.engine.cuda.memory import allocated_bytes, free_unused
 
-    # What the precision before has left goes first: the next one may need its place.
+    # What the precision before has left goes first: the next one may need its memory.
     free_unused()
     before_bytes = after_bytes = allocated_bytes(subject.gpu)
 

@@ -7,24 +7,29 @@ died is run again, and still answered exactly once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import sqlalchemy as sql
+from sqlalchemy import Connection
 
+from router.content.batches.rows import Batch
 from router.content.files.rows import read_range
 from router.store.content_tables import batch_lines, batches
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sqlalchemy import Connection
-
-    from router.content.batches.lines import Line
-    from router.content.batches.model import Batch
-
 WAITING, RUNNING, DONE, DROPPED = "waiting", "running", "done", "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A request of a batch, by where it lies in the input file."""
+
+    number: int
+    custom_id: str
+    start_bytes: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

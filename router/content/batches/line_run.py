@@ -9,7 +9,7 @@ import msgspec
 from python_backend.wire.tiers import Tier
 from router.content.batches.claims import Answer, Claim, Returned
 from router.content.batches.decisions import Again, verdict
-from router.content.batches.model import Response, answered_line
+from router.content.batches.rows import Response, answered_line
 from router.core.record import Record
 from router.core.tenant import Caller
 from router.http.inner_exchange import InnerExchange

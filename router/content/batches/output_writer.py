@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import time
-from typing import TYPE_CHECKING
+from typing import Any
 
 import sqlalchemy as sql
+from sqlalchemy import Connection
 
 from router.content.batches import claims, rows
+from router.content.batches.decisions import Event, Status, TooLate
 from router.content.batches.input_check import LostHold
-from router.content.batches.model import CANCELLED, EXPIRED, dropped_line
-from router.content.batches.status import Event, Status, TooLate
+from router.content.batches.rows import CANCELLED, EXPIRED, Batch, dropped_line
 from router.content.files import rows as file_rows
 from router.content.files.model import BATCH_OUTPUT, LONGEST_LIFE_S, PIECE_BYTES, StoredFile, new_file_id
 from router.store.content_tables import batches
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from sqlalchemy import Connection
-
-    from router.content.batches.model import Batch
-    from router.store.access import StoreAccess
+from router.store.database import StoreAccess
 
 _LINES_A_TRANSACTION = 64
 

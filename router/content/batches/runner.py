@@ -8,34 +8,26 @@ import logging
 import secrets
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from python_backend.wire.errors import InflightError
 from router.content.batches import claims, rows
-from router.content.batches.claims import Answer, Returned
-from router.content.batches.decisions import Backlog, shares
+from router.content.batches.claims import Answer, Claim, Returned
+from router.content.batches.decisions import ENDING, Backlog, Event, Status, TooLate, shares
 from router.content.batches.input_check import InputCheck, LostHold
-from router.content.batches.line_run import LineRun
+from router.content.batches.line_run import Call, LineRun
 from router.content.batches.output_writer import OutputWriter
-from router.content.batches.status import ENDING, Event, Status, TooLate
+from router.content.batches.rows import Batch
 from router.content.files.rows import sweep
-from router.core.tenant import LOCAL, LOCAL_CALLER
+from router.core.tenant import LOCAL, LOCAL_CALLER, Caller
 from router.request.identity import check_model_allowed
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from sqlalchemy import Connection
-
-    from router.content.batches.claims import Claim
-    from router.content.batches.line_run import Call
-    from router.content.batches.model import Batch
-    from router.core.tenant import Caller
-    from router.routing.models import Registry
-    from router.store.access import StoreAccess
-    from router.tenants.keys import Keyring
+from router.routing.models import Registry
+from router.store.database import StoreAccess
+from router.tenants.keys import Keyring
 
 log = logging.getLogger(__name__)
 

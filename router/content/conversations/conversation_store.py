@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import sqlalchemy as sql
+from sqlalchemy import Connection, RowMapping
 
 from router.content.conversations.items import Item, new_id
-from router.content.conversations.owner import Owner, checked_id, missing
-from router.content.conversations.pages import Page, PageQuery
-from router.store.conversation_tables import conversation_items, conversations
+from router.content.lookup import Owner, Page, PageQuery, checked_id, missing, next_rows
+from router.store.content_tables import conversation_items, conversations
+from router.store.database import StoreAccess
 from router.tenants.records import deleted_among
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sqlalchemy import Connection, RowMapping
-
-    from router.store.access import StoreAccess
 
 KIND = "Conversation"
 # Of the past, no more than this is looked at when a window is cut: no model reads more.
@@ -75,7 +69,6 @@ class ConversationStore:
         return made
 
     async def find(self, owner: Owner, conversation_id: str) -> Conversation:
-        checked_id(KIND, conversation_id)
         return await self._store.read(lambda at: _find(at, owner, conversation_id))
 
     async def page(self, owner: Owner, query: PageQuery) -> Page[Conversation]:
@@ -83,21 +76,16 @@ class ConversationStore:
         after = None if query.after is None else checked_id(KIND, query.after, "after")
 
         def act(at: Connection) -> list[Conversation]:
-            key = sql.tuple_(conversations.c.updated_s, conversations.c.id)
             chosen = sql.select(conversations).where(owner.owns(conversations))
-            if after is not None:
-                last = _find(at, owner, after)
-                bound = sql.tuple_(sql.literal(last.updated_s), sql.literal(last.id))
-                chosen = chosen.where(key < bound if query.order == "desc" else key > bound)
-            columns = (conversations.c.updated_s, conversations.c.id)
-            order = [column.desc() if query.order == "desc" else column for column in columns]
-            rows = at.execute(chosen.order_by(*order).limit(query.limit + 1)).mappings()
-            return [_conversation(row) for row in rows]
+            last = None if after is None else _find(at, owner, after)
+            mark = () if last is None else (last.updated_s, last.id)
+            by = (conversations.c.updated_s, conversations.c.id)
+            rows = at.execute(next_rows(chosen, by, mark, query.order == "asc", query.limit + 1))
+            return [_conversation(row) for row in rows.mappings()]
 
         return Page.of(await self._store.read(act), query.limit)
 
     async def update(self, owner: Owner, conversation_id: str, metadata: dict[str, str]) -> Conversation:
-        checked_id(KIND, conversation_id)
         now_s = self._clock()
 
         def act(to: Connection) -> Conversation:
@@ -108,8 +96,6 @@ class ConversationStore:
         return await self._store.write(act)
 
     async def delete(self, owner: Owner, conversation_id: str) -> None:
-        checked_id(KIND, conversation_id)
-
         def act(to: Connection) -> None:
             if not to.execute(sql.delete(conversations).where(_is(owner, conversation_id))).rowcount:
                 raise missing(KIND, conversation_id)
@@ -119,7 +105,6 @@ class ConversationStore:
     # Items
 
     async def add(self, owner: Owner, conversation_id: str, items: Sequence[Item]) -> None:
-        checked_id(KIND, conversation_id)
         now_s = self._clock()
 
         def act(to: Connection) -> None:
@@ -129,26 +114,18 @@ class ConversationStore:
         await self._store.write(act)
 
     async def items(self, owner: Owner, conversation_id: str, query: PageQuery) -> Page[Item]:
-        checked_id(KIND, conversation_id)
         after = None if query.after is None else checked_id("Item", query.after, "after")
 
         def act(at: Connection) -> list[Item]:
             _find(at, owner, conversation_id)
             chosen = sql.select(conversation_items).where(_items.conversation_id == conversation_id)
-            if after is not None:
-                position = _find_item(at, conversation_id, after)["position"]
-                newer = _items.position > position
-                chosen = chosen.where(newer if query.order == "asc" else _items.position < position)
-            order = _items.position if query.order == "asc" else _items.position.desc()
-            rows = at.execute(chosen.order_by(order).limit(query.limit + 1)).mappings()
-            return [item_of(row) for row in rows]
+            mark = () if after is None else (_find_item(at, conversation_id, after)["position"],)
+            ordered = next_rows(chosen, (_items.position,), mark, query.order == "asc", query.limit + 1)
+            return [item_of(row) for row in at.execute(ordered).mappings()]
 
         return Page.of(await self._store.read(act), query.limit)
 
     async def item(self, owner: Owner, conversation_id: str, item_id: str) -> Item:
-        checked_id(KIND, conversation_id)
-        checked_id("Item", item_id)
-
         def act(at: Connection) -> Item:
             _find(at, owner, conversation_id)
             return item_of(_find_item(at, conversation_id, item_id))
@@ -156,9 +133,6 @@ class ConversationStore:
         return await self._store.read(act)
 
     async def delete_item(self, owner: Owner, conversation_id: str, item_id: str) -> Conversation:
-        checked_id(KIND, conversation_id)
-        checked_id("Item", item_id)
-
         def act(to: Connection) -> Conversation:
             conversation = _find(to, owner, conversation_id)
             _find_item(to, conversation_id, item_id)
@@ -221,7 +195,7 @@ def keep_counts(to: Connection, conversation_id: str, items: Sequence[Item]) -> 
 
 
 def _is(owner: Owner, conversation_id: str) -> sql.ColumnElement[bool]:
-    return sql.and_(conversations.c.id == conversation_id, owner.owns(conversations))
+    return sql.and_(conversations.c.id == checked_id(KIND, conversation_id), owner.owns(conversations))
 
 
 def _find(at: Connection, owner: Owner, conversation_id: str) -> Conversation:
@@ -233,7 +207,7 @@ def _find(at: Connection, owner: Owner, conversation_id: str) -> Conversation:
 
 def _find_item(at: Connection, conversation_id: str, item_id: str) -> RowMapping:
     chosen = sql.select(conversation_items).where(
-        _items.id == item_id, _items.conversation_id == conversation_id
+        _items.id == checked_id("Item", item_id), _items.conversation_id == conversation_id
     )
     row = at.execute(chosen).mappings().first()
     if row is None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.window import Entry
+from router.content.documents.documents import Documents
 from router.core.messages import CalledFunction, FileReference, MadeCall, Message
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from router.content.documents.documents import Documents
-    from router.core.tenant import Caller
+from router.core.tenant import Caller
+from router.request.decoding import invalid
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _TYPES = ("message", "function_call", "function_call_output")
@@ -125,8 +123,7 @@ def check_results(history: Sequence[Item], new: Sequence[Item], where: str) -> N
     for index, item in enumerate(new):
         if item.answers is not None and item.answers not in made:
             place = f"{where}[{index}].call_id"
-            message = f"{place}: no function_call with this call_id was made"
-            raise InflightError(ErrorKind.INVALID_REQUEST, message, place)
+            raise invalid(f"{place}: no function_call with this call_id was made", place)
 
 
 class _Reader:
@@ -196,8 +193,7 @@ class _Reader:
         if part.type in _TEXTS or part.type == "refusal":
             text = part.refusal if part.type == "refusal" else part.text
             if text is None:
-                message = f"{where}.text: expected a string"
-                raise InflightError(ErrorKind.INVALID_REQUEST, message, f"{where}.text")
+                raise invalid(f"{where}.text: expected a string", f"{where}.text")
             return text_part(role, text), text
         if part.type == "input_file":
             return await self._file(part, where)
@@ -219,7 +215,7 @@ class _Reader:
 
     def _invalid(self, field: str, what: str) -> InflightError:
         where = f"{self._where}.{field}" if field else self._where
-        return InflightError(ErrorKind.INVALID_REQUEST, f"{where}: {what}", where)
+        return invalid(f"{where}: {what}", where)
 
 
 def as_messages(items: Sequence[Item], instructions: str | None) -> list[Message]:

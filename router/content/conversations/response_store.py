@@ -5,22 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import sqlalchemy as sql
+from sqlalchemy import Connection, RowMapping
 
 from router.content.conversations import conversation_store
 from router.content.conversations.conversation_store import MOST_HISTORY_ITEMS
 from router.content.conversations.items import Item
-from router.content.conversations.owner import Owner, checked_id, missing
-from router.store.conversation_tables import responses
+from router.content.lookup import Owner, checked_id, missing
+from router.store.content_tables import responses
+from router.store.database import StoreAccess
 from router.tenants.records import deleted_among
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, RowMapping
-
-    from router.store.access import StoreAccess
 
 KIND = "Response"
 _MOST_LINKS = 1_000
@@ -68,22 +65,17 @@ class ResponseStore:
 
     async def find(self, owner: Owner, response_id: str) -> dict[str, Any]:
         """As it was answered."""
-        checked_id(KIND, response_id)
         row = await self._store.read(lambda at: _find(at, owner, response_id))
         body: dict[str, Any] = msgspec.json.decode(row["body"])
         return body
 
     async def input_items(self, owner: Owner, response_id: str) -> list[Item]:
-        checked_id(KIND, response_id)
         row = await self._store.read(lambda at: _find(at, owner, response_id))
         return msgspec.json.decode(row["input"], type=list[Item])
 
     async def delete(self, owner: Owner, response_id: str) -> None:
-        checked_id(KIND, response_id)
-
         def act(to: Connection) -> None:
-            found = sql.and_(responses.c.id == response_id, owner.owns(responses))
-            if not to.execute(sql.delete(responses).where(found)).rowcount:
+            if not to.execute(sql.delete(responses).where(_is(owner, response_id))).rowcount:
                 raise missing(KIND, response_id)
 
         await self._store.write(act)
@@ -128,9 +120,12 @@ def _chain(owner: Owner, response_id: str) -> sql.Select[Any]:
     return sql.select(chain).order_by(chain.c.back)
 
 
+def _is(owner: Owner, response_id: str) -> sql.ColumnElement[bool]:
+    return sql.and_(responses.c.id == checked_id(KIND, response_id), owner.owns(responses))
+
+
 def _find(at: Connection, owner: Owner, response_id: str) -> RowMapping:
-    chosen = sql.select(responses).where(responses.c.id == response_id, owner.owns(responses))
-    row = at.execute(chosen).mappings().first()
+    row = at.execute(sql.select(responses).where(_is(owner, response_id))).mappings().first()
     if row is None:
         raise missing(KIND, response_id)
     return row

@@ -9,12 +9,9 @@ A call is never parted from its result: all turns from the one to the other coun
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _STAYS = 0  # the turn of what is kept whatever its turn
 

@@ -1,22 +1,21 @@
-"""From the bytes of a file to the text that a model reads."""
+"""From the files that a request sends or refers to, to the text that a model reads."""
 
 from __future__ import annotations
 
 import asyncio
 import binascii
 from base64 import b64decode
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.documents.limits import DocumentLimits, Unreadable, refusal
-from router.content.documents.pdf import PdfReader
-from router.content.documents.tables import render_table
-
-if TYPE_CHECKING:
-    from router.core.messages import FileReference
-    from router.core.tenant import Caller
+from router.content.documents.readers import DocumentLimits, PdfReader, Unreadable, refusal, render_table
+from router.content.files.rows import content
+from router.core.messages import FileReference, Message, Part
+from router.core.tenant import Caller
+from router.request.decoding import invalid
+from router.store.database import StoreAccess
 
 READABLE = "text, Markdown, CSV and PDF"
 _PDF = "application/pdf"
@@ -51,8 +50,8 @@ class Documents:
 
     def check_count(self, files: int, where: str) -> None:
         if files > self._limits.max_files:
-            message = f"{where}: {files} files; at most {self._limits.max_files} are read for one request"
-            raise InflightError(ErrorKind.INVALID_REQUEST, message, where)
+            most = self._limits.max_files
+            raise invalid(f"{where}: {files} files; at most {most} are read for one request", where)
 
     async def read(self, reference: FileReference, caller: Caller, where: str) -> Document:
         name, kind, data = await self._fetch(reference, caller, where)
@@ -70,8 +69,7 @@ class Documents:
 
     async def _fetch(self, reference: FileReference, caller: Caller, where: str) -> tuple[str, str, bytes]:
         if (reference.file_id is None) == (reference.file_data is None):
-            message = f"{where}: give either file_id or file_data"
-            raise InflightError(ErrorKind.INVALID_REQUEST, message, where)
+            raise invalid(f"{where}: give either file_id or file_data", where)
         if reference.file_data is not None:
             name = _printable(reference.filename or "file")
             kind, data = _decode(reference.file_data, f"{where}.file_data")
@@ -118,14 +116,50 @@ def _decode(data: str, where: str) -> tuple[str, bytes]:
         head, comma, data = data.partition(",")
         kind = head[len("data:") :].partition(";")[0].strip().lower()
         if not comma or not head.endswith(";base64"):
-            message = f"{where}: expected data:TYPE;base64,DATA"
-            raise InflightError(ErrorKind.INVALID_REQUEST, message, where)
+            raise invalid(f"{where}: expected data:TYPE;base64,DATA", where)
     try:
         return kind, b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise InflightError(ErrorKind.INVALID_REQUEST, f"{where}: this is not base64", where) from None
+        raise invalid(f"{where}: this is not base64", where) from None
 
 
 def _printable(name: str) -> str:
     """A name that cannot pass for anything else in a prompt or in an error."""
     return "".join(char if char.isprintable() and char != '"' else "_" for char in name[:128])
+
+
+async def expand(messages: list[Message], caller: Caller, documents: Documents) -> list[Message]:
+    """The same list where there is no file in it."""
+    files = sum(_files(message) for message in messages)
+    if not files:
+        return messages
+    documents.check_count(files, "messages")
+    return [await _expanded(message, index, caller, documents) for index, message in enumerate(messages)]
+
+
+def _files(message: Message) -> int:
+    return sum(part.type == "file" for part in message.content) if isinstance(message.content, list) else 0
+
+
+async def _expanded(message: Message, index: int, caller: Caller, documents: Documents) -> Message:
+    if not isinstance(message.content, list):
+        return message
+    parts = []
+    for position, part in enumerate(message.content):
+        if part.type == "file":
+            where = f"messages[{index}].content[{position}].file"
+            document = await documents.read(part.file or FileReference(), caller, where)
+            part = Part("text", document.rendered())
+        parts.append(part)
+    return msgspec.structs.replace(message, content=parts)
+
+
+class UploadedFiles:
+    def __init__(self, store: StoreAccess) -> None:
+        self._store = store
+
+    async def read(self, caller: Caller, file_id: str, max_bytes: int) -> tuple[str, bytes]:
+        if not file_id.isascii() or not file_id.isprintable():
+            raise InflightError(ErrorKind.NOT_FOUND, "there is no file with that id", "file_id")
+        file, data = await content(self._store, caller.organisation.id, file_id, max_bytes)
+        return file.filename, data

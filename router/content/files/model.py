@@ -1,13 +1,16 @@
-"""What a file is, and what may be asked of one."""
+"""What a file is, what may be asked of one, and how it is read from the form that uploads it."""
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import IO, Any
 from urllib.parse import quote
 
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, MultipartState, parse_options_header
+
+from router.request.decoding import invalid
 
 UPLOAD_PURPOSES = ("assistants", "batch", "user_data")
 BATCH_OUTPUT = "batch_output"
@@ -15,6 +18,10 @@ PIECE_BYTES = 1 << 20
 SHORTEST_LIFE_S, LONGEST_LIFE_S = 3600, 30 * 86_400
 _NAME_CHARS = 255
 _ID_CHARS = 64
+_READ_BYTES = 256 << 10
+_FIELD_BYTES = 4096
+_MOST_PARTS = 16
+_FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 _FORM_BYTES = 64 << 10
 
 
@@ -85,7 +92,7 @@ def check_purpose(purpose: str) -> None:
     if purpose not in UPLOAD_PURPOSES:
         shown = purpose if purpose.isprintable() and len(purpose) < 40 else "this"
         allowed = ", ".join(UPLOAD_PURPOSES)
-        raise _invalid(f"purpose: {shown!r} is not supported; allowed: {allowed}", "purpose")
+        raise invalid(f"purpose: {shown!r} is not supported; allowed: {allowed}", "purpose")
 
 
 def lifetime_s(purpose: str, anchor: str | None, seconds: str | None) -> int | None:
@@ -94,18 +101,118 @@ def lifetime_s(purpose: str, anchor: str | None, seconds: str | None) -> int | N
         return LONGEST_LIFE_S if purpose == "batch" else None
     if anchor != "created_at":
         where = "expires_after[anchor]"
-        raise _invalid(f"{where}: expected created_at", where)
+        raise invalid(f"{where}: expected created_at", where)
     where = "expires_after[seconds]"
     if seconds is None or not (seconds.isascii() and seconds.isdigit() and len(seconds) < 10):
-        raise _invalid(f"{where}: expected a whole number of seconds", where)
+        raise invalid(f"{where}: expected a whole number of seconds", where)
     return check_lifetime_s(int(seconds), where)
 
 
 def check_lifetime_s(seconds: int, where: str) -> int:
     if not SHORTEST_LIFE_S <= seconds <= LONGEST_LIFE_S:
-        raise _invalid(f"{where}: expected {SHORTEST_LIFE_S} to {LONGEST_LIFE_S}, got {seconds}", where)
+        raise invalid(f"{where}: expected {SHORTEST_LIFE_S} to {LONGEST_LIFE_S}, got {seconds}", where)
     return seconds
 
 
-def _invalid(message: str, param: str) -> InflightError:
-    return InflightError(ErrorKind.INVALID_REQUEST, message, param)
+@dataclass(slots=True)
+class UploadForm:
+    """The fields, and where in the body the file lies: a part is carried as it is, in one piece."""
+
+    fields: dict[str, str] = field(default_factory=dict)
+    filename: str = ""
+    has_file: bool = False
+    start_bytes: int = 0
+    size_bytes: int = 0
+
+
+def read_form(source: IO[bytes], content_type: str) -> UploadForm:
+    """Raises INVALID_REQUEST for what is not a form, and for fields that nobody knows."""
+    boundary = parse_options_header(content_type)[1].get(b"boundary")
+    if not boundary:
+        raise invalid("Content-Type: multipart/form-data needs a boundary")
+    reader = _Reader(boundary)
+    try:
+        while chunk := source.read(_READ_BYTES):
+            reader.read(chunk)
+    except FormParserError as error:
+        raise invalid(f"the body is not a valid form: {error}") from None
+    if not reader.is_complete:
+        raise invalid("the form is cut off: its last boundary is missing")
+    if not reader.form.has_file:
+        raise invalid("Missing required parameter: file", "file")
+    return reader.form
+
+
+class _Reader:
+    def __init__(self, boundary: bytes) -> None:
+        self.form = UploadForm()
+        self._parts = 0
+        self._chunk = b""
+        self._chunk_start_bytes = 0
+        self._header = [b"", b""]
+        self._name = ""
+        self._value = bytearray()
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._begin,
+                "on_header_field": lambda data, start, end: self._add_header(0, data[start:end]),
+                "on_header_value": lambda data, start, end: self._add_header(1, data[start:end]),
+                "on_header_end": self._end_header,
+                "on_headers_finished": self._check_name,
+                "on_part_data": self._take,
+                "on_part_end": self._end,
+            },
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        return self._parser.state == MultipartState.END
+
+    def read(self, chunk: bytes) -> None:
+        self._chunk = chunk
+        self._parser.write(chunk)
+        self._chunk_start_bytes += len(chunk)
+
+    def _begin(self) -> None:
+        self._parts += 1
+        if self._parts > _MOST_PARTS:
+            raise invalid(f"the form has more than {_MOST_PARTS} parts")
+        self._name, self._value = "", bytearray()
+
+    def _add_header(self, side: int, data: bytes) -> None:
+        self._header[side] += data
+
+    def _end_header(self) -> None:
+        name, value = self._header
+        self._header = [b"", b""]
+        if name.lower() == b"content-disposition":
+            options = parse_options_header(value)[1]
+            self._name = options.get(b"name", b"").decode("utf-8", "replace")
+            if self._name == "file":
+                self.form.filename = options.get(b"filename", b"").decode("utf-8", "replace")
+
+    def _check_name(self) -> None:
+        if self._name == "file":
+            if self.form.has_file:
+                raise invalid("file: expected one file, got several", "file")
+            self.form.has_file = True
+        elif self._name not in _FIELDS:
+            shown = self._name if self._name.isprintable() and len(self._name) < 100 else "a part of the form"
+            raise invalid(f"Unrecognized request argument supplied: {shown}", shown)
+
+    def _take(self, data: bytes, start: int, end: int) -> None:
+        if self._name != "file":
+            self._value += data[start:end]
+            if len(self._value) > _FIELD_BYTES:
+                raise invalid(f"{self._name}: longer than {_FIELD_BYTES} bytes", self._name)
+            return
+        if not self.form.size_bytes:
+            # What looked like a boundary at the end of the chunk before comes from the parser's own copy.
+            behind = start if data is self._chunk else start - end
+            self.form.start_bytes = self._chunk_start_bytes + behind
+        self.form.size_bytes += end - start
+
+    def _end(self) -> None:
+        if self._name != "file":
+            self.form.fields[self._name] = self._value.decode("utf-8", "replace")

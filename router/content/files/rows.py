@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import IO
 
 import sqlalchemy as sql
+from sqlalchemy import Connection, RowMapping
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.files.model import PIECE_BYTES, StoredFile, is_id
+from router.content.lookup import next_rows
 from router.store.content_tables import batches, file_pieces, files
+from router.store.database import StoreAccess
 from router.tenants.records import deleted_among
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, RowMapping
+log = logging.getLogger(__name__)
 
 # Older than this, an upload that is not whole was left behind by a router that died.
 _STALE_S = 6 * 3600
+# Short enough for other writers to get in between.
+_PIECES_A_TRANSACTION = 4
 _ENDED = ("failed", "completed", "expired", "cancelled")
 
 
@@ -85,14 +94,10 @@ def page(
     wanted = sql.select(files).where(_visible(organisation_id, now_s))
     if purpose is not None:
         wanted = wanted.where(files.c.purpose == purpose)
-    place = sql.tuple_(files.c.created_s, files.c.id)
-    if after is not None:
-        last = find(connection, organisation_id, after, now_s)
-        mark = sql.tuple_(sql.literal(last.created_s), sql.literal(last.id))
-        wanted = wanted.where(place > mark if ascending else place < mark)
-    order = [files.c.created_s, files.c.id] if ascending else [files.c.created_s.desc(), files.c.id.desc()]
-    rows = connection.execute(wanted.order_by(*order).limit(limit)).mappings()
-    return [_file_of(row) for row in rows]
+    last = None if after is None else find(connection, organisation_id, after, now_s)
+    mark = () if last is None else (last.created_s, last.id)
+    ordered = next_rows(wanted, (files.c.created_s, files.c.id), mark, ascending, limit)
+    return [_file_of(row) for row in connection.execute(ordered).mappings()]
 
 
 def read_piece(connection: Connection, file_id: str, number: int) -> bytes:
@@ -157,3 +162,53 @@ def _visible(organisation_id: str, now_s: float) -> sql.ColumnElement[bool]:
 
 def _file_of(row: RowMapping) -> StoredFile:
     return StoredFile(**{name: row[name] for name in StoredFile.__slots__})
+
+
+async def keep(store: StoreAccess, file: StoredFile, source: IO[bytes], most_bytes: int) -> None:
+    """Copies `file.size_bytes` from where `source` stands; there is all of a file in the end, or nothing."""
+    await store.write(partial(begin, file=file, most_bytes=most_bytes))
+    try:
+        digest = hashlib.sha256()
+
+        def add(connection: Connection, first: int) -> None:
+            for number in range(first, min(first + _PIECES_A_TRANSACTION, file.piece_count)):
+                data = source.read(min(PIECE_BYTES, file.size_bytes - number * PIECE_BYTES))
+                digest.update(data)
+                add_piece(connection, file.id, number, data)
+
+        for first in range(0, file.piece_count, _PIECES_A_TRANSACTION):
+            await store.write(partial(add, first=first))
+        sha256 = digest.hexdigest()
+        await store.write(lambda connection: finish(connection, file.id, file.size_bytes, sha256))
+    except sql.exc.IntegrityError:
+        raise gone() from None  # a file that is not whole goes with its organisation alone
+    except BaseException:
+        await _drop(store, file.id)
+        raise
+
+
+async def _drop(store: StoreAccess, file_id: str) -> None:
+    try:
+        await store.write(partial(drop, file_id=file_id))
+    except InflightError:
+        log.warning("%s is not whole and could not be removed; it will be swept up later", file_id)
+
+
+async def pieces(store: StoreAccess, file: StoredFile) -> AsyncIterator[bytes]:
+    for number in range(file.piece_count):
+        yield await store.read(partial(read_piece, file_id=file.id, number=number))
+
+
+async def content(
+    store: StoreAccess, organisation_id: str, file_id: str, most_bytes: int
+) -> tuple[StoredFile, bytes]:
+    """A whole file, for those who need it in memory; refused when it has more than `most_bytes`."""
+
+    def read(connection: Connection) -> tuple[StoredFile, bytes]:
+        file = find(connection, organisation_id, file_id, time.time())
+        if file.size_bytes > most_bytes:
+            message = f"{file_id} has {file.size_bytes} bytes; allowed here: at most {most_bytes}"
+            raise InflightError(ErrorKind.TOO_LARGE, message, "file_id")
+        return file, read_range(connection, file_id, 0, file.size_bytes) if file.size_bytes else b""
+
+    return await store.read(read)

@@ -1,4 +1,4 @@
-"""Tasks that go on by themselves and end with whoever started them."""
+"""Background tasks that end with their owner."""
 
 from __future__ import annotations
 

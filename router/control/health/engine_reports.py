@@ -1,4 +1,4 @@
-"""Asks every engine once a second how it is, and tells it the objectives that it is to keep."""
+"""Asks every engine once a second for its report, and sends it the objectives that it is to meet."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class EngineReports:
             try:
                 await self.ask_all()
             except Exception:
-                log.exception("the engines could not be asked; they are again in a moment")
+                log.exception("the engines could not be asked; retrying in a moment")
             await asyncio.sleep(max(0.0, began_s + _PERIOD_S - self._clock()))
 
     async def ask_all(self) -> None:
-        """One round; who is silent is given up after a moment."""
+        """One round; an engine that does not answer in time is skipped."""
         engines = self._engines()
         for pauses in (self._unasked_until_s, self._untold_until_s):
             for gone in pauses.keys() - engines:

@@ -1,4 +1,4 @@
-"""Looks after all releases on all Triton servers: what does not live takes no requests and is revived."""
+"""Probes all releases on all Triton servers: what is dead gets no requests and is revived."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Prober:
                 try:
                     await self.look()
                 except Exception:
-                    log.exception("the models could not be looked after; the next look is in a moment")
+                    log.exception("the models could not be probed; the next probe is in a moment")
                 await asyncio.sleep(self._limits.period_s)
         finally:
             await self.close()
 
     async def look(self) -> None:
         """One round; returns before the answers are there."""
-        await self._keep_up_with_the_fleet()
+        await self._follow_fleet()
         for watch in self._watches.values():
             watch.probe()
             self._reviver.attend(watch)
@@ -62,7 +62,7 @@ class Prober:
             await watch.close()
         self._watches.clear()
 
-    async def _keep_up_with_the_fleet(self) -> None:
+    async def _follow_fleet(self) -> None:
         replicas = {id(each): each for group in self._fleet.sets.values() for each in group.replicas}
         for key in self._watches.keys() - replicas.keys():
             await self._watches.pop(key).close()

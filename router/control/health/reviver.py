@@ -1,4 +1,4 @@
-"""Loads Triton models again whose processes died or froze: at once, and ever later if that does not help."""
+"""Reloads Triton models whose processes died or froze: at once, then with backoff."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def is_server_gone(pulse: Pulse, limits: ProbeLimits) -> bool:
 
 
 def is_silent(now_s: float, busy_since_s: float, heard_s: float, limits: ProbeLimits) -> bool:
-    """Whether work has been under way for long and none of it was heard of."""
+    """Whether requests have been in flight for long without any progress."""
     return now_s - max(busy_since_s, heard_s) >= limits.silence_s
 
 

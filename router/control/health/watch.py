@@ -45,8 +45,8 @@ _NO_WORD = frozenset({StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, Stat
 class Watch:
     """`broken` are the Triton models that must be loaded again; `name` says which release, and where.
 
-    A ping belongs to the life in which it was sent: what a model said before it was given up on counts
-    neither for nor against the one that was loaded in its place.
+    A ping belongs to the life of the model in which it was sent: what a model answered before it was given
+    up counts neither for nor against its replacement.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Watch:
         self._background.start(_SERVER, self._ask_server())
         if not self.replica.is_loaded:
             return
-        self._take_the_word_of_requests()
+        self._learn_from_requests()
         for model, ping in self._pings.items():
             if not (self._is_reviving and model in self.broken):
                 self._background.start(model, self._ask(model, ping))
@@ -93,7 +93,7 @@ class Watch:
     async def close(self) -> None:
         await self._background.close()
 
-    # For whoever revives
+    # For the reviver
 
     def revival_begins(self) -> None:
         self._is_reviving = True
@@ -220,7 +220,7 @@ class Watch:
     async def _generate_one_token(self) -> None:
         self._generations += 1
         began_s, life, replica = self._clock(), self._life, self.replica
-        log.warning("%s: nothing was heard of its %d requests for long", self.name, replica.open_count)
+        log.warning("%s: no progress of its %d requests for long", self.name, replica.open_count)
         ping = one_token(replica.manifest, self._generations)
         try:
             await ping.send(replica.server.connection, self._limits.one_token_s)
@@ -236,7 +236,7 @@ class Watch:
         await self._look_for_new_lives()
 
     async def _look_for_new_lives(self, is_first_look: bool = False) -> None:
-        """What was under way in a process that someone else has replaced would hang for ever."""
+        """Requests in flight in a process that another router has replaced would hang for ever."""
         if not self.control.can_control:
             return
         life, before = self._life, dict(self._epochs)
@@ -252,7 +252,7 @@ class Watch:
         if not self._is_down:
             self.replica.cut_all("the model was loaded again")
 
-    def _take_the_word_of_requests(self) -> None:
+    def _learn_from_requests(self) -> None:
         """They say that a process is gone: pings tell which; where there are none it is the entry's."""
         health = self.replica.health
         if health.is_reviving and not self._is_down:

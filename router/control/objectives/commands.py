@@ -1,6 +1,6 @@
-"""What people may do about objectives: each act is one transaction, with its audit entry.
+"""Objective commands: each is one transaction, with its audit entry.
 
-Routers that run hold requests against them within a second.
+Running routers apply them within a second.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ALL_TIERS = tuple(Tier)
 
 @dataclass(frozen=True, slots=True)
 class ModelStandings:
-    """One model with all its tiers; `kind` is None where it is served no more."""
+    """One model with all its tiers; `kind` is None where it is no longer served."""
 
     model: str
     kind: Kind | None
@@ -94,7 +94,7 @@ class ObjectiveCommands(PlatformCommands):
         return changed
 
     def clear(self, model: str, tiers: Collection[Tier] = ALL_TIERS) -> list[Objective]:
-        """Those that were set; for a model that is served no more too."""
+        """Those that were set; also for a model that is no longer served."""
         with self._act("clear", model, {"tiers": sorted(tier.label for tier in tiers)}) as connection:
             gone = [each for each in records.list_objectives(connection, model) if each.tier in tiers]
             if not gone:

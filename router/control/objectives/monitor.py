@@ -53,7 +53,7 @@ class Series:
                 self.missed += count
 
     def last(self, last_s: float) -> Distribution:
-        """Of so many seconds up to now, as far as slots tell them apart."""
+        """Over the last `last_s` seconds, rounded to slots."""
         slot = int(self._clock() / SLOT_S)
         if slot != self._slot:
             self._turn_to(slot)
@@ -127,7 +127,7 @@ class ObjectiveMonitor:
         self.series(model, tier).first_token.note(took_s)
 
     def inter_token(self, model: str, tier: Tier, took_s: float, count: int = 1) -> None:
-        """Of each of so many tokens that came together, the time since the one before."""
+        """Time per token, of `count` tokens that came together."""
         self.series(model, tier).inter_token.note(took_s, count)
 
     def end_to_end(self, model: str, tier: Tier, took_s: float) -> None:
@@ -135,7 +135,7 @@ class ObjectiveMonitor:
         self.series(model, tier).end_to_end.note(took_s)
 
     def refused(self, model: str, tier: Tier) -> None:
-        """Turned away before it was sent on, as there was no room for it in time."""
+        """Refused before it was dispatched, as there was no capacity for it in time."""
         self.series(model, tier).refused.note(0.0)
 
     def refusals(self, model: str, tier: Tier, last_s: float = WINDOW_S) -> int:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from python_backend.wire.errors import InflightError
 from router.control.objectives.records import last_change, list_objectives
+from router.control.recorder import repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -17,9 +15,7 @@ if TYPE_CHECKING:
 
     from router.core.objective import Objective
     from router.routing.models import Published
-    from router.store.access import StoreAccess
-
-log = logging.getLogger(__name__)
+    from router.store.database import StoreAccess
 
 _POLL_S = 0.5
 
@@ -40,14 +36,7 @@ class ObjectivePublisher:
 
     async def run(self) -> None:
         """A task for as long as the router runs; while the store is unreachable nothing changes."""
-        while True:
-            await asyncio.sleep(_POLL_S)
-            try:
-                await self.refresh()
-            except InflightError:
-                pass  # those who need the store report its absence
-            except Exception:
-                log.exception("the objectives could not be read")
+        await repeat(self.refresh, _POLL_S, "the objectives could not be read")
 
     async def refresh(self) -> None:
         found = await self._store.read(self._read)

@@ -1,22 +1,18 @@
-"""Writes what this router has measured to where people and the other routers can read it."""
+"""Writes what this router has measured of objectives to the store, for people and other routers."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 
-from python_backend.wire.errors import InflightError
 from router.control.objectives.monitor import WINDOW_S
 from router.control.objectives.records import FRESH_S, figures_to_json
 from router.control.objectives.standing import Figures
+from router.control.recorder import Recorder
 from router.core.objective import Metric
-from router.store.objective_tables import objective_figures
+from router.store.schema import objective_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,19 +21,17 @@ if TYPE_CHECKING:
 
     from python_backend.wire.tiers import Tier
     from router.control.objectives.monitor import ObjectiveMonitor
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
-log = logging.getLogger(__name__)
-
-WRITE_EVERY_S = 5.0
-_AGAIN_AFTER_S = FRESH_S / 3  # what has not changed is written too, or it would count as a dead router's
+_AGAIN_AFTER_S = FRESH_S / 3  # also what has not changed, or it would count as stale
 _FORGET_AFTER_S = 3600.0
 
 _Key = tuple[str, "Tier"]
 
 
-class ObjectiveRecorder:
-    """`process` names this run of this router: an earlier one's figures are not its own."""
+class ObjectiveRecorder(Recorder):
+    _what = "what was measured of the objectives"
+    _every_s = 5.0
 
     def __init__(
         self,
@@ -46,42 +40,20 @@ class ObjectiveRecorder:
         process: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._access = access
+        super().__init__(access, process)
         self._monitor = monitor
-        self.process = process or f"{os.getpid()}-{secrets.token_hex(4)}"
         self._clock = clock
         self._written: dict[_Key, tuple[float, Figures]] = {}
-        self._is_away = False
-
-    async def run(self) -> None:
-        """For as long as the router runs; what is left at its end is written too."""
-        try:
-            while True:
-                await asyncio.sleep(WRITE_EVERY_S)
-                try:
-                    await self.write()
-                except Exception:  # one time that went wrong must not be the last
-                    log.exception("what was measured of the objectives could not be written")
-        finally:
-            await self.write()
 
     async def write(self) -> None:
-        """What has changed since the last time; where the store is away, the next time."""
         now_s = self._clock()
         changed = {
             key: figures for key, figures in self._measured().items() if self._is_news(key, figures, now_s)
         }
         if not changed:
             return
-        try:
-            await self._access.write(lambda connection: self._put(connection, changed, now_s))
-            self._is_away = False
-        except InflightError as error:
-            if not self._is_away:
-                log.warning("what was measured of the objectives waits to be written: %s", error)
-            self._is_away = True
-            return
-        self._written.update({key: (now_s, figures) for key, figures in changed.items()})
+        if await self._commit(lambda connection: self._put(connection, changed, now_s)):
+            self._written.update({key: (now_s, figures) for key, figures in changed.items()})
 
     def _measured(self) -> dict[_Key, Figures]:
         return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
@@ -12,8 +11,7 @@ from python_backend.wire.tiers import Tier, tier_named
 from router.control.objectives.distribution import added_up
 from router.control.objectives.standing import Figures
 from router.core.objective import Metric, Objective
-from router.store.objective_tables import objective_figures, objectives
-from router.store.schema import counters
+from router.store.schema import counters, objective_figures, objectives
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -61,7 +59,8 @@ def put_objective(store: Store, connection: Connection, objective: Objective, no
     if objective.is_empty:
         connection.execute(sql.delete(objectives).where(_is(objective.model, objective.tier)))
         return
-    row = {**asdict(objective), "tier": objective.tier.label, "changed_s": now_s}
+    limits = {metric.field: objective.limit_s(metric) for metric in Metric}
+    row = {"model": objective.model, "tier": objective.tier.label, **limits, "changed_s": now_s}
     connection.execute(store.insert_or_update(objectives, row))
 
 

@@ -33,7 +33,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one model and tier over the last minutes: counts by measure and bucket, and what was turned away."""
+    """Of one model and tier over the last minutes: counts by metric and bucket, and refusals."""
 
     counts: Mapping[Metric, Mapping[int, int]] = field(default_factory=dict)
     refused: int = 0
@@ -47,7 +47,7 @@ class Figures:
 class Standing:
     """Of one model, tier and measure. `attained` is the share of the samples that kept the objective.
 
-    `refused` were turned away before they were sent on, and so have no time to be measured.
+    `refused` requests were never dispatched, and so have no time to be measured.
     """
 
     model: str
@@ -112,8 +112,8 @@ def standing(objective: Objective, metric: Metric, measured: Distribution, refus
 def standings(kind: Kind | None, objective: Objective, figures: Figures) -> list[Standing]:
     """All that a model of this kind is measured by, and what else it has an objective for.
 
-    A model that is served no more has no kind. Who was turned away is told of once: with what a request waits
-    for first.
+    A model that is no longer served has no kind. Refusals are reported once: with what a request waits for
+    first.
     """
     own = () if kind is None else metrics_of(kind)
     chosen = [each for each in Metric if each in own or objective.limit_s(each) is not None]

@@ -1,4 +1,4 @@
-"""Where routers leave word for each other; in Redis, each in one key that ends with it."""
+"""Where routers leave messages for each other; in Redis, one key a router, which expires."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from router.settings import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Without a word for so long a router has left, and what it had is the others'.
+# A router without a message for so long is gone, and its share is the others'.
 LASTS_S = 2.0
 _TIMEOUT_S = 1.0
 _ALLOWED = "redis://:PASSWORD@HOST:PORT/NUMBER, rediss:// for TLS, or unix://PATH"
 
 
 class BoardAway(Exception):
-    """Nothing can be told or heard at the moment: the message says why."""
+    """The board is unreachable: the message says why."""
 
 
 class Board(Protocol):
-    """What `told` lies there for as long as it is told again within LASTS_S."""
+    """A message stays for LASTS_S, unless it is renewed."""
 
     async def swap(self, router: str, told: bytes) -> Mapping[str, bytes]:
-        """Leaves this router's word and takes that of the others; raises BoardAway."""
+        """Leaves this router's message and returns those of the others; raises BoardAway."""
 
     async def close(self, router: str) -> None:
-        """Takes its word away."""
+        """Removes its message."""
 
 
 class RedisBoard:
-    """`deployment` keeps apart what several deployments leave in the same Redis."""
+    """`deployment` separates deployments that use the same Redis."""
 
     def __init__(self, url: str, deployment: str) -> None:
         try:
@@ -49,9 +49,9 @@ class RedisBoard:
                 url,
                 socket_timeout=_TIMEOUT_S,
                 socket_connect_timeout=_TIMEOUT_S,
-                retry=Retry(NoBackoff(), 0),  # when to try again is for the caller to say
+                retry=Retry(NoBackoff(), 0),  # the caller decides when to retry
             )
-            made.connection_pool.make_connection()  # which is what refuses options that there are not
+            made.connection_pool.make_connection()  # which refuses unknown options
         except (ValueError, TypeError, RedisError) as error:
             # Without the text of the URL: a password may be in it.
             raise SettingsError(f"redis_url: expected {_ALLOWED}") from error
@@ -64,19 +64,19 @@ class RedisBoard:
             raise BoardAway(str(error) or type(error).__name__) from error
 
     async def ping(self) -> None:
-        """Raises BoardAway where Redis does not answer."""
+        """Raises BoardAway where Redis is unreachable."""
         try:
             await asyncio.wait_for(self._redis.ping(), 2 * _TIMEOUT_S)
         except self._away as error:
             raise BoardAway(str(error) or type(error).__name__) from error
 
     async def close(self, router: str) -> None:
-        with suppress(*self._away):  # else it goes by itself
+        with suppress(*self._away):  # else it expires
             await asyncio.wait_for(self._redis.delete(self._prefix + router), _TIMEOUT_S)
         await self._redis.aclose()
 
     async def _swap(self, router: str, told: bytes) -> Mapping[str, bytes]:
-        """Who is there is a set; whose key has run out is taken from it by whoever sees that first."""
+        """All names are in a set; a router whose key has expired is removed by the first that sees it."""
         names = self._prefix + "routers"
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.set(self._prefix + router, told, px=int(1000 * LASTS_S))

@@ -1,4 +1,4 @@
-"""What one router tells the others, as it lies in Redis."""
+"""What one router tells the others, as stored in Redis."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def encode(message: Message) -> bytes:
 
 
 def decode(told: bytes) -> Message:
-    """Raises ValueError for what is none; other versions of this one may tell more."""
+    """Raises ValueError for anything else; other versions may add fields."""
     try:
         return msgspec.msgpack.decode(told, type=Message)
     except msgspec.DecodeError as error:
-        raise ValueError(f"this is no message of a router: {error}") from error
+        raise ValueError(f"not a message of a router: {error}") from error

@@ -1,4 +1,4 @@
-"""The releases that a stack brings with it: found in the store, or added to it, when a router starts."""
+"""The built-in releases of a stack: found in the store, or added to it, when a router starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from router.control.releases import records, writes
 from router.control.releases.records import RolloutState
 from router.control.releases.states import State
 from router.routing.split import first_split
-from router.store.release_tables import releases, rollouts, splits
+from router.store.schema import releases, rollouts, splits
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,10 +28,10 @@ _REASON = "the stack now brings another release"
 
 
 def adopt(store: Store, manifest: Manifest, now_s: float | None = None) -> Manifest:
-    """With its true number: that of the same release when it was last brought, or the next.
+    """The manifest with its version: that of the same release when a stack last had it, or the next.
 
-    The one that the stack brought before is gone: both have the same names in Triton. Where that one got
-    requests, this one does. Raises ValueError where the model's name belongs to another kind of model.
+    The built-in release before it is gone: both have the same names in Triton. It gets the requests that
+    that one got. Raises ValueError where the model's name belongs to another kind of model.
     """
     at_s = time.time() if now_s is None else now_s
     with store.begin() as connection:
@@ -56,7 +56,7 @@ def adopt(store: Store, manifest: Manifest, now_s: float | None = None) -> Manif
 
 
 def retire(store: Store, brought: Collection[Manifest], now_s: float | None = None) -> None:
-    """What an earlier stack brought and this one does not is gone: its names in Triton are another's now."""
+    """Built-in releases of an earlier stack that this one does not have are gone from Triton."""
     at_s = time.time() if now_s is None else now_s
     names = {manifest.name for manifest in brought}
     with store.begin() as connection:
@@ -100,7 +100,7 @@ def _refuse_other_kind(manifest: Manifest, others: list[Release]) -> None:
 
 
 def _bring_again(connection: Connection, before: Release, mine: Manifest, now_s: float) -> None:
-    """Its place on disk may be another; what it was told last, to be loaded or not, holds."""
+    """Its path on disk may have changed; whether it is wanted has not."""
     chosen = writes.is_release(mine.model, mine.version)
     values: dict[str, object] = {"manifest": mine.to_json(), "digest": mine.digest}
     if before.state is State.GONE:
@@ -140,7 +140,7 @@ def _end_rollouts(connection: Connection, split: ModelSplit, gone: set[int], now
 
 
 def successor(split: ModelSplit, version: int, gone: set[int]) -> ModelSplit:
-    """The split with one release in the place of those that are gone."""
+    """The split with one release instead of those that are gone."""
     weights: dict[int, float] = {}
     for each, weight in split.arms:
         there = version if each in gone else each

@@ -1,11 +1,7 @@
-"""What this router measures of the arms of rollouts, and the rows in which it tells the others."""
+"""What this router measures of the arms of rollouts, and the rows that all routers add up."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import secrets
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sql
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.control.recorder import Recorder
 from router.control.releases.arm_stats import ArmStats, Sample, stats_from_json, stats_to_json
 from router.core.answer_text import is_refusal
 from router.core.record import Outcome
-from router.store.release_tables import arm_figures
+from router.store.schema import arm_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,11 +22,8 @@ if TYPE_CHECKING:
 
     from router.core.record import Record
     from router.request.job import Job
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
-log = logging.getLogger(__name__)
-
-WRITE_EVERY_S = 1.0
 _FOLD_AT = 64  # so that no request waits long for what those before it have left to be counted
 _FORGET_AFTER_S = 3600.0
 
@@ -64,8 +58,8 @@ class Arm:
         return self.stats
 
 
-class ArmRecorder:
-    """`process` names this run of this router: what an earlier one has written stays, and is added to."""
+class ArmRecorder(Recorder):
+    _what = "what was measured of a rollout"
 
     def __init__(
         self,
@@ -74,13 +68,11 @@ class ArmRecorder:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._access = access
-        self.process = process or f"{os.getpid()}-{secrets.token_hex(4)}"
+        super().__init__(access, process)
         self._clock = clock
         # Stretches of time have the same borders in all routers, so they need the time of day.
         self._from_monotonic_s = clock() - monotonic()
         self._arms: dict[ArmKey, Arm] = {}
-        self._is_away = False
 
     @property
     def arm_count(self) -> int:
@@ -111,32 +103,16 @@ class ArmRecorder:
             arm = self._arms[key] = Arm()
         arm.add(sample_of(record, failed, self._from_monotonic_s), self._clock())
 
-    async def run(self) -> None:
-        """For as long as the router runs; what is left at its end is written too."""
-        try:
-            while True:
-                await asyncio.sleep(WRITE_EVERY_S)
-                await self.write()
-        finally:
-            await self.write()
-
     async def write(self) -> None:
-        """What has changed since the last time; where the store is away, the next time."""
         now_s = self._clock()
         changed = {key: arm for key, arm in self._arms.items() if not arm.is_written}
         if changed:
             rows = [self._row(key, arm.fold(), now_s) for key, arm in changed.items()]
             for arm in changed.values():
                 arm.is_written = True  # what comes while it is being written is for the next time
-            try:
-                await self._access.write(lambda connection: self._put(connection, rows))
-                self._is_away = False
-            except InflightError as error:
+            if not await self._commit(lambda connection: self._put(connection, rows)):
                 for arm in changed.values():
                     arm.is_written = False
-                if not self._is_away:
-                    log.warning("what was measured of a rollout waits to be written: %s", error)
-                self._is_away = True
         for key, arm in list(self._arms.items()):
             if arm.is_written and now_s - arm.changed_s > _FORGET_AFTER_S:
                 del self._arms[key]

@@ -1,4 +1,4 @@
-"""Whether a canary goes on, is promoted or is rolled back, decided from what was measured."""
+"""Whether a canary advances, is promoted or rolls back, decided from what was measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # A canary that has not answered one of so many requests needs no statistics.
 ALL_FAILED = 20
-# Before that a step that nobody asks is not worth a remark.
+# A step without requests is reported as idle only after this.
 _IDLE_AFTER_S = 60.0
 
 
@@ -80,7 +80,7 @@ def _wait(plan: Plan, progress: Progress, measured: Measured, now_s: float) -> D
     number = progress.step + 1
     if missing > 0 and not canary and lasted_s >= max(_IDLE_AFTER_S, plan.min_duration_s):
         if not stable:
-            reason = f"step {number} has had no request in {lasted_s:,.0f} s: it goes on when they come"
+            reason = f"step {number} has had no request in {lasted_s:,.0f} s: it continues when requests come"
         else:
             reason = (
                 f"the canary got none of the {stable:,} requests of step {number} in {lasted_s:,.0f} s: "

@@ -1,6 +1,6 @@
 """Brings open rollouts on: reads what all routers have measured, decides, and writes what follows.
 
-All that it knows is in the store, so whichever router is in control goes on where another one stopped.
+All of its state is in the store, so the router in control continues where another one stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from router.control.releases.arms import read_figures
 from router.control.releases.next_steps import Change, Golden, Situation, measured_of, next_change
 from router.control.releases.records import RolloutState
 from router.control.releases.writes import bump, is_release, put_split, write_event
-from router.store.release_tables import releases, rollouts
+from router.store.schema import releases, rollouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from router.control.releases.records import GoldenPrompt, Rollout
     from router.core.manifest import Manifest
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ class _Trial:
 
 
 class CanaryRunner:
-    """`is_up` tells whether any replica of a release can take requests at the moment; `on_rollback` is told
-    the model of a rollout that was taken back."""
+    """`is_up` tells whether any replica of a release can take requests now; `on_rollback` is called with the
+    model of each automatic rollback."""
 
     def __init__(
         self,
@@ -79,13 +79,13 @@ class CanaryRunner:
         self.is_idle = False
 
     async def tick(self, now_s: float) -> None:
-        """Each open rollout, once; while the store is away nothing is decided, and nothing forgotten."""
+        """Each open rollout, once; while the store is unreachable nothing is decided or forgotten."""
         try:
             self.is_idle = False
             situations = await self._access.read(self._situations)
             self._forget_all_but({each.rollout.id for each in situations})
             for situation in situations:
-                await self._bring_on(situation, now_s)
+                await self._advance(situation, now_s)
         except InflightError as error:
             if not self._is_away:
                 log.warning("rollouts wait for the store: %s", error)
@@ -112,7 +112,7 @@ class CanaryRunner:
             )
         return found
 
-    async def _bring_on(self, situation: Situation, now_s: float) -> None:
+    async def _advance(self, situation: Situation, now_s: float) -> None:
         rollout = situation.rollout
         down_s = self._down_s(situation, now_s)
         golden = self._take_golden(situation)
@@ -168,7 +168,7 @@ class CanaryRunner:
         self._trials[rollout.id] = _Trial(rollout.progress.step, task, number)
 
     async def _try(self, manifest: Manifest, rollout: Rollout, number: int) -> Golden:
-        """What fails may have met a bad moment, and is asked once more; twice is no accident."""
+        """A failure may be a transient one, and is asked once more."""
         if number > 1:
             await asyncio.sleep(_GOLDEN_AGAIN_S)
         failed = await self._golden.failures(manifest, rollout.golden)
@@ -190,7 +190,7 @@ class CanaryRunner:
             trial.task.cancel()
 
     def _write(self, connection: Connection, situation: Situation, change: Change, now_s: float) -> bool:
-        """Unless somebody has changed rollout or split since they were read: the next tick sees to it."""
+        """Unless rollout or split were changed since they were read: then the next tick decides again."""
         seen = situation.rollout
         if change.event is not None:
             bump(self._access.store, connection)

@@ -1,6 +1,6 @@
-"""What people may do about releases: each act is one transaction, with its audit entry and its event.
+"""Release commands: each is one transaction, with its audit entry and its event.
 
-Routers that run read of it within a second, and the one that is in control brings it about.
+Running routers read it within a second, and the one in control carries it out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from router.control.releases.states import State
 from router.control.releases.writes import bump, is_release, put_split, set_state, write_event
 from router.core.manifest import Kind
 from router.routing.split import first_split
-from router.store.release_tables import releases, rollouts, splits
+from router.store.schema import releases, rollouts, splits
 from router.tenants.audited import AlreadyThere, PlatformCommands
 from router.tenants.rbac import Action
 from router.tenants.records import NotFound
@@ -39,7 +39,7 @@ _LOADED = (State.LOADING, State.WARMING, State.READY, State.DRAINING)
 
 @dataclass(slots=True)
 class _Act:
-    """One act under way; which release it is about may turn out on the way."""
+    """One command in its transaction; which release it is about may be found out in it."""
 
     connection: Connection
     version: int | None
@@ -50,7 +50,7 @@ class ReleaseCommands(PlatformCommands):
 
     @contextmanager
     def _act(self, model: str, version: int | None, what: str, reason: str = "") -> Iterator[_Act]:
-        """All acts go one after the other, also those of other processes: `bump` waits for its turn."""
+        """Commands run one after the other, those of other processes too: `bump` waits for its turn."""
         label = f"release.{what}"
         self._check(Action.RELEASE_WRITE, label, _target(model, version))
         detail = {"reason": reason} if reason else {}
@@ -120,7 +120,7 @@ class ReleaseCommands(PlatformCommands):
     def set_split(
         self, model: str, arms: Sequence[tuple[int, float]], sticky: Sticky | None, shadow: Shadow | None
     ) -> ModelSplit:
-        """Weights by hand. All releases in it must be ready: nobody waits for a load."""
+        """Sets weights manually. All releases in it must be ready: no request waits for a load."""
         if not arms:
             raise ValueError("a split needs one or more releases")
         parts = [f"{version}={weight:g}" for version, weight in arms]
@@ -177,7 +177,7 @@ class ReleaseCommands(PlatformCommands):
             return self._open_rollout(act.connection, model)
 
     def pause(self, model: str, paused: bool = True) -> None:
-        """A paused rollout keeps its weights, and is still taken back when its canary fails."""
+        """A paused rollout keeps its weights, and still rolls back automatically when its canary fails."""
         with self._act(model, None, "pause" if paused else "resume") as act:
             rollout = self._open_rollout(act.connection, model)
             act.version = rollout.canary
@@ -226,7 +226,7 @@ class ReleaseCommands(PlatformCommands):
         return target
 
     def _end_rollout(self, connection: Connection, rollout: Rollout, is_promoted: bool, reason: str) -> None:
-        """A canary that is taken back need not be loaded any longer; the split says so if it must."""
+        """A canary that is rolled back need not stay loaded, unless the split names it."""
         state = RolloutState.PROMOTED if is_promoted else RolloutState.ROLLED_BACK
         values = {"state": state.value, "reason": reason, "ended_s": self._clock()}
         connection.execute(sql.update(rollouts).where(rollouts.c.id == rollout.id).values(values))
@@ -263,7 +263,7 @@ class ReleaseCommands(PlatformCommands):
     def _open_rollout(self, connection: Connection, model: str) -> Rollout:
         for rollout in records.list_rollouts(connection, model, only_open=True):
             return rollout
-        raise NotFound(f"{model} has no rollout that is under way")
+        raise NotFound(f"{model} has no rollout in progress")
 
 
 def refuse_other_kind(connection: Connection, manifest: Manifest) -> None:
@@ -277,7 +277,7 @@ def refuse_other_kind(connection: Connection, manifest: Manifest) -> None:
 
 
 def refuse_used_number(connection: Connection, model: str, version: int) -> None:
-    """A number that was another release's says something else in logs, figures and clients' settings."""
+    """A version number is never reused: logs, metrics and clients' settings name the old release by it."""
     if writes.was_added(connection, model, version):
         raise AlreadyThere(f"{model}@{version} was there before and is removed: its number is not used again")
 

@@ -1,4 +1,4 @@
-"""Brings about what is wanted of the releases: one router of all does, the one that holds the lease."""
+"""Carries out what is wanted of the releases, in the one router that holds the lease."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from router.control.releases.steps import Notes, ReleaseSteps
 from router.control.releases.writes import Overtaken, is_release
 from router.core.manifest import split_name
 from router.store.database import StoreAway
-from router.store.release_tables import releases
+from router.store.schema import releases
 from router.triton.control import ControlError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from router.control.releases.steps import Tools
     from router.core.manifest import Manifest
     from router.routing.split import ModelSplit
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ _LONGEST_PAUSE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ControlSettings:
-    """`drain_s`: other routers may need so long to read that nobody is to be sent there any more."""
+    """`drain_s`: how long other routers may take to read that a release gets no more requests."""
 
     poll_s: float = 0.5
     look_every_s: float = 1.0
@@ -56,7 +56,7 @@ class ControlSettings:
 class Controller:
     """Reads what is wanted, looks at the servers, and starts what `next_action` says: one job a release.
 
-    When the lease is lost, jobs are cancelled; whoever gets it goes on from what the store and Triton say.
+    When the lease is lost, jobs are cancelled; the next holder continues from what the store and Triton say.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Controller:
         try:
             await self._in_lease_thread(self._lease.release)
         except StoreAway:
-            log.warning("the store is away: another router takes control when the lease has lapsed")
+            log.warning("the store is unreachable: another router takes control when the lease has expired")
         self._lease_thread.shutdown()
 
     async def _keep_lease(self) -> None:
@@ -122,7 +122,7 @@ class Controller:
             try:
                 await self._in_lease_thread(self._lease.seek)
             except StoreAway:
-                log.warning("the store is away: the lease of the releases cannot be renewed")
+                log.warning("the store is unreachable: the lease of the releases cannot be renewed")
             except Exception:
                 log.exception("the lease of the releases cannot be renewed")
         if not self._lease.is_held:
@@ -151,10 +151,10 @@ class Controller:
         if not self.in_control:
             self._seen = -1
             return
-        # What is being changed now may be done before it is looked at: what was read of it is old by then.
+        # A job may end before its release is looked at: what was read of it is stale by then.
         busy = set(self._jobs)
         change = await self._store.read(writes.last_change)
-        self._bring_on_rollouts(change)
+        self._advance_rollouts(change)
         if change == self._seen and self._monotonic() < self._look_again_s:
             return
         self._look_again_s = self._monotonic() + self._settings.look_every_s
@@ -165,20 +165,20 @@ class Controller:
             if release.manifest.name not in busy:
                 self._advance(release, self._splits.get(release.manifest.model))
         self._seen = change
-        await self._tell_who_is_up()
+        await self._record_replicas_up()
 
-    async def _tell_who_is_up(self) -> None:
-        """For people: a release whose process died is ready, for it is being revived, and does not answer."""
+    async def _record_replicas_up(self) -> None:
+        """For people: a release whose process died stays ready while it is revived, and does not answer."""
         there = {
             name: (sum(each.is_up for each in found.replicas), len(found.replicas))
             for name, found in self._fleet.sets.items()
         }
         news = {name: figures for name, figures in there.items() if figures != self._told_up.get(name)}
         if news:
-            await self._store.write(partial(_write_who_is_up, news))
+            await self._store.write(partial(_write_replicas_up, news))
             self._told_up = there
 
-    def _bring_on_rollouts(self, change: int) -> None:
+    def _advance_rollouts(self, change: int) -> None:
         notes, rollouts = self._notes_of_canaries, self._rollouts
         if rollouts is None or _CANARIES in self._jobs or self._monotonic() < notes.not_before_s:
             return
@@ -238,7 +238,7 @@ class Controller:
         task.add_done_callback(end)
 
     async def _job(self, name: str, notes: Notes, work: Callable[[], Awaitable[None]]) -> None:
-        """One that breaks is begun again, later and later."""
+        """A job that fails is started again, with backoff."""
         try:
             await work()
             notes.broken_jobs = 0
@@ -255,7 +255,7 @@ class Controller:
         notes.not_before_s = self._monotonic() + min(_LONGEST_PAUSE_S, 0.5 * 2.0 ** min(notes.broken_jobs, 8))
 
 
-def _write_who_is_up(news: Mapping[str, tuple[int, int]], connection: Connection) -> None:
+def _write_replicas_up(news: Mapping[str, tuple[int, int]], connection: Connection) -> None:
     for name, (up, servers) in news.items():
         model, version = split_name(name)
         if version is not None:

@@ -1,9 +1,9 @@
-"""How much speaks against a release: tests that may be looked at after every request.
+"""The evidence against a canary: sequential tests that are valid after every request.
 
 Each is an e-value, a bet against "the canary is as good as it must be" that starts with a stake of 1. While
-the canary is good the stake does not grow on average, whatever moment one chooses to look; so a stake of
-1 / alpha comes about with a probability of at most alpha over the whole life of the canary. That is why
-nobody has to say beforehand how many requests to wait for, and why looking often does not make it flap.
+the canary is good the stake does not grow on average, whenever one looks; so it reaches 1 / alpha with a
+probability of at most alpha over the whole life of the canary. Hence no sample size is fixed beforehand, and
+frequent checks do not make rollouts flap.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GRID = 24
 
 @dataclass(frozen=True, slots=True)
 class Proportion:
-    """So many of so many: errors, refusals."""
+    """k of n: errors, refusals."""
 
     hits: int = 0
     total: int = 0
@@ -34,7 +34,7 @@ class Proportion:
 
     @property
     def cautious_rate(self) -> float:
-        """What it may well be: one hit more than were seen, and two standard deviations of their number."""
+        """An upper estimate: one hit more than were seen, and two standard deviations of their number."""
         return (self.hits + 1 + 2 * math.sqrt(self.hits)) / (self.total + 1)
 
 
@@ -74,7 +74,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both arms within one stretch of time, in which they shared whatever the machine was going through."""
+    """Both arms within one stretch of time, in which they shared the load of the machine."""
 
     canary: Spread
     stable: Spread

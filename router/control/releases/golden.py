@@ -27,7 +27,7 @@ _SHOWN_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True)
 class GoldenFailure:
-    """`came` is what the release said instead, shortened, or why it said nothing."""
+    """`came` is the answer it gave instead, shortened, or why there was none."""
 
     prompt: str
     expected: str
@@ -70,7 +70,7 @@ class GoldenRunner:
 
 
 def is_as_expected(golden: GoldenPrompt, text: str) -> bool:
-    """All that is given must hold; spaces around the answer are nobody's fault."""
+    """All that is given must hold; surrounding whitespace is ignored."""
     answer = text.strip()
     if golden.equals and answer != golden.equals.strip():
         return False

@@ -1,8 +1,8 @@
-"""Which router is in control: one row of the store that is changed only by who knows what it holds.
+"""Which router is in control: a lease in one row of the store, changed by compare-and-swap.
 
-No two clocks are compared. The holder writes another number into the row with every beat; who would like to
-have it takes it when the row has not changed for a whole lease of his own clock. The holder stops to act some
-seconds before that, by its own clock, and whatever it writes is written only if the row is still its own.
+No two clocks are compared. The holder increments a number in the row with every heartbeat; another router
+takes the lease when the row has not changed for a whole lease by its own clock. The holder stops acting some
+seconds before that, by its own clock, and its writes are committed only while the row is still its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sql
 
-from router.store.release_tables import control
+from router.store.schema import control
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ class LostControl(Exception):
 class LeaseTimes:
     lease_s: float = 10.0
     renew_s: float = 3.0
-    margin_s: float = 2.0  # the holder stops so much earlier than others may begin
+    margin_s: float = 2.0  # the holder stops this much earlier than others may begin
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Lease:
             raise LostControl("another router is in control")
 
     def release(self) -> None:
-        """So that nobody has to wait for it to lapse."""
+        """So that no router has to wait for it to expire."""
         self._held_until_s = -math.inf
         is_ours = (control.c.name == _ROW) & (control.c.process == self.process)
         with self.store.begin() as connection:
@@ -115,7 +115,7 @@ class Lease:
 
 
 def read_holder(connection: Connection) -> tuple[str, int] | None:
-    """Who is in control, empty for nobody, and a number that changes for as long as he lives."""
+    """The process in control, empty for none, and the number of its last heartbeat."""
     row = sql.select(control.c.process, control.c.beat).where(control.c.name == _ROW)
     found = connection.execute(row).first()
     return None if found is None else (found.process, found.beat)

@@ -26,7 +26,7 @@ class LoadFailed(Exception):
 
 
 class ServerLost(Exception):
-    """No server was left to load it on; nobody can say whether the release is to blame."""
+    """No server was left to load it on, through no known fault of the release."""
 
 
 async def load(manifest: Manifest, servers: Sequence[Server]) -> tuple[list[Server], list[Server]]:

@@ -101,13 +101,13 @@ def next_change(situation: Situation, golden: Golden | None, down_s: float, now_
             progress, reason, rollout.figures, "rollback", RolloutState.ROLLED_BACK, drops_canary=drops
         )
     decision = _trouble(situation, down_s) or _decide(situation, progress, now_s)
-    change = _bring_about(situation, progress, decision, now_s)
+    change = _change_for(situation, progress, decision, now_s)
     is_news = (change.progress, change.reason) != (rollout.progress, rollout.reason)
     return change if is_news or change.event is not None else None
 
 
 def _trouble(situation: Situation, down_s: float) -> Decision | None:
-    """A canary that cannot go on, whatever was measured of it."""
+    """Why a canary cannot continue, whatever was measured of it."""
     rollout, canary = situation.rollout, situation.canary
     name = f"{rollout.model}@{rollout.canary}"
     if canary is None:
@@ -143,7 +143,7 @@ def _decide(situation: Situation, progress: Progress, now_s: float) -> Decision:
     )
 
 
-def _bring_about(situation: Situation, progress: Progress, decision: Decision, now_s: float) -> Change:
+def _change_for(situation: Situation, progress: Progress, decision: Decision, now_s: float) -> Change:
     rollout, split = situation.rollout, situation.split
     figures = figures_of(rollout, situation.measured) if progress.step >= 0 else {}
     if decision.verdict is Verdict.WAIT:

@@ -1,4 +1,4 @@
-"""One prompt of the router's own, put to one release and read to its end."""
+"""One prompt of the router itself, sent to one release and read to its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from router.core.generation import Generation
 
-# In the engine's accounts, where every request is somebody's.
+# As the engine sees it, where every request has a tenant.
 TENANT = "inflight"
 
 

@@ -1,4 +1,4 @@
-"""What the router in control needs of the fleet and of those who decide about canaries."""
+"""What the router in control needs of the fleet and of rollouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Control(Protocol):
         """Returns when it is ready; the members of an ensemble are loaded with it."""
 
     async def unload(self, model: str) -> None:
-        """Returns at once: requests under way finish."""
+        """Returns at once: requests in flight finish."""
 
     async def index(self) -> Mapping[str, ModelState]:
         """Every model that this Triton has files of."""
@@ -45,7 +45,7 @@ class Server(Protocol):
 class Replica(Protocol):
     @property
     def open_count(self) -> int:
-        """Requests of this router that are under way there."""
+        """Requests of this router in flight there."""
 
     @property
     def is_up(self) -> bool:
@@ -66,11 +66,11 @@ class Fleet(Protocol):
 
 
 class Rollouts(Protocol):
-    """Who decides how canaries go on."""
+    """Decides how rollouts proceed."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether the last tick found nothing that goes on without a change in the store."""
+        """Whether the last tick found nothing to do until the store changes."""
 
     async def tick(self, now_s: float) -> None:
         """Called about twice a second while this router is in control, never twice at once."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from python_backend.wire.errors import InflightError
+from router.control.recorder import repeat
 from router.control.releases import records
 from router.control.releases.states import State
 from router.control.releases.verification import clean_and_verify
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from router.routing.models import Registry
     from router.routing.replicas import Fleet, ReplicaSet
     from router.routing.split import ModelSplit
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
 log = logging.getLogger(__name__)
 
@@ -60,14 +60,7 @@ class ReleasePublisher:
 
     async def run(self) -> None:
         """A task for as long as the router runs; while the store is unreachable nothing changes."""
-        while True:
-            await asyncio.sleep(_POLL_S)
-            try:
-                await self.refresh()
-            except InflightError:
-                pass  # those who need the store report its absence
-            except Exception:
-                log.exception("the releases could not be read")
+        await repeat(self.refresh, _POLL_S, "the releases could not be read")
 
     def find_tampering(self, name: str, releases_dir: Path) -> str | None:
         """What is wrong with the files of a release; reads them, so not for the event loop."""

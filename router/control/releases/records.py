@@ -14,7 +14,7 @@ from router.control.releases.plan import Plan, Progress, Tolerance
 from router.control.releases.states import State
 from router.core.manifest import Manifest, from_json
 from router.routing.split import ModelSplit, split_from_json
-from router.store.release_tables import release_events, releases, rollouts, splits
+from router.store.schema import release_events, releases, rollouts, splits
 from router.tenants.records import NotFound
 
 if TYPE_CHECKING:

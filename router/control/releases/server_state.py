@@ -1,4 +1,4 @@
-"""What the Triton servers have of each release, as of the last look."""
+"""What the Triton servers have of each release, as last seen."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ServerState:
         self._gone: set[str] = set()
 
     async def look(self, manifests: Sequence[Manifest]) -> set[str]:
-        """Names of servers that are back: they refused to answer before, and may have been started anew."""
+        """Names of servers that are back: they did not answer before, and may have been restarted."""
         looks = await asyncio.gather(
             *(_index(server, manifests) for server in self.servers), return_exceptions=True
         )
@@ -48,7 +48,7 @@ class ServerState:
         return back
 
     async def look_again(self, server: Server) -> None:
-        """At one that is under control, because something was tried there; raises ControlError."""
+        """At one server, because something was tried there; raises ControlError."""
         self._indexes[server.name] = await _index(server, ())
 
     def presence(self, manifest: Manifest, server: Server) -> Presence:
@@ -62,7 +62,7 @@ class ServerState:
         return Presence.PARTLY if is_partly else Presence.ABSENT
 
     def presences(self, manifest: Manifest, broken_on: set[str]) -> tuple[Presence, ...]:
-        """Of all servers; where loading it has failed alone, that is what is said."""
+        """Of all servers; BROKEN where loading it has failed on that server alone."""
         found = []
         for server in self.servers:
             presence = self.presence(manifest, server)
@@ -85,7 +85,7 @@ async def _index(server: Server, manifests: Sequence[Manifest]) -> Mapping[str, 
     if server.control.can_control:
         return await asyncio.wait_for(server.control.index(), _TIMEOUT_S)
     ready = await asyncio.gather(*(server.connection.ready(each.entry) for each in manifests))
-    # A built-in one that is not ready is left out: its server is still to come, and loads it by itself.
+    # A built-in one that is not ready is left out: its server is starting, and loads it itself.
     return {
         each.entry: ModelState("READY" if is_ready else "")
         for each, is_ready in zip(manifests, ready, strict=True)

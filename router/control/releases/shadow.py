@@ -1,4 +1,4 @@
-"""A second release gets some of the requests too: its answers are compared with the clients', and dropped."""
+"""Shadowing: a second release gets some of the requests too, and its answers are compared and dropped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ShadowObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShadowSettings:
-    """Beyond either number a request is not shadowed, nor while somebody waits: the clients come first."""
+    """Beyond either number a request is not shadowed, nor while requests queue: clients come first."""
 
     most_at_once: int = 4
     most_open: int = 64
@@ -48,7 +48,7 @@ class ShadowSettings:
 
 
 class ShadowRun:
-    """One request at its shadow; whoever answers the client says how that ended, once."""
+    """One request at its shadow; `ended` is told what the client got, once."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -161,7 +161,7 @@ class Shadows:
         finally:
             run.stop()  # where one part fails the others are of no use
         took_s = time.monotonic() - run.began_s
-        # Not for ever, whatever became of the one that should say how it ended.
+        # Not for ever, whatever became of the original.
         done, _ = await asyncio.wait([run.original], timeout=self._settings.timeout_s)
         original = run.original.result() if done else None
         if original is None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import secrets
 import time
 from dataclasses import asdict, dataclass, fields
 from functools import reduce
@@ -13,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sql
 
-from python_backend.wire.errors import InflightError
-from router.store.release_tables import shadow_figures
+from router.control.recorder import Recorder
+from router.store.schema import shadow_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,11 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from router.control.releases.comparison import Comparison
-    from router.store.access import StoreAccess
-
-log = logging.getLogger(__name__)
-
-WRITE_EVERY_S = 1.0
+    from router.store.database import StoreAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,42 +59,30 @@ class ShadowFigures:
     sums: ShadowSums
 
 
-class ShadowRecorder:
-    """`process` names this run of this router: what an earlier one has written stays, and is added to."""
+class ShadowRecorder(Recorder):
+    _what = "comparisons with shadows"
 
     def __init__(
         self, access: StoreAccess, process: str = "", clock: Callable[[], float] = time.time
     ) -> None:
-        self._access = access
-        self._process = process or f"{os.getpid()}-{secrets.token_hex(4)}"
+        super().__init__(access, process)
         self._clock = clock
         self._sums: dict[tuple[str, int, int], ShadowSums] = {}
         self._changed: set[tuple[str, int, int]] = set()
-        self._is_away = False
 
     def add(self, one: Comparison) -> None:
         key = (one.model, one.shadow_version, one.version)
         self._sums[key] = self._sums.get(key, ShadowSums()).plus(sums_of(one))
         self._changed.add(key)
 
-    async def run(self) -> None:
-        """For as long as the router runs; what is left at its end is written too."""
-        try:
-            while True:
-                await asyncio.sleep(WRITE_EVERY_S)
-                await self.write()
-        finally:
-            await self.write()
-
     async def write(self) -> None:
-        """What has changed since the last time; where the store is away, the next time."""
         if not self._changed:
             return
         changed, self._changed = self._changed, set()
         rows = [
             {
                 **dict(zip(("model", "shadow", "version"), key, strict=True)),
-                "process": self._process,
+                "process": self.process,
                 "at_s": self._clock(),
                 **asdict(self._sums[key]),
             }
@@ -113,14 +93,8 @@ class ShadowRecorder:
             for row in rows:
                 connection.execute(self._access.store.insert_or_update(shadow_figures, row))
 
-        try:
-            await self._access.write(put)
-            self._is_away = False
-        except InflightError as error:
+        if not await self._commit(put):
             self._changed |= changed
-            if not self._is_away:
-                log.warning("comparisons with shadows wait to be written: %s", error)
-            self._is_away = True
 
 
 def list_shadows(connection: Connection, model: str) -> list[ShadowFigures]:

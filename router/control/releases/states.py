@@ -47,7 +47,7 @@ class Action(str, Enum):
     NOTHING = "nothing"
     LOAD = "load"  # verify, load where it is missing, warm up: ready
     FILL = "fill"  # it is ready elsewhere: load it where it is missing too
-    ACCEPT = "accept"  # Triton has loaded it by itself, or it was about to leave: ready
+    ACCEPT = "accept"  # Triton has loaded it itself, or it was about to be unloaded: ready
     DRAIN = "drain"  # nobody is sent to it any more
     UNLOAD = "unload"
 

@@ -1,4 +1,4 @@
-"""What is done about one release: on the servers, and with each step in the store."""
+"""The steps of one release: loaded, warmed, drained, unloaded on the servers, and written to the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from router.control.releases.states import Action, Presence, State
 from router.control.releases.verification import clean_and_verify
 from router.control.releases.warm_up import WarmingFailed, warm_release
 from router.control.releases.writes import Overtaken, is_release
-from router.store.release_tables import releases
+from router.store.schema import releases
 from router.triton.control import ControlError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from router.control.releases.records import Release
     from router.control.releases.server_state import ServerState
     from router.core.manifest import Manifest
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
     Profile = dict[str, float]
     Warm = Callable[[Server, Manifest], Awaitable[Profile]]
@@ -48,7 +48,7 @@ _LOST = "Triton went away before it could be loaded"
 
 @dataclass(slots=True)
 class Notes:
-    """What is remembered of one release between two looks; to lose it costs a repetition."""
+    """What is remembered of one release between two turns; losing it costs a repetition."""
 
     draining_since_s: float | None = None
     not_before_s: float = 0.0
@@ -61,7 +61,7 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What acts use, for tests to replace."""
+    """What the steps use, for tests to replace."""
 
     releases_dir: Path
     warm: Warm = warm_release
@@ -140,7 +140,7 @@ class ReleaseSteps:
         return {**measured[0], "load_s": load_s}
 
     async def _fill(self, release: Release, notes: Notes) -> None:
-        """Where it goes wrong it is left alone: others have it, and it is ready."""
+        """Where it fails it is left alone: other servers have the release, and it is ready."""
         manifest = release.manifest
         absent_from = self._state.having(manifest, *NOT_THERE)
         missing = [server for server in absent_from if server.name not in notes.broken_on]
@@ -183,7 +183,7 @@ class ReleaseSteps:
         return loaded
 
     async def _warmed(self, manifest: Manifest, server: Server, notes: Notes) -> Profile | WarmingFailed:
-        """Where it does not answer as it should, it is taken off that server."""
+        """Where it does not answer as it should, it is unloaded from that server."""
         try:
             return await self._tools.warm(server, manifest)
         except WarmingFailed as error:
@@ -193,13 +193,13 @@ class ReleaseSteps:
             return error
 
     async def _fail(self, manifest: Manifest, reason: str) -> None:
-        """First it is told, then what was half loaded goes."""
+        """The failure is recorded first, then what was partly loaded is unloaded."""
         log.error("%s has failed: %s", manifest.name, reason)
         await self._move(manifest, State.FAILED, scrub(reason))
         await self._clean(manifest, self._state.servers)
 
     async def _clean(self, manifest: Manifest, servers: Sequence[Server]) -> None:
-        """Members that were loaded before one that could not be; what is left is seen at the next look."""
+        """Unloads members that were loaded before one that could not be; the next turn sees what is left."""
         for server in servers:
             try:
                 if server.control.can_control:

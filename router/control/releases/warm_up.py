@@ -44,7 +44,7 @@ class WarmingFailed(Exception):
 async def warm_text(
     pipeline: Generates, timeout_s: float = _TIMEOUT_S, clock: Callable[[], float] = time.monotonic
 ) -> dict[str, float]:
-    """Its profile; raises WarmingFailed where a prompt fails or none gets a word in answer."""
+    """Its profile; raises WarmingFailed where a prompt fails or none gets any text."""
     answers = []
     for prompt in PROMPTS:
         try:
@@ -61,7 +61,7 @@ async def warm_text(
 
 
 def _said(error: InflightError) -> str:
-    """The model's own words, where they came: they are for those who brought it."""
+    """The model's own error message, where there is one: it is meant for its owner."""
     return scrub(error.said if isinstance(error, TritonError) else error.message)
 
 

@@ -1,4 +1,4 @@
-"""The writes that people's acts and the router in control have in common."""
+"""Writes that release commands and the router in control have in common."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import sqlalchemy as sql
 
 from router.control.releases import records
 from router.control.releases.states import State, may_follow
-from router.store.release_tables import release_events, releases, splits
-from router.store.schema import counters
+from router.store.schema import counters, release_events, releases, splits
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -23,14 +22,14 @@ _COUNTER = "release_changes"
 
 
 class Overtaken(Exception):
-    """Somebody else has changed the release in the meantime; what was to be written does not fit any more."""
+    """The release was changed in the meantime, and what was to be written no longer follows."""
 
 
 def bump(store: Store, connection: Connection) -> None:
     """Tells every router that there is something to read.
 
-    The first thing a transaction does: whoever else changes releases waits for its end, so that what it
-    reads from here on is what it changes, on PostgreSQL too.
+    The first thing a transaction does: other changes of releases wait for its end, so that what it reads
+    from here on is what it changes, on PostgreSQL too.
     """
     connection.execute(store.insert_new(counters).values({"name": _COUNTER, "value": 0}))
     is_ours = counters.c.name == _COUNTER

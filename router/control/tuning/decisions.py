@@ -1,4 +1,4 @@
-"""What was decided about queue delays, and which models are left alone, as the store has it."""
+"""What was decided about queue delays, and which models are paused, as the store has it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sql
 
 from router.control.tuning.ladder import Action
-from router.store.objective_tables import tuning_decisions, tuning_pauses
+from router.store.schema import tuning_decisions, tuning_pauses
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
@@ -70,7 +70,7 @@ def paused_models(connection: Connection) -> dict[str, float]:
 
 
 def keep_decision(decided: TuningDecision, connection: Connection) -> None:
-    """What is no change takes the place of the last that was none: only the newest is of interest."""
+    """A decision that changes nothing replaces the last such one: only the newest is of interest."""
     row = tuning_decisions.c
     of_it = (row.model == decided.model) & (row.version == decided.version)
     of_it &= row.triton_model == decided.triton_model

@@ -13,8 +13,8 @@ from router.triton.control import ControlError
 if TYPE_CHECKING:
     from router.control.tuning.queue_delay import QueueDelay
 
-# What the model's own files say, in the config that it was loaded with: whoever is in control next knows what
-# to go back to, and a Triton that was started anew has neither.
+# What the model's own files say, kept in the config that it was loaded with: the next router in control knows
+# what to restore, and a restarted Triton has neither.
 UNTUNED = "inflight_untuned"
 _US_PER_MS = 1000
 
@@ -84,7 +84,7 @@ def read_batched(config: Any) -> Batched | None:
 
 
 def queueing_for(aim: QueueDelay, batched: Batched) -> Queueing:
-    """Without a delay, all as it was: preferred sizes would cut what has gathered by itself into pieces."""
+    """Without a delay the rest stays: preferred sizes would split batches that form anyway."""
     own = batched.own
     if aim.delay_ms == own.delay_ms:
         return own
@@ -97,7 +97,7 @@ def queueing_for(aim: QueueDelay, batched: Batched) -> Queueing:
 
 
 async def apply(control: Control, model: str, wanted: Queueing) -> None:
-    """Requests under way end on the old copy. Raises ControlError; the old one goes on serving then."""
+    """Requests in flight end on the old copy. Raises ControlError; then the old one goes on serving."""
     config = await control.config(model)
     batched = read_batched(config)
     if batched is None:

@@ -1,4 +1,4 @@
-"""What a Triton model has to keep, and what was measured of it."""
+"""The objectives that a Triton model has to meet, and what was measured of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SLOW = 2.0
 
 class Monitor(Protocol):
     def window(self, model: str, tier: Tier, metric: Metric, last_s: float) -> Percentiles:
-        """What this router has measured over so many seconds up to now."""
+        """What this router has measured over the last `last_s` seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def aim_of(subject: Subject, goals: list[Goal], window: Window, elsewhere_ms: fl
     learned = subject.learner.learned
     if learned is None:
         if window.requests < FEW:
-            return QueueDelay(0.0, 0, 0, "hardly anybody asks")
+            return QueueDelay(0.0, 0, 0, "hardly any requests")
         return QueueDelay(subject.delay_ms, 0, 0, "what its batches take is not known yet")
     batched = next(iter(subject.batched.values()))
     rows_per_request = window.rows / window.requests if window.requests else 1.0

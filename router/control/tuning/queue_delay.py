@@ -15,9 +15,9 @@ GUARD_MS = 2.0
 LEAST_LOAD = 0.1
 # A batch has to save this part of the model's time.
 LEAST_GAIN = 0.1
-# Above this load a request finds a batch under way, which it has to wait for.
+# Above this load a request finds a batch in execution, which it has to wait for.
 _BUSY = 0.5
-# Room in Triton's queue for this many of the largest batches at least: the router is who refuses.
+# Capacity in Triton's queue, in largest batches, at least: refusing is the router's job.
 _QUEUED_BATCHES = 4
 
 
@@ -55,14 +55,14 @@ class QueueDelay:
 def choose_queue_delay(arrivals: Arrivals, room: Room, cost: BatchCost) -> QueueDelay:
     """The largest batch that gathers, and is computed, within the objective, and how long it gathers.
 
-    Everybody pays the delay whom nobody joins. So it is 0 unless at least one more request is expected within
-    it, unless the model is busy enough for batches to matter, and unless a batch is cheaper than its rows one
-    by one. Of what is left, the objective is the only bound: a batch that is gathered in the time that is
-    there anyway costs nobody an objective and saves the model's time.
+    A request that no other joins pays the delay for nothing. So it is 0 unless at least one more request is
+    expected within it, the model is busy enough for batches to matter, and a batch is cheaper than its rows
+    one by one. Beyond that the objective is the only bound: a batch gathered within the slack breaks no
+    objective and saves compute time.
     """
     per_s, rows = arrivals.requests_per_s, max(1.0, arrivals.rows_per_request)
     if per_s <= 0:
-        return _none(room, "nobody asks")
+        return _none(room, "no requests")
     heard = f"{per_s:.3g} requests/s"
     load = per_s * cost.batch_ms(ceil(rows)) / 1000 / room.instances
     if load < LEAST_LOAD:
@@ -108,7 +108,7 @@ def _largest_batch(arrivals: Arrivals, room: Room, cost: BatchCost) -> int | Non
 
 
 def _gathering_ms(batch: int, arrivals: Arrivals) -> float:
-    """Until so many rows are there: those of the first request are there at once."""
+    """Until the batch has its rows: those of the first request are there at once."""
     rows = max(1.0, arrivals.rows_per_request)
     return 1000 * max(0.0, batch - rows) / (arrivals.requests_per_s * rows)
 

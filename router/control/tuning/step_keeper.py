@@ -1,14 +1,12 @@
-"""Keeps in the store how the steps of each engine stand, for people who cannot ask an engine."""
+"""Keeps the step limits of each engine in the store, for people who cannot ask an engine."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from python_backend.wire.errors import InflightError
+from router.control.recorder import repeat
 from router.control.tuning.decisions import STEPS, TuningDecision, keep_decision
 from router.control.tuning.step_limits import explained
 from router.core.manifest import Kind
@@ -18,9 +16,7 @@ if TYPE_CHECKING:
 
     from router.core.manifest import Manifest
     from router.routing.replicas import Fleet
-    from router.store.access import StoreAccess
-
-log = logging.getLogger(__name__)
+    from router.store.database import StoreAccess
 
 _EVERY_S = 5.0
 
@@ -43,14 +39,7 @@ class StepKeeper:
 
     async def run(self) -> None:
         """A task for as long as the router runs."""
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            try:
-                await self.keep()
-            except InflightError as error:
-                log.debug("how the engines' steps stand waits to be written: %s", error.message)
-            except Exception:
-                log.exception("how the engines' steps stand could not be written")
+        await repeat(self.keep, _EVERY_S, "the step limits of the engines could not be written")
 
     async def keep(self) -> None:
         if not self._in_control():

@@ -1,17 +1,33 @@
-"""One Triton model of one release that is measured and tuned, on all servers together."""
+"""One Triton model of one release that is measured and tuned, and what keeps it from a change now."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from python_backend.costs.learning import BatchLearner
+from python_backend.costs.learners import BatchLearner
+from router.control.releases.states import State
 from router.control.tuning.ladder import Course
 from router.control.tuning.statistics import Totals
 from router.core.manifest import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from router.control.releases.records import Release
     from router.control.tuning.delay_change import Batched, Queueing
     from router.core.manifest import Manifest
+    from router.routing.split import ModelSplit
+
+_COMING_OR_GOING = (State.LOADING, State.WARMING, State.DRAINING)
+
+
+class Releases(Protocol):
+    """What is used of a ReleasePublisher."""
+
+    @property
+    def releases(self) -> Sequence[Release]: ...
+    @property
+    def splits(self) -> Mapping[str, ModelSplit]: ...
 
 
 class Subject:
@@ -80,3 +96,30 @@ class Subject:
         """What is seen before that counts for nothing."""
         self.window = Totals()
         self.window_began_s = at_s
+
+
+def is_any_moving(releases: Releases) -> bool:
+    """Whether memory is being taken or freed: how much will be left is not known yet."""
+    return any(each.state in _COMING_OR_GOING for each in releases.releases)
+
+
+def trial_obstacle(subject: Subject, subjects: Iterable[Subject], releases: Releases) -> str:
+    """Why nothing is tried now."""
+    learned = subject.learner.learned
+    if learned is not None and learned.is_frozen:
+        return f"what its batches take is predicted {learned.error:.0%} wrong"
+    split = releases.splits.get(subject.manifest.model)
+    if split is not None and split.rollout_id is not None:
+        return "a rollout is in progress, which would be judged by it"
+    for other in subjects:
+        if other is not subject and other.course.trial is not None:
+            return f"a change of {other.name} is being judged"
+    return ""
+
+
+def load_obstacle(subject: Subject, releases: Releases) -> str:
+    """Why nothing of it is loaded now; asked right before, for the loads before it took their time."""
+    ready = {each.manifest.name for each in releases.releases if each.state is State.READY}
+    if is_any_moving(releases) or subject.manifest.name not in ready:
+        return "a release is being loaded or unloaded"
+    return ""

@@ -1,4 +1,4 @@
-"""Measures what batches take in Triton, and sets queue delays by it: of all routers the one in control."""
+"""Measures what batches take in Triton; the router in control sets queue delays by it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from python_backend.wire.errors import InflightError
 from router.control.releases.inspection import scrub
 from router.control.releases.states import State
-from router.control.tuning import memory_fit, obstacles
+from router.control.tuning import memory_fit
 from router.control.tuning.decisions import TuningDecision, keep_decision, paused_models
 from router.control.tuning.delay_change import apply, queueing_for, read_batched
 from router.control.tuning.goals import aim_of, detail_of, goals_of, measured
 from router.control.tuning.ladder import Action, Decision, Moment, Pace, decide
 from router.control.tuning.statistics import totals_of
-from router.control.tuning.subject import Subject
+from router.control.tuning.subject import Subject, is_any_moving, load_obstacle, trial_obstacle
 from router.core.manifest import Kind
 from router.triton.control import ControlError
 
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
     from router.control.tuning.delay_change import Batched, Queueing
     from router.control.tuning.goals import Monitor, ObjectiveOf
     from router.control.tuning.ladder import Window
-    from router.control.tuning.obstacles import Releases
     from router.control.tuning.queue_delay import QueueDelay
     from router.control.tuning.statistics import Totals
+    from router.control.tuning.subject import Releases
     from router.core.manifest import Manifest
     from router.routing.replicas import Fleet, Replica
-    from router.store.access import StoreAccess
+    from router.store.database import StoreAccess
 
     Misfit = Callable[[Manifest, str, Batched, str], str | None]
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 2.0
-# After a load the first requests say nothing of what is usual.
+# The first requests after a load are not typical.
 _SETTLING_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class TuningSettings:
-    """`is_on` False: costs are learned, for admission needs them, and nothing is changed."""
+    """`is_on` False: costs are learned, as admission needs them, and nothing is changed."""
 
     window_s: float = 30.0
     is_on: bool = True
 
 
 class Tuner:
-    """Every router measures; `in_control` says whether this is the one that changes things."""
+    """Every router measures; the one where `in_control` holds also changes delays."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Tuner:
     # Deciding
 
     async def _tune(self) -> None:
-        if obstacles.is_any_moving(self._releases):
+        if is_any_moving(self._releases):
             return
         due_s = self._clock() - self._settings.window_s
         due = [each for each in self._subjects.values() if each.batched and each.window_began_s <= due_s]
@@ -190,12 +190,12 @@ class Tuner:
         if not subject.batched:
             return
         if is_paused or not goals:
-            await self._leave_alone(subject, is_paused)
+            await self._keep_or_restore(subject, is_paused)
             return
         now_s, course = self._clock(), subject.course
         window, elsewhere_ms = measured(subject, goals, self._monitor, now_s, self._settings.window_s)
         aim = aim_of(subject, goals, window, elsewhere_ms)
-        waits_for = obstacles.to_a_trial(subject, self._subjects.values(), self._releases)
+        waits_for = trial_obstacle(subject, self._subjects.values(), self._releases)
         moment = Moment(subject.delay_ms, now_s, self._pace, waits_for)
         decision, subject.course = decide(moment, aim, window, course)
         decision = self._aligned(subject, decision)
@@ -208,7 +208,7 @@ class Tuner:
         await self._tell(subject, moment.delay_ms, decision, window, aim)
 
     def _aligned(self, subject: Subject, decision: Decision) -> Decision:
-        """Where one server has less than the others, it was started anew, and gets what they have."""
+        """A server with less than the others was restarted, and gets what they have."""
         behind = sorted(
             name for name, each in subject.batched.items() if each.queueing.delay_ms < subject.delay_ms
         )
@@ -222,7 +222,7 @@ class Tuner:
             return present.queueing
         return queueing_for(replace(aim, delay_ms=decision.delay_ms), present)
 
-    async def _leave_alone(self, subject: Subject, is_paused: bool) -> None:
+    async def _keep_or_restore(self, subject: Subject, is_paused: bool) -> None:
         """Paused, it stays as it is; without an objective, it goes back to what its own config says."""
         before_ms = subject.delay_ms
         subject.begin_window(self._clock())
@@ -239,7 +239,7 @@ class Tuner:
     # Acting
 
     async def _act(self, subject: Subject, decision: Decision, queueing: Queueing) -> Decision:
-        """What came of it: server by server, and no further than the first that refuses."""
+        """What came of it: server by server, up to the first that refuses."""
         if queueing == subject.refused:
             return Decision(Action.HOLD, subject.delay_ms, f"{decision.delay_ms:g} ms could not be loaded")
         for replica in self._replicas(subject):
@@ -253,10 +253,10 @@ class Tuner:
                 return Decision(Action.HOLD, subject.delay_ms, sentence)
             if not self._in_control():
                 return Decision(Action.HOLD, subject.delay_ms, "another router is in control now")
-            if obstacle := obstacles.to_a_load(subject, self._releases):
+            if obstacle := load_obstacle(subject, self._releases):
                 return Decision(Action.HOLD, subject.delay_ms, obstacle)
             if not replica.is_up:
-                continue  # it is brought back, and gets what the others have then
+                continue  # it gets what the others have when it is back
             try:
                 await apply(replica.server.control, member, queueing)
                 await self._read_config(subject, replica)
@@ -297,7 +297,7 @@ class Tuner:
 
 
 def _measured_members(manifest: Manifest) -> list[str]:
-    """Not the engine, which gathers by itself; not the ensemble that leads to it."""
+    """Not the engine, which does its own batching; not the ensemble that leads to it."""
     if manifest.kind is Kind.TEXT:
         return [member for member in manifest.members if member not in (manifest.engine, manifest.entry)]
     return list(manifest.members)

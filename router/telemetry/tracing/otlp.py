@@ -78,7 +78,7 @@ class CountingExporter(SpanExporter):
 
 
 class OtlpOutlet:
-    """A collector that is away costs requests nothing: what is too much for the queue is dropped."""
+    """An unreachable collector costs requests nothing: what exceeds the queue is dropped."""
 
     def __init__(
         self,

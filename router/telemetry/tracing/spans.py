@@ -93,7 +93,7 @@ def spans_of(
 
 
 def _marks(record: Record, now_s: float) -> list[tuple[str, float, float]]:
-    """The stages; the first alone of what was not let in."""
+    """The stages; only the first of what was not admitted."""
     marks = record.marks(now_s)
     return marks if marks or not record.model else [("admission", record.arrived_s, now_s)]
 

@@ -22,7 +22,7 @@ RPC_SERVICE = "inference.GRPCInferenceService"
 
 
 class Outlet(Protocol):
-    """The way to whoever collects traces."""
+    """The way to the collector of traces."""
 
     def new_trace_id(self) -> int: ...
 

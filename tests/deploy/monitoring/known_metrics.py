@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import Metric as MetricFamily
 
 from deploy.monitoring import recordings
-from deploy.monitoring.expressions import Known, labels_of
+from deploy.monitoring.expressions import KnownMetric, labels_of
 from deploy.monitoring.rules import Recording
 from python_backend.triton_adapter.metrics import FAMILIES
 from python_backend.wire.tiers import Tier
@@ -39,15 +39,18 @@ TRITONS_OWN = {
             "nv_inference_compute_infer_duration_us",
             "nv_inference_pending_request_count",
         ),
-        Known(_OF_MODEL),
+        KnownMetric(_OF_MODEL),
     ),
-    "nv_inference_request_failure": Known(_OF_MODEL | {"reason"}),
+    "nv_inference_request_failure": KnownMetric(_OF_MODEL | {"reason"}),
     **dict.fromkeys(
         ("nv_inference_queue_summary_us", "nv_inference_compute_infer_summary_us"),
-        Known(_OF_MODEL | {"quantile"}, {"quantile": frozenset({"0.5", "0.9", "0.95", "0.99", "0.999"})}),
+        KnownMetric(
+            _OF_MODEL | {"quantile"}, {"quantile": frozenset({"0.5", "0.9", "0.95", "0.99", "0.999"})}
+        ),
     ),
     **dict.fromkeys(
-        ("nv_cpu_utilization", "nv_cpu_memory_used_bytes", "nv_cpu_memory_total_bytes"), Known(frozenset())
+        ("nv_cpu_utilization", "nv_cpu_memory_used_bytes", "nv_cpu_memory_total_bytes"),
+        KnownMetric(frozenset()),
     ),
 }
 ON_A_GPU = dict.fromkeys(
@@ -58,25 +61,25 @@ ON_A_GPU = dict.fromkeys(
         "nv_gpu_power_usage",
         "nv_gpu_power_limit",
     ),
-    Known(_OF_GPU),
+    KnownMetric(_OF_GPU),
 )
 PROMETHEUS_OWN = {
-    "up": Known(frozenset()),
-    "ALERTS": Known(frozenset({"alertname", "alertstate", "severity"}), is_recorded=True),
+    "up": KnownMetric(frozenset()),
+    "ALERTS": KnownMetric(frozenset({"alertname", "alertstate", "severity"}), is_recorded=True),
 }
 
 
-def known_metrics() -> dict[str, Known]:
+def known_metrics() -> dict[str, KnownMetric]:
     """By the names under which they are asked for, recorded ones too."""
     known = {**dict(_of_router()), **dict(_of_engine()), **TRITONS_OWN, **ON_A_GPU, **PROMETHEUS_OWN}
     for group in recordings.GROUPS:
         for rule in group.rules:
             assert isinstance(rule, Recording)
-            known[rule.name] = Known(labels_of(rule.expr, known), is_recorded=True)
+            known[rule.name] = KnownMetric(labels_of(rule.expr, known), is_recorded=True)
     return known
 
 
-def _of_router() -> Iterator[tuple[str, Known]]:
+def _of_router() -> Iterator[tuple[str, KnownMetric]]:
     metrics = router_metrics()
     for family in metrics.registry.collect():
         labels = frozenset(getattr(family, "_labelnames", ())) | _seen(family)
@@ -90,18 +93,18 @@ def _seen(family: MetricFamily) -> frozenset[str]:
     return frozenset(label for sample in family.samples for label in sample.labels) - {"le"}
 
 
-def _of_engine() -> Iterator[tuple[str, Known]]:
+def _of_engine() -> Iterator[tuple[str, KnownMetric]]:
     for name, family in FAMILIES.items():
         labels = _OF_MODEL | ({family.label} if family.label else set())
         values = {family.label: frozenset(family.values)} if family.label else {}
         kind = family.kind.lower()
         yield from _named(name.removesuffix("_total") if kind == "counter" else name, kind, labels, values)
-    yield "inflight_engine_postprocessing_streams", Known(_OF_MODEL)
+    yield "inflight_engine_postprocessing_streams", KnownMetric(_OF_MODEL)
 
 
 def _named(
     name: str, kind: str, labels: frozenset[str], values: Mapping[str, frozenset[str]]
-) -> Iterator[tuple[str, Known]]:
+) -> Iterator[tuple[str, KnownMetric]]:
     for ending in _ENDINGS.get(kind, ("",)):
         more = {"le"} if ending == "_bucket" else set()
-        yield name + ending, Known(labels | more, values)
+        yield name + ending, KnownMetric(labels | more, values)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.monitoring.expressions import Known, Wrong, labels_of, metrics_in
+from deploy.monitoring.expressions import ExpressionError, KnownMetric, labels_of, metrics_in
 
 KNOWN = {
-    "a_total": Known(frozenset({"model", "tier"}), {"tier": frozenset({"fast", "slow"})}),
-    "b": Known(frozenset({"model"})),
-    "c_seconds_bucket": Known(frozenset({"model", "le"})),
+    "a_total": KnownMetric(frozenset({"model", "tier"}), {"tier": frozenset({"fast", "slow"})}),
+    "b": KnownMetric(frozenset({"model"})),
+    "c_seconds_bucket": KnownMetric(frozenset({"model", "le"})),
 }
 
 
@@ -51,7 +51,7 @@ def test_the_labels_of_a_result_are_found(expr: str, labels: set[str]) -> None:
     ],
 )
 def test_what_is_wrong_with_an_expression_is_said(expr: str, complaint: str) -> None:
-    with pytest.raises(Wrong, match=complaint):
+    with pytest.raises(ExpressionError, match=complaint):
         labels_of(expr, KNOWN)
 
 

@@ -21,8 +21,8 @@ from python_backend.engine.request import GenerationRequest, Guide, SamplingPara
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
 from tests.engine.checkpoints import all_logits, greedy_choices, random_llama, save
-from tests.engine.cuda.building import build_cuda_engine
-from tests.engine.draining import answers_of, drain, events_of
+from tests.engine.cuda.engines import build_cuda_engine
+from tests.engine.drained import answers_of, drain, events_of
 from tests.fakes.guides import FakeGuide, Pace, only
 
 VOCABULARY = 64

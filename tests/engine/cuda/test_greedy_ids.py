@@ -13,8 +13,8 @@ import pytest
 from python_backend.engine.config import EngineConfig
 from python_backend.engine.request import GenerationRequest
 from tests.engine.checkpoints import greedy_choices, random_variant, save
-from tests.engine.cuda.building import build_cuda_engine
-from tests.engine.draining import drain
+from tests.engine.cuda.engines import build_cuda_engine
+from tests.engine.drained import drain
 
 NEW_TOKENS = 2
 VOCABULARY = 64

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from python_backend.engine.cuda.pinned_memory import Staging
 from python_backend.engine.cuda.sampler import (
     NOT_NUMBERS,
     NOTHING_LEFT,
@@ -19,7 +20,6 @@ from python_backend.engine.cuda.sampler import (
     SampledRow,
     Sampler,
 )
-from python_backend.engine.cuda.staging import Staging
 from python_backend.engine.request import GenerationRequest, Guide, GuideKind, SamplingParams
 from python_backend.engine.sampling.tokens import choose_tokens
 from python_backend.engine.sequence import Sequence

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from python_backend.engine.cuda.pinned_memory import Staging
 from python_backend.engine.cuda.slots import Slots
-from python_backend.engine.cuda.staging import Staging
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence

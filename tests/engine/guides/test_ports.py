@@ -9,7 +9,7 @@ from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, Guide, GuideKind
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
-from tests.engine.draining import answers_of, drain
+from tests.engine.drained import answers_of, drain
 from tests.fakes.executor import FakeClock, continuation, fake_engine
 from tests.fakes.guides import FakeCompiler, only
 

@@ -106,6 +106,8 @@ def test_preempted_and_recomputed_the_ids_are_those_of_transformers(case: Case) 
     assert engine.gauges().preemptions > 0
 
 
+# Static batches differ in who computes together alone, and only experts look across rows.
+@pytest.mark.parametrize("case", ["llama, grouped heads, tied", "mixtral, windowed, tied"], indirect=True)
 def test_static_batches_give_the_ids_of_transformers(case: Case) -> None:
     case.check(build_engine(replace(case.config, max_batch_size=3, static_batching=True)), case.prompts)
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from python_backend.engine.native import attention
 from python_backend.engine.native.arithmetic import FAST, exponential, hyperbolic_tangent, quantize
 from python_backend.engine.native.microkernel import GROUP, LANES, Format
-from python_backend.engine.native.packing import Packed, whole
 from python_backend.engine.native.products import product
 from python_backend.engine.native.tables import Inputs, Matrix
 from python_backend.engine.native.threads import meet, take_number
+from python_backend.engine.native.weight_layouts import Packed, whole
 
 Floats = NDArray[np.float32]
 Function = TypeVar("Function", bound=Callable[..., None])

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.engine.native.microkernel import GROUP, LANES, Format
-from python_backend.engine.native.packing import pack
+from python_backend.engine.native.weight_layouts import pack
 from tests.engine.native.kernels import Floats, combine, multiply, rounded
-from tests.engine.native.unpacking import unpack
+from tests.engine.native.unpacked import unpack
 
 
 def random_floats(*shape: int, seed: int = 0) -> Floats:

@@ -18,7 +18,7 @@ from python_backend.engine.models.decoder import DecoderWeights
 from python_backend.engine.native.microkernel import Format
 from tests.engine.checkpoints import VARIANTS, VOCABULARY, random_variant, save
 from tests.engine.models.dense import dense_logits
-from tests.engine.native.running import Floats, RoundedWeights, Runner, assert_same_bits
+from tests.engine.native.runs import Floats, RoundedWeights, Runner, assert_same_bits
 
 # Its embedding is not a number, and no prompt holds it unless a test puts it there.
 POISON = VOCABULARY - 1

@@ -17,8 +17,8 @@ from python_backend.engine.models import load_weights
 from python_backend.engine.native.packed_model import FORMATS, packed_dir
 from python_backend.engine.request import GenerationRequest, SamplingParams
 from tests.engine.checkpoints import VOCABULARY, random_model, save
-from tests.engine.draining import events_of
-from tests.engine.native.running import Runner, assert_same_bits
+from tests.engine.drained import events_of
+from tests.engine.native.runs import Runner, assert_same_bits
 
 NEW_TOKENS = 12
 DICE = random.Random(3)

@@ -26,10 +26,10 @@ from python_backend.engine.models.decoder import (
     Weights,
 )
 from python_backend.engine.native.microkernel import Format
-from python_backend.engine.native.packing import Packed, pack
 from python_backend.engine.native.tables import Arrays
+from python_backend.engine.native.weight_layouts import Packed, pack
 from python_backend.engine.native.weights import expected_bytes, map_packed, packed_bytes, write_packed
-from tests.engine.native.unpacking import unpack
+from tests.engine.native.unpacked import unpack
 
 SHAPE = DecoderShape(
     layers=3,

@@ -10,7 +10,7 @@ from python_backend.engine.report import FinishReason, SequenceEvent
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.sequence.step_notes import MOST_ROWS, StepNotes
 from python_backend.wire.tiers import Tier
-from tests.engine.draining import events_of
+from tests.engine.drained import events_of
 from tests.fakes.executor import fake_engine
 
 MS = 1_000_000

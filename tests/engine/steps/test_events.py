@@ -3,7 +3,7 @@ from __future__ import annotations
 from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, SamplingParams
 from python_backend.wire.tiers import Tier
-from tests.engine.draining import events_of
+from tests.engine.drained import events_of
 from tests.fakes.executor import FakeClock, continuation, fake_engine, logits_row
 
 

@@ -7,7 +7,7 @@ import pytest
 from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest
 from python_backend.wire.errors import ErrorKind, InflightError
-from tests.engine.draining import answers_of, drain, events_of
+from tests.engine.drained import answers_of, drain, events_of
 from tests.fakes.executor import continuation, fake_engine
 
 DEADLY = 13

@@ -7,7 +7,7 @@ import pytest
 from python_backend.engine.report import EngineBroken, FinishReason
 from python_backend.engine.request import GenerationRequest, SamplingParams
 from python_backend.wire.tiers import Tier
-from tests.engine.draining import answers_of, drain, events_of
+from tests.engine.drained import answers_of, drain, events_of
 from tests.fakes.executor import continuation, fake_engine
 from tests.fakes.guides import FakeCompiler, only
 

@@ -74,23 +74,34 @@ def kernels() -> Path:
     return Path(numba.config.CACHE_DIR)  # type: ignore[attr-defined]  # numba makes them as it starts
 
 
+@pytest.fixture(scope="module")
+def first(model: Path, packed: Path) -> Prepared:
+    result = prepare(model, packed)
+    assert result.status == 0, result.complaint
+    return result
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `first` packed the model."""
+    return tmp_path_factory.mktemp("packed")
+
+
 @packs
-def test_the_weights_are_packed_once_for_each_precision(model: Path, tmp_path: Path) -> None:
-    first = prepare(model, tmp_path)
-    assert first.status == 0, first.complaint
+def test_the_weights_are_packed_once_for_each_precision(model: Path, first: Prepared, packed: Path) -> None:
     packing = [event for event in first.events if event.get("stage") == "packing"]
     assert [(event["done"], event["total"]) for event in packing] == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert {event["precision"] for event in packing} == {"int8"}
-    assert prepare(model, tmp_path).events == [{"inflight_device": "cpu", "computes_on": "the CPU, int8"}]
-    other = prepare(model, tmp_path, inflight_precision="int4")
+    assert prepare(model, packed).events == [{"inflight_device": "cpu", "computes_on": "the CPU, int8"}]
+    other = prepare(model, packed, inflight_precision="int4")
     assert other.stages == ["packing"], "the kernels are the same for every precision"
-    assert len(packed_folders(tmp_path)) == 2
+    assert len(packed_folders(packed)) == 2
 
 
 @packs
-def test_what_is_all_there_is_found_without_loading_anything_heavy(model: Path, tmp_path: Path) -> None:
-    assert prepare(model, tmp_path).status == 0
-    again = prepare(model, tmp_path, "-X", "importtime")
+@pytest.mark.usefixtures("first")
+def test_what_is_all_there_is_found_without_loading_anything_heavy(model: Path, packed: Path) -> None:
+    again = prepare(model, packed, "-X", "importtime")
     assert again.stages == []
     assert "numba" not in again.complaint
     assert "numpy" not in again.complaint
@@ -98,9 +109,9 @@ def test_what_is_all_there_is_found_without_loading_anything_heavy(model: Path, 
 
 
 @packs
-def test_the_engine_finds_the_kernels_compiled(model: Path, tmp_path: Path, kernels: Path) -> None:
+@pytest.mark.usefixtures("first")
+def test_the_engine_finds_the_kernels_compiled(model: Path, packed: Path, kernels: Path) -> None:
     """A step of serving's own kind, many rows on many threads, must not compile anything more."""
-    assert prepare(model, tmp_path).status == 0
     compiled = {path: path.stat().st_mtime_ns for path in kernels.rglob("*.nb[ci]")}
     assert compiled
     serve = f"""
@@ -108,7 +119,7 @@ from python_backend.engine.build import build_engine
 from python_backend.engine.config import EngineConfig
 from python_backend.engine.native.step import run_step
 from python_backend.engine.request import GenerationRequest
-engine = build_engine(EngineConfig({str(model)!r}, threads=2, packed_cache_dir={str(tmp_path)!r}))
+engine = build_engine(EngineConfig({str(model)!r}, threads=2, packed_cache_dir={str(packed)!r}))
 for key in range(5):
     engine.add(key, GenerationRequest([1, 2, 3] * (key + 1), 4), 0)
 while engine.has_work:
@@ -121,12 +132,12 @@ assert not run_step.stats.cache_misses, run_step.stats
 
 
 @packs
-def test_what_was_deleted_is_made_again(model: Path, tmp_path: Path) -> None:
-    assert prepare(model, tmp_path).status == 0
-    (packed,) = packed_folders(tmp_path)
-    packed.rename(tmp_path.parent / f"{tmp_path.name}-moved-away")
-    assert prepare(model, tmp_path).stages == ["packing"]
-    assert packed.is_dir()
+@pytest.mark.usefixtures("first")
+def test_what_was_deleted_is_made_again(model: Path, packed: Path, tmp_path: Path) -> None:
+    (weights,) = (folder for folder in packed_folders(packed) if "int8" in folder.name)
+    weights.rename(tmp_path / "moved-away")
+    assert prepare(model, packed).stages == ["packing"]
+    assert weights.is_dir()
 
 
 @packs
@@ -146,8 +157,8 @@ def test_two_that_start_together_pack_once(model: Path, tmp_path: Path) -> None:
 
 
 @packs
-def test_a_model_of_another_kind_needs_no_other_kernels(model: Path, tmp_path: Path, kernels: Path) -> None:
-    assert prepare(model, tmp_path / "packed").status == 0
+@pytest.mark.usefixtures("first")
+def test_a_model_of_another_kind_needs_no_other_kernels(tmp_path: Path, kernels: Path) -> None:
     compiled = sorted(kernels.rglob("*.nbc"))
     other = save(random_model("Mixtral"), tmp_path / "model")
     result = prepare(other, tmp_path / "packed")

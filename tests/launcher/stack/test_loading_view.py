@@ -13,7 +13,7 @@ from rich.console import Console
 from launcher.console import StackConsole
 from launcher.stack.loading_view import LoadingView
 from launcher.stack.processes import ChildProcess
-from python_backend.wire.loading import LoadingStage, loading_text
+from python_backend.wire.load_progress import LoadingStage, loading_text
 
 if TYPE_CHECKING:
     from pathlib import Path

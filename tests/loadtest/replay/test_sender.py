@@ -8,12 +8,12 @@ import time
 import pytest
 
 from loadtest.replay.plan import InventedPrompt, PlannedRequest
-from loadtest.replay.sender import Sent, Target, play, retry_after_s, send
+from loadtest.replay.sender import SendResult, Target, play, retry_after_s, send
 from loadtest.results import RequestResult
 from tests.fakes.completions_server import BREAK, BUSY, SILENT, VANISH, CompletionsServer, serving
 
 
-async def sent_to(server: CompletionsServer, plan: list[PlannedRequest], **more: object) -> Sent:
+async def sent_to(server: CompletionsServer, plan: list[PlannedRequest], **more: object) -> SendResult:
     async with serving(server):
         return await send(Target(server.url, "tiny", **more), plan)  # type: ignore[arg-type]  # any field
 
@@ -74,7 +74,7 @@ async def test_where_nobody_listens_every_request_says_so() -> None:
 
 async def test_who_is_refused_comes_back_as_it_was_told_to() -> None:
     plan = [PlannedRequest(0.0, BUSY, 2)]
-    sent = await sent_to(CompletionsServer(), plan, retries=3, heeds_retry_after=True)
+    sent = await sent_to(CompletionsServer(), plan, retries=3, honours_retry_after=True)
     first, second = sent.results
     assert (first.attempt, first.status, second.attempt, second.status) == (0, 503, 1, 200)
     assert second.at_s >= 0.05

@@ -156,8 +156,8 @@ WRONG: list[tuple[str, str, Any, int, str]] = [
     ("POST", f"{M}/promote", {"versoin": 1}, 400, "versoin"),
     ("POST", f"{M}/rollback", {}, 400, "neither a rollout nor a release on standby"),
     ("POST", f"{PATH}/other/rollback", {}, 400, "other is not served"),
-    ("POST", f"{M}/pause", None, 404, "no rollout that is under way"),
-    ("POST", f"{M}/resume", None, 404, "no rollout that is under way"),
+    ("POST", f"{M}/pause", None, 404, "no rollout in progress"),
+    ("POST", f"{M}/resume", None, 404, "no rollout in progress"),
 ]  # fmt: skip
 
 

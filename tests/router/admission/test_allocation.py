@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from python_backend.wire.tiers import Tier
-from router.admission.allocation import Allocation
-from router.admission.capacity import Capacity
+from router.admission.capacity import Allocation, Capacity
 from router.admission.demand import Demand, QueueEntry
 from router.admission.queue import TIER_WEIGHTS
 
@@ -59,14 +58,14 @@ def test_nothing_fits_beside_what_fills_it_and_anything_fits_alone() -> None:
     assert not allocation(slots=0).fits(entry())
 
 
-def test_a_guarantee_is_counted_in_places_or_cache_whichever_is_more() -> None:
+def test_a_guarantee_is_counted_in_slots_or_cache_whichever_is_more() -> None:
     made = allocation()
     assert made.is_guaranteed(Tier.BATCH)
     made.take(entry(1, 1000, tier=Tier.BATCH))
     assert not made.is_guaranteed(Tier.BATCH), "a tenth of the cache, though a twentieth of the slots"
 
 
-def test_the_last_is_kept_only_for_better_tiers_that_were_there_of_late() -> None:
+def test_the_last_is_kept_only_for_better_tiers_that_were_there_recently() -> None:
     made = allocation(kv_tokens=None)
     made.take(entry(18, tier=Tier.BATCH))
     made.look(0.0)

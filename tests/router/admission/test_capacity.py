@@ -64,12 +64,12 @@ def test_an_engine_without_a_cache_refuses_nobody_for_it() -> None:
     assert of_engines([replace(REPORT, total_blocks=0)]).kv_tokens is None
 
 
-def test_an_engine_that_has_learned_nothing_still_has_places() -> None:
+def test_an_engine_that_has_learned_nothing_still_has_slots() -> None:
     found = of_engines([replace(REPORT, learned=None)])
     assert (found.slots, found.step) == (8, None)
 
 
-def test_of_a_fixed_cost_one_batch_runs_while_the_next_gathers() -> None:
+def test_of_a_batch_model_one_batch_runs_while_the_next_gathers() -> None:
     cost = BatchCost(1.0, 0.1)
     assert of_batches(2, BatchShape(64), cost) == Capacity(2, 256, batch=cost)
     assert of_batches(1, BatchShape(8, instances=3), None).slots == 48
@@ -82,11 +82,11 @@ def test_what_answers_as_often_as_it_likes_or_is_an_ensemble_is_not_limited() ->
     assert of_batches(2, None, None).slots == UNLIMITED
 
 
-def test_of_what_answers_as_often_as_it_likes_nothing_is_foretold() -> None:
+def test_of_what_answers_as_often_as_it_likes_nothing_is_predicted() -> None:
     assert of_batches(1, BatchShape(8, is_decoupled=True), BatchCost(1.0, 0.1)).batch is None
 
 
-def test_an_operator_has_the_last_word_about_places() -> None:
+def test_an_operator_has_the_last_word_about_slots() -> None:
     capacity = of_engines([REPORT])
     assert with_slots(capacity, 0) is capacity
     assert with_slots(capacity, 3).slots == 3
@@ -101,7 +101,7 @@ def test_an_operator_has_the_last_word_about_places() -> None:
     blocks=st.integers(10, 5000),
     holds_whole_answers=st.booleans(),
 )
-def test_what_can_run_in_parts_is_let_in_and_what_does_not_fit_alone_is_not(
+def test_what_can_run_in_parts_is_admitted_and_what_does_not_fit_alone_is_not(
     prompt: int, completion: int, sequences: int, slots: int, blocks: int, holds_whole_answers: bool
 ) -> None:
     kv_tokens = 16 * blocks
@@ -119,5 +119,5 @@ def test_what_can_run_in_parts_is_let_in_and_what_does_not_fit_alone_is_not(
 
 
 @given(rows=st.integers(1, 2048), slots=st.integers(1, 512))
-def test_however_many_rows_there_are_they_take_the_places_that_there_are(rows: int, slots: int) -> None:
+def test_however_many_rows_there_are_they_take_the_slots_that_there_are(rows: int, slots: int) -> None:
     assert fitted(Need(0, 0, rows), Capacity(1, slots)) == Need(0, 0, min(rows, slots))

@@ -11,7 +11,8 @@ from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
 from router.admission.capacity import Capacity
 from router.admission.demand import Demand, EntryState, QueueEntry, Reason, Refused
-from router.admission.dispatcher import Dispatcher, DispatchSettings
+from router.admission.dispatcher import Dispatcher
+from router.admission.judge import DispatchSettings
 from router.admission.pricing import OutputLengths
 from router.admission.queue import EqualShares
 
@@ -77,7 +78,7 @@ def refused(policy: Dispatcher, wanted: Demand) -> Refused:
     return answer
 
 
-def test_what_fits_runs_at_once_and_the_rest_as_places_become_free() -> None:
+def test_what_fits_runs_at_once_and_the_rest_as_slots_become_free() -> None:
     policy = dispatcher()
     entries = [placed(policy, demand()) for _ in range(6)]
     assert policy.hand_on(0.0) == entries[:4]
@@ -95,7 +96,7 @@ def test_nobody_runs_before_it_is_known_what_there_is() -> None:
     assert policy.hand_on(0.0) == [entry]
 
 
-def test_a_forecast_is_written_into_the_place_and_its_first_token_judged_by_it() -> None:
+def test_a_forecast_is_written_into_the_entry_and_its_first_token_judged_by_it() -> None:
     policy = dispatcher()
     entry = placed(policy, demand())
     assert entry.forecast_s == pytest.approx(0.02)
@@ -131,7 +132,7 @@ def test_nobody_is_refused_for_a_forecast_before_some_came_true() -> None:
     assert entry.refusal.reason is Reason.TOO_LATE
 
 
-def test_where_all_places_are_gone_requests_are_taken_and_wait() -> None:
+def test_where_all_slots_are_gone_requests_are_taken_and_wait() -> None:
     policy = dispatcher(Capacity(1, 5))
     held = [placed(policy, demand("a")), placed(policy, demand("b", sequences=4))]
     assert policy.hand_on(0.0) == held
@@ -165,7 +166,7 @@ def test_a_deadline_is_looked_at_again_before_anything_is_computed() -> None:
     assert patient.is_running
 
 
-def test_who_waits_in_vain_is_told_when_it_is_lost_though_nothing_has_become_free() -> None:
+def test_who_times_out_is_told_when_it_is_lost_though_nothing_has_become_free() -> None:
     policy = dispatcher()
     for _ in range(4):
         placed(policy, demand())
@@ -202,7 +203,7 @@ def test_a_high_limit_does_not_make_a_request_too_large_where_it_need_not_be_hel
     assert refused(dispatcher(whole), demand(most=100_000)).reason is Reason.TOO_LARGE
 
 
-def test_rows_beyond_the_places_of_a_model_of_fixed_cost_run_alone() -> None:
+def test_rows_beyond_the_slots_of_a_batch_model_run_alone() -> None:
     policy = dispatcher(Capacity(1, 8, batch=BatchCost(4.0, 0.5)))
     small, wide = placed(policy, demand(most=0)), placed(policy, demand(most=0, sequences=50))
     assert policy.hand_on(0.0) == [small]
@@ -221,7 +222,7 @@ def test_no_more_of_the_cache_is_given_out_than_nine_tenths() -> None:
     assert signals.kv_budget_tokens == 3600
 
 
-def test_an_answer_longer_than_foretold_takes_more_of_the_cache() -> None:
+def test_an_answer_longer_than_predicted_takes_more_of_the_cache() -> None:
     policy = dispatcher(replace(ENGINE, slots=64))
     entry = placed(policy, demand(prompt=100, most=3000))
     policy.hand_on(0.0)
@@ -254,7 +255,7 @@ def test_a_large_one_that_does_not_fit_is_passed_for_a_while_and_then_waited_for
     assert policy.hand_on(3.0) == [late]
 
 
-def test_a_worse_tier_may_borrow_all_but_the_last_of_the_places_while_a_better_one_is_about() -> None:
+def test_a_worse_tier_may_borrow_all_but_the_last_of_the_slots_while_a_better_one_is_about() -> None:
     capacity = Capacity(1, 20)
     policy = dispatcher(capacity)
     policy.end(placed(policy, demand(tier=Tier.INTERACTIVE)), 0.0)
@@ -269,7 +270,7 @@ def test_a_worse_tier_may_borrow_all_but_the_last_of_the_places_while_a_better_o
     assert len(alone.hand_on(0.0)) == 20, "nothing is kept for those who never come"
 
 
-def test_a_tenant_has_no_more_places_than_its_plan_says() -> None:
+def test_a_tenant_has_no_more_slots_than_its_plan_says() -> None:
     policy = Dispatcher(Limited(), OutputLengths())
     policy.resize(ENGINE)
     small = [placed(policy, demand("small")) for _ in range(4)]

@@ -13,7 +13,8 @@ from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
 from router.admission.capacity import Capacity
 from router.admission.demand import Demand, EntryState, QueueEntry, Reason, Refused
-from router.admission.dispatcher import Dispatcher, DispatchSettings
+from router.admission.dispatcher import Dispatcher
+from router.admission.judge import DispatchSettings
 from router.admission.policy import FirstCome
 from router.admission.pricing import OutputLengths
 

@@ -156,7 +156,7 @@ def test_nobody_with_patience_starves_beside_a_stream_of_smaller_and_better_ones
     assert large.first_token_s is not None
 
 
-def test_without_a_cost_requests_are_let_in_by_places_and_cache_alone() -> None:
+def test_without_a_cost_requests_are_admitted_by_slots_and_cache_alone() -> None:
     dispatcher = policy()
     jobs = mixed(20.0, 20.0)
     engine = SteppingEngine(dispatcher, tells_cost=False)

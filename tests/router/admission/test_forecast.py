@@ -43,7 +43,7 @@ def test_a_flood_is_ahead_only_as_far_as_fair_turns_let_it() -> None:
     assert alone.work_us == 500_000
 
 
-def test_the_wait_is_the_work_ahead_at_the_share_of_the_tier_and_the_next_free_place() -> None:
+def test_the_wait_is_the_work_ahead_at_the_share_of_the_tier_and_the_next_free_slot() -> None:
     queue = Ahead(tier_us=300_000, own_us=300_000, round_us=0.0, weight=1.0, weight_of_all=1.0)
     assert wait_s(queue, 1 / 64, 6_400_000, share=0.3, replicas=1) == pytest.approx(1.0 + 0.2)
     assert wait_s(queue, 1 / 64, 6_400_000, share=0.3, replicas=2) == pytest.approx(0.6)

@@ -30,8 +30,7 @@ from router.core.record import Record
 from router.request.answer import Answers
 from router.request.permit import Permit, Permits
 from router.routing.replicas import Fleet
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from router.telemetry.metrics import Metrics
 from tests.fakes.job import FakeJob
 from tests.fakes.tenancy import FakeTenancy
@@ -105,7 +104,7 @@ class Scene:
         return turn, ticket, task
 
 
-async def test_who_finds_a_place_goes_on_at_once_and_others_when_one_ends() -> None:
+async def test_who_finds_a_slot_goes_on_at_once_and_others_when_one_ends() -> None:
     scene = Scene(slots=2)
     first, _, going = await scene.coming()
     _, _, second_going = await scene.coming()
@@ -144,14 +143,14 @@ async def test_one_whose_deadline_passes_while_it_waits_is_told_when_to_come_aga
     assert scene.counts.refusals == [Reason.TOO_LATE]
 
 
-async def test_who_is_refused_at_once_takes_no_place() -> None:
+async def test_who_is_refused_at_once_takes_no_slot() -> None:
     scene = Scene()
     with pytest.raises(InflightError, match="too much to do"):
         scene.offer(Need(10, 5000))
     assert (scene.gate.open_count, scene.counts.refusals) == (0, [Reason.BUSY])
 
 
-async def test_more_places_wake_those_who_wait_for_them() -> None:
+async def test_more_slots_wake_those_who_wait_for_them() -> None:
     scene = Scene()
     await scene.coming()
     tasks = [(await scene.coming())[2] for _ in range(3)]
@@ -159,7 +158,7 @@ async def test_more_places_wake_those_who_wait_for_them() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_what_wants_more_places_than_there_are_runs_alone() -> None:
+async def test_what_wants_more_slots_than_there_are_runs_alone() -> None:
     scene = Scene(slots=4)
     _, _, large = await scene.coming(Need(10, 10, sequences=64))
     _, _, small = await scene.coming()
@@ -180,7 +179,7 @@ async def test_a_turn_ends_once_and_is_heard_once() -> None:
     scene.policy.check()
 
 
-async def test_of_a_fixed_cost_the_whole_answer_is_what_is_heard() -> None:
+async def test_of_a_batch_model_the_whole_answer_is_what_is_heard() -> None:
     scene = Scene(slots=2, is_fixed_cost=True)
     (turn, _, _), (failing, _, _) = await scene.coming(), await scene.coming()
     scene.clock.now_s = 4.0
@@ -340,7 +339,7 @@ async def play(visits: list[Visit], new_policy: Callable[[], Policy], seed: int)
 @pytest.mark.parametrize("new_policy", POLICIES, ids=["first come", "impatient", "dispatcher"])
 @settings(deadline=None, max_examples=100)
 @given(visits=st.lists(VISITS, min_size=1, max_size=10), seed=st.integers(0, 1000))
-def test_whatever_happens_every_request_ends_once_and_no_place_is_lost(
+def test_whatever_happens_every_request_ends_once_and_no_slot_is_lost(
     new_policy: Callable[[], Policy], visits: list[Visit], seed: int
 ) -> None:
     asyncio.run(play(visits, new_policy, seed))

@@ -102,7 +102,7 @@ class Scene:
         return self.policies[-1].demands[-1]
 
 
-def test_a_release_has_the_places_of_its_open_replicas() -> None:
+def test_a_release_has_the_slots_of_its_open_replicas() -> None:
     scene = Scene()
     replicas = scene.fleet.set_of(TEXT).replicas
     gate = scene.gates.gate("tiny", "1")
@@ -170,14 +170,14 @@ async def test_how_a_model_takes_rows_is_asked_again_when_its_release_is_another
     assert scene.servers[0].control.asked == 2
 
 
-def test_an_operators_number_of_places_stands_for_the_engines() -> None:
+def test_an_operators_number_of_slots_stands_for_the_engines() -> None:
     for slots, expected in ((5, 5), (-1, UNLIMITED), (0, 8)):
         scene = Scene(servers=1, slots=slots)
         scene.fleet.set_of(TEXT).replicas[0].report = REPORT
         assert scene.gates.gate("tiny", "1").capacity.slots == expected
 
 
-async def test_triton_is_asked_how_a_model_of_fixed_cost_takes_rows() -> None:
+async def test_triton_is_asked_how_a_batch_model_takes_rows() -> None:
     scene = Scene()
     scene.fleet.set_of(VECTORS)
     gate = scene.gates.gate("vectors", "2")
@@ -217,7 +217,7 @@ def test_the_deadline_is_the_objective_the_patience_or_the_clients_own() -> None
     assert scene.offer(VECTORS).deadline_s == 100.1
 
 
-def test_rows_are_all_that_counts_of_a_fixed_cost() -> None:
+def test_rows_are_all_that_counts_of_a_batch_model() -> None:
     scene = Scene()
     scene.fleet.set_of(VECTORS)
     demand = scene.offer(VECTORS, Need(5000, sequences=40))
@@ -259,7 +259,7 @@ async def test_draining_ends_all_waiting_at_once() -> None:
     scene.gates.close()
 
 
-async def test_what_is_only_nice_to_have_goes_where_nobody_waits_and_places_are_free() -> None:
+async def test_what_is_only_nice_to_have_goes_where_nobody_waits_and_slots_are_free() -> None:
     scene = Scene()
     assert scene.gates.has_room("tiny", "1", "2")
     gate = scene.gates.gate("tiny", "2")

@@ -33,7 +33,7 @@ def test_a_row_costs_its_part_of_a_batch() -> None:
     assert prices.whole_us(demand(0, 0, 4), Expected(0, 0, 0)) == 4 * 750
 
 
-def test_all_rows_are_priced_however_few_are_under_way_at_once() -> None:
+def test_all_rows_are_priced_however_few_are_in_flight_at_once() -> None:
     prices = prices_of(Capacity(1, 64, batch=BatchCost(8.0, 0.5)), batch=32)
     many = replace(demand(0, 0, 64), rows=2048)
     assert prices.prompt_us(many) == prices.whole_us(many, Expected(0, 0, 0)) == 2048 * 750

@@ -51,8 +51,7 @@ class Gated:
         self.router = router
 
     def gate(self, model: str = MODEL) -> Gate:
-        assert self.router.parts.gates is not None
-        return self.router.parts.gates.gate(model, "1")
+        return self.router.gates.gate(model, "1")
 
     def policy(self, model: str = MODEL) -> Strict:
         policy = self.gate(model)._policy
@@ -99,7 +98,7 @@ async def test_the_wait_is_in_the_stage_queue_of_the_usage(gated: Gated) -> None
     assert 0.1 < gated.router.metric("inflight_stage_seconds_sum", **who) < 5
 
 
-async def test_answers_to_one_prompt_and_several_prompts_take_a_place_each(gated: Gated) -> None:
+async def test_answers_to_one_prompt_and_several_prompts_take_a_slot_each(gated: Gated) -> None:
     await gated.router.chat(n=3)
     await gated.router.complete(prompt=["a", "b"], n=2)
     assert [demand.sequences for demand in gated.policy().demands] == [3, 4]
@@ -178,7 +177,7 @@ async def test_what_waits_when_the_router_drains_is_refused_at_once(gated: Gated
     assert (await first).status_code == 200
 
 
-async def test_a_long_list_of_texts_takes_as_many_places_as_it_has_rows_under_way(gated: Gated) -> None:
+async def test_a_long_list_of_texts_takes_as_many_slots_as_it_has_rows_in_flight(gated: Gated) -> None:
     gate = gated.gate(EMBEDDER)
     gate.is_fixed_cost = True
     body = {"model": EMBEDDER, "input": ["x"] * 2048}

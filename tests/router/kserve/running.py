@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from router.admission.gates import Gates
@@ -17,7 +17,7 @@ from router.kserve.server import KserveServer
 from router.request.identity import Doorkeeper
 from router.routing.checkpoint import CONTEXT_TOKENS
 from router.routing.generation import FleetPipeline
-from router.routing.models import Registry, ServedModel
+from router.routing.models import Registry, ServedModel, lineup_of
 from router.routing.replicas import Fleet, FleetSettings
 from router.safety.guard import Safety
 from router.telemetry.tracing.tracer import Tracer
@@ -77,8 +77,8 @@ async def running_kserve(
     fleet = Fleet([TritonServer("first", triton.url)])
     async with running_router(gates=gates, tracer=tracer, safety=safety) as router:
         embedder = router.parts.models.find_embedder(EMBEDDER)
-        registry = Registry([_text(fleet)], [embedder])
-        parts = replace(router.parts, models=registry)
+        parts, registry = router.parts, router.parts.models
+        registry.publish({each.name: lineup_of(each) for each in (_text(fleet), embedder)})
         door = Door(registry, parts.answers)
         doorkeeper = Doorkeeper(parts.tenancy, is_private=True)
         app = App(parts, doorkeeper, http.routes(door))

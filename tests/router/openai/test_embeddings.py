@@ -187,7 +187,7 @@ def test_what_is_reserved_is_never_less_than_what_it_comes_to(
 
 @pytest.fixture(scope="session")
 def embeddings_checkpoint(data_dir: Path) -> Path:
-    from tests.embeddings.fetching import embeddings_checkpoint
+    from tests.embeddings.checkpoints import embeddings_checkpoint
 
     return embeddings_checkpoint(data_dir)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from router.safety.rule_check import RuleCheck
-from router.safety.rules import Rule, Rules
+from router.safety.rules import Rule, RuleCheck, Rules
 
 INVISIBLE = [
     "\u200b",

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from router.safety.check import Check, Verdict
-from router.safety.guard import StreamGuard
-from router.safety.load import load_safety
-from router.safety.rule_check import RuleCheck
-from router.safety.rules import Rule, load_rules
+from router.safety.guard import StreamGuard, load_safety
+from router.safety.rules import Rule, RuleCheck, load_rules
 from router.settings import SettingsError
 from tests.router.safety.rule_files import check, terms
 

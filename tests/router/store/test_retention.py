@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from router.store import content_tables, conversation_tables, retention
+from router.store import content_tables, retention
 from router.store.database import Store
 from router.store.retention import Retention
 from router.store.schema import METADATA
@@ -39,9 +39,9 @@ def keep(store: Store, organisation_id: str, at_s: float, status: str = "complet
         (content_tables.file_pieces, {"file_id": name}),
         (content_tables.batches, {"id": name, "input_file_id": name, "status": status, **mine}),
         (content_tables.batch_lines, {"batch_id": name}),
-        (conversation_tables.responses, {"id": name, **mine}),
-        (conversation_tables.conversations, {"id": name, "updated_s": at_s, **mine}),
-        (conversation_tables.conversation_items, {"id": name, "conversation_id": name}),
+        (content_tables.responses, {"id": name, **mine}),
+        (content_tables.conversations, {"id": name, "updated_s": at_s, **mine}),
+        (content_tables.conversation_items, {"id": name, "conversation_id": name}),
     ]
     with store.begin() as connection:
         for table, values in rows:
@@ -51,9 +51,9 @@ def keep(store: Store, organisation_id: str, at_s: float, status: str = "complet
 def counts(store: Store) -> dict[str, int]:
     tables = [METADATA.tables[name] for name in ("files", "file_pieces", "batches", "batch_lines")]
     tables += [
-        conversation_tables.responses,
-        conversation_tables.conversations,
-        conversation_tables.conversation_items,
+        content_tables.responses,
+        content_tables.conversations,
+        content_tables.conversation_items,
         usage_table,
     ]
     with store.read() as connection:
@@ -112,9 +112,9 @@ def test_a_conversation_that_is_used_again_meanwhile_stays(
     looked = Retention._delete_parts
 
     def use_then_delete(self: Retention, part: Any, ids: Any) -> int:
-        if part.table is conversation_tables.conversation_items:
+        if part.table is content_tables.conversation_items:
             with store.begin() as connection:
-                connection.execute(sql.update(conversation_tables.conversations).values(updated_s=NOW_S))
+                connection.execute(sql.update(content_tables.conversations).values(updated_s=NOW_S))
         return looked(self, part, ids)
 
     monkeypatch.setattr(Retention, "_delete_parts", use_then_delete)

@@ -16,7 +16,7 @@ from router.core.manifest import Kind, Manifest
 from router.core.objective import Objective
 from router.core.record import Record
 from router.routing.replicas import Fleet
-from router.telemetry.admission import BusyRatio
+from router.telemetry.admission import AdmissionMetrics, BusyRatio
 from router.telemetry.metrics import Metrics
 from router.triton.server import TritonServer
 from tests.router.admission.test_capacity import REPORT
@@ -46,7 +46,8 @@ class Scene:
         self.gates = Gates(self.fleet, lambda: self.policy, Objective, watcher=self.metrics.admission)
         self.replica.report = REPORT
         self.gate = self.gates.gate("tiny", "1")
-        self.metrics.admission.watch(self.gates, self.fleet)
+        self.admission = AdmissionMetrics(self.gates, self.fleet)
+        self.metrics.expose(self.admission)
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"inflight_{name}", {"model": "tiny", **labels})
@@ -88,7 +89,7 @@ def test_engines_are_shown_by_replica() -> None:
     assert scene.value("replica_batch_occupancy_ratio", **of) == 2 / 8
     assert scene.value("replica_busy_ratio", **of) is None
     scene.replica.reported_s = 1.0
-    scene.metrics.admission.look()
+    scene.admission.look()
     assert scene.value("replica_busy_ratio", **of) == 0
     scene.replica.report = None
     assert scene.value("replica_batch_occupancy_ratio", **of) is None
@@ -108,11 +109,11 @@ def test_a_noisy_tenant_is_named_when_it_begins_and_when_it_stops(caplog: pytest
     scene = Scene()
     caplog.set_level(logging.INFO, "router.telemetry.admission")
     scene.policy.noisy = NoisyTenant("org-1", 0.8, 4.0, 0.0)
-    scene.metrics.admission.look()
-    scene.metrics.admission.look()
+    scene.admission.look()
+    scene.admission.look()
     assert scene.value("noisy_tenant_ratio", tenant="org-1") == 4.0
     scene.policy.noisy = None
-    scene.metrics.admission.look()
+    scene.admission.look()
     assert [record.getMessage() for record in caplog.records] == [
         "tiny: the tenant org-1 asks for 4.0 times its share, 80 % of all work, while others wait",
         "tiny: the tenant org-1 no longer asks for more than its share",
@@ -123,12 +124,12 @@ def test_a_noisy_tenant_is_named_when_it_begins_and_when_it_stops(caplog: pytest
 def test_the_noise_of_a_release_that_is_gone_is_forgotten() -> None:
     scene = Scene()
     scene.policy.noisy = NoisyTenant("org-1", 0.8, 4.0, 0.0)
-    scene.metrics.admission.look()
-    assert list(scene.metrics.admission._noisy) == [("tiny", "1")]
+    scene.admission.look()
+    assert list(scene.admission._noisy) == [("tiny", "1")]
     scene.fleet.forget("tiny@1")
     scene.gates.refresh()
-    scene.metrics.admission.look()
-    assert scene.metrics.admission._noisy == {}
+    scene.admission.look()
+    assert scene.admission._noisy == {}
 
 
 def test_a_cost_that_is_frozen_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -138,7 +139,7 @@ def test_a_cost_that_is_frozen_is_told_once(caplog: pytest.LogCaptureFixture) ->
     frozen = LearnedStepCost(StepCost(1, 1, 1), 500, 0.31, is_frozen=True)
     for learned in (good, frozen, frozen, good):
         scene.replica.report = replace(REPORT, learned=learned)
-        scene.metrics.admission.look()
+        scene.admission.look()
     assert [record.getMessage() for record in caplog.records] == [
         "tiny@1 on s0: the cost of its steps is predicted 31 % wrong; the last good one is kept",
         "tiny@1 on s0: the cost of its steps is predicted well again",

@@ -7,8 +7,7 @@ from router.control.objectives.commands import ObjectiveCommands
 from router.control.objectives.publisher import ObjectivePublisher
 from router.core.objective import Metric
 from router.routing.models import Published
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from router.telemetry.collectors import ObjectiveMetrics
 from router.telemetry.metrics import Metrics
 from router.tenants.rbac import SYSTEM

@@ -9,7 +9,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from router.core.tenant import Limits
-from router.store import content_tables, conversation_tables, migrate, objective_tables, release_tables
+from router.store import content_tables, migrate
 from router.store.database import PepperError, Store, sqlite_url
 from router.store.migrations import versions
 from router.store.schema import METADATA, counters, limits, organisations, prices
@@ -18,7 +18,7 @@ from router.tenants.records import limits_of
 from tests.router.tenants.values import PEPPER
 
 # Those who define tables; what is not imported is not in the metadata.
-TABLES_OF = (content_tables, conversation_tables, release_tables, objective_tables)
+TABLES_OF = (content_tables,)
 NEWEST = max(path.stem[1:5] for path in Path(versions.__path__[0]).glob("r*.py"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from python_backend.engine.cuda.kernels.choosing import SLICES, finite_or_zero, load_scores
+from python_backend.engine.cuda.kernels.token_choice import SLICES, finite_or_zero, load_scores
 
 _INFINITY = tl.constexpr(float("inf"))
 

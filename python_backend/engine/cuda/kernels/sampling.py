@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 
-from python_backend.engine.cuda.kernels.adjusting import count_tokens, edit, forbid, penalize
-from python_backend.engine.cuda.kernels.choosing import finish, survey
-from python_backend.engine.cuda.kernels.limiting import find_top_k, settle, weigh
+from python_backend.engine.cuda.kernels.adjustments import count_tokens, edit, forbid, penalize
 from python_backend.engine.cuda.kernels.log_probs import log_probs_of, part_sums
+from python_backend.engine.cuda.kernels.token_choice import finish, survey
+from python_backend.engine.cuda.kernels.top_k_top_p import find_top_k, settle, weigh
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -263,7 +263,7 @@ class LlmRuntime:
         self._leave(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
-        """What is still computed for it is aborted, and keeps its place until that is confirmed."""
+        """What is still computed for it is aborted, and keeps its slot until that is confirmed."""
         others = [each for each in self._sequences[sequence.key] if each is not sequence]
         if others:
             self._sequences[sequence.key] = others
@@ -278,7 +278,7 @@ class LlmRuntime:
             self._aborted[number] = asked, time.monotonic()
 
     def _forget_lost(self) -> None:
-        """An abort that is never confirmed must not hold a place for ever."""
+        """An abort that is never confirmed must not hold a slot for ever."""
         now_s = time.monotonic()
         for number in [number for number, (_, at_s) in self._aborted.items() if now_s - at_s > _LOST_S]:
             del self._aborted[number]

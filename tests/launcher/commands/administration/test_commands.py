@@ -82,7 +82,7 @@ def test_the_first_key_needs_nothing_but_a_name(inflight: Shell) -> None:
 
 def test_a_key_is_never_for_less_than_was_asked_because_its_user_was_there_already(inflight: Shell) -> None:
     inflight("keys", "create", "first")
-    message = "the user owner is there already, owner and no platform admin: choose another --user"
+    message = "the user owner exists already, as owner and no platform admin: choose another --user"
     assert message in inflight.refusal("keys", "create", "second", "--platform-admin")
     assert message in inflight.refusal("keys", "create", "second", "--role", "viewer")
     inflight("keys", "create", "second", "--role", "owner")
@@ -143,7 +143,10 @@ def test_an_export_brings_along_what_is_in_the_files(inflight: Shell, tmp_path: 
         ("keys create x --tenant nope", "there is no tenant 'nope'; there are: local"),
         ("keys create x --scope fly", "scope 'fly': allowed are inference, embeddings"),
         ("keys create x --role king", "role 'king': allowed are owner, admin, member, viewer"),
-        ("keys create x --expires soon", "'soon' is not a duration; for instance 30m, 12h or 90d"),
+        (
+            "keys create x --expires soon",
+            "--expires: 'soon' is not a duration; allowed: a number with m, h or d",
+        ),
         (
             "keys create x --expires 9999999d",
             "expires: expected a time that is still to come, before the year",

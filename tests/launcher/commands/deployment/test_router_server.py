@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from benchmarks.stack import free_port
 from launcher.commands.deployment.model_facts import facts_path, write_facts
-from launcher.commands.deployment.router_server import Behind, RouterDeployment
+from launcher.commands.deployment.router_server import RouterDeployment, RouterOptions
 from launcher.commands.deployment.shared_state import deployment_settings
 from launcher.commands.main import app
 from launcher.console import StackConsole
@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_understood_while_it_serves_is_told_once(tmp_path:
     said = io.StringIO()
     settings = deployment_settings(None, {"port": 0, "grpc_port": -1}, tmp_path)
     console = StackConsole(errors=Console(file=said, width=200))
-    deployment = RouterDeployment(settings, Behind(("triton:8001",)), console)
+    deployment = RouterDeployment(settings, RouterOptions(("triton:8001",)), console)
     router = deployment._router(tmp_path / "router.toml")
     service = deployment._service(router, tmp_path)
     for text in ("{", "{", '{"format": 0}'):

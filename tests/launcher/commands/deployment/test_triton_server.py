@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from launcher.commands.deployment.echoed_process import EchoedProcess
-from launcher.commands.deployment.triton_server import TritonDoor
+from launcher.commands.deployment.triton_server import TritonOptions
 from launcher.commands.main import app
-from launcher.packaging.releases.maker import backends_of
+from launcher.packaging.releases.builder import backends_of
 from launcher.packaging.triton_runtime import RuntimeMissing, installed_runtime
 from launcher.settings import SettingsError
 from launcher.stack.triton_server import TritonServer
@@ -41,17 +41,17 @@ def test_an_address_that_others_reach_needs_a_secret() -> None:
         with pytest.raises(
             SettingsError, match=r"--host .*: others could reach this address and load models"
         ):
-            TritonDoor(host, 1, 2).check()
-        TritonDoor(host, 1, 2, secret_file=Path("secret")).check()
-    TritonDoor("127.0.0.1", 1, 2).check()
+            TritonOptions(host, 1, 2).check()
+        TritonOptions(host, 1, 2, secret_file=Path("secret")).check()
+    TritonOptions("127.0.0.1", 1, 2).check()
 
 
 def test_an_engine_needs_nvidias_library(tmp_path: Path, home: Path) -> None:
     with pytest.raises(SettingsError, match="--engine-dir: an engine is run by NVIDIA's own library"):
-        TritonDoor("127.0.0.1", 1, 2, engine_dir=tmp_path).check()
+        TritonOptions("127.0.0.1", 1, 2, engine_dir=tmp_path).check()
     with pytest.raises(SettingsError, match="not-there is not a directory"):
-        TritonDoor("127.0.0.1", 1, 2, home=home, engine_dir=tmp_path / "not-there").check()
-    TritonDoor("127.0.0.1", 1, 2, home=home, engine_dir=tmp_path).check()
+        TritonOptions("127.0.0.1", 1, 2, home=home, engine_dir=tmp_path / "not-there").check()
+    TritonOptions("127.0.0.1", 1, 2, home=home, engine_dir=tmp_path).check()
 
 
 @pytest.mark.parametrize("ports", [(70_000, 2), (1, -1)])
@@ -59,7 +59,7 @@ def test_a_port_that_cannot_be_is_refused(ports: tuple[int, int]) -> None:
     with pytest.raises(
         SettingsError, match=r"--(grpc|metrics)-port is .*; allowed: 1 to 65535, or 0 for any"
     ):
-        TritonDoor("127.0.0.1", *ports).check()
+        TritonOptions("127.0.0.1", *ports).check()
 
 
 def test_the_command_says_what_is_wrong_in_a_sentence(tmp_path: Path) -> None:

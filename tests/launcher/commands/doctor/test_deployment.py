@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.commands.doctor.deployment import Answered, DeploymentFacts, judge_deployment, judge_metrics
+from launcher.commands.doctor.deployment import DeploymentFacts, ProbeResult, judge_deployment, judge_metrics
 from launcher.commands.doctor.finding import Finding, Verdict
 from launcher.commands.top.scrape import read_scrape
 
@@ -92,10 +92,10 @@ def test_where_nothing_answers_nothing_else_is_told() -> None:
 
 def test_readiness_and_answers_are_told_one_by_one() -> None:
     answers = (
-        Answered("good", 200, 0.05),
-        Answered("secret", 403),
-        Answered("tensors", 404),
-        Answered("full", 503, message="the model is busy"),
+        ProbeResult("good", 200, 0.05),
+        ProbeResult("secret", 403),
+        ProbeResult("tensors", 404),
+        ProbeResult("full", 503, message="the model is busy"),
     )
     facts = DeploymentFacts(
         "http://x",

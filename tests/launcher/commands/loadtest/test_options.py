@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.commands.loadtest.options import objectives
-from launcher.commands.typed import Mistake, duration_s
+from launcher.commands.option_values import Mistake, duration_s
 from loadtest.results import Slo
 from loadtest.tenants import TIERS
 
@@ -40,8 +40,8 @@ def test_measures_have_long_names_too_and_later_ones_count() -> None:
     [
         ("tft:1s", "allowed: ttft"),
         ("gold=ttft:1s", "no tier 'gold'; allowed: interactive"),
-        ("first-token", "no duration"),
-        ("ttft:fast", "no duration"),
+        ("first-token", "not a duration"),
+        ("ttft:fast", "not a duration"),
         ("interactive=", "expected TIER=ttft"),
         ("", "expected TIER=ttft"),
     ],

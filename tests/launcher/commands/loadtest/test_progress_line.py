@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from launcher.commands.loadtest.progress_line import Pulse, Watching
+from launcher.commands.loadtest.progress_line import ProgressLine, Pulse
 from loadtest.results import RequestResult
 
 
@@ -33,7 +33,7 @@ def test_refusals_and_failures_count_from_the_beginning() -> None:
 
 def test_where_there_is_no_terminal_a_line_comes_now_and_then() -> None:
     output = io.StringIO()
-    watching = Watching(Console(file=output, width=200))
+    watching = ProgressLine(Console(file=output, width=200))
     with watching.shown():
         for _ in range(5):
             watching.show("12 users")

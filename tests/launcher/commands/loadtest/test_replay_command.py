@@ -100,7 +100,7 @@ def test_tenants_and_tiers_are_those_of_the_file_and_a_trace_is_repeated_as_long
     ("options", "says"),
     [
         (["--rate", "0"], "a rate factor must be above 0, got 0"),
-        (["--duration", "long"], "--duration: 'long' is no duration"),
+        (["--duration", "long"], "--duration: 'long' is not a duration"),
         (["--slo", "gold=ttft:1s"], "there is no tier 'gold'"),
         (["--slo", "batch=speed:1s"], "there is no 'speed'; allowed: ttft (first token)"),
         (["--slo", "batch"], "expected TIER=ttft:1s,itl:60ms,e2e:20s"),

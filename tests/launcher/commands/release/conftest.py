@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.commands.installation import Installation, open_installation
 from launcher.commands.release import release
-from launcher.commands.release.open_releases import Desk, desk
 from router.control.releases import records
 from router.control.releases.lease import Lease
 from router.control.releases.states import State
@@ -50,8 +50,8 @@ class Shell(shell.Shell):
         )
 
     @contextmanager
-    def desk(self) -> Iterator[Desk]:
-        with desk(self.data_dir, None) as ours:
+    def opened(self) -> Iterator[Installation]:
+        with open_installation(self.data_dir, None) as ours:
             yield ours
 
     @contextmanager
@@ -82,7 +82,7 @@ class Shell(shell.Shell):
 def fresh_data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a store that has its tables: making them takes longer than most tests."""
     directory = tmp_path_factory.mktemp("fresh") / "data"
-    with desk(directory, None):
+    with open_installation(directory, None):
         return directory
 
 

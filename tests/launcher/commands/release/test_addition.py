@@ -20,7 +20,7 @@ from launcher.console import SilentStage, StackConsole
 from launcher.packaging.models.checkpoint import local_checkpoint
 from launcher.packaging.models.fingerprint import fingerprint
 from launcher.packaging.models.manifest import sha256
-from launcher.packaging.releases.maker import Order
+from launcher.packaging.releases.builder import ReleaseRequest
 from launcher.packaging.repository import read_config, read_parameters
 from launcher.stack.stop_signals import StopSignals
 from router.control.releases.commands import ReleaseCommands
@@ -52,8 +52,8 @@ def version_dirs(inflight: Shell, name: str) -> list[str]:
     return [entry.name for entry in (inflight.repository / name).iterdir() if entry.is_dir()]
 
 
-def add(inflight: Shell, order: Order, prepare: list[str] | None = None) -> Release:
-    with inflight.desk() as ours:
+def add(inflight: Shell, order: ReleaseRequest, prepare: list[str] | None = None) -> Release:
+    with inflight.opened() as ours:
         return add_release(order, ours, StackConsole(), StopSignals(), prepare_command=prepare or STAND_IN)
 
 
@@ -112,7 +112,10 @@ def test_its_manifest_says_what_it_is_made_of_and_nobody_may_write_to_it(
 
 def test_the_engine_is_prepared_and_what_it_decides_is_kept(inflight: Shell, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "tiny")
-    made = add(inflight, Order("tiny", str(tmp_path / "tiny"), given={"max_tokens_in_paged_kv_cache": "100"}))
+    made = add(
+        inflight,
+        ReleaseRequest("tiny", str(tmp_path / "tiny"), given={"max_tokens_in_paged_kv_cache": "100"}),
+    )
     decided = {"inflight_device": "cpu", "inflight_precision": "int8", "max_tokens_in_paged_kv_cache": "100"}
     assert made.manifest.parameters == decided
     engine = read_parameters(inflight.repository / "tiny.1.tensorrt_llm" / "config.pbtxt")
@@ -415,7 +418,7 @@ def test_what_the_engine_cannot_take_is_said_and_nothing_is_left(
 ) -> None:
     write_checkpoint(tmp_path / "tiny")
     with pytest.raises(typer.Exit) as ended:
-        add(inflight, Order("tiny", str(tmp_path / "tiny"), given={"inflight_precision": precision}))
+        add(inflight, ReleaseRequest("tiny", str(tmp_path / "tiny"), given={"inflight_precision": precision}))
     assert ended.value.exit_code == status
     assert words in capsys.readouterr().err
     assert inflight.files() == [".lock"]
@@ -427,7 +430,7 @@ def test_an_engine_that_dies_is_said_and_nothing_is_left(
     monkeypatch.setenv("PREPARE_DIES", "1")
     write_checkpoint(tmp_path / "tiny")
     with pytest.raises(typer.Exit) as ended:
-        add(inflight, Order("tiny", str(tmp_path / "tiny")))
+        add(inflight, ReleaseRequest("tiny", str(tmp_path / "tiny")))
     assert ended.value.exit_code == 1
     assert "ended with signal 9" in capsys.readouterr().err
     assert inflight.files() == [".lock"]
@@ -451,8 +454,8 @@ class CtrlC(StackConsole):
 
 @pytest.mark.parametrize("at", ["Hashing weights", "Packing", "Compiling", "Hashing the Triton models"])
 def test_ctrl_c_leaves_nothing_behind(at: str, inflight: Shell, tmp_path: Path) -> None:
-    order = Order("tiny", str(write_checkpoint(tmp_path / "tiny")))
-    with inflight.desk() as ours, pytest.raises(KeyboardInterrupt):
+    order = ReleaseRequest("tiny", str(write_checkpoint(tmp_path / "tiny")))
+    with inflight.opened() as ours, pytest.raises(KeyboardInterrupt):
         add_release(order, ours, CtrlC(at), StopSignals(), prepare_command=STAND_IN)
     assert inflight.files() == [".lock"]
     assert not list(inflight.releases.glob(".work-*"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from launcher.commands.release.control import NOBODY_ACTS
+from launcher.commands.release.control import NO_ROUTER
 from router.control.releases import records
 from router.control.releases.adoption import adopt
 from router.control.releases.states import State
@@ -182,16 +182,16 @@ def test_the_first_release_of_a_model_serves_once_it_is_ready(inflight: Shell, t
     assert "m is not served" in inflight.refusal("canary", "m@1")
     said = inflight("promote", "m@1")
     assert "All requests to m go to m@1, once it is ready." in said
-    assert NOBODY_ACTS in said
+    assert NO_ROUTER in said
     assert inflight.release("m", 1).wanted
     assert "`inflight release canary m@2`" not in inflight("list")
     assert "inflight release canary m@2" in inflight("add", "m", str(tmp_path / "m"), *SYNTHETIC)
 
 
 def test_who_changes_something_learns_that_nobody_is_there_to_do_it(served: Shell) -> None:
-    assert NOBODY_ACTS in served("split", "m", "1=1")
+    assert NO_ROUTER in served("split", "m", "1=1")
     with served.router_in_control():
-        assert NOBODY_ACTS not in served("split", "m", "1=1")
+        assert NO_ROUTER not in served("split", "m", "1=1")
         assert "m@2 is to be loaded." in served("load", "m@2", "--no-wait")
 
 

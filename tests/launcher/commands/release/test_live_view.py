@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sql
 from rich.console import Console
 
-from launcher.commands.release.control import NOBODY_ACTS
-from launcher.commands.release.live_view import READ_WITHIN_S, SILENCE_S, Waiting, wait_until_read, watch
+from launcher.commands.release.control import NO_ROUTER
+from launcher.commands.release.live_view import READ_WITHIN_S, SILENCE_S, ReleaseWait, wait_until_read, watch
 from launcher.commands.release.status import read_status
 from launcher.commands.release.tables import lasting, status_view
 from router.control.releases.arm_stats import ArmStats, Sample, stats_to_json
@@ -22,8 +22,8 @@ from router.control.releases.records import list_rollouts
 from router.control.releases.shadow_figures import ShadowRecorder
 from router.control.releases.states import State
 from router.control.releases.writes import put_split, set_state
-from router.store.access import StoreAccess
-from router.store.release_tables import arm_figures, rollouts
+from router.store.database import StoreAccess
+from router.store.schema import arm_figures, rollouts
 from tests.launcher.commands.release.conftest import Shell
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def waited(shell: Shell, console: Console, meanwhile: Callable[[int], None], is_
         looks += 1
         meanwhile(looks)
 
-    with shell.desk() as ours:
-        return Waiting(ours, ("m", 2), is_to_load, console, sleep=sleep).run()
+    with shell.opened() as ours:
+        return ReleaseWait(ours, ("m", 2), is_to_load, console, sleep=sleep).run()
 
 
 def test_a_load_is_followed_through_its_states(served: Shell) -> None:
@@ -100,7 +100,7 @@ def test_without_a_router_in_control_nobody_is_waited_for(served: Shell) -> None
     served.comes_to("m", 2, State.UNLOADED)
     result = served.ask("load", "m@2")
     assert result.exit_code == 1
-    assert NOBODY_ACTS in result.output
+    assert NO_ROUTER in result.output
     assert served.release("m", 2).wanted
 
 
@@ -112,9 +112,9 @@ def test_a_router_that_falls_silent_is_not_waited_for(served: Shell) -> None:
     def pass_time(time_s: float) -> None:
         now_s[0] += SILENCE_S / 2
 
-    with served.router_in_control(), served.desk() as ours:
-        assert Waiting(ours, ("m", 2), True, console, lambda: now_s[0], pass_time).run() == 1
-    assert NOBODY_ACTS in said(console)
+    with served.router_in_control(), served.opened() as ours:
+        assert ReleaseWait(ours, ("m", 2), True, console, lambda: now_s[0], pass_time).run() == 1
+    assert NO_ROUTER in said(console)
     assert now_s[0] == SILENCE_S
 
 
@@ -146,7 +146,7 @@ def rolled_out(shell: Shell) -> None:
         ):  # fmt: skip
             row = {"rollout_id": rollout.id, "step": step, "version": version, "process": process}
             connection.execute(sql.insert(arm_figures).values(**row, figures=stats_to_json(stats), at_s=0.0))
-    with shell.desk() as ours, ours.commands.look() as connection:
+    with shell.opened() as ours, ours.releases.look() as connection:
         split = read_status(connection, "m").models[0].split
     assert split is not None
     with shell.store() as store, store.begin() as connection:
@@ -180,7 +180,7 @@ def test_the_table_shows_all_of_it(served: Shell) -> None:
         "8.33%", "400.0 ms", "10.0 ms",
         "against it: 42% of what a rollback takes, errors: 8.3% of 12 against 0.0% of 24",
         "step 2 needs 46 more requests", "last change: promote to m@1",
-        NOBODY_ACTS,
+        NO_ROUTER,
     ):  # fmt: skip
         assert words in shown
     assert shown == served("status", "m", "--once")
@@ -237,7 +237,7 @@ def test_a_table_that_is_watched_stays_up_to_date_until_ctrl_c(served: Shell) ->
             raise KeyboardInterrupt
         served.comes_to("m", 3, state)
 
-    with served.desk() as ours:
+    with served.opened() as ours:
         watch(ours, "m", console, sleep)
     assert "draining" in said(console)
 
@@ -253,15 +253,15 @@ def test_how_long_something_lasts_is_short() -> None:
 
 
 def test_an_installation_with_a_router_in_control_is_not_complained_about(served: Shell) -> None:
-    with served.router_in_control(), served.desk() as ours, ours.commands.look() as connection:
+    with served.router_in_control(), served.opened() as ours, ours.releases.look() as connection:
         console = recorded()
         console.print(status_view(read_status(connection, None), 1000.0))
-    assert NOBODY_ACTS not in said(console)
+    assert NO_ROUTER not in said(console)
 
 
 def test_a_release_that_has_just_become_ready_is_given_time_to_be_read(served: Shell) -> None:
     slept: list[float] = []
-    with served.desk() as ours:
+    with served.opened() as ours:
         wait_until_read(ours, ("m", 2), slept.append)
         with served.store() as store, store.begin() as connection:
             set_state(connection, time.time(), "m", 2, State.READY, "")

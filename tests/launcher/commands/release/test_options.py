@@ -57,10 +57,10 @@ def test_steps_that_are_too_short_for_latencies_are_remarked_upon() -> None:
 
 
 def test_durations_have_a_unit() -> None:
-    assert [options.seconds(text) for text in ("90s", "2m", "1h", "0.5s")] == [90, 120, 3600, 0.5]
+    assert [options.step_duration_s(text) for text in ("90s", "2m", "1h", "0.5s")] == [90, 120, 3600, 0.5]
     for text in ("90", "s", "1d", "-1s", "1e3s"):
         with pytest.raises(ValueError, match="is not a duration"):
-            options.seconds(text)
+            options.step_duration_s(text)
 
 
 def test_a_plan_is_the_default_but_for_what_is_said() -> None:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
+from launcher.commands.output import keep_showing
 from launcher.commands.slo import slo
-from launcher.commands.slo.commands import keep_showing
 from python_backend.wire.tiers import Tier
 from router.control.objectives.monitor import ObjectiveMonitor
 from router.control.objectives.recorder import ObjectiveRecorder
 from router.control.releases.adoption import adopt
 from router.control.releases.lease import Lease
 from router.core.manifest import Kind
-from router.store.access import StoreAccess
+from router.store.database import StoreAccess
 from router.tenants.tenancy import open_store, tenancy_settings
 from tests.launcher import shell
 from tests.router.control.releases.values import built_in, manifest, office

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.commands.top.scrape import Between, quantile, read_scrape
+from launcher.commands.top.scrape import ScrapeDelta, quantile, read_scrape
 
 PAGE = """\
 # TYPE asked counter
@@ -46,16 +46,16 @@ def test_values_are_added_up_by_the_labels_that_are_asked_for() -> None:
 
 
 def test_a_counter_that_begins_anew_counts_from_nothing() -> None:
-    between = Between(read_scrape(PAGE, 100.0), read_scrape(LATER, 104.0))
+    between = ScrapeDelta(read_scrape(PAGE, 100.0), read_scrape(LATER, 104.0))
     assert between.grown("asked_total", model="a") == 6 + 2
     assert between.rate("asked_total", model="b") == 1.0
     assert between.grown("no_such_total") == 0.0
 
 
 def test_quantiles_are_of_what_came_meanwhile_alone() -> None:
-    between = Between(read_scrape(PAGE, 100.0), read_scrape(LATER, 104.0))
+    between = ScrapeDelta(read_scrape(PAGE, 100.0), read_scrape(LATER, 104.0))
     assert between.quantile("took", 0.5) == pytest.approx(0.55)
-    assert Between(between.new, between.new).quantile("took", 0.5) is None
+    assert ScrapeDelta(between.new, between.new).quantile("took", 0.5) is None
     assert between.quantile("no_such", 0.5) is None
 
 

@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from launcher.commands.top.scrape import Between, Scrape, read_scrape
+from launcher.commands.top.scrape import Scrape, ScrapeDelta, read_scrape
 from launcher.commands.top.screen import RELEASES, columns_for, drawn
 from launcher.commands.top.view import View, view_of
 
@@ -78,8 +78,8 @@ def seen() -> View:
     old_triton, new_triton = (
         read_scrape(TRITON + busy, at_s) for busy, at_s in (("1", 2000.0), ("6", 2010.0))
     )
-    router = Between(read_scrape(OLD, 2000.0), read_scrape(NEW, 2010.0))
-    return view_of(router, Between(old_triton, new_triton), is_ready=True)
+    router = ScrapeDelta(read_scrape(OLD, 2000.0), read_scrape(NEW, 2010.0))
+    return view_of(router, ScrapeDelta(old_triton, new_triton), is_ready=True)
 
 
 def text(view: View, width: int) -> str:
@@ -162,4 +162,4 @@ def test_columns_fit_and_the_first_is_always_there() -> None:
 
 def test_a_router_that_has_done_nothing_can_be_shown() -> None:
     nothing = Scrape(1.0, {})
-    assert "nothing" in text(view_of(Between(nothing, nothing)), 100)
+    assert "nothing" in text(view_of(ScrapeDelta(nothing, nothing)), 100)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from launcher.commands.release.control import NOBODY_ACTS
+from launcher.commands.release.control import NO_ROUTER
 from launcher.commands.tune import tune
 from python_backend.wire.tiers import Tier
 from router.control.objectives.commands import ObjectiveCommands
@@ -76,7 +76,7 @@ def test_explain_says_what_is_in_force_what_was_measured_and_why(
         "takes 4 + 0.5 n ms: learned from 1,200 batches, 3% off on average.",
         "raise: queue delay 0 -> 20 ms: many ask.",
         "Engine of m@1 on triton-0, 1970-01-01 00:00 UTC: up to 64 sequences.",
-        NOBODY_ACTS,
+        NO_ROUTER,
     ):
         assert words in said
     (shown,) = json.loads(inflight("explain", "m", "--json").stdout)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from launcher.bundled import MARK, bundled_with
+from launcher.bundle import MARK, bundled_with
 from launcher.packaging.models.checkpoint import (
     CheckpointError,
     local_checkpoint,

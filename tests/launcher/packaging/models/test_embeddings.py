@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from launcher.bundled import MARK, bundled_with
+from launcher.bundle import MARK, bundled_with
 from launcher.console import StackConsole
 from launcher.packaging.models.catalogue import KnownModel
 from launcher.packaging.models.checkpoint import Checkpoint, CheckpointError

@@ -14,7 +14,7 @@ import openai
 from openai.types import Batch
 
 from router.content.batches.runner import BatchRunner, BatchSettings
-from router.store.access import StoreAccess
+from router.store.database import StoreAccess
 from tests.router.running import MODEL, QUESTION, RunningRouter
 
 CHAT = "/v1/chat/completions"

@@ -7,10 +7,9 @@ import pytest
 import sqlalchemy as sql
 
 from router.content.batches import claims, rows
-from router.content.batches.claims import Answer, Claim, Returned
-from router.content.batches.lines import Line
-from router.content.batches.model import Batch
-from router.content.batches.status import Event, Life, Status
+from router.content.batches.claims import Answer, Claim, Line, Returned
+from router.content.batches.decisions import Event, Life, Status
+from router.content.batches.rows import Batch
 from router.content.files import rows as file_rows
 from router.content.files.model import StoredFile
 from router.store import content_tables
@@ -152,7 +151,7 @@ def test_a_stage_is_held_by_one_router_until_it_ends_or_its_lease_does(store: St
 
 
 def kept(connection: sql.Connection, organisation_id: str) -> tuple[int, int, int]:
-    exported = content_tables.export(connection, organisation_id)
+    exported = content_tables.export_files(connection, organisation_id)
     pieces = list(content_tables.pieces(connection, organisation_id))
     return len(exported["files"]), len(exported["batches"]), len(pieces)
 
@@ -165,7 +164,7 @@ def test_an_organisation_is_exported_and_deleted_without_touching_another(
     with store.read() as connection:
         assert kept(connection, organisation_id) == ((1, 1, 1) if organisation_id == "org-1" else (0, 0, 0))
     with store.begin() as connection:
-        content_tables.delete(connection, organisation_id)
+        content_tables.delete_files(connection, organisation_id)
     with store.read() as connection:
         left = kept(connection, "org-1")
         lines = connection.scalar(sql.select(sql.func.count()).select_from(batch_lines))

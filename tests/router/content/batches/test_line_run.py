@@ -6,9 +6,9 @@ import pytest
 
 from python_backend.wire.tiers import Tier
 from router.content.batches.claims import Answer, Claim, Returned
+from router.content.batches.decisions import Life, Status
 from router.content.batches.line_run import LineRun
-from router.content.batches.model import Batch
-from router.content.batches.status import Life, Status
+from router.content.batches.rows import Batch
 from router.core.record import Record
 from router.core.tenant import LOCAL_CALLER, Caller
 from router.http.inner_exchange import InnerExchange

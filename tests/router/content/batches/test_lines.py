@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.batches import lines
-from router.content.batches.lines import Found, Line, LineCheck, LineSplitter
+from router.content.batches import input_check
+from router.content.batches.claims import Line
+from router.content.batches.input_check import Found, LineCheck, LineSplitter
 
 CHAT = "/v1/chat/completions"
 
@@ -103,12 +104,12 @@ def test_a_file_without_requests_is_refused() -> None:
 
 
 def test_a_file_with_too_many_requests_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "MAX_LINES", 3)
+    monkeypatch.setattr(input_check, "MAX_LINES", 3)
     _, check = checked(*[request(str(number)) for number in range(4)])
     assert [problem.code for problem in check.problems] == ["too_many_tasks"]
     assert check.is_hopeless
 
 
 def test_nobody_reads_more_than_so_many_problems() -> None:
-    _, check = checked(*[b"{"] * lines.MAX_ERRORS)
+    _, check = checked(*[b"{"] * input_check.MAX_ERRORS)
     assert check.is_hopeless

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.content.batches.status import ENDING, Event, Life, Status, TooLate, after
+from router.content.batches.decisions import ENDING, Event, Life, Status, TooLate, after
 
 NEW = Life(Status.VALIDATING, created_s=1.0, expires_s=100.0)
 

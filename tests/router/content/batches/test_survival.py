@@ -14,16 +14,15 @@ import sqlalchemy as sql
 
 from router.content.batches import claims, input_check, output_writer, rows
 from router.content.batches.claims import Answer
+from router.content.batches.decisions import Event, Life, Status
 from router.content.batches.input_check import InputCheck, LostHold
-from router.content.batches.model import Batch
 from router.content.batches.output_writer import OutputWriter
-from router.content.batches.status import Event, Life, Status
+from router.content.batches.rows import Batch
 from router.content.files import rows as file_rows
 from router.content.files.model import PIECE_BYTES, StoredFile
 from router.core.tenant import LOCAL
-from router.store.access import StoreAccess
 from router.store.content_tables import batch_lines, files
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from tests.router.content.batches.doomed import ANSWERED, COUNT
 from tests.router.content.batches.running import QUICK, batch_client, batch_runner, new_runner, request
 from tests.router.content.batches.test_claims import NOW_S, found, running_batch

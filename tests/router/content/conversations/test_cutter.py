@@ -14,9 +14,15 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.conversations.cutter import Cutter, Past, room_for_prompt
+from router.content.conversations.cutter import (
+    ContextLengths,
+    Cutter,
+    Past,
+    Tokenizers,
+    estimate,
+    room_for_prompt,
+)
 from router.content.conversations.items import Item, message_item, text_part
-from router.content.conversations.token_counts import ContextLengths, Tokenizers, estimate
 from router.routing.models import ServedModel
 from tests.fakes.pipeline import FakePipeline
 

@@ -11,12 +11,10 @@ import sqlalchemy as sql
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.conversation_store import ConversationStore
 from router.content.conversations.items import Item, message_item, text_part
-from router.content.conversations.owner import Owner
-from router.content.conversations.pages import PageQuery
 from router.content.conversations.response_store import EndedResponse, ResponseStore
-from router.store import conversation_tables
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.content.lookup import Owner, PageQuery
+from router.store import content_tables
+from router.store.database import Store, StoreAccess
 from router.tenants.administration import Administration
 from router.tenants.rbac import SYSTEM
 from tests.router.tenants.values import PEPPER
@@ -214,8 +212,8 @@ async def test_answers_that_end_while_a_conversation_is_deleted_leave_nothing_be
     saving = [responses.save(ANN, ended(str(number), None, made.id), True) for number in range(8)]
     await asyncio.gather(*saving[:4], conversations.delete(ANN, made.id), *saving[4:])
     with store.read() as connection:
-        assert connection.execute(sql.select(conversation_tables.conversation_items)).all() == []
-        assert len(connection.execute(sql.select(conversation_tables.responses)).all()) == 8
+        assert connection.execute(sql.select(content_tables.conversation_items)).all() == []
+        assert len(connection.execute(sql.select(content_tables.responses)).all()) == 8
 
 
 async def test_all_of_a_tenant_can_be_taken_away_and_deleted(
@@ -225,15 +223,18 @@ async def test_all_of_a_tenant_can_be_taken_away_and_deleted(
         made = await conversations.create(owner, {"title": owner.user_id}, [said("first")])
         await responses.save(owner, ended(owner.user_id[5:], None, made.id), True)
     with store.read() as connection:
-        exported = conversation_tables.export(connection, "org-1")
+        exported = content_tables.export_conversations(connection, "org-1")
     assert {each["metadata"]["title"] for each in exported["conversations"]} == {"user-ann", "user-eve"}
     assert exported["conversations"][0]["items"][0]["text"] == "first"
     assert {each["body"]["id"] for each in exported["responses"]} == {"resp_ann", "resp_eve"}
     with store.begin() as connection:
-        conversation_tables.delete(connection, "org-1")
+        content_tables.delete_conversations(connection, "org-1")
     with store.read() as connection:
-        assert conversation_tables.export(connection, "org-1") == {"responses": [], "conversations": []}
-        assert len(conversation_tables.export(connection, "org-2")["conversations"]) == 1
+        assert content_tables.export_conversations(connection, "org-1") == {
+            "responses": [],
+            "conversations": [],
+        }
+        assert len(content_tables.export_conversations(connection, "org-2")["conversations"]) == 1
 
 
 async def test_what_ends_after_its_tenant_was_deleted_is_not_kept(
@@ -246,7 +247,7 @@ async def test_what_ends_after_its_tenant_was_deleted_is_not_kept(
     with pytest.raises(InflightError, match="not found"):
         await conversations.create(owner, {}, [])
     with store.read() as connection:
-        assert conversation_tables.export(connection, owner.organisation_id) == {
+        assert content_tables.export_conversations(connection, owner.organisation_id) == {
             "responses": [],
             "conversations": [],
         }

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.documents import documents as reading
-from router.content.documents import pdf as pdf_reading
+from router.content.documents import readers
 from router.content.documents.documents import Documents
-from router.content.documents.limits import DocumentLimits
-from router.content.documents.pdf import PdfReader
-from router.content.documents.tables import render_table
+from router.content.documents.readers import DocumentLimits, PdfReader, render_table
 from router.core.messages import FileReference
 from router.core.tenant import LOCAL_CALLER
 from tests.fakes.files import FakeFiles
@@ -154,7 +152,7 @@ async def test_only_a_few_pdfs_wait_for_their_turn_and_the_rest_are_sent_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reader = PdfReader(DocumentLimits())
-    monkeypatch.setattr(pdf_reading, "_MOST_WAITING", 1)
+    monkeypatch.setattr(readers, "_MOST_WAITING", 1)
     wanted = [reader.read(pdf("A page")) for _ in range(5)]
     answers = await asyncio.gather(*wanted, return_exceptions=True)
     assert answers.count("A page") == 3

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from python_backend.wire.errors import InflightError
-from router.content.documents.documents import Documents
-from router.content.documents.expansion import expand
+from router.content.documents.documents import Documents, expand
 from router.core.messages import Message
 from router.core.tenant import LOCAL_CALLER
 from tests.fakes.files import FakeFiles

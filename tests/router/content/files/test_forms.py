@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import InflightError
-from router.content.files import forms
-from router.content.files.forms import read_form
+from router.content.files import model
+from router.content.files.model import read_form
 
 CONTENT_TYPE = "multipart/form-data; boundary=abc"
 
@@ -38,7 +38,7 @@ def test_a_file_is_found_whole_wherever_the_form_is_cut(
     parts = [part("file", data, "a.jsonl"), part("purpose", b"batch")]
     body = form(*(parts if file_first else parts[::-1]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forms, "_READ_BYTES", chunk_bytes)
+        patch.setattr(model, "_READ_BYTES", chunk_bytes)
         found = read_form(io.BytesIO(body), CONTENT_TYPE)
     assert found.fields == {"purpose": "batch"}
     assert found.filename == "a.jsonl"

@@ -9,11 +9,10 @@ import sqlalchemy as sql
 from sqlalchemy import Connection
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.files import pieces
+from router.content.files import rows
 from router.content.files.model import PIECE_BYTES, StoredFile
-from router.store.access import StoreAccess
 from router.store.content_tables import file_pieces, files
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from router.tenants.administration import Administration
 from router.tenants.rbac import SYSTEM
 from tests.router.tenants.values import NOW_S, PEPPER
@@ -45,7 +44,7 @@ async def test_nothing_is_left_of_an_upload_whose_tenant_is_deleted_meanwhile(
     access = Interrupted(store, before, lambda: administration.delete_organisation(SYSTEM, tenant))
     file = StoredFile("file-1", tenant, "a", "batch", PIECE_BYTES + 1, NOW_S)
     with pytest.raises(InflightError, match="was deleted") as refused:
-        await pieces.keep(access, file, io.BytesIO(bytes(file.size_bytes)), 1 << 40)
+        await rows.keep(access, file, io.BytesIO(bytes(file.size_bytes)), 1 << 40)
     assert refused.value.kind is ErrorKind.NOT_FOUND
     with store.read() as connection:
         for table in (files, file_pieces):

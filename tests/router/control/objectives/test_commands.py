@@ -14,8 +14,7 @@ from router.core.manifest import Kind
 from router.core.objective import Metric
 from router.core.tenant import Role, Scope
 from router.store.database import Store
-from router.store.objective_tables import objective_figures, objectives
-from router.store.schema import audit
+from router.store.schema import audit, objective_figures, objectives
 from router.tenants.audited import Forbidden
 from router.tenants.rbac import SYSTEM, Actor
 from router.tenants.records import NotFound

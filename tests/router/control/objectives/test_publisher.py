@@ -10,8 +10,7 @@ from router.control.objectives.commands import ALL_TIERS, ObjectiveCommands
 from router.control.objectives.publisher import ObjectivePublisher
 from router.core.objective import Metric
 from router.routing.models import Published
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from router.tenants.rbac import SYSTEM
 from tests.router.control.releases.values import MODEL, manifest
 from tests.router.control.releases.values import office as releases

@@ -9,14 +9,13 @@ import sqlalchemy as sql
 
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
-from router.control.objectives import recorder as recording
 from router.control.objectives import records
 from router.control.objectives.monitor import WINDOW_S, ObjectiveMonitor
 from router.control.objectives.recorder import ObjectiveRecorder
 from router.control.objectives.standing import Figures
 from router.core.objective import Metric
-from router.store.access import StoreAccess
-from router.store.objective_tables import objective_figures
+from router.store.database import StoreAccess
+from router.store.schema import objective_figures
 from tests.router.tenants.values import NOW_S
 
 MODEL = "smol"
@@ -132,7 +131,7 @@ async def test_it_goes_on_after_what_nobody_has_thought_of(
             again.set()
         raise RuntimeError("odd")
 
-    monkeypatch.setattr(recording, "WRITE_EVERY_S", 0.001)
+    monkeypatch.setattr(ObjectiveRecorder, "_every_s", 0.001)
     monkeypatch.setattr(recorder, "write", fail)
     running = asyncio.create_task(recorder.run())
     await asyncio.wait_for(again.wait(), 5.0)

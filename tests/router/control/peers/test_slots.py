@@ -71,7 +71,7 @@ def test_who_comes_to_a_full_release_gets_what_becomes_free_up_to_a_fair_part() 
     assert after(16) == (Part(16, 2000), Part(16, 2000))
 
 
-def test_a_release_without_places_or_cache_has_none_to_share() -> None:
+def test_a_release_without_slots_or_cache_has_none_to_share() -> None:
     loads = {"a": IDLE, "b": IDLE}
     assert part_of("a", loads, 0, 100) == Part(0, 100)
     assert part_of("a", loads, 4, None) == Part(2, None)

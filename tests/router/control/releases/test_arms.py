@@ -17,8 +17,7 @@ from router.core.record import Record
 from router.core.stages import EngineTimes
 from router.routing.models import Lineup, ServedModel
 from router.routing.split import ModelSplit
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from tests.fakes.pipeline import FakePipeline, words
 from tests.router.running import EMBEDDER, MODEL, RunningRouter
 
@@ -195,8 +194,7 @@ def roll_out(router: RunningRouter, weight: float = 1.0) -> FakePipeline:
 
 
 async def written(router: RunningRouter) -> dict[tuple[int, int], ArmStats]:
-    recorder = router.parts.arms
-    assert recorder is not None
+    recorder = router.arms
     await recorder.write()
     found = figures(router.parts.store.store)
     return {(step, version): stats for (step, version, _), stats in found.items()}

@@ -84,7 +84,7 @@ def test_without_traffic_a_rollout_waits_and_says_so() -> None:
     found = told(ArmStats(), ArmStats(), now_s=600)
     assert found.verdict is Verdict.WAIT
     assert found.is_idle
-    assert found.reason == "step 1 has had no request in 600 s: it goes on when they come"
+    assert found.reason == "step 1 has had no request in 600 s: it continues when requests come"
 
 
 def test_a_canary_that_nobody_asks_while_others_are_asked_is_told_as_such() -> None:

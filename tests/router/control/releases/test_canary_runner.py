@@ -21,9 +21,8 @@ from router.control.releases.states import State
 from router.control.releases.writes import last_change
 from router.core.manifest import Manifest
 from router.routing.split import ModelSplit
-from router.store.access import StoreAccess
-from router.store.database import Store
-from router.store.release_tables import arm_figures
+from router.store.database import Store, StoreAccess
+from router.store.schema import arm_figures
 from tests.router.control.releases.values import MODEL, find, manifest, office, put
 from tests.router.tenants.values import NOW_S
 
@@ -288,7 +287,7 @@ async def test_a_rollout_without_traffic_waits_and_tells_it_once(stage: Stage) -
     for _ in range(3):
         found = await stage.tick(400)
     assert found.state is RolloutState.RUNNING
-    assert found.reason == "step 1 has had no request in 1,200 s: it goes on when they come"
+    assert found.reason == "step 1 has had no request in 1,200 s: it continues when requests come"
     assert [what for what, _ in stage.events] == ["idle", "advance"]
     stage.measure(0, 1, GOOD)
     assert (await stage.tick()).reason.startswith("the canary got none of the 100 requests of step 1")

@@ -17,8 +17,7 @@ from router.control.releases.states import State
 from router.control.releases.steps import Tools
 from router.control.releases.warm_up import WarmingFailed
 from router.core.manifest import Kind, Manifest
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from tests.fakes.controlled_fleet import FakeFleet, FakeReplica, FakeReplicaSet, FakeServer
 from tests.router.control.releases.values import MODEL, built_in, find, manifest, office, written
 
@@ -483,7 +482,7 @@ async def test_what_a_router_wants_to_write_after_it_lost_control_is_dropped(wor
         world.one.control.may_load.clear()
         await first.beat()
         await first.turn()
-        await asyncio.sleep(0.05)
+        await until(lambda: any(each.startswith("load ") for each in world.one.control.told))
         first._lease.release()
         await second.beat()
         first._lease._held_until_s = world.now_s + 100  # as if its clock had stood still

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from router.control.releases.lease import Lease, LeaseTimes, LostControl
 from router.store.database import Store
-from router.store.release_tables import control
+from router.store.schema import control
 
 TIMES = LeaseTimes(lease_s=10.0, renew_s=3.0, margin_s=2.0)
 

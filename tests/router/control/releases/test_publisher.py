@@ -14,8 +14,7 @@ from router.core.manifest import Manifest
 from router.core.record import Record
 from router.routing.models import Registry, Served, ServedModel
 from router.routing.replicas import Fleet, ReplicaSet
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from router.triton.server import TritonServer
 from tests.fakes.fleet import FakeServer
 from tests.fakes.pipeline import FakePipeline

@@ -32,8 +32,7 @@ def shadow(router: RunningRouter, share: float = 1.0) -> FakePipeline:
 
 
 def shadows(router: RunningRouter) -> Shadows:
-    assert router.parts.shadows is not None
-    return router.parts.shadows
+    return router.shadows
 
 
 async def newest(router: RunningRouter, count: int = 1) -> Comparison:

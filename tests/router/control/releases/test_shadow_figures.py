@@ -9,8 +9,7 @@ import sqlalchemy as sql
 
 from router.control.releases.comparison import Comparison
 from router.control.releases.shadow_figures import ShadowRecorder, ShadowSums, list_shadows
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 
 EQUAL = Comparison(1.0, "smol", 1, 2, True, 1.0, 10, 10, 0.5, 1.0)
 OTHER = replace(EQUAL, is_equal=False, likeness=0.5, shadow_took_s=2.0)

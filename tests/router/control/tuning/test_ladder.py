@@ -143,10 +143,10 @@ def test_less_traffic_than_before_is_no_verdict() -> None:
 
 def test_what_has_to_wait_for_something_else_says_for_what() -> None:
     course = Course(wishes=(20, 20))
-    moment = Moment(0, 90.0, PACE, waits_for="a rollout is under way")
+    moment = Moment(0, 90.0, PACE, waits_for="a rollout is in progress")
     decision, course = decide(moment, aim(20), WINDOW, course)
     assert decision.action is Action.HOLD
-    assert "a rollout is under way" in decision.sentence
+    assert "a rollout is in progress" in decision.sentence
     decision, _ = decide(replace(moment, waits_for=""), aim(20), WINDOW, course)
     assert decision.action is Action.RAISE
 

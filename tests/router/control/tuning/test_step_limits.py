@@ -19,8 +19,7 @@ from router.control.tuning.decisions import TuningDecision, list_decisions
 from router.control.tuning.step_keeper import StepKeeper
 from router.control.tuning.step_limits import explained
 from router.routing.replicas import Fleet
-from router.store.access import StoreAccess
-from router.store.database import Store, sqlite_url
+from router.store.database import Store, StoreAccess, sqlite_url
 from router.tenants.keys import fingerprint
 from router.tenants.rbac import SYSTEM
 from tests.fakes.tuned_triton import GatheringServer

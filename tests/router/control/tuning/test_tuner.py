@@ -21,8 +21,7 @@ from router.core.manifest import Kind, Manifest
 from router.core.objective import Objective
 from router.routing.replicas import Fleet
 from router.routing.split import ModelSplit, first_split
-from router.store.access import StoreAccess
-from router.store.database import Store
+from router.store.database import Store, StoreAccess
 from router.telemetry.collectors import BatchMetrics
 from router.telemetry.metrics import Metrics
 from tests.fakes.tuned_triton import GatheringModel, GatheringServer
@@ -284,7 +283,7 @@ async def test_while_a_release_is_loaded_or_rolled_out_nothing_is_tried(store: S
     world.book.splits["vectors"] = replace(first_split("vectors", 1), rollout_id=3)
     await world.pass_by(6, 200)
     assert world.changes() == []
-    assert "a rollout is under way" in world.standing().sentence
+    assert "a rollout is in progress" in world.standing().sentence
 
 
 @pytest.mark.parametrize("state", [State.DRAINING, State.UNLOADED])

@@ -1,0 +1,163 @@
+"""Prices a request and decides whether it is refused at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from python_backend.wire.tiers import Tier
+from router.admission.demand import EntryState, QueueEntry, Reason, Refused, Wait
+from router.admission.forecast import service_s, wait_s
+from router.admission.pricing import kv_need, least_kv
+from router.admission.queue import TIER_WEIGHTS
+from router.admission.signals import Faded, Neighbours, Risk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from router.admission.demand import Demand, Progress
+    from router.admission.forecast import Forecaster
+    from router.admission.pricing import OutputLengths
+    from router.admission.running import Running
+
+SOON_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSettings:
+    """What may be set for comparison; the defaults are what is served with."""
+
+    tier_weights: Mapping[Tier, float] = field(default_factory=lambda: TIER_WEIGHTS)
+    kv_share: float = 0.9  # of the cache is given out; the rest is for answers longer than predicted
+    borrow_cap: float = 0.85  # of all that there is may be taken by tiers beyond their guarantee
+    most_waiting: int = 10_000  # requests, however patient they are
+    pass_s: float = 0.25  # so long smaller requests may pass one that does not fit yet
+    stretch: float = 1.25  # a deadline leaves at least so many times what the prompt takes alone
+
+
+SERVED_WITH = DispatchSettings()
+
+
+class Judge:
+    """Of one release. What it needs to know of the queue and the engine it reads from `running`."""
+
+    def __init__(
+        self, lengths: OutputLengths, running: Running, forecaster: Forecaster, settings: DispatchSettings
+    ) -> None:
+        self._lengths = lengths
+        self._running = running
+        self._allocation = running.allocation
+        self._queue = running.queue
+        self._forecaster = forecaster
+        self._settings = settings
+        self.neighbours = Neighbours()
+        self.risk = [Risk() for _ in Tier]
+        self.offered = Faded()
+
+    def priced(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry:
+        capacity, budget = self._allocation.capacity, self._allocation.kv_budget
+        entry = QueueEntry(demand, progress, sequences=demand.sequences, offered_s=now_s)
+        sequences = demand.sequences or 1
+        each = -(-demand.max_tokens // sequences)
+        expected = self._lengths.expect(demand.tenant, each)
+        entry.cost_us = self._running.prices.whole_us(demand, expected)
+        usual, most = (each, each) if capacity.holds_whole_answers else (expected.mean, expected.p90)
+        entry.kv_tokens = kv_tokens = kv_need(demand, usual, capacity)
+        if most > usual:
+            entry.kv_spread = max(kv_need(demand, most, capacity) - kv_tokens, 0)
+        if budget is not None and kv_tokens > budget:  # beyond that it has all of it, and may be preempted
+            entry.kv_tokens = budget
+        entry.context_tokens = demand.prompt_tokens / sequences
+        entry.look_again_at = expected.mean * demand.sequences
+        entry.service_s = service_s(demand, capacity, 0, 0, 0)
+        self._forecaster.alone(entry, self._settings.stretch)
+        return entry
+
+    def refusal(self, entry: QueueEntry, weight: float, is_held: bool, now_s: float) -> Refused | None:
+        """Why it is refused at once, if it is; `is_held`: slots are kept for another entry."""
+        demand, allocation = entry.demand, self._allocation
+        allocation.asked_s[demand.tier] = now_s
+        self._running.patience_s[demand.tier] = demand.deadline_s - demand.arrived_s
+        self.offered.add(entry.cost_us, now_s)
+        self.neighbours.offered(demand.tenant, weight, entry.cost_us, now_s)
+        refusal, budget = None, allocation.kv_budget
+        # What is reserved for it is never less than what it cannot do without.
+        if demand.sequences > allocation.capacity.slots or (budget is not None and entry.kv_tokens >= budget):
+            refusal = self._too_large(demand)
+        if refusal is None and self._queue.waiting >= self._settings.most_waiting:
+            refusal = self._too_many(demand)
+        if refusal is None and self._running.prices.is_known:
+            refusal = self._too_late(entry, is_held, now_s)
+        if refusal is not None:
+            entry.state = EntryState.ENDED
+        elif entry.wait:
+            self.neighbours.waits(demand.tenant, now_s)
+            if entry.wait is Wait.HELD_BACK:
+                self.neighbours.spared(now_s)
+        return refusal
+
+    def _too_large(self, demand: Demand) -> Refused | None:
+        capacity, budget = self._allocation.capacity, self._allocation.kv_budget
+        if not capacity.slots or capacity.batch is not None:
+            return None  # rows beyond the slots are computed in several batches
+        if demand.sequences > capacity.slots:
+            message = f"{demand.sequences} answers at once do not fit: there are {capacity.slots} slots"
+            return Refused(Reason.TOO_LARGE, message)
+        least = least_kv(demand, capacity)
+        if budget is not None and least > budget:
+            message = f"the request needs {least} tokens of the cache, of which {budget} are available"
+            return Refused(Reason.TOO_LARGE, message)
+        return None
+
+    def _too_many(self, demand: Demand) -> Refused | None:
+        """However patient requests are, the queue has an end; a flood fills only its own part of it."""
+        most = self._settings.most_waiting
+        if self._queue.waiting_of(demand) < most // max(self._queue.waiting_tenants, 1):
+            return None
+        return Refused(Reason.BUSY, "too many requests are waiting", self._running.drain_s() or SOON_S)
+
+    def _too_late(self, entry: QueueEntry, is_held: bool, now_s: float) -> Refused | None:
+        demand, allocation, queue = entry.demand, self._allocation, self._queue
+        is_holding = demand.tenant in queue.held_by  # else it leaves nothing, and is at no limit
+        lacking = self._running.lacking(entry) if is_holding else 0.0
+        own_us = queue.own_us(demand) if queue.waiting else 0
+        is_free = not own_us and lacking <= 0 and not is_held
+        is_free = is_free and allocation.fits(entry) and allocation.is_open(demand.tier)
+        away_s = 0.0
+        if not is_free or (is_holding and queue.is_at_limit(entry)):
+            entry.wait = Wait.BEHIND_OWN if own_us else Wait.BEHIND_OTHERS
+            away_s = self._wait_s(entry, lacking, now_s)
+        if self._running.entries:
+            entry.service_s = self._running.service_s(demand)
+        late_s = self._forecaster.predict(entry, away_s + entry.service_s, now_s)
+        excess_s = demand.arrived_s + late_s - entry.deadline_s
+        if excess_s > 0 or entry.wait:
+            excess_s = self._own_excess_s(entry, excess_s, now_s)
+        self.risk[demand.tier].add(excess_s > 0, now_s)
+        if excess_s <= 0 or not self._forecaster.is_tried:
+            return None
+        self._forecaster.relax(entry)
+        late = "too late for its own deadline" if demand.is_strict else "too late: the model is busy"
+        message = f"the first token would come {late}"
+        return Refused(Reason.BUSY, message, max(excess_s, away_s))
+
+    def _own_excess_s(self, entry: QueueEntry, excess_s: float, now_s: float) -> float:
+        """By how much it misses its deadline; within its tier's guarantee it pays for nobody else's work."""
+        demand = entry.demand
+        if self._queue.lanes[demand.tier].waiting or not self._allocation.is_guaranteed(demand.tier):
+            return excess_s
+        late_s = now_s - demand.arrived_s + self._forecaster.usual(demand.tier) * entry.service_s
+        return demand.arrived_s + late_s - entry.deadline_s
+
+    def _wait_s(self, entry: QueueEntry, lacking: float, now_s: float) -> float:
+        """How long its turn is away."""
+        allocation, tier = self._allocation, entry.demand.tier
+        ahead = self._queue.ahead_of(entry)
+        self._running.look(now_s, is_busy=self._queue.waiting > 0)
+        part = allocation.part_of(entry)
+        if lacking > 0:
+            entry.wait = Wait.HELD_BACK
+            part = min(max(part, lacking / max(allocation.slots, 1)), 1.0)
+        replicas = allocation.capacity.replicas
+        share = self._forecaster.flows.share(tier, ahead.guarantee, ahead.most_share, replicas, now_s)
+        return wait_s(ahead, part, self._running.remaining_us, share, replicas)

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from python_backend.costs.batch_cost import BatchCost, LearnedBatchCost
+from python_backend.costs.learners import MOST_ERROR, WARM_UP_SAMPLES, BatchLearner, StepLearner
+from python_backend.costs.step_cost import LearnedStepCost, StepCost, StepShape
+from tests.costs.workload import mean_error, slower, some_steps, took_ms
+
+# An engine on a GPU, one on two cores, a tiny model: what they have in common is only the shape of the sum.
+COSTS = [StepCost(12, 0.12, 0.25, 0.3), StepCost(3, 1.5, 2.0, 0.0), StepCost(0.1, 0.001, 0.002, 0.001)]
+
+
+def learned_steps(learner: StepLearner) -> LearnedStepCost:
+    assert learner.learned is not None
+    return learner.learned
+
+
+def cost_of(learner: StepLearner) -> StepCost:
+    return learned_steps(learner).cost
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_q5_the_cost_is_known_after_some_hundred_steps_and_again_after_a_slowdown(
+    cost: StepCost, seed: int
+) -> None:
+    chance, learner = random.Random(seed), StepLearner()
+    others = some_steps(random.Random(seed + 100), 500)
+    steps = some_steps(chance, 1500)
+    for shape in steps[:300]:
+        learner.observe(shape, took_ms(chance, cost, shape))
+    assert mean_error(cost_of(learner), cost, others) <= 0.08
+    for shape in steps[300:1000]:
+        learner.observe(shape, took_ms(chance, cost, shape))
+    assert mean_error(cost_of(learner), cost, others) <= 0.05
+    for shape in steps[1000:]:
+        learner.observe(shape, took_ms(chance, slower(cost, 2), shape))
+    assert mean_error(cost_of(learner), slower(cost, 2), others) <= 0.10
+    assert not learned_steps(learner).is_frozen
+
+
+def test_too_few_steps_tell_nothing() -> None:
+    learner = StepLearner()
+    for shape in some_steps(random.Random(1), WARM_UP_SAMPLES):
+        assert learner.learned is None
+        learner.observe(shape, 10.0)
+    assert learner.learned is not None
+    assert learner.learned.samples == WARM_UP_SAMPLES
+
+
+@pytest.mark.parametrize("nonsense", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_that_is_none_is_not_learned_from(nonsense: float) -> None:
+    learner = StepLearner()
+    for _ in range(2 * WARM_UP_SAMPLES):
+        learner.observe(StepShape(0, 1, 10), nonsense)
+    assert learner.learned is None
+
+
+def test_when_it_goes_wrong_the_last_good_cost_stays_until_it_has_caught_up() -> None:
+    chance, learner, cost = random.Random(5), StepLearner(), COSTS[0]
+    for shape in some_steps(chance, 600):
+        learner.observe(shape, took_ms(chance, cost, shape))
+    frozen: list[StepCost] = []
+    for shape in some_steps(chance, 500):
+        learner.observe(shape, took_ms(chance, slower(cost, 5), shape))
+        learned = learned_steps(learner)
+        assert learned.is_frozen == (learned.error > MOST_ERROR)
+        if learned.is_frozen:
+            frozen.append(learned.cost)
+    assert frozen
+    assert len(set(frozen)) == 1
+    assert not learned_steps(learner).is_frozen
+    assert cost_of(learner).base_ms == pytest.approx(5 * cost.base_ms, rel=0.1)
+
+
+def test_a_cost_that_cannot_be_learned_is_flagged_from_the_beginning() -> None:
+    chance, learner = random.Random(6), StepLearner()
+    for shape in some_steps(chance, 300):
+        learner.observe(shape, 10 ** chance.uniform(0, 3))
+    assert learner.learned is not None
+    assert learner.learned.is_frozen
+
+
+def test_hours_of_the_same_step_leave_a_cost_that_is_one() -> None:
+    learner = StepLearner()
+    for _ in range(20_000):
+        learner.observe(StepShape(0, 8, 4000), 20.0)
+    assert cost_of(learner).step_ms(StepShape(0, 8, 4000)) == pytest.approx(20, rel=0.001)
+    assert not learned_steps(learner).is_frozen
+
+
+shapes = st.builds(StepShape, st.integers(0, 4096), st.integers(0, 512), st.integers(0, 10**6))
+
+
+@given(st.lists(st.tuples(shapes, st.floats(1e-3, 1e5)), min_size=WARM_UP_SAMPLES, max_size=80))
+@settings(deadline=None, max_examples=50)
+def test_whatever_steps_took_the_cost_is_not_negative_and_its_error_a_share(
+    steps: list[tuple[StepShape, float]],
+) -> None:
+    learner = StepLearner()
+    for shape, ms in steps:
+        learner.observe(shape, ms)
+    assert learner.learned is not None
+    cost = learner.learned.cost
+    parts = (cost.base_ms, cost.prefill_token_ms, cost.decode_sequence_ms, cost.kv_kilotoken_ms)
+    assert all(0 <= part < float("inf") for part in parts)
+    assert 0 <= learner.learned.error <= 1
+
+
+def learned_batches(learner: BatchLearner) -> LearnedBatchCost:
+    assert learner.learned is not None
+    return learner.learned
+
+
+@pytest.mark.parametrize("truth", [BatchCost(4, 0.5), BatchCost(0.2, 3), BatchCost(30, 0)])
+def test_the_cost_of_batches_is_learned_from_means(truth: BatchCost) -> None:
+    chance, learner = random.Random(7), BatchLearner()
+    for _ in range(60):
+        rows, count = chance.randint(1, 32), chance.randint(1, 200)
+        learner.observe(rows, truth.batch_ms(rows) * chance.gauss(1, 0.1 / count**0.5), count)
+    for rows in (1, 8, 32):
+        assert learned_batches(learner).cost.batch_ms(rows) == pytest.approx(truth.batch_ms(rows), rel=0.08)
+    assert not learned_batches(learner).is_frozen
+
+
+def test_batches_that_vary_have_slow_ones() -> None:
+    def spread(noise: float) -> float:
+        chance, learner = random.Random(8), BatchLearner()
+        for _ in range(300):
+            rows = chance.randint(1, 16)
+            learner.observe(rows, (5 + rows) * max(0.1, chance.gauss(1, noise)))
+        return learned_batches(learner).cost.spread
+
+    assert 1.1 <= spread(0.01) < spread(0.15) <= 3
+    assert spread(0.15) == pytest.approx(1 + 1.645 * 0.15, abs=0.1)
+
+
+def test_batches_count_however_they_are_told() -> None:
+    learner = BatchLearner()
+    for rows in (1, 2, 3):
+        learner.observe(rows, 10.0, 10)
+    before = learner.learned
+    learner.observe(4, 10.0, 2)
+    assert before is None
+    assert learned_batches(learner).samples == 32
+
+
+def test_no_batches_at_all_are_nothing_to_learn_from() -> None:
+    learner = BatchLearner()
+    for _ in range(100):
+        learner.observe(1, 10.0, 0)
+    assert learner.learned is None

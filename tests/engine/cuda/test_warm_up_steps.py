@@ -1,0 +1,85 @@
+"""The step that memory is measured with: as large as any, and one that may really come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Row
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from python_backend.engine.cuda.warm_up_steps import (
+    blocks_for,
+    largest_step,
+    mixed_steps,
+    run,
+    warm_up_lengths,
+)
+from python_backend.engine.kv.blocks import BlockCopy
+from python_backend.engine.scheduling.plan import Chunk
+from python_backend.engine.sequence import Sequence
+from python_backend.engine.steps.ports import ChunkResult, Finished
+
+limits = st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(2, 300))
+
+
+@given(limits)
+def test_the_largest_step_stays_within_every_limit_and_leaves_none_unused(
+    limits: tuple[int, int, int],
+) -> None:
+    step_tokens, batch, sequence_tokens = limits
+    lengths = largest_step(step_tokens, batch, sequence_tokens)
+    assert sum(lengths) <= step_tokens
+    assert len(lengths) <= batch
+    assert all(1 <= length < sequence_tokens for length in lengths)
+    assert len(lengths) == min(batch, step_tokens)
+    assert sum(lengths) == step_tokens or all(length == sequence_tokens - 1 for length in lengths)
+
+
+@given(st.lists(st.integers(1, 100)), st.integers(1, 64))
+def test_every_token_has_a_place_and_no_block_is_empty(lengths: list[int], tokens_per_block: int) -> None:
+    blocks = blocks_for(lengths, tokens_per_block)
+    assert sum(lengths) <= blocks * tokens_per_block
+    assert blocks * tokens_per_block < sum(lengths) + len(lengths) * tokens_per_block or not lengths
+
+
+@given(st.integers(1, 5000), st.lists(st.integers(1, 5000)))
+def test_prompts_to_compile_by_are_none_too_long_and_the_longest_is_among_them(
+    longest: int, kinds: list[int]
+) -> None:
+    lengths = warm_up_lengths(longest, kinds)
+    assert lengths[-1] == longest
+    assert lengths == sorted(set(lengths))
+    assert {kind for kind in kinds if kind <= longest} <= set(lengths)
+
+
+@given(st.integers(1, 100), st.integers(0, 100))
+def test_mixed_steps_are_single_tokens_and_a_prompt_within_the_limits(step_tokens: int, chunks: int) -> None:
+    steps = mixed_steps(step_tokens, chunks)
+    assert bool(steps) == (step_tokens > 2 and chunks > 1)
+    for lengths in steps:
+        assert sum(lengths) <= step_tokens
+        assert len(lengths) <= chunks
+        assert sorted(lengths)[-2:] == [1, 2]
+
+
+class NotingExecutor:
+    depth = 2
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self.released: list[Sequence] = []
+
+    def launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> Finished:
+        self.chunks += chunks
+        return Finished([ChunkResult(token_id=0) for _ in chunks])
+
+    def release(self, sequence: Sequence) -> None:
+        self.released.append(sequence)
+
+
+def test_its_sequences_hold_blocks_of_their_own_and_leave_nothing_behind() -> None:
+    executor = NotingExecutor()
+    run(executor, [5, 4, 1], tokens_per_block=4)
+    assert [chunk.sequence.table.blocks for chunk in executor.chunks] == [[0, 1], [2], [3]]
+    assert all(chunk.yields_token for chunk in executor.chunks)
+    assert executor.released == [chunk.sequence for chunk in executor.chunks]

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from python_backend.triton_adapter import backpressure
+from python_backend.triton_adapter.backpressure import Acknowledger, Pacer
+
+TWO_CORES = 2
+
+
+@pytest.fixture
+def pacer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pacer]:
+    monkeypatch.setattr("os.cpu_count", lambda: TWO_CORES)
+    monkeypatch.setattr(backpressure, "_PATIENCE_S", 0.3)  # a busy machine must not time out
+    pacer = Pacer()
+    yield pacer
+    pacer.close()
+
+
+@pytest.fixture
+def acknowledger() -> Iterator[Acknowledger]:
+    acknowledger = Acknowledger()
+    yield acknowledger
+    acknowledger.close()
+
+
+def waited_s(pacer: Pacer) -> float:
+    start_s = time.monotonic()
+    pacer.wait_for_room()
+    return time.monotonic() - start_s
+
+
+def test_there_is_room_until_something_is_in_flight(pacer: Pacer) -> None:
+    assert waited_s(pacer) < backpressure._PATIENCE_S
+
+
+def test_there_is_room_again_once_it_was_handled(pacer: Pacer, acknowledger: Acknowledger) -> None:
+    for _ in range(100):
+        pacer.sent()
+        acknowledger.handled(pacer.lane)
+        assert waited_s(pacer) < backpressure._PATIENCE_S
+
+
+def test_a_word_that_never_comes_costs_a_short_wait_once(pacer: Pacer) -> None:
+    pacer.sent()
+    assert backpressure._PATIENCE_S * 0.9 <= waited_s(pacer) < 1
+    assert waited_s(pacer) < backpressure._PATIENCE_S
+
+
+def test_two_senders_of_one_server_have_lanes_of_their_own(pacer: Pacer, acknowledger: Acknowledger) -> None:
+    other = Pacer()
+    assert other.lane != pacer.lane
+    pacer.sent()
+    acknowledger.handled(other.lane)
+    assert waited_s(pacer) >= backpressure._PATIENCE_S * 0.9
+    other.close()
+
+
+def test_a_word_to_a_sender_that_is_gone_hurts_nobody(acknowledger: Acknowledger) -> None:
+    gone = Pacer()
+    gone.close()
+    acknowledger.handled(gone.lane)

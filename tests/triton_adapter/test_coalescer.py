@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from python_backend.engine.report import FinishReason, PerfMetrics, SequenceEvent
+from python_backend.triton_adapter.coalescer import Coalescer, Pending
+
+STREAMS = [(key, index) for key in range(2) for index in range(2)]
+
+
+def take(coalescer: Coalescer) -> Pending:
+    pending = coalescer.take()
+    assert pending is not None
+    return pending
+
+
+def test_a_lone_token_leaves_on_its_own() -> None:
+    coalescer = Coalescer()
+    coalescer.put(SequenceEvent(1, [7]))
+    pending = take(coalescer)
+    assert (pending.key, pending.token_ids, pending.finish_reason) == (1, [7], None)
+    assert coalescer.take() is None
+
+
+def test_tokens_that_pile_up_leave_together_and_the_longest_waiting_first() -> None:
+    coalescer = Coalescer()
+    for event in (
+        SequenceEvent(1, [10]),
+        SequenceEvent(2, [20]),
+        SequenceEvent(1, [11, 12], FinishReason.LENGTH),
+    ):
+        coalescer.put(event)
+    first, second = take(coalescer), take(coalescer)
+    assert (first.key, first.token_ids, first.finish_reason) == (1, [10, 11, 12], "length")
+    assert (second.key, second.token_ids) == (2, [20])
+
+
+def test_what_belongs_to_the_tokens_piles_up_with_them() -> None:
+    perf = PerfMetrics(1, 2, 3, 4, 5, 6, 7)
+    coalescer = Coalescer()
+    coalescer.put(
+        SequenceEvent(1, [10], log_probs=[-0.5], context_logits=b"c", generation_logits=b"x"), now_ns=100
+    )
+    coalescer.put(SequenceEvent(1, [11], log_probs=[-1.5], generation_logits=b"y"), now_ns=200)
+    coalescer.put(SequenceEvent(1, [], FinishReason.END_ID, generation_logits=b"z", perf=perf), now_ns=300)
+    pending = take(coalescer)
+    assert pending.log_probs == [-0.5, -1.5]
+    assert pending.context_logits == [b"c"]
+    assert pending.generation_logits == [b"x", b"y"], "the end token is no part of the answer"
+    assert (pending.perf, pending.oldest_ns, pending.newest_ns) == (perf, 100, 200)
+
+
+def test_sequences_of_one_row_are_streams_of_their_own() -> None:
+    coalescer = Coalescer()
+    coalescer.put(SequenceEvent(1, [10], sequence_index=1))
+    coalescer.put(SequenceEvent(1, [20], sequence_index=0))
+    assert [(p.sequence_index, p.token_ids) for p in (take(coalescer), take(coalescer))] == [
+        (1, [10]),
+        (0, [20]),
+    ]
+
+
+def test_an_answer_wanted_whole_waits_for_its_end() -> None:
+    coalescer = Coalescer()
+    coalescer.put(SequenceEvent(1, [10]), whole=True)
+    assert len(coalescer) == 0
+    assert coalescer.take() is None
+    coalescer.put(SequenceEvent(1, [11], FinishReason.LENGTH), whole=True)
+    assert take(coalescer).token_ids == [10, 11]
+
+
+def test_a_dropped_row_is_never_taken() -> None:
+    coalescer = Coalescer()
+    for index in range(2):
+        coalescer.put(SequenceEvent(1, [10], sequence_index=index))
+    coalescer.put(SequenceEvent(2, [20]))
+    coalescer.drop(1, sequences=2)
+    assert take(coalescer).key == 2
+    assert coalescer.take() is None
+
+
+@given(st.lists(st.one_of(st.tuples(st.sampled_from(STREAMS), st.integers(0, 9)), st.none())))
+def test_no_token_is_lost_doubled_or_reordered(script: list[tuple[tuple[int, int], int] | None]) -> None:
+    """None in the script is the sender coming round; whatever is left at the end is taken then."""
+    coalescer = Coalescer()
+    produced: dict[tuple[int, int], list[int]] = {stream: [] for stream in STREAMS}
+    sent: dict[tuple[int, int], list[int]] = {stream: [] for stream in STREAMS}
+    for entry in [*script, *[None] * len(STREAMS)]:
+        if entry is not None:
+            (key, index), token_id = entry
+            produced[key, index].append(token_id)
+            coalescer.put(SequenceEvent(key, [token_id], sequence_index=index))
+        elif pending := coalescer.take():
+            sent[pending.key, pending.sequence_index] += pending.token_ids
+    assert sent == produced
+    assert len(coalescer) == 0
