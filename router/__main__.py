@@ -14,7 +14,7 @@ from router.routing.checkpoint import TemplateBroken
 from router.settings import SettingsError, load, load_options
 from router.telemetry.logs import set_up_logging
 from router.telemetry.redaction import redact
-from router.tenants.installation import StoreUnusable
+from router.tenants.tenancy import StoreUnusable
 
 
 def main() -> int:

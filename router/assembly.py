@@ -34,9 +34,8 @@ from router.request.permit import Permits
 from router.routing.builder import Builder, built_in_embeddings, built_in_text
 from router.routing.checkpoint import CONTEXT_TOKENS
 from router.routing.generation import FleetPipeline
-from router.routing.models import Registry
+from router.routing.models import Published, Registry
 from router.routing.replicas import Fleet, FleetSettings
-from router.routing.snapshot import Published
 from router.safety.guard import load_safety
 from router.store.database import StoreAccess
 from router.telemetry.accounts import RequestAccounts

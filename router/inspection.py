@@ -6,8 +6,9 @@ import asyncio
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import sqlalchemy as sql
@@ -16,20 +17,15 @@ from router.control.peers.board import BoardAway
 from router.control.peers.peer_sync import open_board
 from router.http.tls import Certificates, tls_files
 from router.safety.guard import load_safety
-from router.settings import SettingsError, check_reachable, load_options
+from router.settings import PlacedOptions, SettingsError, check_reachable, load_options
 from router.store.database import Store, sqlite_url
 from router.store.migrate import SchemaError, pending
 from router.store.schema import facts
 from router.telemetry.redaction import redact
 from router.telemetry.tracing.setup import check_tracing
-from router.tenants.installation import StoreUnusable, opening_store
 from router.tenants.keys import fingerprint
-from router.tenants.lookup import has_keys
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from router.settings import PlacedOptions
+from router.tenants.records import has_keys
+from router.tenants.tenancy import StoreUnusable, opening_store
 
 _DAY_S = 86_400
 _RENEW_DAYS = 21

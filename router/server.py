@@ -29,9 +29,8 @@ from router.safety.guard import load_safety
 from router.settings import check_reachable
 from router.store.retention import Retention
 from router.telemetry.tracing.setup import check_tracing
-from router.tenants.installation import open_store, opening_store, tenancy_settings
-from router.tenants.lookup import has_keys
-from router.tenants.tenancy import Tenancy, TenancySettings
+from router.tenants.records import has_keys
+from router.tenants.tenancy import Tenancy, TenancySettings, open_store, opening_store, tenancy_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,7 +45,7 @@ async def run(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, then drains; a second signal cuts the drain short."""
     stopping = _on_signals()
     async with open_tenancy(settings) as tenancy:
-        check_reachable(settings.host, tenancy.has_keys)
+        check_reachable(settings.host, tenancy.catalogue.has_keys)
         await _serve(settings, tenancy, stopping)
     log.info("stopped")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from router.routing.models import Published
 from router.routing.replicas import Fleet
-from router.routing.snapshot import Published
 from router.telemetry.admission import AdmissionMetrics
 from router.telemetry.collectors import (
     BatchMetrics,

@@ -184,7 +184,6 @@ DECISIONS = (
     "router/core/answer_text.py",
     "router/core/stages.py",
     "router/core/trace.py",
-    "router/routing/breaker.py",
     "router/routing/replay.py",
     "router/routing/replica_choice.py",
     "router/routing/split.py",

@@ -21,8 +21,8 @@ from launcher.commands.main import app
 from python_backend.costs.step_cost import StepCost
 from router.core.tenant import Role, Scope
 from router.settings import load as load_router_settings
-from router.tenants.installation import open_administration
 from router.tenants.rbac import SYSTEM
+from router.tenants.tenancy import open_administration
 from router.triton.control import TritonControl
 
 # What the store says is read by the router within that time, with a margin.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from router.core.tenant import Limits, Price, Role
-from router.tenants.installation import open_administration
 from router.tenants.rbac import SYSTEM
+from router.tenants.tenancy import open_administration
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -92,8 +92,8 @@ class Installation:
 def open_installation(data_dir: Path | None, config: Path | None) -> Iterator[Installation]:
     """What cannot be used is one line on stderr and exit status 2; a program that failed, exit status 1."""
     from router.tenants.audited import AlreadyThere, Forbidden
-    from router.tenants.installation import StoreUnusable, open_store, opening_store, tenancy_settings
-    from router.tenants.lookup import NotFound
+    from router.tenants.records import NotFound
+    from router.tenants.tenancy import StoreUnusable, open_store, opening_store, tenancy_settings
 
     refusals = (SettingsError, StoreUnusable, NotFound, AlreadyThere, Forbidden, ValueError, OSError)
     try:

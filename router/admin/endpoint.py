@@ -18,8 +18,8 @@ from router.request.routes import Route
 from router.store.database import StoreAway
 from router.tenants.administration import Administration
 from router.tenants.audited import AlreadyThere, Forbidden
-from router.tenants.lookup import NotFound
 from router.tenants.rbac import Actor
+from router.tenants.records import NotFound
 from router.tenants.tenancy import Tenancy
 
 

@@ -19,7 +19,7 @@ from router.control.tuning.commands import Explanation, TuningCommands
 from router.core.manifest import MODEL_NAME
 from router.core.objective import LEAST_S, MOST_S, Metric, Objective
 from router.request.routes import Route
-from router.tenants.lookup import NotFound
+from router.tenants.records import NotFound
 from router.tenants.tenancy import Tenancy
 
 _Seconds = Annotated[float, Meta(ge=LEAST_S, le=MOST_S)]

@@ -22,7 +22,7 @@ from router.core.manifest import MODEL_NAME, read_version
 from router.request.routes import Route
 from router.routing.split import ModelSplit
 from router.store.database import Store
-from router.tenants.lookup import NotFound
+from router.tenants.records import NotFound
 from router.tenants.tenancy import Tenancy
 
 

@@ -19,7 +19,7 @@ from router.http.exchange import Exchange
 from router.request.routes import Route
 from router.telemetry.prompt_log import PromptLog
 from router.tenants.administration import DEFAULT_SCOPES
-from router.tenants.calendar import day_of, month_of
+from router.tenants.budget import day_of, month_of
 from router.tenants.tenancy import Tenancy
 
 

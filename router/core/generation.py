@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from python_backend.wire.errors import InflightError
 from router.core.stages import EngineTimes
 from router.core.trace import Trace
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from typing import Any
 
 # What "no limit" means on the wire; the engine clips it to what is left of the context.
 MAX_NEW_TOKENS = 1_000_000
@@ -131,13 +127,7 @@ class Pipeline(Protocol):
         """Whether a request sent now would be served."""
 
 
-class Ending(Protocol):
-    """Work that can be read to its end, whatever it yields."""
-
-    def __aiter__(self) -> AsyncIterator[object]: ...
-
-
-async def read_to_the_end(work: Ending) -> None:
+async def read_to_the_end(work: AsyncIterable[object]) -> None:
     """So that the engine is known to be done with the request; its client has an answer already."""
     try:
         async for _ in work:

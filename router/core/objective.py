@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite
-from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
 from router.core.manifest import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Metric(str, Enum):
@@ -53,7 +50,6 @@ def metrics_of(kind: Kind) -> tuple[Metric, ...]:
 # interactive service have given up; what runs in the background is not waited for by anybody.
 PATIENCE_S = {Tier.INTERACTIVE: 60.0, Tier.STANDARD: 60.0, Tier.BATCH: 600.0}
 LEAST_S, MOST_S = 0.001, 3600.0
-_IN_ORDER = (Metric.FIRST_TOKEN, Metric.INTER_TOKEN, Metric.END_TO_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +74,10 @@ class Objective:
         first_s, whole_s = self.first_token_s, self.end_to_end_s
         object.__setattr__(self, "patience_s", usual_s if first_s is None else first_s)
         object.__setattr__(self, "whole_patience_s", usual_s if whole_s is None else whole_s)
-        for name in ("first_token_s", "inter_token_s", "end_to_end_s"):
-            value = getattr(self, name)
+        for metric in Metric:
+            value = self.limit_s(metric)
             if value is not None and not (isfinite(value) and LEAST_S <= value <= MOST_S):
-                raise ValueError(f"{name}: expected {LEAST_S:g} to {MOST_S:g} seconds, got {value:g}")
+                raise ValueError(f"{metric.field}: expected {LEAST_S:g} to {MOST_S:g} seconds, got {value:g}")
 
     def limit_s(self, metric: Metric) -> float | None:
         found: float | None = getattr(self, metric.field)
@@ -89,9 +85,8 @@ class Objective:
 
     def wanting(self, limits_s: Mapping[Metric, float | None]) -> Objective:
         """The same, but for these."""
-        now_s = {metric: limits_s.get(metric, self.limit_s(metric)) for metric in Metric}
-        first, between, whole = (now_s[metric] for metric in _IN_ORDER)
-        return Objective(self.model, self.tier, first, between, whole)
+        now_s = {metric.field: limits_s.get(metric, self.limit_s(metric)) for metric in Metric}
+        return Objective(self.model, self.tier, **now_s)
 
     @property
     def is_empty(self) -> bool:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
 from router.core.stages import EngineTimes, Mark, Moments, stage_marks
-from router.core.tenant import LOCAL_CALLER
+from router.core.tenant import LOCAL_CALLER, Caller
 
 if TYPE_CHECKING:
-    from router.core.tenant import Caller
     from router.core.trace import Trace
 
 

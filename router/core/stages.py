@@ -32,8 +32,6 @@ class Moments:
 
 # The stages that only the engine can tell apart are one where its clock is another machine's.
 TOGETHER = "triton"
-
-
 STAGES = (
     "admission",
     "queue",
@@ -45,8 +43,6 @@ STAGES = (
     "send",
     TOGETHER,
 )
-
-
 Mark = tuple[str, float, float]
 
 
@@ -89,8 +85,6 @@ def _fits(router: Moments, engine: EngineTimes) -> bool:
 
 
 HEADER = "x-inflight-deadline-ms"
-
-
 _MOST_MS = 3_600_000
 
 

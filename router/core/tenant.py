@@ -206,8 +206,6 @@ class Caller:
 
 
 LOCAL = "local"
-
-
 LOCAL_CALLER = Caller(
     ApiKey(LOCAL, LOCAL, LOCAL, LOCAL, "", b"", frozenset(Scope), created_s=0.0),
     User(LOCAL, LOCAL, LOCAL, Role.OWNER, created_s=0.0, platform_admin=True),

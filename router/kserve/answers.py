@@ -1,4 +1,4 @@
-"""What a model answers, read by the contract's tables: outputs that may be shown, and nothing else."""
+"""What a model answers: outputs read by the contract's tables, and text as far as the safety check allows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.kserve.elements import decode, is_whole
-from router.kserve.tensors import refuse
+from router.kserve.tensors import Tensors, Values, decode, is_whole, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from router.kserve.tensors import Tensors
+    from router.safety.guard import Safety
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,20 @@ def _unreadable() -> InflightError:
     return InflightError(ErrorKind.ENGINE_FAILED, "the model's answer could not be read")
 
 
+class Texts:
+    """The texts of one request, by row and sequence."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[tuple[int, int], list[str]] = {}
+
+    def add(self, row: int, sequence: int, outputs: dict[str, Output]) -> None:
+        if (output := outputs.get("text_output")) is not None:
+            self._pieces.setdefault((row, sequence), []).extend(output.elements())
+
+    def all(self) -> list[str]:
+        return ["".join(self._pieces[which]) for which in sorted(self._pieces)]
+
+
 def join(answers: Sequence[Answer]) -> tuple[Output, ...]:
     """One answer out of the answers to all rows and sequences, in their order, below one another."""
     told = sorted((each for each in answers if each.outputs), key=lambda each: (each.row, each.sequence))
@@ -100,3 +114,58 @@ def number(outputs: dict[str, Output], name: str) -> int:
 
 def pick(outputs: dict[str, Output], names: Collection[str]) -> tuple[Output, ...]:
     return tuple(output for name, output in outputs.items() if name in names)
+
+
+FILTERED = "content_filter"
+_TEXT, _FINISH = "text_output", "finish_reason"
+_PROMPTS = ("text_input", "decoder_text_input")
+_LOGITS = ("return_context_logits", "return_generation_logits")
+
+
+async def check_prompts(safety: Safety, model: str, values: Values, sequences: int) -> None:
+    """Refuses forbidden prompts, and whatever would tell of an answer past the check."""
+    if not safety.applies_to(model):
+        return
+    for flag in _LOGITS:
+        if flag in values and any(values[flag].elements):
+            raise _not_checked(flag, "logits tell of tokens that the check has not let pass")
+    if sequences > 1:
+        raise _not_checked("num_return_sequences", "one row and one sequence a request")
+    prompts = [values[name].elements for name in _PROMPTS if name in values]
+    await safety.admit(model, [text.decode() for texts in prompts for text in texts])
+
+
+def _not_checked(name: str, why: str) -> InflightError:
+    message = f"input '{name}': not with this model, whose prompts and answers are checked: {why}"
+    return InflightError(ErrorKind.UNSUPPORTED, message, name)
+
+
+class GuardedText:
+    """The text of one answer, let out as far as the check has cleared it."""
+
+    def __init__(self, safety: Safety | None, model: str) -> None:
+        self._guard = None if safety is None else safety.guard(model)
+
+    @property
+    def tripped(self) -> bool:
+        return self._guard is not None and self._guard.tripped
+
+    def let(self, outputs: dict[str, Output], final: bool) -> dict[str, Output]:
+        """The outputs with the text that may leave; a rule that ends the answer takes its reason's place."""
+        guard = self._guard
+        if guard is None:
+            return outputs
+        given = "".join(outputs[_TEXT].elements()) if _TEXT in outputs else ""
+        text = guard.feed(given)
+        if not guard.tripped and (final or _FINISH in outputs):
+            text += guard.flush()
+        let = dict(outputs)
+        if text or _TEXT in outputs:
+            let[_TEXT] = _text(_TEXT, text)
+        if guard.tripped:
+            let[_FINISH] = _text(_FINISH, FILTERED)
+        return let
+
+
+def _text(name: str, text: str) -> Output:
+    return Output(name, "BYTES", (1,), codec.encode("BYTES", [text]))

@@ -8,34 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 from router.core.embedding import ServedEmbedder
 from router.kserve import descriptions
-from router.kserve.embedding import EmbeddingOffer
-from router.kserve.generation import GenerationOffer
-from router.kserve.offers import Offers
-from router.kserve.statistics import Statistics
-from router.kserve.tensor_models import TensorOffer
-from router.routing.models import ServedModel
-from router.routing.tensors import ServedTensors
+from router.kserve.descriptions import Statistics
+from router.kserve.embedding import embedding_offer
+from router.kserve.generation import generation_offer
+from router.kserve.offers import Asked, Delivery, Offer, Offers
+from router.kserve.tensor_models import tensor_offer
+from router.routing.models import Registry, Served, ServedModel, ServedTensors
 
 if TYPE_CHECKING:
     from router.core.record import Record
     from router.core.tenant import Caller
     from router.kserve.answers import Answer
-    from router.kserve.offers import Asked, Delivery, Offer
     from router.request.answer import Answers
     from router.request.permit import OnLeave
-    from router.routing.models import Registry
-    from router.routing.snapshot import Served
 
 _READY_CACHE_S = 0.5
 
 
 def offer_of(served: Served) -> Offer:
     if isinstance(served, ServedModel):
-        return GenerationOffer(served)
+        return generation_offer(served)
     if isinstance(served, ServedEmbedder):
-        return EmbeddingOffer(served)
+        return embedding_offer(served)
     assert isinstance(served, ServedTensors)
-    return TensorOffer(served)
+    return tensor_offer(served)
 
 
 class Counted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from python_backend.wire import codec
@@ -11,52 +11,35 @@ from router.admission.demand import Need
 from router.core.embedding import SPECIAL_TOKENS, EmbeddingCall
 from router.core.tenant import Scope
 from router.kserve.answers import Answer, Output, pick
-from router.kserve.tensors import MAX_ROWS, by_name, read_inputs, refuse
+from router.kserve.offers import Asked, Delivery, Offer
+from router.kserve.tensors import MAX_ROWS, Value, Values, by_name, refuse
 from router.request.embedding import EmbeddingJob as AnyEmbeddingJob
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from python_backend.wire.errors import InflightError
     from router.core.embedding import EmbeddingAnswer, EmbeddingLimits, ServedEmbedder, TokenIds
     from router.core.record import Record
-    from router.kserve.offers import Asked, Delivery
-    from router.kserve.raw_tensors import RawTensors
-    from router.kserve.tensors import Sent, Value, Values
     from router.request.permit import Permit
 
 _PADDING = -1
-_ALL = frozenset(tensor.name for tensor in EMBEDDINGS.outputs)
+_INPUTS, _OUTPUTS = by_name(EMBEDDINGS.inputs), by_name(EMBEDDINGS.outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingOffer:
-    served: ServedEmbedder
-    inputs = by_name(EMBEDDINGS.inputs)
-    outputs = by_name(EMBEDDINGS.outputs)
-    platform = ""
-    scope = Scope.EMBEDDINGS
-    is_decoupled = False
-    max_batch_size = MAX_ROWS
-
-    def read(self, inputs: Sequence[Sent]) -> tuple[Values, RawTensors]:
-        return read_inputs(self.inputs, inputs), {}
-
-    def job(self, asked: Asked, record: Record, whole: bool, delivery: Delivery) -> EmbeddingJob:
-        return EmbeddingJob(self.served, asked, record, delivery)
+def embedding_offer(served: ServedEmbedder) -> Offer:
+    job = partial(EmbeddingJob, served)
+    return Offer(served, _INPUTS, _OUTPUTS, MAX_ROWS, False, job, Scope.EMBEDDINGS)
 
 
 class EmbeddingJob(AnyEmbeddingJob):
     """One call of the model, whose one answer holds all rows."""
 
-    def __init__(self, served: ServedEmbedder, asked: Asked, record: Record, delivery: Delivery) -> None:
-        if asked.parameters.to_model:
-            name = next(iter(asked.parameters.to_model))
-            raise refuse(f"parameter '{name}' is for language models", name)
+    def __init__(
+        self, served: ServedEmbedder, asked: Asked, record: Record, whole: bool, delivery: Delivery
+    ) -> None:
         call = embedding_call(asked.values, served.limits)
         super().__init__(record, served, [call], Need(call.most_tokens, sequences=len(call.rows)))
         self._delivery = delivery
-        self._shown = asked.outputs or _ALL
+        self._shown = asked.outputs or frozenset(_OUTPUTS)
         self._outputs: dict[str, Output] = {}
 
     def take(self, number: int, answer: EmbeddingAnswer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import service_pb2
@@ -14,14 +14,21 @@ from python_backend.wire.tensors import ENSEMBLE
 from python_backend.wire.tiers import Tier
 from router.core.answer_text import Answered
 from router.core.generation import FINISH_REASONS, MAX_NEW_TOKENS, GenerationCall, read_to_the_end
-from router.core.record import new_request_id
-from router.core.tenant import Scope
-from router.kserve.answers import Answer, Output, number, pick, read_outputs
-from router.kserve.guard import FILTERED, GuardedText, check_prompts
-from router.kserve.parameters import EMPTY_FINAL, TIER
-from router.kserve.tensors import MAX_ROWS, Value, by_name, read_inputs, refuse
+from router.core.record import Record, new_request_id
+from router.kserve.answers import (
+    FILTERED,
+    Answer,
+    GuardedText,
+    Texts,
+    check_prompts,
+    number,
+    pick,
+    read_outputs,
+)
+from router.kserve.offers import EMPTY_FINAL, TIER, Asked, Delivery, Offer
+from router.kserve.tensors import MAX_ROWS, Value, Values, by_name, refuse
 from router.request.text import need_of
-from router.routing.models import ServedModel
+from router.routing.models import Served, ServedModel
 from router.triton.messages import STOP_WORDS, is_final, read_delta
 
 if TYPE_CHECKING:
@@ -29,12 +36,7 @@ if TYPE_CHECKING:
 
     from router.admission.demand import Need
     from router.core.generation import RawGeneration
-    from router.core.record import Record
-    from router.kserve.offers import Asked, Delivery
-    from router.kserve.raw_tensors import RawTensors
-    from router.kserve.tensors import Sent, Values
     from router.request.permit import Permit, Stoppable
-    from router.routing.snapshot import Served
     from router.safety.guard import Safety
 
 MAX_SEQUENCES = 64
@@ -62,21 +64,9 @@ _UNEVEN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationOffer:
-    served: ServedModel
-    inputs = INPUTS
-    outputs = OUTPUTS
-    platform = "ensemble"
-    scope = Scope.INFERENCE
-    is_decoupled = True
-    max_batch_size = MAX_ROWS
-
-    def read(self, inputs: Sequence[Sent]) -> tuple[Values, RawTensors]:
-        return read_inputs(INPUTS, inputs), {}
-
-    def job(self, asked: Asked, record: Record, whole: bool, delivery: Delivery) -> GenerationJob:
-        return GenerationJob(self.served, asked, record, whole, delivery)
+def generation_offer(served: ServedModel) -> Offer:
+    job = partial(GenerationJob, served)
+    return Offer(served, INPUTS, OUTPUTS, MAX_ROWS, True, job, platform="ensemble", is_language_model=True)
 
 
 class GenerationJob:
@@ -221,20 +211,6 @@ class GenerationJob:
             generation.stop()
             await read_to_the_end(generation)
         return Answered(tuple(texts.all()))
-
-
-class Texts:
-    """The texts of one request, by row and sequence."""
-
-    def __init__(self) -> None:
-        self._pieces: dict[tuple[int, int], list[str]] = {}
-
-    def add(self, row: int, sequence: int, outputs: dict[str, Output]) -> None:
-        if (output := outputs.get("text_output")) is not None:
-            self._pieces.setdefault((row, sequence), []).extend(output.elements())
-
-    def all(self) -> list[str]:
-        return ["".join(self._pieces[which]) for which in sorted(self._pieces)]
 
 
 def complete(values: Values, whole: bool) -> Values:

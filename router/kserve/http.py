@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 from router.http import sse
-from router.kserve import bodies, descriptions, generate
-from router.kserve.answers import join
-from router.kserve.offers import understand
-from router.kserve.refusals import NOT_OFFERED
+from router.kserve import descriptions, messages
+from router.kserve.answers import Answer, Output, join
+from router.kserve.descriptions import NOT_OFFERED
+from router.kserve.offers import Asked, Offer, understand
 from router.request.errors import HttpError, respond_json, write_error
-from router.request.routes import Route
+from router.request.routes import Endpoint, Route
 from router.request.text import patience_with
 
 if TYPE_CHECKING:
@@ -21,21 +21,11 @@ if TYPE_CHECKING:
 
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.kserve.answers import Answer, Output
     from router.kserve.door import Door
-    from router.kserve.offers import Asked, Offer
-    from router.request.routes import Endpoint
 
 _MODEL = "/v2/models/{name}"
 _VERSION = "/v2/models/{name}/versions/{version}"
-_PLAIN = "text/plain"
-# Bodies and answers of a model's endpoints, where there is more to say than that it is an object.
-_SHAPES: dict[str, tuple[type[msgspec.Struct] | None, str]] = {
-    "/ready": (None, _PLAIN),
-    "/infer": (bodies.InferBody, "object or application/octet-stream"),
-    "/generate": (generate.GenerateBody, "object"),
-    "/generate_stream": (generate.GenerateBody, "text/event-stream"),
-}
+_PLAIN, _SSE = "text/plain", "text/event-stream"
 
 
 class WholeAnswer:
@@ -71,7 +61,7 @@ class EventStream:
         if not exchange.started:
             exchange.start(200, [*sse.HEADERS, *self._record.headers()])
         if answer.outputs:
-            await exchange.send(b"data: " + generate.render(self._asked, answer.outputs) + b"\n\n")
+            await exchange.send(b"data: " + messages.render_fields(self._asked, answer.outputs) + b"\n\n")
         if answer.final:
             exchange.end()
 
@@ -122,11 +112,13 @@ class HttpDoor:
         respond_json(exchange, record, await self._door.index(record.caller))
 
     async def infer(self, exchange: Exchange, record: Record) -> None:
-        body, inputs = bodies.read_body(_body(exchange), exchange.request.headers.get(bodies.HEADER_LENGTH))
+        body, inputs = messages.read_body(
+            _body(exchange), exchange.request.headers.get(messages.HEADER_LENGTH)
+        )
         outputs = [output.name for output in body.outputs]
         name = record.values["name"]
         asked = understand(self._choose(record), name, body.id, inputs, outputs, body.parameters)
-        binary = bodies.binary_outputs(body, asked.parameters.binary_output)
+        binary = messages.binary_outputs(body, asked.parameters.binary_output)
         await self._run(
             exchange,
             record,
@@ -139,7 +131,7 @@ class HttpDoor:
 
         def respond(outputs: Sequence[Output]) -> None:
             headers = [("content-type", "application/json"), *record.headers()]
-            exchange.respond(200, generate.render(asked, outputs), headers)
+            exchange.respond(200, messages.render_fields(asked, outputs), headers)
 
         await self._run(exchange, record, asked, WholeAnswer(exchange, record, respond))
 
@@ -151,7 +143,7 @@ class HttpDoor:
     def _understand_generate(self, exchange: Exchange, record: Record) -> Asked:
         offer = self._choose(record)
         has_rows = offer.max_batch_size > 0
-        client_id, inputs, parameters = generate.read_body(_body(exchange), offer.inputs, has_rows)
+        client_id, inputs, parameters = messages.read_fields(_body(exchange), offer.inputs, has_rows)
         return understand(offer, record.values["name"], client_id, inputs, (), parameters)
 
     async def _run(
@@ -179,11 +171,11 @@ def _respond(
     outputs: Sequence[Output],
     binary: Collection[str] | None,
 ) -> None:
-    body, header_length = bodies.render(asked, outputs, binary)
+    body, header_length = messages.render(asked, outputs, binary)
     kind = "application/json" if header_length is None else "application/octet-stream"
     headers = [("content-type", kind), *record.headers()]
     if header_length is not None:
-        headers.append((bodies.HEADER_LENGTH, str(header_length)))
+        headers.append((messages.HEADER_LENGTH, str(header_length)))
     exchange.respond(200, body, headers)
 
 
@@ -196,14 +188,15 @@ def _refusal(why: str) -> Endpoint:
 
 def routes(door: Door) -> list[Route]:
     http = HttpDoor(door)
-    of_models: list[tuple[str, str, Endpoint, str]] = [
-        ("GET", "", http.metadata, "A model's inputs and outputs"),
-        ("GET", "/ready", http.model_ready, "A model would answer now"),
-        ("GET", "/config", http.config, "A model's config"),
-        ("GET", "/stats", http.statistics, "How often you asked a model"),
-        ("POST", "/infer", http.infer, "Tensors in, tensors out"),
-        ("POST", "/generate", http.generate, "Fields in, an answer out"),
-        ("POST", "/generate_stream", http.generate_stream, "Fields in, an answer in events"),
+    body, generate = messages.InferBody, messages.GenerateBody
+    of_models: list[tuple[str, str, Endpoint, str, type[msgspec.Struct] | None, str]] = [
+        ("GET", "", http.metadata, "A model's inputs and outputs", None, "object"),
+        ("GET", "/ready", http.model_ready, "A model would answer now", None, _PLAIN),
+        ("GET", "/config", http.config, "A model's config", None, "object"),
+        ("GET", "/stats", http.statistics, "How often you asked a model", None, "object"),
+        ("POST", "/infer", http.infer, "Tensors in, tensors out", body, "object or application/octet-stream"),
+        ("POST", "/generate", http.generate, "Fields in, an answer out", generate, "object"),
+        ("POST", "/generate_stream", http.generate_stream, "Fields in, an answer in events", generate, _SSE),
     ]
     found = [
         Route("GET", "/v2", http.server, "The server"),
@@ -213,10 +206,8 @@ def routes(door: Door) -> list[Route]:
         Route("POST", "/v2/repository/index", http.index, "The models", None, "TritonModels", takes=""),
     ]
     for base in (_MODEL, _VERSION):
-        for method, rest, endpoint, summary in of_models:
-            body, answer = _SHAPES.get(rest, (None, "object"))
-            route = Route(method, base + rest, endpoint, summary, body, answer, takes="")
-            found.append(route)
+        for method, rest, endpoint, summary, wanted, answer in of_models:
+            found.append(Route(method, base + rest, endpoint, summary, wanted, answer, takes=""))
     for methods, path, why in NOT_OFFERED:
         found += [Route(method, path, _refusal(why), "Not offered", takes="") for method in methods]
     return found

@@ -1,20 +1,219 @@
-"""Triton's protobufs for requests and answers, read and written field by field."""
+"""Requests and answers as they are sent: bodies of HTTP, and Triton's protobufs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from tritonclient.grpc import service_pb2
 
-from router.kserve.offers import understand
-from router.kserve.tensors import Sent, refuse, shown
+from router.http import sse
+from router.kserve.answers import Output
+from router.kserve.offers import Asked, Offers, understand
+from router.kserve.tensors import MAX_ELEMENTS, Sent, Tensors, refuse, shown
+from router.request.decoding import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from python_backend.wire.tensors import Tensor
     from router.core.record import Record
-    from router.kserve.answers import Output
-    from router.kserve.offers import Asked, Offers
+
+HEADER_LENGTH = "inference-header-content-length"
+# As JSON a number takes a hundred times as long as its bytes, and everybody else waits.
+MAX_JSON_ELEMENTS = 1 << 16
+_MAX_DEPTH = 8
+_MAX_DIGITS = 12
+
+
+class InputBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    shape: list[int]
+    datatype: str
+    data: Any = None
+    parameters: dict[str, Any] = {}
+
+
+class OutputBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class InferBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    inputs: list[InputBody]
+    outputs: list[OutputBody] = []
+    id: str = ""
+    parameters: dict[str, Any] = {}
+
+
+_decoder = msgspec.json.Decoder(InferBody)
+
+
+def read_body(body: bytes, header_length: str | None) -> tuple[InferBody, list[Sent]]:
+    """The JSON part, and all inputs with what belongs to them of the bytes behind it."""
+    end = _header_end(body, header_length)
+    header = decode(_decoder, body[:end])
+    inputs = []
+    for given in header.inputs:
+        size = _binary_size(given)
+        if size is None:
+            data: bytes | list[Any] = flat(given.name, given.data)
+        else:
+            if given.data is not None:
+                raise refuse(f"input '{shown(given.name)}' has both data and binary_data_size", given.name)
+            if end + size > len(body):
+                raise refuse(f"input '{shown(given.name)}' runs past the end of the body", given.name)
+            data = body[end : end + size]
+            end += size
+        inputs.append(Sent(given.name, given.datatype, given.shape, data))
+    if end != len(body):
+        raise refuse(f"{len(body) - end} bytes of the body belong to no input")
+    return header, inputs
+
+
+def _header_end(body: bytes, header_length: str | None) -> int:
+    if header_length is None:
+        return len(body)
+    is_number = header_length.isascii() and header_length.isdigit() and len(header_length) <= _MAX_DIGITS
+    if not is_number or int(header_length) > len(body):
+        raise refuse("Inference-Header-Content-Length: allowed is the size of the JSON part in bytes")
+    return int(header_length)
+
+
+def _binary_size(given: InputBody) -> int | None:
+    size: int | None = None
+    for name, value in given.parameters.items():
+        if name.startswith("shared_memory"):
+            raise refuse("shared memory is not offered: send the tensor itself", name)
+        if name != "binary_data_size":
+            raise refuse(f"input '{shown(given.name)}' has an unknown parameter '{shown(name)}'", name)
+        if type(value) is not int or value < 0:
+            raise refuse("binary_data_size: allowed are whole numbers from 0", name)
+        size = value
+    return size
+
+
+def flat(name: str, given: Any) -> list[Any]:
+    """The elements of JSON lists in lists, in order."""
+    if not isinstance(given, list):
+        raise refuse(f"input '{shown(name)}': its data is a list of elements", name)
+    data: list[Any] = given
+    for _ in range(_MAX_DEPTH):
+        if not any(isinstance(element, list) for element in data):
+            return data
+        if not all(isinstance(element, list) for element in data):
+            raise refuse(f"input '{shown(name)}': its lists are not all of one depth", name)
+        data = [element for row in data for element in row]
+        if len(data) > MAX_ELEMENTS:
+            raise refuse(f"input '{shown(name)}': allowed are up to {MAX_ELEMENTS} elements", name)
+    raise refuse(f"input '{shown(name)}': its lists are too deep", name)
+
+
+def binary_outputs(body: InferBody, by_default: bool) -> Collection[str] | None:
+    """The names of the outputs that are wanted as bytes; None where all are."""
+    names = set()
+    for output in body.outputs:
+        for name in output.parameters:
+            if name != "binary_data":
+                why = "shared memory" if name.startswith("shared_memory") else f"'{shown(name)}'"
+                raise refuse(f"output '{shown(output.name)}': {why} is not offered; allowed is binary_data")
+        wanted = output.parameters.get("binary_data", by_default)
+        if not isinstance(wanted, bool):
+            raise refuse("binary_data: allowed are true and false", "binary_data")
+        if wanted:
+            names.add(output.name)
+    return None if by_default and not body.outputs else names
+
+
+def render(
+    asked: Asked, outputs: Sequence[Output], binary: Collection[str] | None
+) -> tuple[bytes, int | None]:
+    """The answer's body, and the length of its JSON part where bytes follow."""
+    described: list[dict[str, Any]] = []
+    tail: list[bytes] = []
+    for output in outputs:
+        entry: dict[str, Any] = {"name": output.name, "datatype": output.dtype, "shape": output.shape}
+        if binary is None or output.name in binary:
+            entry["parameters"] = {"binary_data_size": len(output.raw)}
+            tail.append(output.raw)
+        else:
+            entry["data"] = as_json(output)
+        described.append(entry)
+    head = msgspec.json.encode({**head_fields(asked), "outputs": described})
+    return (b"".join([head, *tail]), len(head)) if tail else (head, None)
+
+
+def head_fields(asked: Asked) -> dict[str, Any]:
+    named: Mapping[str, Any] = {"id": asked.client_id} if asked.client_id else {}
+    return {**named, "model_name": asked.name, "model_version": asked.version}
+
+
+def as_json(output: Output) -> list[Any]:
+    if output.dtype == "BF16":
+        raise refuse(f"output '{output.name}' is BF16: ask for it with binary_data", output.name)
+    if output.count > MAX_JSON_ELEMENTS:
+        raise refuse(
+            f"output '{output.name}' has {output.count} elements; as JSON up to {MAX_JSON_ELEMENTS} are "
+            "allowed: ask for it with binary_data",
+            output.name,
+        )
+    return output.elements()
+
+
+class GenerateBody(msgspec.Struct, frozen=True):
+    """What most requests carry, for those who read the description; a model's other inputs are taken too."""
+
+    text_input: str
+    max_tokens: int
+    stream: bool | None = None
+    parameters: dict[str, Any] = {}
+    id: str = ""
+
+
+_fields_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def read_fields(body: bytes, known: Tensors, has_rows: bool = True) -> tuple[str, list[Sent], dict[str, Any]]:
+    """The id, the inputs and the parameters: every field that no input is called after is one."""
+    fields = decode(_fields_decoder, body)
+    client_id = fields.pop("id", "")
+    if not isinstance(client_id, str):
+        raise refuse("id: allowed is a text", "id")
+    nested = fields.pop("parameters", {})
+    if not isinstance(nested, dict):
+        raise refuse("parameters: allowed is an object", "parameters")
+    for name in nested:
+        if name in fields:
+            raise refuse(f"'{shown(name)}' is there twice", name)
+    inputs: list[Sent] = []
+    parameters: dict[str, Any] = {}
+    for name, value in (*fields.items(), *nested.items()):
+        if name in known:
+            inputs.append(_sent(known[name], value, has_rows))
+        else:
+            parameters[name] = value
+    return client_id, inputs, parameters
+
+
+def _sent(tensor: Tensor, value: Any, has_rows: bool) -> Sent:
+    """One row, where there are any; a single value stands for a list of one."""
+    elements = value if isinstance(value, list) else [value]
+    if any(isinstance(element, (list, dict)) or element is None for element in elements):
+        raise refuse(f"'{tensor.name}': allowed is a value, or a list of values", tensor.name)
+    if len(tensor.dims) > 1:
+        raise refuse(f"'{tensor.name}' can be sent to /infer alone", tensor.name)
+    shape = (1, len(elements)) if has_rows else (len(elements),)
+    return Sent(tensor.name, tensor.dtype, shape, elements)
+
+
+def render_fields(asked: Asked, outputs: Sequence[Output]) -> bytes:
+    """One line, for every parser."""
+    fields = head_fields(asked)
+    for output in outputs:
+        elements = as_json(output)
+        fields[output.name] = elements[0] if len(elements) == 1 else elements
+    return sse.one_line(msgspec.json.encode(fields))
+
 
 FINAL = "triton_final_response"
 _CONTENTS = {

@@ -1,28 +1,119 @@
-"""The models that Triton's clients may name, and a request for one of them, understood."""
+"""The models that Triton's clients may name, and a request for one of them with its parameters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import msgspec
+from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tensors import CONTRACTS
+from python_backend.wire.tiers import Tier
+from router.core.generation import MAX_BIASES
 from router.core.manifest import entry_name
-from router.kserve.parameters import Parameters, read_parameters
-from router.kserve.tensors import refuse, shown
+from router.core.tenant import Caller, Scope
+from router.kserve.tensors import RawTensors, Sent, Tensors, Values, read_inputs, read_tensors, refuse, shown
+from router.request.decoding import decode
 from router.request.identity import check_model_allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from router.core.record import Record
-    from router.core.tenant import Caller, Scope
     from router.kserve.answers import Answer
-    from router.kserve.raw_tensors import RawTensors
-    from router.kserve.tensors import Sent, Tensors, Values
     from router.request.job import Job
-    from router.routing.models import Registry
-    from router.routing.snapshot import Lineup, Served
+    from router.routing.models import Lineup, Registry, Served
+
+_MAX_PARAMETERS = 32
+EMPTY_FINAL = "triton_enable_empty_final_response"
+LOGIT_BIAS = "inflight_logit_bias"
+SPECIAL_TOKENS = "add_special_tokens"
+TIER = "inflight_tier"
+# What Triton's own parameters would do, and why they do not.
+_WHY_NOT = {
+    "sequence_id": "no model here keeps state between requests",
+    "sequence_start": "no model here keeps state between requests",
+    "sequence_end": "no model here keeps state between requests",
+    "priority": "inflight_tier says who goes first",
+    "timeout": "cancel the request instead, which stops the engine",
+    "headers": "headers are not passed on",
+    "tenant": "the key tells whose request it is",
+}
+_Biases = Annotated[
+    dict[Annotated[str, Meta(pattern="^[0-9]{1,9}$")], Annotated[float, Meta(ge=-100, le=100)]],
+    Meta(max_length=MAX_BIASES),
+]
+_biases = msgspec.json.Decoder(_Biases)
+
+Plain = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """`to_model` is what the model gets; the others are for the router."""
+
+    to_model: dict[str, Plain]
+    empty_final: bool = False
+    binary_output: bool = False
+    tier: Tier = Tier.STANDARD
+
+
+def read_parameters(given: Mapping[str, Any]) -> Parameters:
+    if len(given) > _MAX_PARAMETERS:
+        raise refuse(f"there are {len(given)} parameters; allowed: up to {_MAX_PARAMETERS}")
+    to_model: dict[str, Plain] = {}
+    tier = Tier.STANDARD
+    own = {EMPTY_FINAL: False, "binary_data_output": False}
+    for name, value in given.items():
+        if name in own:
+            own[name] = _boolean(name, value)
+        elif name == SPECIAL_TOKENS:
+            to_model[name] = _boolean(name, value)
+        elif name == LOGIT_BIAS:
+            to_model[name] = _logit_bias(value)
+        elif name == TIER:
+            tier = _tier(value)
+        elif name == "request_type" and value == "context_and_generation":
+            continue  # what is done anyway
+        else:
+            raise _unknown(name)
+    return Parameters(to_model, own[EMPTY_FINAL], own["binary_data_output"], tier)
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise refuse(f"parameter '{name}': allowed are true and false", name)
+    return value
+
+
+def _tier(value: Any) -> Tier:
+    for tier in Tier:
+        if tier.label == value:
+            return tier
+    raise refuse(f"parameter '{TIER}': allowed are {', '.join(tier.label for tier in Tier)}", TIER)
+
+
+def _logit_bias(value: Any) -> str:
+    example = 'a JSON text such as {"11": -100}: up to 300 token ids with -100 to 100'
+    if not isinstance(value, str):
+        raise refuse(f"parameter '{LOGIT_BIAS}': allowed is {example}", LOGIT_BIAS)
+    try:
+        biases = decode(_biases, value.encode())
+    except (InflightError, UnicodeError):
+        raise refuse(f"parameter '{LOGIT_BIAS}': allowed is {example}", LOGIT_BIAS) from None
+    return msgspec.json.encode(biases).decode()
+
+
+def _unknown(name: str) -> InflightError:
+    allowed = f"allowed are {SPECIAL_TOKENS}, {TIER}, {LOGIT_BIAS} and {EMPTY_FINAL}"
+    why = _WHY_NOT.get(name)
+    if why is None and name.startswith(("triton_", "inflight_")):
+        why = "it is reserved"
+    because = f": {why}" if why else ""
+    return refuse(f"parameter '{shown(name)}' is not taken{because}; {allowed}", shown(name))
+
 
 _MAX_ID_CHARS = 256
 
@@ -37,34 +128,20 @@ class Delivery(Protocol):
         """There will be no complete answer; does nothing after the final one."""
 
 
-class Offer(Protocol):
+@dataclass(frozen=True, slots=True)
+class Offer:
     """One release of a model, as Triton's clients see it."""
 
-    @property
-    def served(self) -> Served: ...
-    @property
-    def inputs(self) -> Tensors: ...
-    @property
-    def outputs(self) -> Tensors: ...
-    @property
-    def platform(self) -> str: ...
-    @property
-    def max_batch_size(self) -> int:
-        """The most rows of a request; 0: shapes have no rows before a tensor's own dims."""
-
-    @property
-    def scope(self) -> Scope:
-        """What a key needs for it."""
-
-    @property
-    def is_decoupled(self) -> bool:
-        """Whether one request may have several answers."""
-
-    def read(self, inputs: Sequence[Sent]) -> tuple[Values, RawTensors]:
-        """What may be sent on: as values where the contract is ours, as bytes where it is the model's own."""
-
-    def job(self, asked: Asked, record: Record, whole: bool, delivery: Delivery) -> Job:
-        """Checks the rest of a request; `whole`: all of its answer is wanted at once."""
+    served: Served
+    inputs: Tensors
+    outputs: Tensors
+    max_batch_size: int  # the most rows of a request; 0: shapes have no rows before a tensor's own dims
+    is_decoupled: bool  # whether one request may have several answers
+    job: Callable[[Asked, Record, bool, Delivery], Job]  # `whole`: all of its answer is wanted at once
+    scope: Scope = Scope.INFERENCE  # what a key needs for it
+    platform: str = ""
+    is_language_model: bool = False
+    has_own_contract: bool = False  # by the model's config: its inputs are sent on as bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +182,21 @@ class Offers:
 
     def choose(self, name: str, version: str, record: Record) -> Offer:
         """The release that answers this request; it is noted in the record."""
-        return self._find(name, version, record.caller, record)
+        return self.find(name, version, record.caller, record)
 
-    def find(self, name: str, version: str, caller: Caller) -> Offer:
+    def find(self, name: str, version: str, caller: Caller, record: Record | None = None) -> Offer:
         """The release of that version, or the one that stands for its model."""
-        return self._find(name, version, caller, None)
+        model = name.partition("@")[0]
+        lineup = self._registry.lineup(model) or self._by_triton_name(model)
+        if lineup is None:
+            raise InflightError(ErrorKind.MODEL_NOT_FOUND, self._why_not(name, caller), "model")
+        check_model_allowed(caller, lineup.name)
+        pinned = _pinned(lineup, name, version) if lineup.releases else ""
+        chosen = f"{lineup.name}@{pinned}" if pinned else lineup.name
+        offer = self._make(self._registry.find_any(chosen, record))
+        if offer.scope not in caller.key.scopes:
+            raise InflightError(ErrorKind.FORBIDDEN, f"this key lacks the scope {offer.scope.value}")
+        return offer
 
     def find_all(self, name: str, version: str, caller: Caller) -> list[Offer]:
         """The release of that version, or all of its model."""
@@ -126,19 +213,6 @@ class Offers:
 
     def _releases(self, lineup: Lineup) -> list[Offer]:
         return [self._make(lineup.releases[version]) for version in sorted(lineup.releases)]
-
-    def _find(self, name: str, version: str, caller: Caller, record: Record | None) -> Offer:
-        model = name.partition("@")[0]
-        lineup = self._registry.lineup(model) or self._by_triton_name(model)
-        if lineup is None:
-            raise InflightError(ErrorKind.MODEL_NOT_FOUND, self._why_not(name, caller), "model")
-        check_model_allowed(caller, lineup.name)
-        pinned = _pinned(lineup, name, version) if lineup.releases else ""
-        chosen = f"{lineup.name}@{pinned}" if pinned else lineup.name
-        offer = self._make(self._registry.find_any(chosen, record))
-        if offer.scope not in caller.key.scopes:
-            raise InflightError(ErrorKind.FORBIDDEN, f"this key lacks the scope {offer.scope.value}")
-        return offer
 
     def _by_triton_name(self, name: str) -> Lineup | None:
         """What Triton calls a model that a stack brings with it stands for that model, and pins nothing."""
@@ -197,8 +271,13 @@ def understand(
         raise refuse(f"the request's id has {len(client_id)} characters; allowed: up to {_MAX_ID_CHARS}")
     read = read_parameters(parameters)
     asked = _read_outputs(offer.outputs, outputs)
-    values, tensors = offer.read(inputs)
-    return Asked(offer, name, client_id, values, asked, read, tensors)
+    if read.to_model and not offer.is_language_model:
+        parameter = next(iter(read.to_model))
+        raise refuse(f"parameter '{parameter}' is for language models", parameter)
+    if offer.has_own_contract:
+        tensors = read_tensors(offer.inputs, offer.max_batch_size, inputs)
+        return Asked(offer, name, client_id, {}, asked, read, tensors)
+    return Asked(offer, name, client_id, read_inputs(offer.inputs, inputs), asked, read)
 
 
 def _read_outputs(known: Tensors, names: Sequence[str]) -> frozenset[str]:

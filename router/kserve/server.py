@@ -1,19 +1,228 @@
-"""KServe v2 over gRPC, on a port of its own."""
+"""KServe v2 over gRPC: the methods of Triton's service, and the server on a port of its own."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from tritonclient.grpc import service_pb2_grpc
+from google.protobuf import json_format
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.record import Record, new_request_id
+from router.core.stages import HEADER as DEADLINE
+from router.core.stages import read_deadline
+from router.core.tenant import Scope
 from router.http.tls import HANDSHAKE_TIMEOUT_S
-from router.kserve.methods import Methods
+from router.kserve import descriptions
+from router.kserve.calls import (
+    Departure,
+    Outbox,
+    SingleAnswer,
+    Stream,
+    StreamedAnswer,
+    error_kind,
+    grpc_code,
+    http_status,
+    status_of,
+)
+from router.kserve.descriptions import NOT_OFFERED_METHODS
+from router.kserve.messages import read_request
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+
     from router.kserve.door import Door
+    from router.kserve.offers import Asked, Delivery, Offer
     from router.request.accounts import Accounts
     from router.request.identity import Doorkeeper
+
+    Describe = Callable[[Any, Record], Awaitable[dict[str, Any]]]
+
+log = logging.getLogger(__name__)
+_WITHOUT_KEY = ("ServerLive", "ServerReady")
+
+
+class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]  # untyped base
+    def __init__(self, door: Door, doorkeeper: Doorkeeper, accounts: Accounts) -> None:
+        self._door = door
+        self._accounts = accounts
+        self._doorkeeper = doorkeeper
+        self._running: set[asyncio.Task[None]] = set()
+        self._streams: set[Stream] = set()
+        described: dict[str, Describe] = {
+            "ServerLive": self._live,
+            "ServerReady": self._ready,
+            "ServerMetadata": self._server,
+            "ModelReady": self._model_ready,
+            "ModelMetadata": self._metadata,
+            "ModelConfig": self._config,
+            "ModelStatistics": self._statistics,
+            "RepositoryIndex": self._index,
+            **{name: partial(_refuse, why) for name, why in NOT_OFFERED_METHODS.items()},
+        }
+        for name, describe in described.items():
+            setattr(self, name, self._method(name, describe))
+
+    # Descriptions
+
+    async def _live(self, request: Any, record: Record) -> dict[str, Any]:
+        return {"live": True}
+
+    async def _ready(self, request: Any, record: Record) -> dict[str, Any]:
+        return {"ready": await self._door.all_ready()}
+
+    async def _server(self, request: Any, record: Record) -> dict[str, Any]:
+        return descriptions.server()
+
+    async def _model_ready(self, request: Any, record: Record) -> dict[str, Any]:
+        return {"ready": await self._door.is_ready(self._offer(request, record).served)}
+
+    async def _metadata(self, request: Any, record: Record) -> dict[str, Any]:
+        offer = self._offer(request, record)
+        return descriptions.metadata(offer, request.name, self._door.offers.versions(offer))
+
+    async def _config(self, request: Any, record: Record) -> dict[str, Any]:
+        return {"config": descriptions.config(self._offer(request, record), request.name)}
+
+    async def _statistics(self, request: Any, record: Record) -> dict[str, Any]:
+        return self._door.tell_statistics(request.name, request.version, record.caller)
+
+    async def _index(self, request: Any, record: Record) -> dict[str, Any]:
+        return {"models": await self._door.index(record.caller)}
+
+    def _offer(self, request: Any, record: Record) -> Offer:
+        return self._door.offers.find(request.name, request.version, record.caller)
+
+    def _method(self, name: str, describe: Describe) -> Callable[[Any, Any], Coroutine[Any, Any, Any]]:
+        """A method of the service that asks no model: admitted, answered, counted and logged."""
+
+        async def call(request: Any, context: Any) -> Any:
+            record = self._new_record(name, context)
+            failure: BaseException | None = None
+            try:
+                if name not in _WITHOUT_KEY:
+                    self._admit(record, context)
+                response = getattr(service_pb2, f"{name}Response")()
+                return json_format.ParseDict(await describe(request, record), response)
+            except Exception as error:
+                failure = error
+                return await context.abort(*status_of(error, record.request_id))
+            finally:
+                self._account_for(record, failure)
+
+        return call
+
+    # Inference
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        record = self._new_record("ModelInfer", context)
+        try:
+            asked = self._understand(record, request, context)
+        except Exception as error:
+            return await context.abort(*status_of(error, record.request_id))
+        answer, departure = SingleAnswer(asked), Departure()
+        self._run(self._infer(record, asked, True, answer, departure))
+        try:
+            return await asyncio.shield(answer.response)
+        except asyncio.CancelledError:
+            departure.leave()
+            raise
+        except Exception as error:
+            return await context.abort(*status_of(error, record.request_id))
+
+    async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:
+        def start(request: Any, outbox: Outbox, departure: Departure) -> asyncio.Task[None]:
+            record = self._new_record("ModelStreamInfer", context)
+            asked = self._understand(record, request, context)
+            return self._run(self._infer(record, asked, False, StreamedAnswer(outbox, asked), departure))
+
+        record = self._new_record("ModelStreamInfer", context)
+        try:
+            self._admit(record, context)
+        except InflightError as error:
+            self._account_for(record, error)
+            await context.abort(*status_of(error, record.request_id))
+        stream = Stream(start, context)
+        self._streams.add(stream)
+        try:
+            await stream.serve(requests)
+        except InflightError as error:
+            code, message, _ = status_of(error, "")
+            await context.abort(code, message)
+        finally:
+            self._streams.discard(stream)
+
+    def _understand(self, record: Record, request: Any, context: Any) -> Asked:
+        """Refuses by an error that is counted; a key is looked at again for each request of a stream."""
+        try:
+            self._admit(record, context)
+            return read_request(self._door.offers, record, request)
+        except Exception as error:
+            self._account_for(record, error)
+            raise
+
+    async def _infer(
+        self, record: Record, asked: Asked, whole: bool, delivery: Delivery, departure: Departure
+    ) -> None:
+        """Runs in a task of its own that nobody cancels: who leaves has the request cut instead."""
+        failure: Exception | None = None
+        try:
+            await self._door.infer(record, asked, whole, delivery, departure.on_leave)
+        except Exception as error:
+            failure = error
+            delivery.fail(error)
+        finally:
+            self._account_for(record, failure)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def finish(self) -> None:
+        """Waits until every request is settled; all of them were cut, or had ended."""
+        if self._running:
+            await asyncio.wait(self._running)
+
+    def close_idle_streams(self) -> None:
+        for stream in list(self._streams):
+            stream.close_if_idle()
+
+    def _new_record(self, method: str, context: Any) -> Record:
+        """The name of a route in logs and metrics."""
+        record = Record(f"grpc {method}", new_request_id("infer"))
+        self._accounts.begin_rpc(record, method, context.invocation_metadata() or ())
+        return record
+
+    def _admit(self, record: Record, context: Any) -> None:
+        """Who asks, and what the metadata say of the release that is to answer."""
+        given = context.invocation_metadata() or ()
+        record.caller = self._doorkeeper.identify(_only("authorization", given), Scope.INFERENCE)
+        record.user = record.caller.user.id
+        record.pinned_release = _only("x-inflight-release", given) or ""
+        record.conversation = _only("x-inflight-conversation", given) or ""
+        record.deadline_s = read_deadline(_only(DEADLINE, given), context.time_remaining(), record.arrived_s)
+
+    def _account_for(self, record: Record, failure: BaseException | None) -> None:
+        if failure is not None and not isinstance(failure, InflightError | asyncio.CancelledError):
+            log.error("%s failed", record.request_id, exc_info=failure)
+        record.error = error_kind(failure)
+        self._accounts.end(record, http_status(failure), grpc_code(failure))
+
+
+async def _refuse(why: str, request: Any, record: Record) -> dict[str, Any]:
+    raise InflightError(ErrorKind.FORBIDDEN, why)
+
+
+def _only(name: str, metadata: Iterable[tuple[str, Any]]) -> str | None:
+    found = [value for key, value in metadata if key == name]
+    return found[0] if len(found) == 1 and isinstance(found[0], str) else None
+
 
 _MAX_ANSWER_BYTES = 64 << 20
 _MAX_STREAMS_PER_CONNECTION = 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -14,81 +14,48 @@ from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission.demand import Need
 from router.core.answer_text import Answered
-from router.core.generation import read_to_the_end
-from router.core.record import new_request_id
-from router.core.tenant import Scope
+from router.core.generation import RawGeneration, read_to_the_end
+from router.core.record import Record, new_request_id
 from router.kserve.answers import Answer, pick, read_outputs
-from router.kserve.parameters import EMPTY_FINAL
-from router.kserve.raw_tensors import read_tensors
-from router.kserve.tensors import refuse
-from router.routing.tensors import ServedTensors
+from router.kserve.offers import EMPTY_FINAL, Asked, Delivery, Offer
+from router.routing.models import Served, ServedTensors
 from router.triton.messages import is_final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-    from router.core.generation import RawGeneration
-    from router.core.record import Record
-    from router.kserve.offers import Asked, Delivery
-    from router.kserve.raw_tensors import RawTensors
-    from router.kserve.tensors import Sent, Tensors, Values
+    from router.kserve.tensors import RawTensors
     from router.request.permit import Permit, Stoppable
-    from router.routing.snapshot import Served
     from router.safety.guard import Safety
 
 # Of a whole answer, its time in Triton's queue included; of a stream, from one response to the next.
 TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class TensorOffer:
-    served: ServedTensors
-    platform = ""
-    scope = Scope.INFERENCE
-
-    @property
-    def inputs(self) -> Tensors:
-        return self.served.inputs
-
-    @property
-    def outputs(self) -> Tensors:
-        return self.served.outputs
-
-    @property
-    def max_batch_size(self) -> int:
-        return self.served.max_batch_size
-
-    @property
-    def is_decoupled(self) -> bool:
-        return self.served.is_decoupled
-
-    def read(self, inputs: Sequence[Sent]) -> tuple[Values, RawTensors]:
-        return {}, read_tensors(self.inputs, self.max_batch_size, inputs)
-
-    def job(self, asked: Asked, record: Record, whole: bool, delivery: Delivery) -> TensorJob:
-        if asked.parameters.to_model:
-            name = next(iter(asked.parameters.to_model))
-            raise refuse(f"parameter '{name}' is for language models", name)
-        if whole and self.is_decoupled:
-            message = f"the model '{self.served.name}' may answer several times: ask it in a stream"
-            raise InflightError(ErrorKind.UNSUPPORTED, message)
-        return TensorJob(self, asked, record, delivery)
+def tensor_offer(served: ServedTensors) -> Offer:
+    job = partial(TensorJob, served)
+    rows, decoupled = served.max_batch_size, served.is_decoupled
+    return Offer(served, served.inputs, served.outputs, rows, decoupled, job, has_own_contract=True)
 
 
 class TensorJob:
     """One request; no tokens are counted, so only limits of requests can refuse it."""
 
-    def __init__(self, offer: TensorOffer, asked: Asked, record: Record, delivery: Delivery) -> None:
-        self.served = offer.served
-        self._offer = offer
+    def __init__(
+        self, served: ServedTensors, asked: Asked, record: Record, whole: bool, delivery: Delivery
+    ) -> None:
+        if whole and served.is_decoupled:
+            message = f"the model '{served.name}' may answer several times: ask it in a stream"
+            raise InflightError(ErrorKind.UNSUPPORTED, message)
+        self.served = served
         self._delivery = delivery
         self._kept: list[Answer] | None = None
         self._is_whole = False
         self._inputs = asked.tensors
-        self.need = Need(0, sequences=rows_of(asked.tensors, offer.max_batch_size))
-        self._shown = asked.outputs or frozenset(offer.outputs)
+        self.need = Need(0, sequences=rows_of(asked.tensors, served.max_batch_size))
+        self._shown = asked.outputs or frozenset(served.outputs)
         self._record = record
-        self._request = build(record.request_id, asked.tensors, asked.outputs, offer.is_decoupled)
+        self._request = build(record.request_id, asked.tensors, asked.outputs, served.is_decoupled)
         self._answer: asyncio.Task[Any] | None = None
         self._generation: RawGeneration | None = None
         self._is_late = False
@@ -106,7 +73,7 @@ class TensorJob:
     async def run(self, permit: Permit) -> None:
         self._record.dispatched_s = time.monotonic()
         try:
-            if self._offer.is_decoupled:
+            if self.served.is_decoupled:
                 await self._stream(permit)
             else:
                 await self._infer(permit)
@@ -118,7 +85,7 @@ class TensorJob:
         self._delivery.fail(error)
 
     async def _infer(self, permit: Permit) -> None:
-        asking = self._offer.served.tensors.infer(self._request, TIMEOUT_S)
+        asking = self.served.tensors.infer(self._request, TIMEOUT_S)
         self._answer = asyncio.ensure_future(asking)
         permit.attach(self)
         # Its own time limit is for each of the servers that are tried; this one is for them all.
@@ -129,7 +96,7 @@ class TensorJob:
             await self._tell(self._read(self._answer.result(), final=True), permit)
 
     async def _stream(self, permit: Permit) -> None:
-        self._generation = self._offer.served.tensors.stream(self._request)
+        self._generation = self.served.tensors.stream(self._request)
         permit.attach(self._generation)
         responses = aiter(self._generation)
         final = False
@@ -204,7 +171,7 @@ class TensorJob:
     async def _repeat(self, served: ServedTensors, attach: Callable[[Stoppable], None]) -> Answered:
         request = service_pb2.ModelInferRequest.FromString(self._request.SerializeToString())
         request.id = new_request_id("shadow")
-        if not self._offer.is_decoupled:
+        if not self.served.is_decoupled:
             responses = [await served.tensors.infer(request, TIMEOUT_S)]
         else:
             generation = served.tensors.stream(request)
@@ -214,15 +181,15 @@ class TensorJob:
             finally:
                 generation.stop()
                 await read_to_the_end(generation)
-        outputs = [read_outputs(self._offer.outputs, response) for response in responses]
+        outputs = [read_outputs(self.served.outputs, response) for response in responses]
         return _comparable([Answer(pick(each, self._shown), final=True) for each in outputs])
 
     def _read(self, response: Any, final: bool) -> Answer:
         record = self._record
         record.received_s = time.monotonic()
-        if self._offer.is_decoupled:
+        if self.served.is_decoupled:
             record.first_token_s = record.first_token_s or record.received_s
-        return Answer(pick(read_outputs(self._offer.outputs, response), self._shown), final)
+        return Answer(pick(read_outputs(self.served.outputs, response), self._shown), final)
 
 
 def _comparable(answers: Sequence[Answer]) -> Answered:

@@ -1,26 +1,72 @@
-"""Tensors as clients send them, judged by the contract's tables and turned into plain values."""
+"""Tensors as clients send them, checked against the contract or the model's config."""
 
 from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.kserve.elements import ELEMENT_BYTES, INTEGERS, LARGEST_FLOAT
+from python_backend.wire.tensors import Tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import TypeAlias
+Tensors = Mapping[str, Tensor]
+ELEMENT_BYTES = {
+    "BOOL": 1,
+    "BF16": 2,
+    **{f"{kind}{bits}": bits // 8 for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)},
+    **{f"FP{bits}": bits // 8 for bits in (16, 32, 64)},
+}
+INTEGERS = {
+    **{f"INT{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{f"UINT{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
+}
+LARGEST_FLOAT = {
+    "FP16": 65504.0,
+    "FP32": struct.unpack("<f", b"\xff\xff\x7f\x7f")[0],
+    "FP64": struct.unpack("<d", b"\xff\xff\xff\xff\xff\xff\xef\x7f")[0],
+}
+# What our own models have no use for. BF16 is in neither: nobody writes it as numbers.
+_BEYOND_OURS = {"UINT16": "H", "UINT32": "I", "INT8": "b", "INT16": "h", "FP64": "d"}
+_LENGTH = struct.Struct("<I")
 
-    from python_backend.wire.tensors import Tensor
 
-    Tensors: TypeAlias = Mapping[str, Tensor]
+def encode(dtype: str, elements: Sequence[Any]) -> bytes:
+    code = _BEYOND_OURS.get(dtype)
+    if code is None:
+        return codec.encode(dtype, elements)
+    return struct.pack(f"<{len(elements)}{code}", *elements)
+
+
+def decode(dtype: str, raw: bytes) -> list[Any]:
+    code = _BEYOND_OURS.get(dtype)
+    if code is None:
+        return codec.decode(dtype, raw)
+    return list(struct.unpack(f"<{len(raw) // ELEMENT_BYTES[dtype]}{code}", raw))
+
+
+def is_whole(dtype: str, count: int, raw: bytes) -> bool:
+    """Whether the bytes are those of so many elements, no more and no less."""
+    if dtype != "BYTES":
+        return len(raw) == count * ELEMENT_BYTES[dtype]
+    return _texts_in(raw) == count
+
+
+def _texts_in(raw: bytes) -> int | None:
+    """None where the bytes do not end with one."""
+    position = found = 0
+    while position + _LENGTH.size <= len(raw):
+        position += _LENGTH.size + _LENGTH.unpack_from(raw, position)[0]
+        found += 1
+    return found if position == len(raw) else None
+
 
 MAX_ROWS = 64
-MAX_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 20  # of an input that is read as values
+_MOST_ELEMENTS = 2**31 - 1  # more would overflow what backends count elements in
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,47 +139,50 @@ def check_rows(rows: Mapping[str, int]) -> None:
 
 
 def _read(tensor: Tensor, sent: Sent) -> Value:
-    name = tensor.name
     shape = tuple(sent.shape)
-    _check_shape(tensor, shape)
+    _check_shape(tensor, shape, MAX_ROWS)
     count = math.prod(shape)
     if count > MAX_ELEMENTS:
-        raise refuse(f"input '{name}' has {count} elements; allowed: up to {MAX_ELEMENTS}", name)
-    elements = _from_bytes(tensor, count, sent.data) if isinstance(sent.data, bytes) else sent.data
-    if len(elements) != count:
-        raise refuse(f"input '{name}' has {len(elements)} elements; its shape says {count}", name)
+        why = f"input '{tensor.name}' has {count} elements; allowed: up to {MAX_ELEMENTS}"
+        raise refuse(why, tensor.name)
+    elements = sent.data
+    if isinstance(elements, bytes):
+        _check_bytes(tensor, count, elements)
+        elements = codec.decode(tensor.dtype, elements)
+    _check_count(tensor, count, len(elements))
     return Value(tensor.dtype, shape, checked(tensor, elements))
 
 
-def _check_shape(tensor: Tensor, shape: tuple[int, ...]) -> None:
-    wanted = (-1, *tensor.dims)
-    fits = len(shape) == len(wanted) and all(
-        0 <= given <= MAX_ELEMENTS and allowed in (-1, given)
-        for given, allowed in zip(shape, wanted, strict=True)
-    )
-    if not fits or not 1 <= shape[0] <= MAX_ROWS:
-        raise wrong_shape(tensor, shape, MAX_ROWS)
-
-
-def wrong_shape(tensor: Tensor, shape: tuple[int, ...], max_rows: int) -> InflightError:
+def _check_shape(tensor: Tensor, shape: tuple[int, ...], max_rows: int) -> None:
     """`max_rows` 0: the shape has no rows before the tensor's own dims."""
-    given = list(shape) if len(shape) <= 8 else f"of {len(shape)} dimensions"
-    allowed = [-1, *tensor.dims] if max_rows else list(tensor.dims)
-    rows = f", the first number being rows, 1 to {max_rows}" if max_rows else ""
-    return refuse(f"input '{tensor.name}' has shape {given}; allowed: {allowed}{rows}", tensor.name)
+    dims = [-1, *tensor.dims] if max_rows else list(tensor.dims)
+    fits = len(shape) == len(dims) and all(
+        given >= 0 and allowed in (-1, given) for given, allowed in zip(shape, dims, strict=True)
+    )
+    # A size of 0 would hide what the others come to.
+    fits = fits and math.prod(size for size in shape if size) <= _MOST_ELEMENTS
+    if not fits or (max_rows and not 1 <= shape[0] <= max_rows):
+        given = list(shape) if len(shape) <= 8 else f"of {len(shape)} dimensions"
+        rows = f", the first number being rows, 1 to {max_rows}" if max_rows else ""
+        raise refuse(f"input '{tensor.name}' has shape {given}; allowed: {dims}{rows}", tensor.name)
 
 
-def _from_bytes(tensor: Tensor, count: int, raw: bytes) -> list[Any]:
-    if tensor.dtype != "BYTES" and len(raw) != count * ELEMENT_BYTES[tensor.dtype]:
+def _check_count(tensor: Tensor, count: int, found: int) -> None:
+    if found != count:
+        raise refuse(f"input '{tensor.name}' has {found} elements; its shape says {count}", tensor.name)
+
+
+def _check_bytes(tensor: Tensor, count: int, raw: bytes) -> None:
+    name = tensor.name
+    if tensor.dtype != "BYTES":
         expected = count * ELEMENT_BYTES[tensor.dtype]
-        raise refuse(f"input '{tensor.name}' has {len(raw)} bytes; its shape says {expected}", tensor.name)
-    try:
-        return codec.decode(tensor.dtype, raw)
-    except (ValueError, struct.error):
-        raise refuse(
-            f"input '{tensor.name}': each element is its length in 4 bytes, little-endian, and so many bytes",
-            tensor.name,
-        ) from None
+        if len(raw) != expected:
+            raise refuse(f"input '{name}' has {len(raw)} bytes; its shape says {expected}", name)
+    elif (found := _texts_in(raw)) is not None:
+        _check_count(tensor, count, found)
+    else:
+        each = "each its length in 4 bytes, little-endian, and so many bytes"
+        raise refuse(f"input '{name}': its shape says {count} elements, {each}", name)
 
 
 def checked(tensor: Tensor, elements: list[Any]) -> list[Any]:
@@ -175,3 +224,49 @@ def shown(name: str) -> str:
 
 def refuse(message: str, param: str | None = None) -> InflightError:
     return InflightError(ErrorKind.INVALID_REQUEST, message, param)
+
+
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """One input that may be sent on: bytes as Triton reads them, whose length fits the shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    raw: bytes
+
+
+RawTensors = dict[str, RawTensor]
+
+
+def read_tensors(known: Tensors, max_batch_size: int, inputs: Sequence[Sent]) -> RawTensors:
+    """All of a request's inputs in the order of the config, or an error that names the first wrong one."""
+    found = read_each(known, inputs, partial(_read_raw, max_batch_size))
+    if max_batch_size:
+        check_rows({name: tensor.shape[0] for name, tensor in found.items()})
+    return {name: found[name] for name in known if name in found}
+
+
+def _read_raw(max_batch_size: int, tensor: Tensor, sent: Sent) -> RawTensor:
+    shape = tuple(sent.shape)
+    _check_shape(tensor, shape, max_batch_size)
+    count = math.prod(shape)
+    raw = sent.data if isinstance(sent.data, bytes) else _from_elements(tensor, count, sent.data)
+    _check_bytes(tensor, count, raw)
+    if tensor.dtype == "BOOL" and raw.translate(None, b"\x00\x01"):
+        raise refuse(f"input '{tensor.name}': allowed are the bytes 0 and 1", tensor.name)
+    return RawTensor(tensor.dtype, shape, raw)
+
+
+def _from_elements(tensor: Tensor, count: int, elements: list[Any]) -> bytes:
+    name = tensor.name
+    if tensor.dtype == "BF16":
+        raise refuse(f"input '{name}': BF16 is sent as bytes, not as numbers", name)
+    _check_count(tensor, count, len(elements))
+    if tensor.dtype != "BYTES":
+        return encode(tensor.dtype, checked(tensor, elements))
+    if not all(isinstance(element, str | bytes) for element in elements):
+        raise refuse(f"input '{name}': allowed are texts", name)
+    try:
+        return encode("BYTES", elements)
+    except UnicodeError:
+        raise refuse(f"input '{name}' is not valid UTF-8", name) from None

@@ -9,8 +9,7 @@ from router.http.exchange import Exchange
 from router.request.errors import respond_json
 from router.request.identity import check_model_allowed
 from router.request.routes import Route
-from router.routing.models import Registry
-from router.routing.snapshot import Served
+from router.routing.models import Registry, Served
 
 
 class Models:

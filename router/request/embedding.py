@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from router.core.embedding import Embedder, EmbeddingAnswer, EmbeddingCall
     from router.core.record import Record
     from router.request.permit import Permit, Stoppable
-    from router.routing.snapshot import Served
+    from router.routing.models import Served
     from router.safety.guard import Safety
 
 

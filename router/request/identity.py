@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.tenant import LOCAL_CALLER
-from router.tenants.keyring import Refused
+from router.tenants.keys import Refused
 
 if TYPE_CHECKING:
     from router.core.tenant import Caller, Scope

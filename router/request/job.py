@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from router.core.answer_text import Answered
     from router.core.record import Record
     from router.request.permit import Permit, Stoppable
-    from router.routing.snapshot import Served
+    from router.routing.models import Served
     from router.safety.guard import Safety
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from router.http.exchange import Exchange
     from router.request.choice import CallReader, TokenLog
     from router.request.permit import Permit, Stoppable
-    from router.routing.snapshot import Served
+    from router.routing.models import Served
     from router.safety.guard import Safety
 
 # Triton keeps about half a kilobyte for each token until the stream ends, and cannot be told to wait.

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from python_backend.wire.tensors import Tensor
 from router.core.embedding import ServedEmbedder
 from router.core.manifest import Kind, Manifest
 from router.routing.checkpoint import load_context_tokens, load_limits, load_sampling_defaults, load_template
 from router.routing.generation import FleetEmbedder, FleetPipeline, FleetTensors
-from router.routing.models import ServedModel
-from router.routing.tensors import read_config, served_tensors
+from router.routing.models import Served, ServedModel, ServedTensors, TensorContract, TensorPort
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from router.routing.models import Served
     from router.routing.replicas import FleetSettings, ReplicaSet
-    from router.routing.snapshot import Served
     from router.settings import EmbedderSettings, ModelSettings
 
     Maker = Callable[[ReplicaSet], Served]
@@ -111,3 +114,46 @@ class Builder:
             return served_tensors(manifest, config, FleetTensors(replicas, self._settings))
 
         return make
+
+
+def served_tensors(manifest: Manifest, contract: TensorContract, tensors: TensorPort) -> ServedTensors:
+    return ServedTensors(
+        manifest.model, tensors, *contract, version=manifest.version, triton_name=manifest.entry
+    )
+
+
+def read_config(path: Path) -> TensorContract:
+    """Raises ValueError for a config that no client could use, naming what is wrong with it."""
+    config = model_config_pb2.ModelConfig()
+    try:
+        text_format.Parse(path.read_text(encoding="utf-8"), config)
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path.name} cannot be read: {error}") from None
+    return tensors_of(config)
+
+
+def tensors_of(config: Any) -> TensorContract:
+    """By a ModelConfig, as its author wrote it or as Triton completed it."""
+    if config.HasField("sequence_batching"):
+        raise ValueError("sequence_batching: models that keep state between requests are not served")
+    inputs = _tensors(config.input, "input")
+    outputs = _tensors(config.output, "output")
+    decoupled = bool(config.model_transaction_policy.decoupled)
+    return TensorContract(inputs, outputs, int(config.max_batch_size), decoupled)
+
+
+def _tensors(given: Iterable[Any], what: str) -> dict[str, Tensor]:
+    found = {each.name: _tensor(each, what) for each in given}
+    if not found:
+        raise ValueError(f"the config names no {what}: each {what} with its type and dims has to be in it")
+    return found
+
+
+def _tensor(given: Any, what: str) -> Tensor:
+    if given.is_shape_tensor:
+        raise ValueError(f"{what} '{given.name}': shape tensors are not served")
+    kind = model_config_pb2.DataType.Name(given.data_type).removeprefix("TYPE_")
+    if kind == "INVALID" or not given.name:
+        raise ValueError(f"{what} '{given.name}': a name and a data_type are needed")
+    dtype = "BYTES" if kind == "STRING" else kind
+    return Tensor(given.name, dtype, tuple(given.dims), optional=bool(getattr(given, "optional", False)))

@@ -10,11 +10,10 @@ import msgspec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta, Failure, GenerationCall, byte_tokens, text_tokens
 from router.grpc.status import GrpcError, StatusCode
-from router.routing.attempts import Attempts
+from router.routing.attempts import Attempts, SingleCall, ask
 from router.routing.replay import DifferentAnswer, Told
 from router.routing.replica_choice import EXPECTED_TOKENS, LEAST_TOKENS, OPENING_CHARS, answer_tokens
-from router.routing.replicas import FleetSettings
-from router.routing.single_calls import SingleCall, ask
+from router.routing.replicas import FleetSettings, Replica, ReplicaSet
 from router.triton.client import RelayedGeneration, TritonGeneration
 from router.triton.embeddings import TritonEmbedder
 from router.triton.failures import TritonError, from_status
@@ -22,9 +21,7 @@ from router.triton.messages import GenerateRequests
 
 if TYPE_CHECKING:
     from router.core.embedding import EmbeddingAnswer, EmbeddingCall
-    from router.core.generation import GenerationCall
     from router.core.trace import Trace
-    from router.routing.replicas import Replica, ReplicaSet
 
 log = logging.getLogger(__name__)
 _OPENING_IDS = OPENING_CHARS // 4

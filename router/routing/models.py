@@ -1,25 +1,101 @@
-"""The models a client may name, and the release of each that answers a request."""
+"""The models a client may name, their objectives, and the release of each that answers a request."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.embedding import ServedEmbedder
 from router.core.manifest import split_name
-from router.routing.checkpoint import CONTEXT_TOKENS, SamplingDefaults
-from router.routing.snapshot import Lineup, Published, Served, Snapshot
-from router.routing.split import Asking, ModelSplit, choose_version, is_shadowed
+from router.core.objective import Objective
+from router.routing.checkpoint import CONTEXT_TOKENS, ChatTemplate, SamplingDefaults
+from router.routing.split import Asking, ModelSplit, Split, choose_version, is_shadowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from router.core.generation import Pipeline
+    from python_backend.wire.tensors import Tensor
+    from python_backend.wire.tiers import Tier
+    from router.core.generation import Pipeline, RawGeneration
     from router.core.record import Record
-    from router.routing.checkpoint import ChatTemplate
+
+
+class Served(Protocol):
+    """One release of a model, as requests are served by it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def created_s(self) -> int: ...
+    @property
+    def triton_name(self) -> str:
+        """What Triton calls the model that requests go to."""
+
+    async def ready(self) -> bool:
+        """Whether a request sent now would be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lineup:
+    """One model: its loaded releases, all of one kind, and how requests are split over them.
+
+    `is_main`: the router is not ready without it; the others may fail on their own.
+    """
+
+    name: str
+    releases: Mapping[int, Served]
+    split: ModelSplit
+    is_main: bool = True
+    divided: Split = field(init=False, repr=False)  # made once: every request asks it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "divided", self.split.split())
+
+    @property
+    def stable(self) -> Served | None:
+        """What stands for the model where no request is to be answered; None where nothing is loaded.
+
+        Where the stable release is not loaded it is the one before, or else any.
+        """
+        for version in (self.split.stable, self.split.standby):
+            if version is not None and version in self.releases:
+                return self.releases[version]
+        return next(iter(self.releases.values()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The models by name, and the objectives that are set by model and tier."""
+
+    lineups: Mapping[str, Lineup] = field(default_factory=dict)
+    objectives: Mapping[tuple[str, Tier], Objective] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=1024)
+def _no_objective(model: str, tier: Tier) -> Objective:
+    return Objective(model, tier)
+
+
+class Published:
+    """The current snapshot: control publishes the next one, and a request reads one for all it decides."""
+
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        self.current = snapshot or Snapshot()
+
+    def publish(self, snapshot: Snapshot) -> None:
+        self.current = snapshot
+
+    def objective_of(self, model: str, tier: Tier) -> Objective:
+        """An empty one where none is set."""
+        found = self.current.objectives.get((model, tier))
+        return _no_objective(model, tier) if found is None else found
+
 
 _ALONE = "alone"  # the salt of a split that has nothing to divide
 
@@ -40,6 +116,46 @@ class ServedModel:
 
     async def ready(self) -> bool:
         return await self.pipeline.ready()
+
+
+class TensorPort(Protocol):
+    """The model itself; a request names no model, which is the port's to fill in."""
+
+    async def infer(self, request: Any, timeout_s: float) -> Any:
+        """One request, one response. Raises InflightError; a cancelled call leaves nothing behind."""
+
+    def stream(self, request: Any) -> RawGeneration:
+        """One request, any number of responses; starts nothing until the first is asked for."""
+
+    async def ready(self) -> bool:
+        """Whether a request sent now would be served."""
+
+
+class TensorContract(NamedTuple):
+    """What a config says to clients; dims are without the rows that a `max_batch_size` above 0 puts first."""
+
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+    max_batch_size: int
+    is_decoupled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTensors:
+    """A release of a model that takes and gives the tensors its config.pbtxt names, whatever they mean."""
+
+    name: str
+    tensors: TensorPort
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+    max_batch_size: int = 0
+    is_decoupled: bool = False
+    version: int = 1
+    triton_name: str = ""
+    created_s: int = field(default_factory=lambda: int(time.time()))
+
+    async def ready(self) -> bool:
+        return await self.tensors.ready()
 
 
 Kind = TypeVar("Kind", bound=Served)
@@ -71,8 +187,8 @@ class Registry:
         self.published.publish(replace(self.published.current, lineups=lineups))
 
     def find(self, name: str, record: Record | None = None) -> ServedModel:
-        """One that generates text; the release is chosen for the request of `record`, and noted there."""
-        served = self._choose(name, record)
+        """One that generates text."""
+        served = self.find_any(name, record)
         if isinstance(served, ServedModel):
             return served
         if isinstance(served, ServedEmbedder):
@@ -82,7 +198,7 @@ class Registry:
         raise InflightError(ErrorKind.INVALID_REQUEST, f"The model '{served.name}' {what}", "model")
 
     def find_embedder(self, name: str, record: Record | None = None) -> ServedEmbedder:
-        served = self._choose(name, record)
+        served = self.find_any(name, record)
         if isinstance(served, ServedEmbedder):
             return served
         known = " or ".join(f"'{other.name}'" for other in self.embedders)
@@ -95,7 +211,33 @@ class Registry:
         raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
 
     def find_any(self, name: str, record: Record | None = None) -> Served:
-        return self._choose(name, record)
+        """One of any kind; the release is chosen for the request of `record`, and noted there."""
+        lineups = self.published.current.lineups
+        model, pinned = (name, None) if name in lineups else _read_name(name)
+        if pinned is None and record is not None and record.pinned_release:
+            _, pinned = _read_name(f"{model}@{record.pinned_release}")
+        lineup = lineups.get(model)
+        if lineup is None:
+            raise _unknown(name)
+        if not lineup.releases:
+            raise InflightError(ErrorKind.OVERLOADED, f"no release of the model '{model}' is loaded")
+        if pinned is not None:
+            served = lineup.releases.get(pinned)
+        else:
+            arms = lineup.split.arms
+            if len(arms) == 1:
+                served = lineup.releases.get(arms[0][0])
+            else:
+                served = None if record is None else self._divided(lineup, record)
+            served = served or lineup.stable
+        if served is None:
+            there = ", ".join(f"{model}@{version}" for version in sorted(lineup.releases))
+            message = f"The release '{model}@{pinned}' is not served; there are {there}"
+            raise InflightError(ErrorKind.MODEL_NOT_FOUND, message, "model")
+        if record is not None:
+            record.model_version = str(served.version)
+            record.rollout = (lineup.split.rollout_id, lineup.split.step) if pinned is None else (None, 0)
+        return served
 
     def shadow_of(self, record: Record) -> Served | None:
         """The release that is to get this request too, without the client's knowing."""
@@ -130,34 +272,6 @@ class Registry:
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self.of(ServedModel))
-
-    def _choose(self, name: str, record: Record | None) -> Served:
-        lineups = self.published.current.lineups
-        model, pinned = (name, None) if name in lineups else _read_name(name)
-        if pinned is None and record is not None and record.pinned_release:
-            _, pinned = _read_name(f"{model}@{record.pinned_release}")
-        lineup = lineups.get(model)
-        if lineup is None:
-            raise _unknown(name)
-        if not lineup.releases:
-            raise InflightError(ErrorKind.OVERLOADED, f"no release of the model '{model}' is loaded")
-        if pinned is not None:
-            served = lineup.releases.get(pinned)
-        else:
-            arms = lineup.split.arms
-            if len(arms) == 1:
-                served = lineup.releases.get(arms[0][0])
-            else:
-                served = None if record is None else self._divided(lineup, record)
-            served = served or lineup.stable
-        if served is None:
-            there = ", ".join(f"{model}@{version}" for version in sorted(lineup.releases))
-            message = f"The release '{model}@{pinned}' is not served; there are {there}"
-            raise InflightError(ErrorKind.MODEL_NOT_FOUND, message, "model")
-        if record is not None:
-            record.model_version = str(served.version)
-            record.rollout = (lineup.split.rollout_id, lineup.split.step) if pinned is None else (None, 0)
-        return served
 
     def _divided(self, lineup: Lineup, record: Record) -> Served | None:
         split = lineup.split

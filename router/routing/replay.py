@@ -6,12 +6,8 @@ from router.core.generation import Delta, Failure
 
 # Of one request, the first included.
 MAX_ATTEMPTS = 4
-
-
 # Of an answer, before they are made one: each by itself takes ten times its size.
 _MOST_PIECES = 64
-
-
 # What the engine answers belongs to its release: to ask another replica would hide it from a canary's gates.
 _REPLICAS_FAULT = (Failure.UNREACHABLE, Failure.STUB_DEAD, Failure.NOT_LOADED, Failure.CUT)
 

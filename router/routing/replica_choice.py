@@ -1,14 +1,109 @@
-"""Which replica gets a request."""
+"""Which replicas may be sent requests, by a circuit breaker as a value, and which of them gets one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from math import inf
+from typing import Protocol, TypeVar
 from zlib import crc32
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from router.core.generation import Failure
+
+
+class Phase(Enum):
+    UP = "up"
+    DOWN = "down"
+    TRIAL = "trial"  # one request is under way to find out
+
+
+# So many without an answer between them, within this time.
+FAILURES_TO_BREAK = 5
+WINDOW_S = 10.0
+_SHORTEST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 5.0
+# A dead process is found and revived by whoever probes; requests try by themselves only where nobody does.
+STUB_PAUSE_S = 10.0
+# A trial that has not been heard of for so long says nothing any more.
+TRIAL_LIMIT_S = 5.0
+_AT_ONCE = (Failure.UNREACHABLE, Failure.STUB_DEAD)
+
+
+def pause_s(trials_failed: int) -> float:
+    return float(min(_SHORTEST_PAUSE_S * 2 ** min(trials_failed, 10), LONGEST_PAUSE_S))
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Evidence counts only if its request began in the phase that it is about.
+
+    Otherwise streams that were under way when a replica went down would take it up again as they finish, and
+    those that fail late would take it down after it came back.
+    """
+
+    phase: Phase = Phase.UP
+    since_s: float = -inf
+    failures_s: tuple[float, ...] = ()
+    trials_failed: int = 0
+    retry_s: float = inf  # while down: when a request may try
+    why: str = ""
+    is_reviving: bool = False  # while down: it is worth waiting for
+
+    @property
+    def is_up(self) -> bool:
+        return self.phase is Phase.UP
+
+    def may_take(self, now_s: float) -> bool:
+        return self.phase is Phase.UP or now_s >= self.look_s
+
+    @property
+    def look_s(self) -> float:
+        """From when on it may take, if nothing happens before."""
+        if self.phase is Phase.UP:
+            return -inf
+        return self.retry_s if self.phase is Phase.DOWN else self.since_s + TRIAL_LIMIT_S
+
+    def taking(self, now_s: float) -> Health:
+        """A request that it may take is about to be sent."""
+        if self.phase is Phase.UP:
+            return self
+        return replace(self, phase=Phase.TRIAL, since_s=now_s)
+
+    def after_answer(self, began_s: float, now_s: float) -> Health:
+        """A request that began then has an answer, or the first part of one."""
+        if began_s < self.since_s or self.phase is Phase.DOWN:
+            return self
+        if self.phase is Phase.TRIAL:
+            return Health(since_s=now_s)
+        return replace(self, failures_s=()) if self.failures_s else self
+
+    def after_failure(self, failure: Failure, began_s: float, now_s: float) -> Health:
+        if began_s < self.since_s or self.phase is Phase.DOWN or failure is Failure.CUT:
+            return self
+        if failure in (Failure.OVERLOADED, Failure.CALLER):  # Triton and the model are there
+            return self.after_answer(began_s, now_s) if self.phase is Phase.TRIAL else self
+        if self.phase is Phase.TRIAL:
+            return self._broken(failure, now_s, self.trials_failed + 1)
+        failures_s = (*(at_s for at_s in self.failures_s if at_s > now_s - WINDOW_S), now_s)
+        if failure in _AT_ONCE or len(failures_s) >= FAILURES_TO_BREAK:
+            return self._broken(failure, now_s, 0)
+        return replace(self, failures_s=failures_s)
+
+    def _broken(self, failure: Failure, now_s: float, trials_failed: int) -> Health:
+        is_stub = failure is Failure.STUB_DEAD
+        retry_s = now_s + (STUB_PAUSE_S if is_stub else pause_s(trials_failed))
+        return Health(Phase.DOWN, now_s, (), trials_failed, retry_s, failure.value, is_stub)
+
+    def down(self, why: str, now_s: float, reviving: bool) -> Health:
+        """Known for certain; until it is known to be up no request tries."""
+        return Health(Phase.DOWN, now_s, why=why, is_reviving=reviving)
+
+    def up(self, now_s: float) -> Health:
+        return self if self.phase is Phase.UP else Health(since_s=now_s)
+
 
 # Of a prompt: enough to tell conversations apart, and no more than all turns of one have in common.
 OPENING_CHARS = 512

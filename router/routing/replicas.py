@@ -10,12 +10,11 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from router.core.generation import Failure
-from router.routing.breaker import Health
 from router.routing.replay import RetryBudget
-from router.routing.replica_choice import choose
+from router.routing.replica_choice import Health, choose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from python_backend.wire.engine_report import EngineReport
     from router.core.manifest import Manifest
@@ -123,9 +122,6 @@ class Replica:
         if work.outstanding_tokens:
             self.outstanding_tokens += tokens - work.outstanding_tokens
             work.outstanding_tokens = tokens
-
-    def progressed(self, now_s: float) -> None:
-        self.last_progress_s = now_s
 
     def ended(self, work: Work) -> None:
         self._works.discard(work)
@@ -247,22 +243,18 @@ class Fleet:
     def __init__(self, servers: Sequence[TritonServer], clock: Callable[[], float] = time.monotonic) -> None:
         self.servers = tuple(servers)
         self._clock = clock
-        self._sets: dict[str, ReplicaSet] = {}
-
-    @property
-    def sets(self) -> Mapping[str, ReplicaSet]:
-        return self._sets
+        self.sets: dict[str, ReplicaSet] = {}  # by the release's name
 
     def set_of(self, manifest: Manifest) -> ReplicaSet:
-        found = self._sets.get(manifest.name)
+        found = self.sets.get(manifest.name)
         if found is None:
             replicas = [Replica(server, manifest, self._clock) for server in self.servers]
-            found = self._sets[manifest.name] = ReplicaSet(manifest, replicas, self._clock)
+            found = self.sets[manifest.name] = ReplicaSet(manifest, replicas, self._clock)
         return found
 
     def forget(self, name: str) -> None:
         """What is under way on it ends as it would have; nobody waits for it any more."""
-        found = self._sets.pop(name, None)
+        found = self.sets.pop(name, None)
         for replica in () if found is None else found.replicas:
             replica.is_draining = True
 

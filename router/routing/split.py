@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from typing import Any
 
 _BITS = 53  # as many as a float holds exactly
 
@@ -61,10 +59,6 @@ def place_of(salt: str, key: str) -> float:
     digest = blake2b(f"{salt}\0{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     place: float = (int.from_bytes(digest, "big") >> (64 - _BITS)) / 2**_BITS
     return place
-
-
-def canary_split(salt: str, stable: str, canary: str, weight: float) -> Split:
-    return Split(salt, (Arm(canary, weight), Arm(stable, 1 - weight)))
 
 
 class Sticky(str, Enum):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from router.control.objectives.monitor import ObjectiveMonitor
     from router.control.peers.peer_sync import PeerSync
     from router.control.tuning.tuner import Tuner
+    from router.routing.models import Published
     from router.routing.replicas import Fleet
-    from router.routing.snapshot import Published
     from router.tenants.tenancy import Tenancy
 
 _RELEASE = ("model", "release")

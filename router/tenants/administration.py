@@ -17,39 +17,21 @@ from router.core.tenant import (
     Price,
     Role,
     Scope,
+    UsageSummary,
     User,
     check_model,
     check_name,
 )
+from router.store import content_tables
 from router.store.schema import api_keys, facts, limits, organisations, prices, users
 from router.tenants import keys, records
 from router.tenants.audited import Audited, Forbidden
-from router.tenants.calendar import END_OF_TIME_S, check_day
-from router.tenants.lookup import (
-    KEYS_WERE_MADE,
-    all_of,
-    check_there,
-    find_holder,
-    find_key,
-    find_user,
-    holder_of,
-    keep_an_owner,
-)
+from router.tenants.budget import END_OF_TIME_S, check_day
 from router.tenants.rbac import Action, Actor, allows, may_act_for
-from router.tenants.rows import (
-    key_of,
-    limits_of,
-    organisation_of,
-    price_of,
-    row_of_key,
-    row_of_user,
-    user_of,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.core.tenant import UsageSummary
     from router.store.database import Store
 
 DEFAULT_SCOPES = frozenset({Scope.INFERENCE, Scope.EMBEDDINGS, Scope.FILES, Scope.USAGE_READ})
@@ -82,12 +64,12 @@ class Administration(Audited):
     def list_organisations(self, actor: Actor) -> list[Organisation]:
         with self._look(actor, Action.ORGANISATION_LIST, None) as at:
             rows = at.execute(sql.select(organisations).where(organisations.c.deleted_s.is_(None)))
-            return sorted(map(organisation_of, rows.mappings()), key=lambda each: each.name)
+            return sorted(map(records.organisation_of, rows.mappings()), key=lambda each: each.name)
 
     def export_organisation(self, actor: Actor, organisation_id: str) -> dict[str, Any]:
         """Everything kept of a tenant, but for the digests of its keys and what is in its files."""
         with self._look(actor, Action.ORGANISATION_EXPORT, organisation_id) as at:
-            check_there(at, organisation_id)
+            records.check_there(at, organisation_id)
         self._write(self._entry(actor, Action.ORGANISATION_EXPORT, organisation_id, organisation_id))
         # Not in the transaction of its entry: nobody else could write for as long as it takes.
         with self._store.read() as at:
@@ -96,7 +78,7 @@ class Administration(Audited):
     def export_files(self, actor: Actor, organisation_id: str, write: Callable[[str, bytes], object]) -> None:
         """What is in its files, by their ids, piece after piece: it may be more than fits in memory."""
         with self._look(actor, Action.ORGANISATION_EXPORT, organisation_id) as at:
-            for file_id, _, data in records.file_contents(at, organisation_id):
+            for file_id, _, data in content_tables.pieces(at, organisation_id):
                 write(file_id, data)
 
     def delete_organisation(self, actor: Actor, organisation_id: str) -> None:
@@ -114,30 +96,32 @@ class Administration(Audited):
         detail = {"name": name, "role": role.value, "platform_admin": platform_admin}
         with self._act(actor, Action.USER_WRITE, organisation_id, user.id, detail) as (to, _):
             _refuse_above(actor, user)
-            to.execute(sql.insert(users).values(row_of_user(user)))
+            to.execute(sql.insert(users).values(records.row_of_user(user)))
         return user
 
     def list_users(self, actor: Actor, organisation_id: str) -> list[User]:
         with self._look(actor, Action.USER_READ, organisation_id) as at:
-            check_there(at, organisation_id)
-            return sorted(map(user_of, all_of(at, users, organisation_id)), key=lambda each: each.name)
+            records.check_there(at, organisation_id)
+            return sorted(
+                map(records.user_of, records.all_of(at, users, organisation_id)), key=lambda each: each.name
+            )
 
     def set_role(self, actor: Actor, organisation_id: str, user_id: str, role: Role) -> User:
         with self._act(actor, Action.USER_WRITE, organisation_id, user_id, {"role": role.value}) as (to, _):
-            user = find_user(to, organisation_id, user_id)
+            user = records.find_user(to, organisation_id, user_id)
             changed = replace(user, role=role)
             _refuse_above(actor, user)
             _refuse_above(actor, changed)
-            keep_an_owner(to, user, role)
+            records.keep_an_owner(to, user, role)
             to.execute(sql.update(users).where(users.c.id == user_id).values(role=role.value))
         return changed
 
     def delete_user(self, actor: Actor, organisation_id: str, user_id: str) -> None:
         """The user's keys end with it; what they were used for stays on record."""
         with self._act(actor, Action.USER_WRITE, organisation_id, user_id, None, "user.delete") as (to, _):
-            user = find_user(to, organisation_id, user_id)
+            user = records.find_user(to, organisation_id, user_id)
             _refuse_above(actor, user)
-            keep_an_owner(to, user, None)
+            records.keep_an_owner(to, user, None)
             own = sql.select(api_keys.c.id).where(api_keys.c.user_id == user_id)
             to.execute(sql.delete(limits).where(limits.c.subject.in_(own)))
             to.execute(sql.delete(api_keys).where(api_keys.c.user_id == user_id))
@@ -177,17 +161,17 @@ class Administration(Audited):
         detail = {"name": name, "prefix": prefix, "user": user_id, "scopes": sorted(scopes)}
         action = Action.KEY_WRITE_OWN if actor.user_id == user_id else Action.KEY_WRITE
         with self._act(actor, action, organisation_id, key.id, detail) as (to, _):
-            _refuse_above(actor, find_user(to, organisation_id, user_id))
-            to.execute(sql.insert(api_keys).values(row_of_key(key)))
-            to.execute(self._store.insert_new(facts).values(name=KEYS_WERE_MADE, value="yes"))
+            _refuse_above(actor, records.find_user(to, organisation_id, user_id))
+            to.execute(sql.insert(api_keys).values(records.row_of_key(key)))
+            to.execute(self._store.insert_new(facts).values(name=records.KEYS_WERE_MADE, value="yes"))
         return key, text
 
     def list_keys(self, actor: Actor, organisation_id: str) -> list[ApiKey]:
         """All of the organisation, or the actor's own where it may not see the others'."""
         sees_all = allows(actor, Action.KEY_READ, organisation_id)
         with self._look(actor, Action.KEY_READ if sees_all else Action.KEY_READ_OWN, organisation_id) as at:
-            check_there(at, organisation_id)
-            found = map(key_of, all_of(at, api_keys, organisation_id))
+            records.check_there(at, organisation_id)
+            found = map(records.key_of, records.all_of(at, api_keys, organisation_id))
             seen = [key for key in found if sees_all or key.user_id == actor.user_id]
         return sorted(seen, key=lambda key: key.created_s)
 
@@ -199,8 +183,8 @@ class Administration(Audited):
         detail = {"prefix": prefix, "grace_s": grace_s}
         action = self._key_action(actor, organisation_id, key_id)
         with self._act(actor, action, organisation_id, key_id, detail, "key.rotate") as (to, _):
-            present = find_key(to, organisation_id, key_id)
-            _refuse_above(actor, find_user(to, organisation_id, present.user_id))
+            present = records.find_key(to, organisation_id, key_id)
+            _refuse_above(actor, records.find_user(to, organisation_id, present.user_id))
             rotated = replace(
                 present,
                 prefix=prefix,
@@ -210,19 +194,21 @@ class Administration(Audited):
                 previous_prefix=present.prefix,
                 previous_digest=present.digest,
             )
-            to.execute(sql.update(api_keys).where(api_keys.c.id == key_id).values(row_of_key(rotated)))
+            to.execute(
+                sql.update(api_keys).where(api_keys.c.id == key_id).values(records.row_of_key(rotated))
+            )
         return rotated, text
 
     def revoke_key(self, actor: Actor, organisation_id: str, key_id: str) -> None:
         """Both secrets, for good."""
         action = self._key_action(actor, organisation_id, key_id)
         with self._act(actor, action, organisation_id, key_id, None, "key.revoke") as (to, _):
-            _refuse_above(actor, find_holder(to, organisation_id, key_id))
+            _refuse_above(actor, records.find_holder(to, organisation_id, key_id))
             to.execute(sql.update(api_keys).where(api_keys.c.id == key_id).values(revoked_s=self._clock()))
 
     def _key_action(self, actor: Actor, organisation_id: str, key_id: str) -> Action:
         with self._store.read() as connection:
-            own = holder_of(connection, organisation_id, key_id) == actor.user_id
+            own = records.holder_of(connection, organisation_id, key_id) == actor.user_id
         return Action.KEY_WRITE_OWN if own else Action.KEY_WRITE
 
     # Terms
@@ -237,15 +223,15 @@ class Administration(Audited):
         subject = key_id or organisation_id
         with self._act(actor, action, organisation_id, subject, asdict(allowed)) as (to, _):
             if key_id is not None:
-                _refuse_above(actor, find_holder(to, organisation_id, key_id))
+                _refuse_above(actor, records.find_holder(to, organisation_id, key_id))
             row = {"subject": subject, "organisation_id": organisation_id, **asdict(allowed)}
             to.execute(self._store.insert_or_update(limits, row))
 
     def list_limits(self, actor: Actor, organisation_id: str) -> dict[str, Limits]:
         """By the id of the organisation or key that they hold for."""
         with self._look(actor, Action.LIMITS_READ, organisation_id) as at:
-            check_there(at, organisation_id)
-            return {row["subject"]: limits_of(row) for row in all_of(at, limits, organisation_id)}
+            records.check_there(at, organisation_id)
+            return records.limits_in(at, organisation_id)
 
     def set_price(self, actor: Actor, price: Price) -> None:
         with self._act(actor, Action.PRICE_WRITE, None, price.model, asdict(price)) as (to, version):
@@ -254,7 +240,7 @@ class Administration(Audited):
     def list_prices(self, actor: Actor) -> list[Price]:
         with self._look(actor, Action.PRICE_READ, actor.organisation_id) as at:
             rows = at.execute(sql.select(prices).order_by(prices.c.model)).mappings()
-            return [price_of(row) for row in rows]
+            return [records.price_of(row) for row in rows]
 
     # What happened
 

@@ -11,9 +11,8 @@ import sqlalchemy as sql
 
 from router.core.tenant import AuditEntry
 from router.store.schema import audit
-from router.tenants.lookup import touch
 from router.tenants.rbac import Action, Actor, allows
-from router.tenants.rows import row_of_audit
+from router.tenants.records import row_of_audit, touch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

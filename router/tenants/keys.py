@@ -1,4 +1,4 @@
-"""What a key looks like, how one is made, and the only form in which it is kept."""
+"""API keys: how one is made and stored, and this process's copy of all, with limits and prices, in memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ import hmac
 import os
 import secrets
 import string
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import sqlalchemy as sql
+
+from router.core.tenant import NO_LIMITS, Caller, Limits, Price
+from router.store.schema import api_keys, organisations, prices, users
+from router.tenants.records import all_of, has_keys, key_of, limits_in, organisation_of, price_of, user_of
+
 if TYPE_CHECKING:
-    from pathlib import Path
+    from sqlalchemy import Connection, RowMapping
+
+    from router.store.database import Store
 
 _BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _START = "ik-"
@@ -63,3 +75,161 @@ def fingerprint(pepper: bytes) -> str:
 
 def _random_text(chars: int) -> str:
     return "".join(secrets.choice(_BASE62) for _ in range(chars))
+
+
+class Reason(Enum):
+    """Why a key was refused: for the log and the audit, not for the caller."""
+
+    MALFORMED = "malformed"
+    UNKNOWN = "unknown"
+    WRONG_SECRET = "wrong secret"
+    REVOKED = "revoked"
+    REPLACED = "replaced"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    reason: Reason
+    prefix: str
+
+    @property
+    def message(self) -> str:
+        """Only who holds the secret learns that a key has expired; all else reads the same."""
+        return f"the API key {'has expired' if self.reason is Reason.EXPIRED else 'is not valid'}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    caller: Caller
+    digest: bytes
+    replaced_s: float | None = None
+
+
+_NOBODY = b"\0" * 32
+
+
+class Keyring:
+    """Read by the event loop, written by the store's thread: every change is a single dict operation.
+
+    Each verification does the same work whatever comes of it: one digest, one lookup, one comparison that
+    takes the same time wherever two digests differ.
+    """
+
+    def __init__(self, pepper: bytes) -> None:
+        self._pepper = pepper
+        self._entries: dict[str, _Entry] = {}
+        self._prefixes: dict[str, frozenset[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def verify(self, presented: str, now_s: float) -> Caller | Refused:
+        prefix = prefix_of(presented)
+        presented_digest = digest(presented[:KEY_CHARS], self._pepper)
+        entry = self._entries.get(prefix)
+        same = hmac.compare_digest(presented_digest, _NOBODY if entry is None else entry.digest)
+        if entry is None:
+            return Refused(Reason.UNKNOWN if prefix else Reason.MALFORMED, prefix)
+        if not same:
+            return Refused(Reason.WRONG_SECRET, prefix)
+        key = entry.caller.key
+        if key.revoked_s is not None:
+            return Refused(Reason.REVOKED, prefix)
+        if entry.replaced_s is not None and now_s >= entry.replaced_s:
+            return Refused(Reason.REPLACED, prefix)
+        if key.expires_s is not None and now_s >= key.expires_s:
+            return Refused(Reason.EXPIRED, prefix)
+        return entry.caller
+
+    def holder(self, organisation_id: str, key_id: str, now_s: float) -> Caller | None:
+        """The owner of a key, for work done later in its name; None if it is no longer valid."""
+        for prefix in self._prefixes.get(organisation_id, ()):
+            entry = self._entries.get(prefix)
+            if entry is not None and entry.caller.key.id == key_id:
+                key = entry.caller.key
+                has_expired = key.expires_s is not None and now_s >= key.expires_s
+                return None if key.revoked_s is not None or has_expired else entry.caller
+        return None
+
+    def replace(self, organisation_id: str, callers: Iterable[Caller]) -> None:
+        """All keys of one organisation, as the store has them now; those no longer named are gone."""
+        entries = {prefix: entry for caller in callers for prefix, entry in _entries(caller)}
+        gone = self._prefixes.get(organisation_id, frozenset()) - entries.keys()
+        self._entries.update(entries)
+        for prefix in gone:
+            self._entries.pop(prefix, None)
+        self._prefixes[organisation_id] = frozenset(entries)
+
+
+def _entries(caller: Caller) -> Iterable[tuple[str, _Entry]]:
+    key = caller.key
+    yield key.prefix, _Entry(caller, key.digest)
+    if key.previous_prefix is not None and key.previous_digest is not None:
+        yield key.previous_prefix, _Entry(caller, key.previous_digest, key.previous_ends_s)
+
+
+# Of a tenant without settings of its own.
+_EVEN = (1, 1.0)
+
+
+class Catalogue:
+    """Refreshed on the store's thread; `prices` and the keyring are read by the event loop."""
+
+    def __init__(self, store: Store, keyring: Keyring) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._seen = -1
+        self._shares: dict[str, tuple[int, float]] = {}
+        self.prices: dict[str, Price] = {}
+        self.has_keys = False
+
+    def refresh(self) -> bool:
+        """Reads the organisations changed since the last time, whole; answers whether there were any."""
+        with self._store.read() as connection:
+            newest = self._store.last_change(connection)
+            if newest == self._seen:
+                return False
+            self.has_keys = has_keys(connection)
+            # Prices first: no key works before the prices that were set before it was made.
+            for row in _newer(connection, prices, self._seen):
+                self.prices[row["model"]] = price_of(row)
+            for row in _newer(connection, organisations, self._seen):
+                allowed = limits_in(connection, row["id"])
+                self._keyring.replace(row["id"], _callers(connection, row, allowed))
+                self._note_share(row["id"], allowed.get(row["id"], NO_LIMITS))
+            self._seen = newest
+        return True
+
+    def weight(self, tenant: str) -> float:
+        """Its weight among those that want the same model."""
+        return self._shares.get(tenant, _EVEN)[0]
+
+    def slot_share(self, tenant: str) -> float:
+        """The most of a model's slots that it may take, as a share of all."""
+        return self._shares.get(tenant, _EVEN)[1]
+
+    def _note_share(self, organisation_id: str, whole: Limits) -> None:
+        """Kept where it is not as others': a tenant that has gone leaves nothing behind."""
+        share = (whole.weight or 1, (whole.slot_percent or 100) / 100)
+        if share != _EVEN:
+            self._shares[organisation_id] = share
+        else:
+            self._shares.pop(organisation_id, None)
+
+
+def _newer(connection: Connection, table: sql.Table, seen: int) -> list[RowMapping]:
+    rows = connection.execute(sql.select(table).where(table.c.version > seen))
+    return list(rows.mappings())
+
+
+def _callers(connection: Connection, row: RowMapping, allowed: dict[str, Limits]) -> list[Caller]:
+    organisation = organisation_of(row)
+    if organisation.deleted_s is not None:
+        return []
+    people = {each["id"]: user_of(each) for each in all_of(connection, users, organisation.id)}
+    keys = [key_of(each) for each in all_of(connection, api_keys, organisation.id)]
+    whole = allowed.get(organisation.id, NO_LIMITS)
+    return [
+        Caller(key, people[key.user_id], organisation, allowed.get(key.id, NO_LIMITS), whole) for key in keys
+    ]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from router.tenants.limits import Limit, LimitSet, Refusal, longer
-from router.tenants.shared_usage import Charge
+from router.tenants.shared_usage import Charge, Others, Used
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from router.core.tenant import Caller, Limits
     from router.tenants.budget import LeaseAnswer, LeaseAsk
-    from router.tenants.shared_usage import Others, Used
 
 
 class Reservation:

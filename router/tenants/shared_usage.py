@@ -10,11 +10,9 @@ left of it there. The same holds for one that is made here while others use the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 
 class Used(NamedTuple):

@@ -3,8 +3,7 @@
 The event loop writes a line to the present segment, into the kernel's memory, which a killed process does not
 take with it. One thread syncs the segment to the disk ten times a second; another one hands closed segments
 to the store and removes them. Delivery is idempotent, so a crash between the two only means that a segment is
-delivered again. What cannot be written, because the disk is full, waits in memory.
-"""
+delivered again. What cannot be written, because the disk is full, waits in memory."""
 
 from __future__ import annotations
 
@@ -15,21 +14,110 @@ import os
 import secrets
 import threading
 import time
+import zlib
 from collections import deque
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import msgspec
 import sqlalchemy as sql
 
-from router.tenants import segments
+from router.core.tenant import UsageRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from router.core.tenant import UsageRecord
-
     Deliver = Callable[[Sequence[UsageRecord]], object]
+
+_SUFFIX = ".usage"
+_HEAD_BYTES = 9  # the checksum and a space
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(UsageRecord).decode
+
+
+def to_line(record: UsageRecord) -> bytes:
+    body = _encode(record)
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def from_line(line: bytes) -> UsageRecord | None:
+    """None where the line is not what was written."""
+    body = line[_HEAD_BYTES:-1]
+    if not line.endswith(b"\n") or line[:_HEAD_BYTES] != b"%08x " % zlib.crc32(body):
+        return None
+    try:
+        return _decode(body)
+    except msgspec.DecodeError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A segment as it was found: a torn last line is what a crash leaves, any other bad line is damage."""
+
+    records: list[UsageRecord]
+    damaged_lines: int
+
+
+def read_segment(path: Path) -> Contents:
+    lines = path.read_bytes().splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+    found = [from_line(line) for line in lines]
+    records = [record for record in found if record is not None]
+    return Contents(records, len(found) - len(records))
+
+
+class Segment:
+    """The file that is being written; closed to more after a failed write.
+
+    What was written outlives the process at once, and the machine once it was synced.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bytes = 0
+        self.is_broken = False
+        self._synced_bytes = 0
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+
+    def write(self, lines: bytes) -> None:
+        view = memoryview(lines)
+        try:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError:
+            self.is_broken = True  # whatever reached the file stays its end
+            raise
+        self.bytes += len(lines)
+
+    def sync(self) -> None:
+        size = self.bytes
+        if size != self._synced_bytes:
+            if not self._synced_bytes:
+                _sync_directory(self.path.parent)
+            os.fsync(self._descriptor)
+            self._synced_bytes = size
+
+    def close(self) -> int:
+        """Answers the size of the file; one without a whole write is removed."""
+        size = os.fstat(self._descriptor).st_size
+        os.close(self._descriptor)
+        if self.bytes:
+            return size
+        self.path.unlink()
+        return 0
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +145,7 @@ class UsageSpool:
         self._max_bytes = max_bytes
         self._flush_s = flush_s
         self._pending: deque[UsageRecord] = deque()
-        self._segment: segments.Segment | None = None
+        self._segment: Segment | None = None
         # Held for microseconds: a file is detached before it is synced, closed or delivered.
         self._swapping = threading.Lock()
         self._writing = threading.Lock()
@@ -65,7 +153,6 @@ class UsageSpool:
         self._closed_bytes = sum(path.stat().st_size for path in self._closed())
         self.failed_writes = 0
         self.damaged_lines = 0
-        self.refused_records = 0
         self._thread = threading.Thread(target=self._run, name="usage-spool", daemon=True)
 
     def start(self) -> None:
@@ -79,7 +166,7 @@ class UsageSpool:
             segment = self._segment
             if segment is not None and not segment.is_broken and not self._pending:
                 try:
-                    segment.write(segments.to_line(record))
+                    segment.write(to_line(record))
                     return
                 except OSError as error:
                     self._complain(error)
@@ -135,7 +222,7 @@ class UsageSpool:
             self._thread.join()
         self.flush()
         with self._writing:
-            self._close_segment()
+            self._swap(None)
         os.close(self._lock_file)
 
     def _run(self) -> None:
@@ -149,7 +236,7 @@ class UsageSpool:
         assert segment is not None
         # Only this thread takes records away, so that those it has copied are still the first ones.
         batch = list(islice(self._pending, _WRITE_AT_ONCE))
-        lines = b"".join(map(segments.to_line, batch))
+        lines = b"".join(map(to_line, batch))
         with self._swapping:
             segment.write(lines)
             for _ in batch:
@@ -157,13 +244,10 @@ class UsageSpool:
 
     def _open_segment(self) -> None:
         """Replaces the current file by a new one, and closes it."""
-        name = f"{time.time_ns():020d}-{secrets.token_hex(4)}{segments.SUFFIX}"
-        self._swap(segments.Segment(self._directory / name))
+        name = f"{time.time_ns():020d}-{secrets.token_hex(4)}{_SUFFIX}"
+        self._swap(Segment(self._directory / name))
 
-    def _close_segment(self) -> None:
-        self._swap(None)
-
-    def _swap(self, fresh: segments.Segment | None) -> None:
+    def _swap(self, fresh: Segment | None) -> None:
         with self._swapping:
             former, self._segment = self._segment, fresh
         if former is not None:
@@ -179,7 +263,7 @@ class UsageSpool:
 
     def _closed(self) -> list[Path]:
         current = None if self._segment is None else self._segment.path
-        return sorted(path for path in self._directory.glob(f"*{segments.SUFFIX}") if path != current)
+        return sorted(path for path in self._directory.glob(f"*{_SUFFIX}") if path != current)
 
     def _deliver_closed(self, deliver: Deliver) -> int:
         with self._writing:
@@ -187,7 +271,7 @@ class UsageSpool:
         return sum(self._deliver(path, deliver) for path in paths)
 
     def _deliver(self, path: Path, deliver: Deliver) -> int:
-        contents = segments.read(path)
+        contents = read_segment(path)
         for start in range(0, len(contents.records), _BATCH):
             self._hand_over(contents.records[start : start + _BATCH], deliver)
         with self._writing:
@@ -208,10 +292,9 @@ class UsageSpool:
                 for record in records:
                     self._hand_over([record], deliver)
                 return
-            self.refused_records += 1
             log.exception("the store refuses the usage of %s; it is kept aside", records[0].request_id)
             with open(self._directory / "refused", "ab") as file:
-                file.write(segments.to_line(records[0]))
+                file.write(to_line(records[0]))
 
 
 def claim_spool(base: Path, max_bytes: int) -> UsageSpool:

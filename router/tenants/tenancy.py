@@ -5,34 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import sqlalchemy as sql
 
-from router.core.tenant import LOCAL
-from router.store.database import Store, StoreAway
+from router.core.tenant import LOCAL, Caller, UsageRecord
+from router.store.database import PepperError, Store, StoreAway, sqlite_url
+from router.store.migrate import SchemaError
 from router.store.schema import organisations
 from router.tenants.administration import Administration
-from router.tenants.calendar import CurrentMonth
-from router.tenants.catalogue import Catalogue
-from router.tenants.keyring import Keyring
-from router.tenants.keys import fingerprint
-from router.tenants.ledger import Ledger, must_ask_the_store
+from router.tenants.budget import CurrentMonth, LeaseAnswer, LeaseAsk
+from router.tenants.keys import Catalogue, Keyring, fingerprint, load_pepper
+from router.tenants.ledger import Ledger, Reservation, must_ask_the_store
 from router.tenants.limits import Limit, Refusal
-from router.tenants.spool import claim_spool
+from router.tenants.spool import SpoolInUse, claim_spool
 from router.tenants.treasury import Treasury
 from router.tenants.worker import Chore, Worker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from router.core.tenant import Caller, UsageRecord
-    from router.tenants.budget import LeaseAnswer, LeaseAsk
-    from router.tenants.ledger import Reservation
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -133,11 +127,6 @@ class Tenancy:
         """The same for all routers that share a store."""
         return fingerprint(self._settings.pepper)
 
-    @property
-    def has_keys(self) -> bool:
-        """Or had: see `lookup.has_keys`."""
-        return self.catalogue.has_keys
-
     def record(self, usage: UsageRecord) -> None:
         self.spool.append(usage)
 
@@ -210,3 +199,58 @@ def ensure_local(store: Store) -> None:
             version = store.next_change(connection)
             fresh = {"id": LOCAL, "name": LOCAL, "created_s": time.time(), "deleted_s": None}
             connection.execute(store.insert_or_update(organisations, {**fresh, "version": version}))
+
+
+class StoreUnusable(Exception):
+    """The store cannot be opened: the message says what is wrong with which setting."""
+
+
+def tenancy_settings(
+    data_dir: Path, store_url: str = "", pepper_file: str = "", max_spool_bytes: int = 256 << 20
+) -> TenancySettings:
+    data_dir.mkdir(parents=True, exist_ok=True)
+    return TenancySettings(
+        store_url=store_url or sqlite_url(data_dir / "store.db"),
+        pepper=load_pepper(Path(pepper_file).expanduser() if pepper_file else data_dir / "pepper"),
+        spool_dir=data_dir / "spool",
+        max_spool_bytes=max_spool_bytes,
+    )
+
+
+@contextmanager
+def open_store(settings: TenancySettings) -> Iterator[Store]:
+    store = Store(settings.store_url)
+    try:
+        store.prepare(fingerprint(settings.pepper))
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def open_administration(
+    data_dir: Path, store_url: str = "", pepper_file: str = ""
+) -> Iterator[Administration]:
+    """For the command line, beside routers that run or without one; they learn of changes within a second."""
+    with opening_store():
+        settings = tenancy_settings(data_dir, store_url, pepper_file)
+        with open_store(settings) as store:
+            ensure_local(store)
+            yield Administration(store, settings.pepper)
+
+
+@contextmanager
+def opening_store() -> Iterator[None]:
+    """What keeps a store from being used, in words that name the setting."""
+    try:
+        yield
+    except (PepperError, SchemaError, SpoolInUse) as error:
+        raise StoreUnusable(f"store: {error}") from error
+    except (sql.exc.ArgumentError, sql.exc.NoSuchModuleError) as error:
+        allowed = "sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME"
+        raise StoreUnusable(f"store_url: expected {allowed}") from error
+    except ModuleNotFoundError as error:
+        raise StoreUnusable(f"store_url: PostgreSQL needs the package psycopg: {error}") from error
+    except StoreAway as error:
+        reason = str(error.orig).partition("\n")[0] if isinstance(error, sql.exc.DBAPIError) else str(error)
+        raise StoreUnusable(f"the store cannot be reached: {reason}") from error

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 
 from router.store.schema import leases, spending, usage
-from router.tenants.budget import LEASE_S, LeaseAnswer, lease_size
-from router.tenants.calendar import month_of
-from router.tenants.lookup import deleted_among
-from router.tenants.rows import row_of_usage
+from router.tenants.budget import LEASE_S, LeaseAnswer, LeaseAsk, lease_size, month_of
+from router.tenants.records import deleted_among, row_of_usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
     from router.core.tenant import UsageRecord
     from router.store.database import Store
-    from router.tenants.budget import LeaseAsk
 
 
 class Treasury:
@@ -58,8 +55,7 @@ class Treasury:
         """Extends this process's lease and lets it grow by what is needed, as far as the budget goes."""
         with self._store.begin() as connection:
             spent = self._lock(connection, ask.subject, ask.month)
-            here = (leases.c.subject == ask.subject) & (leases.c.month == ask.month)
-            mine = here & (leases.c.process == self._process)
+            here = _of(leases, ask.subject, ask.month)
             connection.execute(sql.delete(leases).where(here & (leases.c.expires_s <= now_s)))
             held = connection.execute(sql.select(leases.c.process, leases.c.amount).where(here))
             amounts = {row.process: int(row.amount) for row in held}
@@ -68,7 +64,9 @@ class Treasury:
             amount = lease_size(ask.budget, spent, sum(amounts.values()), need)
             changed = {"amount": leases.c.amount + amount, "expires_s": now_s + LEASE_S}
             if continued:
-                connection.execute(sql.update(leases).where(mine).values(changed))
+                connection.execute(
+                    sql.update(leases).where(self._mine(ask.subject, ask.month)).values(changed)
+                )
             elif amount:
                 row = {"subject": ask.subject, "month": ask.month, "process": self._process}
                 new = {**row, "amount": amount, "expires_s": now_s + LEASE_S}
@@ -90,19 +88,17 @@ class Treasury:
 
     def spent(self, subject: str, month: str) -> int:
         with self._store.read() as connection:
-            here = (spending.c.subject == subject) & (spending.c.month == month)
-            return int(connection.scalar(sql.select(spending.c.spent).where(here)) or 0)
+            return int(connection.scalar(_spent(subject, month)) or 0)
 
     def _lock(self, connection: Connection, subject: str, month: str) -> int:
         """What is spent; nobody else can lease or charge the same budget until the transaction ends."""
         self._add_spent(connection, subject, month, 0)
-        here = (spending.c.subject == subject) & (spending.c.month == month)
-        return int(connection.execute(sql.select(spending.c.spent).where(here)).scalar_one())
+        return int(connection.execute(_spent(subject, month)).scalar_one())
 
     def _add_spent(self, connection: Connection, subject: str, month: str, cost: int) -> None:
         row = {"subject": subject, "month": month, "spent": 0}
         connection.execute(self._store.insert_new(spending).values(row))
-        here = (spending.c.subject == subject) & (spending.c.month == month)
+        here = _of(spending, subject, month)
         connection.execute(sql.update(spending).where(here).values(spent=spending.c.spent + cost))
 
     def _move_to_spent(self, connection: Connection, subject: str, month: str, cost: int) -> None:
@@ -111,5 +107,12 @@ class Treasury:
         connection.execute(sql.update(leases).where(self._mine(subject, month)).values(smaller))
 
     def _mine(self, subject: str, month: str) -> sql.ColumnElement[bool]:
-        here = (leases.c.subject == subject) & (leases.c.month == month)
-        return here & (leases.c.process == self._process)
+        return _of(leases, subject, month) & (leases.c.process == self._process)
+
+
+def _of(table: sql.Table, subject: str, month: str) -> sql.ColumnElement[bool]:
+    return (table.c.subject == subject) & (table.c.month == month)
+
+
+def _spent(subject: str, month: str) -> sql.Select[Any]:
+    return sql.select(spending.c.spent).where(_of(spending, subject, month))

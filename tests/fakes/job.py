@@ -9,8 +9,7 @@ from python_backend.wire.errors import InflightError
 from router.admission.demand import Need
 from router.core.answer_text import Answered
 from router.request.permit import Permit, Stoppable
-from router.routing.models import ServedModel
-from router.routing.snapshot import Served
+from router.routing.models import Served, ServedModel
 from router.safety.guard import Safety
 from tests.fakes.pipeline import FakePipeline
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
-from router.kserve.elements import encode
+from router.kserve.tensors import encode
 
 # A number is a pause in seconds, None waits until somebody stops it.
 Step = Any

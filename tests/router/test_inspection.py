@@ -11,7 +11,7 @@ import trustme
 from router.inspection import Seen, inspect, judge_expiry
 from router.store.database import Store, sqlite_url
 from router.store.migrate import pending
-from router.tenants.installation import open_administration
+from router.tenants.tenancy import open_administration
 
 DAY_S = 86_400
 

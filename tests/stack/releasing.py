@@ -37,7 +37,7 @@ from router.control.releases.writes import set_state
 from router.core.manifest import Manifest
 from router.settings import load as load_router_settings
 from router.store.database import Store
-from router.tenants.installation import open_store, tenancy_settings
+from router.tenants.tenancy import open_store, tenancy_settings
 from router.triton.control import TritonControl
 from tests.conftest import Unwatched
 

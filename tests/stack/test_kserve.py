@@ -24,8 +24,8 @@ from tritonclient.utils import InferenceServerException
 from benchmarks.stack import RunningStack, free_port
 from client.triton import GenerationFailed, TritonTextClient
 from router.core.tenant import Limits, Role
-from router.tenants.installation import open_administration
 from router.tenants.rbac import SYSTEM
+from router.tenants.tenancy import open_administration
 from tests.router.kserve.asking import grpc_input, http_input, prompt_inputs
 from tests.stack.test_triton_clients import ask as ask_triton
 

@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 from benchmarks.stack import RunningStack, running_stack
 from launcher.stack.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
 from router.core.tenant import Limits, Role, Scope
-from router.tenants.installation import open_administration
 from router.tenants.rbac import SYSTEM
+from router.tenants.tenancy import open_administration
 from tests.lasting import lasting
 
 TOKENS_PER_S = 8_000

@@ -14,9 +14,9 @@ import httpx
 
 from router.core.tenant import Limits
 from router.tenants import keys
-from router.tenants.installation import open_administration
-from router.tenants.keyring import Keyring
+from router.tenants.keys import Keyring
 from router.tenants.rbac import SYSTEM
+from router.tenants.tenancy import open_administration
 from tests.router.tenants.values import PEPPER, caller
 from tests.survival.conftest import Fortress
 

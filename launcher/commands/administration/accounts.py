@@ -68,7 +68,7 @@ def usage(
     config: Config = None,
 ) -> None:
     """Requests, tokens and cost by tenant, user, key, model or day."""
-    from router.tenants.calendar import day_of
+    from router.tenants.budget import day_of
 
     today = day_of(time.time())
     groups = tuple((by or ("day,model" if tenant else "organisation,day,model")).split(","))

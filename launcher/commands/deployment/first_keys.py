@@ -33,7 +33,7 @@ class FirstKey:
 
 def ensure_keys(keys: Sequence[FirstKey], state_dir: Path, router: Mapping[str, Any]) -> list[str]:
     """Which of them were not known to the store, and are now."""
-    from router.tenants.installation import StoreUnusable, open_administration
+    from router.tenants.tenancy import StoreUnusable, open_administration
 
     if not keys:
         return []

@@ -89,8 +89,8 @@ def announced(text: str, tenants: tuple[Tenant, ...] = (), names: dict[str, str]
 def _register(state_dir: Path, tenants: Sequence[Tenant]) -> tuple[tuple[Tenant, ...], dict[str, str]]:
     """Makes them, each with a key, before there is a router."""
     from router.core.tenant import Role
-    from router.tenants.installation import open_administration
     from router.tenants.rbac import SYSTEM
+    from router.tenants.tenancy import open_administration
 
     if not tenants:
         return (), {}

@@ -27,7 +27,7 @@ from router.core.tenant import LOCAL, LOCAL_CALLER, Caller
 from router.request.identity import check_model_allowed
 from router.routing.models import Registry
 from router.store.database import StoreAccess
-from router.tenants.keyring import Keyring
+from router.tenants.keys import Keyring
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from router.content.conversations.items import Item, new_id
 from router.content.lookup import Owner, Page, PageQuery, checked_id, missing, next_rows
 from router.store.content_tables import conversation_items, conversations
 from router.store.database import StoreAccess
-from router.tenants.lookup import deleted_among
+from router.tenants.records import deleted_among
 
 KIND = "Conversation"
 # Of the past, no more than this is looked at when a window is cut: no model reads more.

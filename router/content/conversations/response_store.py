@@ -17,7 +17,7 @@ from router.content.conversations.items import Item
 from router.content.lookup import Owner, checked_id, missing
 from router.store.content_tables import responses
 from router.store.database import StoreAccess
-from router.tenants.lookup import deleted_among
+from router.tenants.records import deleted_among
 
 KIND = "Response"
 _MOST_LINKS = 1_000

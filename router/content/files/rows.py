@@ -17,7 +17,7 @@ from router.content.files.model import PIECE_BYTES, StoredFile, is_id
 from router.content.lookup import next_rows
 from router.store.content_tables import batches, file_pieces, files
 from router.store.database import StoreAccess
-from router.tenants.lookup import deleted_among
+from router.tenants.records import deleted_among
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from router.control.releases.states import State
 from router.core.manifest import Kind
 from router.core.objective import Metric, Objective, metrics_of
 from router.tenants.audited import PlatformCommands
-from router.tenants.lookup import NotFound
 from router.tenants.rbac import Action
+from router.tenants.records import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

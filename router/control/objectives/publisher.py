@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from router.core.objective import Objective
-    from router.routing.snapshot import Published
+    from router.routing.models import Published
     from router.store.database import StoreAccess
 
 _POLL_S = 0.5

@@ -21,8 +21,8 @@ from router.core.manifest import Kind
 from router.routing.split import first_split
 from router.store.schema import releases, rollouts, splits
 from router.tenants.audited import AlreadyThere, PlatformCommands
-from router.tenants.lookup import NotFound
 from router.tenants.rbac import Action
+from router.tenants.records import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

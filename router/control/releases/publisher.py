@@ -11,7 +11,7 @@ from router.control.releases import records
 from router.control.releases.states import State
 from router.control.releases.verification import clean_and_verify
 from router.control.releases.writes import last_change
-from router.routing.snapshot import Lineup, Served
+from router.routing.models import Lineup, Served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

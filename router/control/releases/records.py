@@ -15,7 +15,7 @@ from router.control.releases.states import State
 from router.core.manifest import Manifest, from_json
 from router.routing.split import ModelSplit, split_from_json
 from router.store.schema import release_events, releases, rollouts, splits
-from router.tenants.lookup import NotFound
+from router.tenants.records import NotFound
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping

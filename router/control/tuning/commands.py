@@ -17,8 +17,8 @@ from router.control.tuning.decisions import (
     set_paused,
 )
 from router.tenants.audited import PlatformCommands
-from router.tenants.lookup import NotFound
 from router.tenants.rbac import Action
+from router.tenants.records import NotFound
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

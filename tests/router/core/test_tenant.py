@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.tenant import Limits, Price, check_model, check_name
-from router.tenants.calendar import CurrentMonth, day_of, month_end_s, month_of
+from router.tenants.budget import CurrentMonth, day_of, month_end_s, month_of
 from tests.router.tenants.values import DAY, MONTH, NOW_S, caller
 
 amounts = st.integers(0, 10**9)

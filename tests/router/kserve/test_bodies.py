@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import InflightError
-from router.kserve import bodies, generate
+from router.kserve import messages
 from router.kserve.generation import INPUTS
 from router.kserve.tensors import read_inputs
 from tests.router.kserve.asking import is_clear, outcome
@@ -46,29 +46,29 @@ def test_any_body_is_read_or_refused_clearly(
     inputs: list[dict[str, Any]], tail: bytes, length: str | None
 ) -> None:
     body, right = infer_body(*inputs, tail=tail)
-    assert is_clear(outcome(lambda: read_inputs(INPUTS, bodies.read_body(body, length)[1])))
-    assert is_clear(outcome(lambda: read_inputs(INPUTS, bodies.read_body(body, right)[1])))
+    assert is_clear(outcome(lambda: read_inputs(INPUTS, messages.read_body(body, length)[1])))
+    assert is_clear(outcome(lambda: read_inputs(INPUTS, messages.read_body(body, right)[1])))
 
 
 @settings(deadline=None)
 @given(st.dictionaries(NAMES, JSON))
 def test_any_object_is_generated_from_or_refused_clearly(fields: dict[str, Any]) -> None:
     body = json.dumps(fields).encode()
-    assert is_clear(outcome(lambda: read_inputs(INPUTS, generate.read_body(body, INPUTS)[1])))
+    assert is_clear(outcome(lambda: read_inputs(INPUTS, messages.read_fields(body, INPUTS)[1])))
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_bytes_that_are_no_json_are_refused_clearly(body: bytes) -> None:
-    assert is_clear(outcome(lambda: bodies.read_body(body, None)))
-    assert is_clear(outcome(lambda: generate.read_body(body, INPUTS)))
+    assert is_clear(outcome(lambda: messages.read_body(body, None)))
+    assert is_clear(outcome(lambda: messages.read_fields(body, INPUTS)))
 
 
 def test_bytes_behind_the_json_belong_to_inputs_in_their_order() -> None:
     first, second = b"\x02\0\0\0hi", b"\x03\0\0\0"
     most = {"name": "max_tokens", "shape": [1, 1], "datatype": "INT32", "parameters": {"binary_data_size": 4}}
     body, length = infer_body(prompt(parameters={"binary_data_size": 6}), most, tail=first + second)
-    _, inputs = bodies.read_body(body, length)
+    _, inputs = messages.read_body(body, length)
     values = read_inputs(INPUTS, inputs)
     assert (values["text_input"].elements, values["max_tokens"].elements) == ([b"hi"], [3])
 
@@ -77,7 +77,7 @@ def test_bytes_behind_the_json_belong_to_inputs_in_their_order() -> None:
 def test_a_header_length_that_cannot_be_is_refused(length: str) -> None:
     body, _ = infer_body(prompt(data=["a"]))
     with pytest.raises(InflightError):
-        bodies.read_body(body, length)
+        messages.read_body(body, length)
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_a_header_length_that_cannot_be_is_refused(length: str) -> None:
 def test_what_does_not_add_up_is_refused(given: dict[str, Any], tail: bytes, why: str) -> None:
     body, length = infer_body(given, tail=tail)
     with pytest.raises(InflightError, match=why):
-        bodies.read_body(body, length)
+        messages.read_body(body, length)
 
 
 def test_json_elements_may_be_nested_as_their_shape_is() -> None:
     body, _ = infer_body(prompt(data=[["hi"]]))
-    assert bodies.read_body(body, None)[1][0].data == ["hi"]
+    assert messages.read_body(body, None)[1][0].data == ["hi"]
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ def test_json_elements_may_be_nested_as_their_shape_is() -> None:
 def test_outputs_take_binary_data_alone(parameters: dict[str, Any]) -> None:
     body, _ = infer_body(outputs=[{"name": "text_output", "parameters": parameters}])
     with pytest.raises(InflightError):
-        bodies.binary_outputs(bodies.read_body(body, None)[0], by_default=False)
+        messages.binary_outputs(messages.read_body(body, None)[0], by_default=False)
 
 
 def test_a_field_that_is_there_twice_is_refused() -> None:
     body = json.dumps({"text_input": "a", "parameters": {"text_input": "b"}}).encode()
     with pytest.raises(InflightError, match="twice"):
-        generate.read_body(body, INPUTS)
+        messages.read_fields(body, INPUTS)

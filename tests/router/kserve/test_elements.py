@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
-from router.kserve.elements import ELEMENT_BYTES, INTEGERS, LARGEST_FLOAT, decode, encode, is_whole
+from router.kserve.tensors import ELEMENT_BYTES, INTEGERS, LARGEST_FLOAT, decode, encode, is_whole
 
 NUMBERS = sorted({*INTEGERS, *LARGEST_FLOAT, "BOOL"})
 

@@ -16,8 +16,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from router.core.tenant import Limits, Scope
-from router.kserve import methods
-from router.kserve.streams import Stream
+from router.kserve import server
+from router.kserve.calls import Stream
 from tests.fakes.triton_server import Reply, story
 from tests.router.kserve.asking import grpc_input, prompt_inputs, received
 from tests.router.kserve.running import RunningKserve
@@ -270,7 +270,7 @@ async def test_leaving_a_stream_stops_every_request_in_it(kserve: RunningKserve,
 async def test_a_client_that_does_not_read_is_ended_with_a_status(
     kserve: RunningKserve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(methods, "Stream", partial(Stream, send_timeout_s=0.2))
+    monkeypatch.setattr(server, "Stream", partial(Stream, send_timeout_s=0.2))
     kserve.triton.script = lambda request: [*[Reply("x" * 10_000)] * 2_000, Reply(finish="length")]
     asked = raw_request()
     asked.inputs.add(name="stream", datatype="BOOL", shape=[1, 1]).contents.bool_contents.append(True)

@@ -10,11 +10,10 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.embedding import ServedEmbedder
 from router.core.record import Record
 from router.core.tenant import LOCAL_CALLER, Caller, Scope
-from router.kserve.embedding import EmbeddingOffer
-from router.kserve.generation import GenerationOffer
+from router.kserve.embedding import embedding_offer
+from router.kserve.generation import generation_offer
 from router.kserve.offers import Offer, Offers
-from router.routing.models import Registry, ServedModel
-from router.routing.snapshot import Lineup, Served
+from router.routing.models import Lineup, Registry, Served, ServedModel
 from router.routing.split import ModelSplit
 from tests.fakes.embedder import LIMITS, FakeEmbedder
 from tests.fakes.pipeline import FakePipeline
@@ -22,7 +21,7 @@ from tests.router.kserve.asking import is_clear, outcome
 
 
 def make(served: Served) -> Offer:
-    return GenerationOffer(served) if isinstance(served, ServedModel) else EmbeddingOffer(_embedder(served))
+    return generation_offer(served) if isinstance(served, ServedModel) else embedding_offer(_embedder(served))
 
 
 def _embedder(served: Served) -> ServedEmbedder:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
-from router.kserve.parameters import Parameters, Plain, read_parameters
+from router.kserve.offers import Parameters, Plain, read_parameters
 from tests.router.kserve.asking import is_clear, outcome
 
 PLAIN = st.one_of(st.booleans(), st.integers(), st.floats(), st.text())

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tensors import Tensor
-from router.kserve.elements import ELEMENT_BYTES, encode, is_whole
-from router.kserve.raw_tensors import RawTensor, read_tensors
-from router.kserve.tensors import Sent, by_name
+from router.kserve.tensors import ELEMENT_BYTES, RawTensor, Sent, by_name, encode, is_whole, read_tensors
 from tests.router.kserve.asking import is_clear, outcome
 from tests.router.kserve.test_elements import NUMBERS, numbers
 

@@ -11,7 +11,7 @@ import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http.aio as http_aio
 from tritonclient.utils import InferenceServerException
 
-from router.routing.snapshot import Lineup, Served
+from router.routing.models import Lineup, Served
 from router.routing.split import ModelSplit, Sticky
 from tests.router.kserve.asking import grpc_input, http_input, prompt_inputs
 from tests.router.kserve.running import RunningKserve

@@ -12,9 +12,8 @@ from python_backend.wire.tensors import Tensor
 from router.control.releases.comparison import Comparison
 from router.core.embedding import ServedEmbedder
 from router.kserve.tensors import by_name
-from router.routing.snapshot import Lineup, Served
+from router.routing.models import Lineup, Served, ServedTensors
 from router.routing.split import ModelSplit, Shadow
-from router.routing.tensors import ServedTensors
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.tensors import FakeTensors, response
 from tests.fakes.triton_server import Reply, story

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from python_backend.wire.errors import InflightError
-from router.kserve.calls import Departure, Outbox
-from router.kserve.streams import Stream
+from router.kserve.calls import Departure, Outbox, Stream
 
 
 class StuckContext:

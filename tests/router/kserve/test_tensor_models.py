@@ -23,10 +23,8 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tensors import Tensor
 from router.core.tenant import Limits
 from router.kserve import tensor_models
-from router.kserve.elements import ELEMENT_BYTES
-from router.kserve.tensors import by_name
-from router.routing.models import lineup_of
-from router.routing.tensors import ServedTensors
+from router.kserve.tensors import ELEMENT_BYTES, by_name
+from router.routing.models import ServedTensors, lineup_of
 from router.safety.guard import Safety
 from tests.fakes.tensors import FakeTensors, response
 from tests.router.kserve.asking import grpc_input, http_input

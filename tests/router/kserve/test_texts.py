@@ -5,8 +5,7 @@ from pathlib import Path
 
 from python_backend.wire import codec
 from router.core.record import Record
-from router.kserve.answers import Output
-from router.kserve.generation import Texts
+from router.kserve.answers import Output, Texts
 from router.kserve.messages import read_request
 from router.telemetry.prompt_log import PromptLog
 from tests.fakes.delivery import FakeDelivery

@@ -18,8 +18,8 @@ from router.admission.demand import Need, Reason, Refused
 from router.admission.gates import Gates
 from router.core.objective import Objective
 from router.core.record import Record
-from router.kserve.raw_tensors import RawTensor
 from router.kserve.tensor_models import rows_of
+from router.kserve.tensors import RawTensor
 from router.routing.replicas import Fleet
 from tests.router.admission.test_waiting import Gated, Strict
 from tests.router.kserve.asking import grpc_input, prompt_inputs

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.generation import Failure
-from router.routing import breaker
-from router.routing.breaker import Health, Phase
+from router.routing import replica_choice
+from router.routing.replica_choice import Health, Phase
 
 WEIGHTY = (Failure.UNREACHABLE, Failure.STUB_DEAD)
 HARMLESS = (Failure.OVERLOADED, Failure.CALLER, Failure.CUT)
@@ -26,7 +26,7 @@ def test_a_server_that_is_gone_and_a_process_that_died_count_at_once(failure: Fa
 
 def test_the_engines_failures_count_when_there_are_many_without_an_answer() -> None:
     health = Health()
-    for number in range(breaker.FAILURES_TO_BREAK - 1):
+    for number in range(replica_choice.FAILURES_TO_BREAK - 1):
         health = health.after_failure(Failure.ENGINE, number, number)
         assert health.is_up
     assert health.after_answer(4.0, 4.5).after_failure(Failure.ENGINE, 5.0, 5.0).is_up
@@ -50,7 +50,7 @@ def test_one_request_at_a_time_finds_out_whether_it_is_back() -> None:
     assert not trial.may_take(0.6)
     assert trial.after_answer(began_s=0.5, now_s=0.7).is_up
     assert trial.after_answer(began_s=0.4, now_s=0.7) is trial, "an older request says nothing"
-    assert trial.may_take(0.5 + breaker.TRIAL_LIMIT_S), "a trial that is never heard of does not block"
+    assert trial.may_take(0.5 + replica_choice.TRIAL_LIMIT_S), "a trial that is never heard of does not block"
 
 
 def test_each_failed_trial_makes_the_pause_longer_up_to_a_limit() -> None:
@@ -61,7 +61,7 @@ def test_each_failed_trial_makes_the_pause_longer_up_to_a_limit() -> None:
         health = health.taking(at_s).after_failure(Failure.UNREACHABLE, at_s, at_s)
         pauses.append(health.retry_s - at_s)
     assert pauses[:3] == [1.0, 2.0, 4.0]
-    assert pauses[-1] == breaker.LONGEST_PAUSE_S
+    assert pauses[-1] == replica_choice.LONGEST_PAUSE_S
 
 
 @pytest.mark.parametrize("failure", [Failure.OVERLOADED, Failure.CALLER])

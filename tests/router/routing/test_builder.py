@@ -13,8 +13,8 @@ from python_backend.wire.errors import InflightError
 from router.core.embedding import EmbeddingCall, ServedEmbedder
 from router.core.manifest import Kind, Manifest
 from router.routing.builder import Builder
+from router.routing.models import ServedTensors
 from router.routing.replicas import FleetSettings
-from router.routing.tensors import ServedTensors
 from tests.fakes.fleet import fleet_of
 
 CONFIG = """

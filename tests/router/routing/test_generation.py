@@ -15,8 +15,8 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta, GenerationCall, read_to_the_end
 from router.core.trace import Trace, TraceContext
 from router.grpc.status import GrpcError, StatusCode
-from router.routing.breaker import Health, Phase
 from router.routing.generation import FleetGeneration, FleetPipeline
+from router.routing.replica_choice import Health, Phase
 from router.routing.replicas import FleetSettings, Replica, ReplicaSet
 from tests.fakes.fleet import DEAD_STUB, LOST, Script, Step, fleet_of
 from tests.router.routing.answers import ANSWERS, Answer, chunks, joined

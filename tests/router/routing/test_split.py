@@ -6,9 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.routing.split import Arm, Split, canary_split, place_of
+from router.routing.split import Arm, Split, place_of
 
 keys = st.text(max_size=40)
+
+
+def canary_split(salt: str, stable: str, canary: str, weight: float) -> Split:
+    return Split(salt, (Arm(canary, weight), Arm(stable, 1 - weight)))
 
 
 @given(keys, st.floats(0, 1), st.floats(0, 1))

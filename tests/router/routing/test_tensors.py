@@ -8,7 +8,8 @@ from tritonclient.grpc import model_config_pb2
 
 from python_backend.wire.tensors import Tensor
 from router.core.manifest import Kind, Manifest
-from router.routing.tensors import TensorContract, read_config, served_tensors, tensors_of
+from router.routing.builder import read_config, served_tensors, tensors_of
+from router.routing.models import TensorContract
 from tests.fakes.tensors import FakeTensors
 
 CONFIG = """

@@ -12,7 +12,6 @@ from router.store.database import Store
 from router.store.retention import Retention
 from router.store.schema import METADATA
 from router.store.schema import usage as usage_table
-from router.tenants import records
 from router.tenants.administration import Administration
 from router.tenants.rbac import SYSTEM
 from router.tenants.treasury import Treasury
@@ -177,7 +176,7 @@ def test_files_batches_responses_and_conversations_are_exported_and_deleted_with
     for name in ("files", "batches", "responses", "conversations"):
         assert [each["organisation_id"] for each in exported[name]] == [ours]
     with store.read() as connection:
-        assert [piece[2] for piece in records.file_contents(connection, ours)] == [b"data"]
+        assert [piece[2] for piece in content_tables.pieces(connection, ours)] == [b"data"]
     administration.delete_organisation(SYSTEM, ours)
     assert set(counts(store).values()) == {1}
     assert administration.export_organisation(SYSTEM, other)["files"]

@@ -6,7 +6,7 @@ from python_backend.wire.tiers import Tier
 from router.control.objectives.commands import ObjectiveCommands
 from router.control.objectives.publisher import ObjectivePublisher
 from router.core.objective import Metric
-from router.routing.snapshot import Published
+from router.routing.models import Published
 from router.store.database import Store, StoreAccess
 from router.telemetry.collectors import ObjectiveMetrics
 from router.telemetry.metrics import Metrics

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from router.routing.models import Registry, ServedModel
-from router.routing.snapshot import Lineup
+from router.routing.models import Lineup, Registry, ServedModel
 from router.routing.split import ModelSplit
 from router.telemetry.collectors import ReleaseMetrics
 from router.telemetry.metrics import Metrics

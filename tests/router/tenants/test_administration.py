@@ -14,10 +14,9 @@ from router.store.schema import METADATA
 from router.tenants import records
 from router.tenants.administration import Administration
 from router.tenants.audited import AlreadyThere, Forbidden
-from router.tenants.catalogue import Catalogue
-from router.tenants.keyring import Keyring, Reason, Refused
-from router.tenants.lookup import NotFound
+from router.tenants.keys import Catalogue, Keyring, Reason, Refused
 from router.tenants.rbac import SYSTEM, Actor
+from router.tenants.records import NotFound
 from router.tenants.treasury import Treasury
 from tests.router.tenants.values import DAY, NOW_S, PEPPER, usage
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from router.core.tenant import Caller
 from router.tenants import keys
-from router.tenants.keyring import Keyring, Reason, Refused
+from router.tenants.keys import Keyring, Reason, Refused
 from tests.router.tenants.values import NOW_S, PEPPER, caller
 
 

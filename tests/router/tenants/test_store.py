@@ -14,7 +14,7 @@ from router.store.database import PepperError, Store, sqlite_url
 from router.store.migrations import versions
 from router.store.schema import METADATA, counters, limits, organisations, prices
 from router.tenants.keys import fingerprint
-from router.tenants.rows import limits_of
+from router.tenants.records import limits_of
 from tests.router.tenants.values import PEPPER
 
 # Those who define tables; what is not imported is not in the metadata.

@@ -11,9 +11,8 @@ import pytest
 from router.core.tenant import Caller, Limits, Price, Role
 from router.tenants.administration import Administration
 from router.tenants.audited import Forbidden
-from router.tenants.budget import LeaseAnswer, LeaseAsk
-from router.tenants.calendar import day_of
-from router.tenants.keyring import Refused
+from router.tenants.budget import LeaseAnswer, LeaseAsk, day_of
+from router.tenants.keys import Refused
 from router.tenants.ledger import Reservation
 from router.tenants.limits import Limit, Refusal
 from router.tenants.rbac import SYSTEM, Actor

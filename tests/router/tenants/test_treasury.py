@@ -3,8 +3,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from itertools import count
 
+import msgspec
 import pytest
 import sqlalchemy as sql
 
@@ -16,7 +18,6 @@ from router.tenants.administration import Administration
 from router.tenants.budget import LEASE_S, Allowance, LeaseAnswer, LeaseAsk
 from router.tenants.rbac import SYSTEM
 from router.tenants.records import usage_summary
-from router.tenants.rows import usage_of
 from router.tenants.treasury import Treasury
 from tests.router.tenants.values import DAY, MONTH, NOW_S, usage
 
@@ -36,6 +37,11 @@ def spent_and_leased(store: Store) -> tuple[int, int]:
     with store.read() as connection:
         row = connection.execute(sql.select(one.scalar_subquery(), two.scalar_subquery())).one()
     return int(row[0]), int(row[1])
+
+
+def usage_of(row: sql.RowMapping) -> UsageRecord:
+    values = {field.name: row[field.name] for field in fields(UsageRecord)}
+    return UsageRecord(**{**values, "stages": msgspec.json.decode(row["stages"])})
 
 
 def test_a_record_counts_once_however_often_it_is_delivered(store: Store) -> None:

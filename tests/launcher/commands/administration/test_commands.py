@@ -13,7 +13,7 @@ from router.content.files import rows
 from router.content.files.model import StoredFile
 from router.core.tenant import LOCAL, Caller
 from router.store.database import sqlite_url
-from router.tenants.keyring import Refused
+from router.tenants.keys import Refused
 from router.tenants.tenancy import Tenancy, TenancySettings
 from tests.router.tenants.values import usage
 

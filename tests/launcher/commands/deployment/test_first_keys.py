@@ -13,9 +13,9 @@ from launcher.commands.deployment.first_keys import FirstKey, ensure_keys
 from launcher.settings import SettingsError
 from router.core.tenant import ApiKey, Scope
 from router.tenants.administration import Administration
-from router.tenants.installation import open_administration
 from router.tenants.keys import mint
 from router.tenants.rbac import SYSTEM
+from router.tenants.tenancy import open_administration
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.commands.loadtest.fresh_stack import TENANTS, StackFailed, _register, _wait, announced
-from router.tenants.installation import open_administration
 from router.tenants.rbac import SYSTEM
+from router.tenants.tenancy import open_administration
 
 SAID = """
 Inflight is ready after 3.2 s.

@@ -19,7 +19,7 @@ from router.control.releases.adoption import adopt
 from router.control.releases.lease import Lease
 from router.core.manifest import Kind
 from router.store.database import StoreAccess
-from router.tenants.installation import open_store, tenancy_settings
+from router.tenants.tenancy import open_store, tenancy_settings
 from tests.launcher import shell
 from tests.router.control.releases.values import built_in, manifest, office
 

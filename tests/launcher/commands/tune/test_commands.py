@@ -17,8 +17,8 @@ from router.control.releases.states import State
 from router.control.tuning.decisions import STEPS, TuningDecision, keep_decision, paused_models
 from router.core.objective import Metric
 from router.store.database import Store
-from router.tenants.installation import open_store, tenancy_settings
 from router.tenants.rbac import SYSTEM
+from router.tenants.tenancy import open_store, tenancy_settings
 from tests.router.control.releases.stored import keep_release
 
 DETAIL = {

@@ -162,7 +162,7 @@ async def test_a_busy_model_whose_pings_queue_is_not_taken_for_dead(scene: Scene
 
 async def test_requests_that_hear_of_it_excuse_a_model_that_leaves_pings_unanswered(scene: Scene) -> None:
     replica = await scene.watch()
-    replica.progressed(float("inf"))
+    replica.last_progress_s = float("inf")
     scene.triton.models["tensorrt_llm"].frozen = True
     await scene.rounds("tensorrt_llm", 8)
     assert replica.health.is_up

@@ -16,8 +16,8 @@ from router.core.tenant import Role, Scope
 from router.store.database import Store
 from router.store.schema import audit, objective_figures, objectives
 from router.tenants.audited import Forbidden
-from router.tenants.lookup import NotFound
 from router.tenants.rbac import SYSTEM, Actor
+from router.tenants.records import NotFound
 from tests.router.control.releases.values import MODEL, manifest, put
 from tests.router.control.releases.values import office as releases
 from tests.router.tenants.values import NOW_S

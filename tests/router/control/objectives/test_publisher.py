@@ -9,7 +9,7 @@ from python_backend.wire.tiers import Tier
 from router.control.objectives.commands import ALL_TIERS, ObjectiveCommands
 from router.control.objectives.publisher import ObjectivePublisher
 from router.core.objective import Metric
-from router.routing.snapshot import Published
+from router.routing.models import Published
 from router.store.database import Store, StoreAccess
 from router.tenants.rbac import SYSTEM
 from tests.router.control.releases.values import MODEL, manifest

@@ -68,7 +68,7 @@ async def test_a_limit_holds_over_two_routers_and_each_goes_on_alone_while_redis
     limits = Limits(requests_per_min=10)
     tenant = await here.new_tenant(limits=limits)
     key = await here.new_key(tenant)
-    await there.until(lambda: there.parts.tenancy.has_keys)
+    await there.until(lambda: there.parts.tenancy.catalogue.has_keys)
     await here.until(lambda: here.metric("inflight_other_routers") == 1.0)
 
     assert await statuses(here, key, 8) == [200] * 8

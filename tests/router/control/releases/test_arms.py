@@ -15,8 +15,7 @@ from router.control.releases.arms import ArmFigures, ArmRecorder, read_figures, 
 from router.control.releases.evidence import Proportion
 from router.core.record import Record
 from router.core.stages import EngineTimes
-from router.routing.models import ServedModel
-from router.routing.snapshot import Lineup
+from router.routing.models import Lineup, ServedModel
 from router.routing.split import ModelSplit
 from router.store.database import Store, StoreAccess
 from tests.fakes.pipeline import FakePipeline, words

@@ -21,8 +21,8 @@ from router.routing.split import ModelSplit, Shadow, Sticky
 from router.store.database import Store
 from router.store.schema import audit
 from router.tenants.audited import AlreadyThere, Forbidden
-from router.tenants.lookup import NotFound
 from router.tenants.rbac import Actor
+from router.tenants.records import NotFound
 from tests.router.control.releases.values import MODEL, built_in, find, manifest, office, put
 from tests.router.tenants.values import NOW_S
 

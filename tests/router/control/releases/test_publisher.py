@@ -12,9 +12,8 @@ from router.control.releases.publisher import ReleasePublisher
 from router.control.releases.states import State
 from router.core.manifest import Manifest
 from router.core.record import Record
-from router.routing.models import Registry, ServedModel
+from router.routing.models import Registry, Served, ServedModel
 from router.routing.replicas import Fleet, ReplicaSet
-from router.routing.snapshot import Served
 from router.store.database import Store, StoreAccess
 from router.triton.server import TritonServer
 from tests.fakes.fleet import FakeServer

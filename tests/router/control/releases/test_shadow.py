@@ -11,8 +11,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.control.releases.comparison import Comparison, likeness_of_texts, likeness_of_vectors
 from router.control.releases.shadow import Shadows, ShadowSettings
 from router.core.embedding import ServedEmbedder
-from router.routing.models import ServedModel
-from router.routing.snapshot import Lineup
+from router.routing.models import Lineup, ServedModel
 from router.routing.split import Shadow
 from tests.fakes.embedder import LIMITS, FakeEmbedder
 from tests.fakes.pipeline import FakePipeline, words

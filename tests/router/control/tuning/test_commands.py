@@ -20,8 +20,8 @@ from router.store.database import Store, sqlite_url
 from router.store.schema import audit
 from router.tenants.audited import Forbidden
 from router.tenants.keys import fingerprint
-from router.tenants.lookup import NotFound
 from router.tenants.rbac import SYSTEM, Actor
+from router.tenants.records import NotFound
 from tests.router.control.releases.stored import keep_release
 from tests.router.tenants.values import PEPPER
 
