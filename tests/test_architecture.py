@@ -282,14 +282,14 @@ def test_decisions_have_no_clock_thread_socket_or_chance(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["python_backend/engine", "python_backend/text", "python_backend/wire"])
-def test_only_the_adapter_knows_triton_the_server(folder: str) -> None:
+def test_only_the_adapter_imports_tritons_server_api(folder: str) -> None:
     adapter = {"python_backend.triton_adapter", *TRITON_SERVER}
     for path in python_files(folder):
         assert not {name for name in imports(path) if is_within(name, adapter)}, path
 
 
 @pytest.mark.parametrize("package", HEAVY)
-def test_what_is_heavy_is_imported_where_it_is_used_alone(package: str) -> None:
+def test_heavy_packages_are_imported_only_where_they_are_used(package: str) -> None:
     users = [
         path.relative_to(ROOT)
         for folder in PRODUCT
@@ -301,7 +301,7 @@ def test_what_is_heavy_is_imported_where_it_is_used_alone(package: str) -> None:
     assert not strangers, f"{package} is imported by {list(map(str, strangers))}"
 
 
-def test_the_gpus_part_of_the_engine_is_imported_only_when_it_is_chosen() -> None:
+def test_the_cuda_engine_is_imported_only_when_it_is_chosen() -> None:
     """On a machine without a GPU torch and triton need not be there."""
     for path in python_files("python_backend"):
         if path.is_relative_to(ROOT / "python_backend/engine/cuda"):
@@ -312,7 +312,7 @@ def test_the_gpus_part_of_the_engine_is_imported_only_when_it_is_chosen() -> Non
         assert not at_once, f"{path.relative_to(ROOT)} imports {sorted(at_once)}"
 
 
-def test_a_router_that_neither_traces_nor_shares_imports_nothing_for_it() -> None:
+def test_a_router_without_tracing_and_peers_imports_nothing_for_them() -> None:
     exporting = ROOT / "router/telemetry/tracing/otlp.py"
     optional = {"opentelemetry", "redis", "router.telemetry.tracing.otlp"}
     for path in python_files("router"):

@@ -16,13 +16,13 @@ def test_a_program_on_the_path_is_used_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("program", ["start-stop-daemon"])
-def test_programs_of_administrators_are_found_too(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_of_administrators_are_found(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert debian.find(program) is not None
 
 
 @pytest.mark.parametrize(("in_ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
-def test_what_cannot_be_had_skips_a_test_and_fails_it_in_ci(
+def test_an_unavailable_program_skips_a_test_and_fails_it_in_ci(
     in_ci: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", in_ci)
@@ -31,7 +31,7 @@ def test_what_cannot_be_had_skips_a_test_and_fails_it_in_ci(
         debian_program(f"none{in_ci}", "no-such-program")
 
 
-def test_a_package_is_unpacked_for_whoever_may_not_install(tmp_path: Path) -> None:
+def test_a_package_is_unpacked_without_the_right_to_install(tmp_path: Path) -> None:
     if not list(Path("/var/lib/apt/lists").glob("*Packages*")):
         pytest.skip("apt-get knows no packages here")
     script = debian.unpack("hello", "hello", tmp_path)

@@ -68,7 +68,7 @@ def test_every_kind_of_error_is_documented() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
+def test_links_between_pages_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
@@ -80,7 +80,7 @@ def test_the_index_leads_to_every_page() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_to_a_section_name_one_that_is_there(page: Path) -> None:
+def test_links_to_a_section_name_an_existing_one(page: Path) -> None:
     for target, section in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
         there = (page.parent / target if target else page).read_text()
         titles = re.findall(r"^#+ (.+)$", there, re.MULTILINE)
@@ -116,7 +116,7 @@ def test_flags_of_up_are_the_stack_settings() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/operations.md"])
-def test_what_a_gpu_must_have_is_what_the_code_asks_for(page: str) -> None:
+def test_the_documented_gpu_requirements_are_those_of_the_code(page: str) -> None:
     text = (ROOT / page).read_text()
     for oldest in (
         device.OLDEST_CAPABILITY,
@@ -128,7 +128,7 @@ def test_what_a_gpu_must_have_is_what_the_code_asks_for(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_programs_that_pages_name_are_there(page: Path) -> None:
+def test_benchmark_programs_named_on_pages_exist(page: Path) -> None:
     for module in re.findall(r"python -m (benchmarks[\w.]*)", page.read_text()):
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module

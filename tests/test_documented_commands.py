@@ -203,7 +203,7 @@ COMMANDS = list(commands())
 
 
 @pytest.mark.parametrize(("each", "check"), COMMANDS, ids=[str(each) for each, _ in COMMANDS])
-def test_a_command_on_a_page_is_one_that_there_is(each: Written, check: Check) -> None:
+def test_every_documented_command_exists(each: Written, check: Check) -> None:
     try:
         check(each.words[2 if check in IN_TWO_WORDS else 1 :], each.is_whole)
     except AssertionError:
@@ -247,10 +247,10 @@ def test_a_help_text_begins_with_a_sentence_and_its_examples_are_commands(path: 
         (check_compose, "exec router inflight release canaries"),
     ],
 )
-def test_a_command_that_there_is_not_would_be_found(check: Check, words: str) -> None:
+def test_a_command_that_does_not_exist_would_be_found(check: Check, words: str) -> None:
     with pytest.raises(Exception):  # noqa: B017, PT011  # each check fails in its own way
         check(words.split(), True)
 
 
-def test_there_are_commands_of_every_program() -> None:
+def test_commands_of_every_program_are_documented() -> None:
     assert {check for _, check in COMMANDS} == {check for _, check in PROGRAMS}

@@ -73,7 +73,7 @@ def test_values_of_labels_that_the_code_fixes_are_documented() -> None:
 
 
 @pytest.mark.parametrize("metric", [*of_router().values(), *of_engine().values()], ids=lambda each: each.name)
-def test_names_keep_the_scheme(metric: Documented) -> None:
+def test_metric_names_keep_the_scheme(metric: Documented) -> None:
     if metric.name.startswith("nv_"):
         return  # NVIDIA's
     assert re.fullmatch(r"inflight(_[a-z0-9]+)+", metric.name)
@@ -84,18 +84,18 @@ def test_names_keep_the_scheme(metric: Documented) -> None:
         assert metric.name.endswith(tuple(f"_{each}" for each in endings)), "what is its unit?"
 
 
-def test_what_the_engine_tells_has_names_of_its_own() -> None:
+def test_the_engines_metrics_have_names_of_their_own() -> None:
     of_triton = {name for name in of_engine() if name.startswith("inflight_")}
     assert all(name.startswith("inflight_engine_") for name in of_triton)
     assert not any(name.startswith("inflight_engine_") for name in of_router())
 
 
-def test_the_version_that_runs_is_told() -> None:
+def test_the_running_version_is_a_metric() -> None:
     assert exposed(Metrics().render().decode())["inflight_build_info"].labels == {"version"}
 
 
 @pytest.mark.parametrize("query", re.findall(r"```promql\n(.*?)```", PAGE.read_text(), re.DOTALL))
-def test_queries_of_the_page_can_be_read_and_name_metrics_that_there_are(query: str) -> None:
+def test_documented_queries_are_valid_and_name_existing_metrics(query: str) -> None:
     promql_parser.parse(query)
     named = re.findall(r"\b(?:inflight|nv)_\w+", query)
     assert named

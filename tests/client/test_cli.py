@@ -30,7 +30,7 @@ def test_ask_prints_the_answer(router: RunningRouter) -> None:
     assert (result.exit_code, result.stdout) == (0, "Hello world\n")
 
 
-def test_ask_passes_its_options_on(router: RunningRouter) -> None:
+def test_ask_passes_its_options_to_the_router(router: RunningRouter) -> None:
     result = run(
         "ask", "hi", "--system", "be brief", "--max-tokens", "9", "--temperature", "0.5", "--model", MODEL,
         "--url", router.url,
@@ -47,7 +47,7 @@ def test_ask_reads_standard_input(router: RunningRouter) -> None:
 
 
 @pytest.mark.parametrize("command", [["ask", "hi"], ["chat"]])
-def test_nobody_listening_is_said_with_what_to_do(command: list[str]) -> None:
+def test_a_missing_server_is_reported_with_what_to_do(command: list[str]) -> None:
     result = run(*command)
     assert result.exit_code == 1
     assert result.stdout == ""
@@ -55,13 +55,13 @@ def test_nobody_listening_is_said_with_what_to_do(command: list[str]) -> None:
     assert "make serve" in result.stderr
 
 
-def test_a_refusal_is_told_on_standard_error(router: RunningRouter) -> None:
+def test_a_refusal_is_reported_on_standard_error(router: RunningRouter) -> None:
     result = run("ask", "hi", "--model", "other", url=router.url)
     assert result.exit_code == 1
     assert "error: The model 'other' does not exist" in result.stderr
 
 
-def test_chat_remembers_resets_and_takes_instructions(router: RunningRouter) -> None:
+def test_chat_remembers_resets_and_accepts_instructions(router: RunningRouter) -> None:
     lines = ["one", "two", "/reset", "/system be brief", "", "/nonsense", "three", "/exit", "never"]
     result = run("chat", stdin="\n".join(lines), url=router.url)
     assert result.exit_code == 0
@@ -77,7 +77,7 @@ def test_chat_ends_with_its_input(router: RunningRouter) -> None:
     assert run("chat", stdin="", url=router.url).exit_code == 0
 
 
-def test_a_question_that_failed_is_forgotten(router: RunningRouter) -> None:
+def test_a_failed_question_is_forgotten(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: (
         [InflightError(ErrorKind.OVERLOADED, "busy")] if "bad" in call.prompt else words("fine")
     )

@@ -27,12 +27,12 @@ def test_a_chat_answer_is_whole(router: RunningRouter, client: InflightClient) -
     assert router.pipeline.calls[0].max_tokens == 5
 
 
-def test_a_plain_question_is_one_message(router: RunningRouter, client: InflightClient) -> None:
+def test_a_string_is_sent_as_one_message(router: RunningRouter, client: InflightClient) -> None:
     client.chat("hi")
     assert router.pipeline.calls[0].prompt == "<user>hi</user><assistant>"
 
 
-def test_a_stream_yields_text_and_then_knows_reason_and_usage(client: InflightClient) -> None:
+def test_a_stream_yields_text_and_then_has_finish_reason_and_usage(client: InflightClient) -> None:
     with client.stream_chat("hi") as stream:
         assert stream.usage is None
         assert list(stream) == ["Hello", " world"]
@@ -40,12 +40,12 @@ def test_a_stream_yields_text_and_then_knows_reason_and_usage(client: InflightCl
         assert stream.usage == Usage(7, 2, 9)
 
 
-def test_completions_whole_and_streamed(client: InflightClient) -> None:
+def test_completions_are_read_whole_and_streamed(client: InflightClient) -> None:
     assert client.complete("Once").text == "Hello world"
     assert "".join(client.stream_complete("Once")) == "Hello world"
 
 
-def test_text_with_odd_line_ends_and_characters_arrives_as_it_was(
+def test_text_with_odd_line_ends_and_characters_arrives_unchanged(
     router: RunningRouter, client: InflightClient
 ) -> None:
     nasty = ["a\r\n\r\ndata: [DONE]\n\n", "\u2028\x85", "😀", "\x00"]
@@ -98,7 +98,7 @@ def test_leaving_a_stream_stops_the_engine(router: RunningRouter, client: Inflig
         time.sleep(0.01)
 
 
-def test_an_address_where_nobody_listens_says_so() -> None:
+def test_an_address_without_a_listener_says_so() -> None:
     with (
         InflightClient("http://127.0.0.1:1") as client,
         pytest.raises(NotListening, match="nothing is listening"),

@@ -25,7 +25,7 @@ def sent(request: Any) -> dict[str, list[Any]]:
     }
 
 
-def test_an_answer_is_put_together_from_its_parts(triton: FakeTriton, client: TritonTextClient) -> None:
+def test_an_answer_is_joined_from_its_parts(triton: FakeTriton, client: TritonTextClient) -> None:
     assert client.generate("Grüße", 8) == Generated("Hello world", 5, 2, "end_id")
     request = triton.requests[0]
     assert request.model_name == "ensemble"
@@ -41,7 +41,7 @@ def test_parts_are_streamed_and_the_end_is_found_without_an_extra_response(
     assert sent(triton.requests[0])["stream"] == [True]
 
 
-def test_an_empty_final_response_ends_the_answer_too(triton: FakeTriton, client: TritonTextClient) -> None:
+def test_an_empty_final_response_ends_the_answer(triton: FakeTriton, client: TritonTextClient) -> None:
     triton.script = lambda request: [Reply("a"), Reply("b", finish="length"), Reply(tokens=0, final=True)]
     assert client.generate("x", 2) == Generated("ab", 5, 2, "length")
 
@@ -52,7 +52,7 @@ def test_many_requests_share_one_stream(triton: FakeTriton, client: TritonTextCl
     assert len({request.id for request in triton.requests}) == 5
 
 
-def test_threads_wait_their_turn(triton: FakeTriton, client: TritonTextClient) -> None:
+def test_threads_share_a_client_one_request_at_a_time(triton: FakeTriton, client: TritonTextClient) -> None:
     triton.script = lambda request: story(sent(request)["text_input"][0].decode(), "!")
     answers: dict[str, str] = {}
 
@@ -114,12 +114,12 @@ def test_a_second_request_inside_a_stream_is_refused_and_not_waited_for(
             client.generate("y", 8)
 
 
-def test_a_server_that_is_not_there_is_an_error() -> None:
+def test_an_unreachable_server_is_an_error() -> None:
     with TritonTextClient("127.0.0.1:1") as client, pytest.raises(GenerationFailed):
         client.generate("x", 8)
 
 
-def test_a_proxy_is_not_asked_for_this_machine(triton: FakeTriton, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_is_not_used_for_this_machine(triton: FakeTriton, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):

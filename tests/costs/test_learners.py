@@ -44,7 +44,7 @@ def test_q5_the_cost_is_known_after_some_hundred_steps_and_again_after_a_slowdow
     assert not learned_steps(learner).is_frozen
 
 
-def test_too_few_steps_tell_nothing() -> None:
+def test_too_few_steps_teach_nothing() -> None:
     learner = StepLearner()
     for shape in some_steps(random.Random(1), WARM_UP_SAMPLES):
         assert learner.learned is None
@@ -54,14 +54,14 @@ def test_too_few_steps_tell_nothing() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_time_that_is_none_is_not_learned_from(nonsense: float) -> None:
+def test_an_invalid_time_is_not_learned_from(nonsense: float) -> None:
     learner = StepLearner()
     for _ in range(2 * WARM_UP_SAMPLES):
         learner.observe(StepShape(0, 1, 10), nonsense)
     assert learner.learned is None
 
 
-def test_when_it_goes_wrong_the_last_good_cost_stays_until_it_has_caught_up() -> None:
+def test_the_last_good_cost_stays_while_predictions_are_wrong() -> None:
     chance, learner, cost = random.Random(5), StepLearner(), COSTS[0]
     for shape in some_steps(chance, 600):
         learner.observe(shape, took_ms(chance, cost, shape))
@@ -78,7 +78,7 @@ def test_when_it_goes_wrong_the_last_good_cost_stays_until_it_has_caught_up() ->
     assert cost_of(learner).base_ms == pytest.approx(5 * cost.base_ms, rel=0.1)
 
 
-def test_a_cost_that_cannot_be_learned_is_flagged_from_the_beginning() -> None:
+def test_a_cost_that_cannot_be_learned_is_flagged_from_the_start() -> None:
     chance, learner = random.Random(6), StepLearner()
     for shape in some_steps(chance, 300):
         learner.observe(shape, 10 ** chance.uniform(0, 3))
@@ -86,7 +86,7 @@ def test_a_cost_that_cannot_be_learned_is_flagged_from_the_beginning() -> None:
     assert learner.learned.is_frozen
 
 
-def test_hours_of_the_same_step_leave_a_cost_that_is_one() -> None:
+def test_hours_of_the_same_step_leave_a_valid_cost() -> None:
     learner = StepLearner()
     for _ in range(20_000):
         learner.observe(StepShape(0, 8, 4000), 20.0)
@@ -99,7 +99,7 @@ shapes = st.builds(StepShape, st.integers(0, 4096), st.integers(0, 512), st.inte
 
 @given(st.lists(st.tuples(shapes, st.floats(1e-3, 1e5)), min_size=WARM_UP_SAMPLES, max_size=80))
 @settings(deadline=None, max_examples=50)
-def test_whatever_steps_took_the_cost_is_not_negative_and_its_error_a_share(
+def test_a_learned_cost_is_not_negative_and_its_error_is_a_share(
     steps: list[tuple[StepShape, float]],
 ) -> None:
     learner = StepLearner()
@@ -128,7 +128,7 @@ def test_the_cost_of_batches_is_learned_from_means(truth: BatchCost) -> None:
     assert not learned_batches(learner).is_frozen
 
 
-def test_batches_that_vary_have_slow_ones() -> None:
+def test_batches_of_varying_time_have_a_slow_quantile() -> None:
     def spread(noise: float) -> float:
         chance, learner = random.Random(8), BatchLearner()
         for _ in range(300):
@@ -140,7 +140,7 @@ def test_batches_that_vary_have_slow_ones() -> None:
     assert spread(0.15) == pytest.approx(1 + 1.645 * 0.15, abs=0.1)
 
 
-def test_batches_count_however_they_are_told() -> None:
+def test_batches_count_alike_however_they_are_grouped() -> None:
     learner = BatchLearner()
     for rows in (1, 2, 3):
         learner.observe(rows, 10.0, 10)
@@ -150,7 +150,7 @@ def test_batches_count_however_they_are_told() -> None:
     assert learned_batches(learner).samples == 32
 
 
-def test_no_batches_at_all_are_nothing_to_learn_from() -> None:
+def test_zero_batches_teach_nothing() -> None:
     learner = BatchLearner()
     for _ in range(100):
         learner.observe(1, 10.0, 0)

@@ -27,7 +27,7 @@ def test_one_measurement_is_believed_where_nothing_is_known() -> None:
     assert fit.predict((1.0, 4.0)) == pytest.approx(20, rel=0.01)
 
 
-def test_what_costs_nothing_does_not_spoil_the_others() -> None:
+def test_a_zero_coefficient_does_not_affect_the_others() -> None:
     chance, fit = random.Random(2), LeastSquares((1, 100, 10))
     for _ in range(1000):
         inputs = (1.0, chance.uniform(0, 500), chance.uniform(0, 60))
@@ -40,7 +40,7 @@ def test_what_costs_nothing_does_not_spoil_the_others() -> None:
 
 @given(st.lists(st.tuples(amounts, times), max_size=60))
 @settings(deadline=None)
-def test_whatever_is_measured_coefficients_are_finite_and_not_negative(
+def test_coefficients_are_finite_and_not_negative_for_any_measurements(
     measured: list[tuple[tuple[float, ...], float]],
 ) -> None:
     fit = LeastSquares((1, 100, 10, 10_000))
@@ -52,7 +52,7 @@ def test_whatever_is_measured_coefficients_are_finite_and_not_negative(
 
 @given(st.lists(st.tuples(amounts, times), max_size=20), amounts, times)
 @settings(deadline=None, max_examples=15)
-def test_a_time_seen_again_and_again_is_predicted_in_the_end(
+def test_a_repeated_time_is_predicted_in_the_end(
     measured: list[tuple[tuple[float, ...], float]], inputs: tuple[float, ...], took: float
 ) -> None:
     fit = LeastSquares((1, 100, 10, 10_000))
@@ -64,7 +64,7 @@ def test_a_time_seen_again_and_again_is_predicted_in_the_end(
     assert fit.predict(inputs) == pytest.approx(took, rel=0.1)
 
 
-def test_a_first_measurement_that_was_nonsense_is_forgotten() -> None:
+def test_a_nonsensical_first_measurement_is_forgotten() -> None:
     fit = LeastSquares((1, 8))
     fit.observe((1.0, 1.0), 0.01)
     for _ in range(300):
@@ -72,7 +72,7 @@ def test_a_first_measurement_that_was_nonsense_is_forgotten() -> None:
     assert fit.predict((1.0, 1.0)) == pytest.approx(200, rel=0.05)
 
 
-def test_hours_of_the_same_step_change_nothing_of_what_is_known_of_others() -> None:
+def test_hours_of_the_same_step_do_not_change_the_cost_of_others() -> None:
     chance, fit = random.Random(3), LeastSquares((1, 100, 10))
     for _ in range(500):
         inputs = (1.0, chance.uniform(0, 500), chance.uniform(0, 60))
@@ -96,7 +96,7 @@ def test_a_slowdown_seen_in_one_kind_of_step_is_expected_of_the_others() -> None
     assert fit.predict((1.0, 400.0, 2.0)) == pytest.approx(2 * 45.6, rel=0.2)
 
 
-def test_a_mean_of_many_counts_for_more_than_a_single_one() -> None:
+def test_a_mean_of_many_counts_more_than_a_single_measurement() -> None:
     def after(weight: float) -> float:
         fit = LeastSquares((1, 8))
         for _ in range(50):

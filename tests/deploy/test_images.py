@@ -39,26 +39,26 @@ def copied(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_what_is_copied_is_there_and_is_sent_to_docker(file: Path) -> None:
+def test_every_copied_file_exists_and_is_sent_to_docker(file: Path) -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
     for source in copied(file):
         assert (ROOT / source).exists(), source
         assert source in allowed, f".dockerignore leaves {source} out"
 
 
-def test_docker_is_sent_nothing_that_no_image_needs() -> None:
+def test_docker_is_sent_only_files_that_an_image_needs() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
     assert allowed == {source for file in FILES for source in copied(file)}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_all_that_our_programs_need_is_copied(file: Path) -> None:
+def test_all_files_that_our_programs_need_are_copied(file: Path) -> None:
     needed = SHARED | (REPOSITORIES if file in OF_TRITON else set())
     assert needed <= copied(file)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_images_end_as_a_user_with_a_number_and_that_is_the_same_for_all(file: Path) -> None:
+def test_images_end_as_one_numeric_user_shared_by_all(file: Path) -> None:
     users = [words for name, words in instructions(file) if name == "USER"]
     assert users
     assert set(users) == {"10001:10001"}
@@ -86,12 +86,12 @@ def test_bases_and_packages_are_pinned(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_compilers_and_package_lists_of_the_system_are_not_left(file: Path) -> None:
+def test_images_contain_no_compilers_or_package_lists(file: Path) -> None:
     assert "apt-get" not in file.read_text()
     assert sum(name == "FROM" for name, _ in instructions(file)) >= 2, "built in a stage of its own"
 
 
-def test_the_routers_image_leaves_nothing_out_that_it_imports() -> None:
+def test_the_routers_image_contains_all_that_it_imports() -> None:
     left_out = re.findall(r"--without (\S+)", (ROOT / "deploy/router.Dockerfile").read_text())
     assert set(left_out) == WITHOUT_IN_ROUTER.keys()
     blocked = sorted(WITHOUT_IN_ROUTER.values())
@@ -127,13 +127,13 @@ def test_packages_are_the_projects_less_those_left_out() -> None:
         wanted(PROJECT, ["cheese"], ())
 
 
-def test_what_a_base_image_has_is_not_pinned_to_another_version() -> None:
+def test_packages_of_the_base_image_are_not_pinned_to_another_version() -> None:
     lock = ["# made by uv", "numpy==1.26.4", "  some-thing==2 ; python_version < '3.11'", ""]
     assert pinned(lock, {"numpy"})[0] == "some-thing==2 ; python_version < '3.11'"
     assert {name_of(pin) for pin in pinned(lock, {"numpy"})} == {"some-thing", "editables", "hatchling"}
 
 
-def test_what_is_too_old_for_the_project_comes_in_the_version_of_the_lock() -> None:
+def test_packages_too_old_for_the_project_come_in_the_version_of_the_lock() -> None:
     there = {"llguidance": "0.7.29", "torch": "2.10.0a0+b4e4ee81d3.nv25.12", "numpy": "1.26.4", "six": "1.17"}
     requirements = ["llguidance>=1.9", "torch>=2.9", "numpy>=1.26,<2", "redis>=5"]
     assert usable(requirements, there) == {"torch", "numpy", "six"}
@@ -142,7 +142,7 @@ def test_what_is_too_old_for_the_project_comes_in_the_version_of_the_lock() -> N
     )
 
 
-def test_the_image_for_gpus_gets_the_compiler_that_our_kernels_need_whatever_its_base_has() -> None:
+def test_the_gpu_image_gets_the_compiler_that_our_kernels_need_whatever_its_base_has() -> None:
     text = (ROOT / "deploy/triton.Dockerfile").read_text()
     assert f"--also 'triton>={'.'.join(map(str, OLDEST_TRITON))}'" in text
     assert text.index("ENV PIP_CONSTRAINT=\n") < text.index("-m pip install"), "the base's would forbid it"
@@ -150,7 +150,7 @@ def test_the_image_for_gpus_gets_the_compiler_that_our_kernels_need_whatever_its
 
 
 @pytest.mark.parametrize(("requirement", "name"), [("Some.Thing[x]>=2", "some-thing"), ("a_b==1", "a-b")])
-def test_names_are_compared_as_indexes_do(requirement: str, name: str) -> None:
+def test_package_names_are_compared_as_indexes_do(requirement: str, name: str) -> None:
     assert name_of(requirement) == name
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tracing.md").read_text()
 
 
-def test_the_collector_on_the_page_fits_beside_the_compose_file() -> None:
+def test_the_documented_collector_fits_beside_the_compose_file() -> None:
     (block,) = re.findall(r"```yaml\n(.+?)```", PAGE, re.DOTALL)
     (name, service), *others = yaml.safe_load(block)["services"].items()
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -24,5 +24,5 @@ def test_the_collector_on_the_page_fits_beside_the_compose_file() -> None:
     check_tracing(Options(otlp_endpoint=f"http://{name}:4318"))
 
 
-def test_the_routers_image_has_what_it_needs() -> None:
+def test_the_routers_image_has_what_tracing_needs() -> None:
     assert "--extra tracing" in (ROOT / "deploy" / "router.Dockerfile").read_text()

@@ -16,14 +16,14 @@ GENERATOR = np.random.default_rng(5)
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(-40, 40, width=32), min_size=1, max_size=200))
-def test_gelu_is_the_exact_one(values: list[float]) -> None:
+def test_gelu_is_the_exact_variant(values: list[float]) -> None:
     exact = [x * 0.5 * (1 + math.erf(x / math.sqrt(2))) for x in values]
     computed = gelu(np.array([values], np.float32))[0].tolist()
     for x, ours, theirs in zip(values, computed, exact, strict=True):
         assert abs(ours - theirs) <= 4e-7 * max(1.0, abs(x))
 
 
-def test_gelu_works_through_more_rows_than_a_block() -> None:
+def test_gelu_works_on_more_rows_than_a_block() -> None:
     x = GENERATOR.standard_normal((77, 5), dtype=np.float32)
     theirs = torch.nn.functional.gelu(torch.from_numpy(x.copy())).numpy()
     assert np.abs(gelu(x) - theirs).max() < 1e-6
@@ -38,7 +38,7 @@ def test_a_layer_is_normalized_as_torch_does_it() -> None:
     assert np.abs(normalize_layer(x, weight, bias, 1e-12) - theirs).max() < 3e-6
 
 
-def test_attention_is_the_one_of_torch_and_large_scores_do_no_harm() -> None:
+def test_attention_is_that_of_torch_and_stable_for_large_scores() -> None:
     queries, keys, values = 9 * GENERATOR.standard_normal((3, 2, 4, 7, 8), dtype=np.float32)
     theirs = torch.nn.functional.scaled_dot_product_attention(
         torch.from_numpy(queries), torch.from_numpy(keys), torch.from_numpy(values), scale=1.0

@@ -97,7 +97,7 @@ def wait_until_ready(server: TritonServer, child: ChildProcess) -> None:
         time.sleep(0.05)
 
 
-def test_texts_and_ids_come_back_as_the_models_own_vectors(client: Client, model: EmbeddingModel) -> None:
+def test_texts_and_ids_give_the_models_own_vectors(client: Client, model: EmbeddingModel) -> None:
     texts = ["How do I reset my password?", "", "日本語のテキスト", "word " * 1000]
     ids = model.word_pieces.encode(texts)
     expected = model.embed(ids)
@@ -111,7 +111,7 @@ def test_texts_and_ids_come_back_as_the_models_own_vectors(client: Client, model
     assert short[0] == pytest.approx(expected[0, :64] / np.linalg.norm(expected[0, :64]), abs=1e-6)
 
 
-def test_requests_that_come_together_are_computed_together(client: Client, model: EmbeddingModel) -> None:
+def test_concurrent_requests_are_computed_together(client: Client, model: EmbeddingModel) -> None:
     texts = [f"text number {number} of a crowd" for number in range(48)]
     (first,) = model.word_pieces.encode(texts[:1])
     before = sum(size * count for size, count in client.batches().items())
@@ -127,7 +127,7 @@ def test_requests_that_come_together_are_computed_together(client: Client, model
     assert max(batches) >= 4, f"batches by size: {batches}"
 
 
-def test_a_refusal_keeps_its_kind_and_hurts_nobody_else(client: Client) -> None:
+def test_a_refusal_keeps_its_kind_and_affects_no_other_request(client: Client) -> None:
     def ask(rows: list[Any]) -> InflightError | None:
         try:
             client.embed(rows)

@@ -81,12 +81,12 @@ def test_vectors_and_tokens_are_those_of_sentence_transformers(
     assert np.abs(vectors - expected).max() < 1e-5
 
 
-def test_they_are_the_published_ones(model: EmbeddingModel) -> None:
+def test_vectors_are_the_published_ones(model: EmbeddingModel) -> None:
     for vector, beginning in zip(embed(model, *PUBLISHED), PUBLISHED.values(), strict=True):
         assert vector[:3] == pytest.approx(beginning, abs=1e-6)
 
 
-def test_a_text_has_the_same_vector_whoever_is_in_its_batch(model: EmbeddingModel, vectors: Any) -> None:
+def test_a_text_has_the_same_vector_in_any_batch(model: EmbeddingModel, vectors: Any) -> None:
     alone = np.array([embed(model, text)[0] for text in TEXTS])
     assert np.abs(vectors - alone).max() < 1e-6
 
@@ -113,7 +113,7 @@ def test_shortened_vectors_have_length_1_and_the_same_direction(vectors: Any, di
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 300), max_size=80), st.integers(1, 32))
-def test_slices_take_every_text_once_and_stay_small(lengths: list[int], threads: int) -> None:
+def test_slices_contain_every_text_once_and_stay_small(lengths: list[int], threads: int) -> None:
     slices = list(slices_of(lengths, threads))
     assert sorted(index for indices in slices for index in indices) == list(range(len(lengths)))
     for indices in slices:
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_would_be_computed_wrongly_is_refused(
         EmbeddingModel.load(directory)
 
 
-def test_a_model_with_a_step_that_is_not_computed_here_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_model_with_an_unsupported_step_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     shutil.copy(checkpoint / "config.json", tmp_path)
     steps = [f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize")]
     (tmp_path / "modules.json").write_text(json.dumps([{"type": step} for step in steps]))

@@ -16,7 +16,7 @@ def test_ids_are_the_same_with_and_without_their_special_tokens(model: Embedding
     assert model.word_pieces.frame(ids[1:-1]) == ids
 
 
-def test_too_many_ids_are_cut_as_a_text_is(model: EmbeddingModel) -> None:
+def test_too_many_ids_are_truncated_as_a_text_is(model: EmbeddingModel) -> None:
     (ids,) = model.word_pieces.encode(["word " * 1000])
     assert len(ids) == model.word_pieces.max_tokens == 256
     assert model.word_pieces.frame([ids[1]] * 1000) == ids

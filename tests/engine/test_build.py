@@ -117,7 +117,7 @@ def poisoned(tmp_path_factory: pytest.TempPathFactory, device: str) -> EngineCon
     )
 
 
-def test_a_sequence_whose_scores_are_not_numbers_spoils_nobody_elses(poisoned: EngineConfig) -> None:
+def test_a_sequence_with_nan_scores_affects_no_other(poisoned: EngineConfig) -> None:
     healthy = GenerationRequest([1, 2, 3], 20)
     alone = build_engine(poisoned)
     alone.add(0, healthy)
@@ -134,7 +134,7 @@ def test_a_sequence_whose_scores_are_not_numbers_spoils_nobody_elses(poisoned: E
     assert answer(engine, 0) == expected
 
 
-def test_what_a_cancelled_sequence_left_in_its_blocks_spoils_nobody_elses(poisoned: EngineConfig) -> None:
+def test_blocks_left_by_a_cancelled_sequence_affect_no_other(poisoned: EngineConfig) -> None:
     healthy = GenerationRequest([1, 2, 3], 20)
     engine = build_engine(poisoned)
     engine.add(0, healthy)

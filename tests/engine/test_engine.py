@@ -59,7 +59,7 @@ def test_a_short_request_in_flight_with_a_long_one_does_not_wait_for_it() -> Non
     assert ended == [2]
 
 
-def test_under_static_batching_it_waits() -> None:
+def test_under_static_batching_a_short_request_waits_for_a_long_one() -> None:
     engine, _ = fake_engine(static_batching=True)
     engine.add(1, GenerationRequest([1], 50))
     engine.step()
@@ -101,7 +101,7 @@ def test_a_waiting_sequence_can_be_cancelled() -> None:
     assert drain(engine)[2] == ([], FinishReason.CANCELLED)
 
 
-def test_cancelling_twice_too_late_or_somebody_unknown_changes_nothing() -> None:
+def test_cancelling_twice_too_late_or_an_unknown_key_changes_nothing() -> None:
     engine, _ = fake_engine()
     engine.cancel(99)
     engine.add(1, GenerationRequest([1], 1))
@@ -113,7 +113,7 @@ def test_cancelling_twice_too_late_or_somebody_unknown_changes_nothing() -> None
     assert [(event.key, event.finish_reason) for event in engine.step()] == [(2, FinishReason.CANCELLED)]
 
 
-def test_scores_that_are_not_numbers_end_only_that_sequence() -> None:
+def test_nan_scores_end_only_their_own_sequence() -> None:
     engine, _ = fake_engine(broken_token=13)
     engine.add(1, GenerationRequest([1, 2], 4))
     engine.add(2, GenerationRequest([1, 13], 4))
@@ -139,7 +139,7 @@ def test_abort_ends_every_sequence_and_the_engine_goes_on() -> None:
     assert drain(engine) == {9: (continuation([9], 3), FinishReason.LENGTH)}
 
 
-def test_a_preempted_sequence_goes_on_exactly_where_it_was() -> None:
+def test_a_preempted_sequence_continues_exactly_where_it_was() -> None:
     engine, _ = fake_engine(total_blocks=6, tokens_per_block=4)
     for key in range(3):
         engine.add(key, GenerationRequest([key] * 3, 18))
@@ -342,7 +342,7 @@ def test_more_logits_than_can_be_gathered_are_refused_with_their_size(
     )
 
 
-def test_logits_count_once_for_each_sequence_and_only_where_asked_for() -> None:
+def test_logits_count_once_for_each_sequence_and_only_on_request() -> None:
     refuse_impossible(GenerationRequest([1] * 600, 300), 150_000, 1000, 8)
     fits = GenerationRequest([1] * 100, 47, returns_context_logits=True, num_return_sequences=4)
     refuse_impossible(fits, 150_000, 1000, 8)
@@ -350,7 +350,7 @@ def test_logits_count_once_for_each_sequence_and_only_where_asked_for() -> None:
         refuse_impossible(replace(fits, num_return_sequences=5), 150_000, 1000, 8)
 
 
-def test_what_cannot_be_told_ends_its_own_sequence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_that_cannot_be_built_ends_its_own_sequence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def telling(sequence: Sequence, *rest: Any) -> SequenceEvent:
         if sequence.key == 1 and sequence.generated_tokens == 2:
             raise MemoryError
@@ -368,7 +368,7 @@ def test_what_cannot_be_told_ends_its_own_sequence_alone(monkeypatch: pytest.Mon
     assert ends == {0: FinishReason.LENGTH, 1: FinishReason.ERROR, 2: FinishReason.LENGTH}
 
 
-def test_abort_does_not_end_again_what_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abort_does_not_end_an_ended_sequence_again(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, _ = fake_engine()
     engine.add(1, GenerationRequest([1], 1))
     engine.add(2, GenerationRequest([2], 9))
@@ -397,7 +397,7 @@ def test_a_setting_below_one_is_refused_by_name() -> None:
         EngineConfig("somewhere", tokens_per_block=0)
 
 
-def test_the_stats_tell_who_runs_who_waits_and_what_is_free() -> None:
+def test_the_stats_show_running_and_waiting_sequences_and_free_blocks() -> None:
     engine, _ = fake_engine(total_blocks=10, max_batch_size=2, guaranteed_no_evict=True)
     for key in range(3):
         engine.add(key, GenerationRequest([key] * 5, 3))

@@ -182,7 +182,7 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
 @pytest.mark.parametrize("static_batching", [False, True])
 @pytest.mark.parametrize("guaranteed_no_evict", [False, True])
 @pytest.mark.parametrize("depth", [1, 2])
-def test_it_holds_over_thousands_of_steps(
+def test_the_engines_promises_hold_over_thousands_of_steps(
     static_batching: bool, guaranteed_no_evict: bool, depth: int
 ) -> None:
     dice = random.Random(f"{static_batching} {guaranteed_no_evict}")

@@ -36,7 +36,7 @@ def test_a_system_prompt_shared_by_a_hundred_requests_is_computed_once(
     assert engine.gauges().reused_blocks == 99 * 10
 
 
-def test_a_prompt_asked_again_costs_its_last_block() -> None:
+def test_a_repeated_prompt_costs_its_last_block() -> None:
     engine, executor = fake_engine()
     for key in range(2):
         engine.add(key, GenerationRequest(SYSTEM_PROMPT, 1))
@@ -49,7 +49,7 @@ def test_a_prompt_asked_again_costs_its_last_block() -> None:
     assert (engine.gauges().reused_blocks, engine.gauges().new_blocks) == (9, 11)
 
 
-def test_an_answer_can_be_the_beginning_of_the_next_prompt() -> None:
+def test_an_answer_is_reused_as_the_beginning_of_the_next_prompt() -> None:
     engine, executor = fake_engine()
     engine.add(1, GenerationRequest(SYSTEM_PROMPT, 8))
     (answer, _) = drain(engine)[1]
@@ -106,7 +106,7 @@ def test_a_retained_prompt_outlives_the_others_until_its_time_is_over() -> None:
     assert computed_for(10, [1] * 17) == 17
 
 
-def test_a_prompt_whose_scores_are_wanted_is_computed_whole() -> None:
+def test_a_prompt_whose_scores_are_requested_is_computed_whole() -> None:
     engine, executor = fake_engine()
     engine.add(1, GenerationRequest(SYSTEM_PROMPT, 1))
     drain(engine)
@@ -131,7 +131,7 @@ def test_several_sequences_of_one_request_compute_its_prompt_once(
     assert engine.pool.used_blocks == 0
 
 
-def test_sequences_that_find_no_place_beside_the_first_come_later() -> None:
+def test_sequences_without_a_slot_beside_the_first_come_later() -> None:
     engine, _ = fake_engine(max_batch_size=3)
     engine.configure(max_batch_size=1)
     prompt = [1, 2, 3, 4, 5, 6]
@@ -185,7 +185,7 @@ def test_every_sequence_has_the_context_logits_with_its_first_token() -> None:
     assert executor.computed_tokens == 10 + 2 * 2
 
 
-def test_preempted_sequences_of_one_request_go_on_where_they_were() -> None:
+def test_preempted_sequences_of_one_request_continue_where_they_were() -> None:
     engine, _ = fake_engine(max_batch_size=2, total_blocks=30)
     engine.add(1, GenerationRequest([1, 2, 3, 4, 5, 6], 10, num_return_sequences=2, tier=Tier.BATCH))
     for _ in range(4):

@@ -40,7 +40,7 @@ class DeadTerminal(StringIO):
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_work_goes_on_when_nobody_reads_the_output_any_more(terminal: bool) -> None:
+def test_work_goes_on_when_the_output_is_closed(terminal: bool) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as pipe:

@@ -71,7 +71,7 @@ def test_a_half_made_environment_is_not_kept(copy: Path) -> None:
     assert not (copy / ".venv").exists()
 
 
-def test_another_python_than_that_of_the_environment_is_not_ignored(copy: Path) -> None:
+def test_a_python_other_than_the_environments_is_refused(copy: Path) -> None:
     script(copy / ".venv" / "bin" / "python", "echo Python 3.10.1")
     (copy / ".venv" / ".installed").touch()
     other = script(copy / "python3.12", "echo Python 3.12.1")

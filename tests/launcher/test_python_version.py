@@ -18,7 +18,7 @@ def test_supported_pythons_pass(version: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("version", [(3, 9), (3, 13), (3, 14)])
-def test_other_pythons_are_told_why_and_what_to_install(version: tuple[int, int]) -> None:
+def test_unsupported_pythons_are_told_why_and_what_to_install(version: tuple[int, int]) -> None:
     message = unsupported_python(version)
     assert message is not None
     assert f"this is Python {version[0]}.{version[1]}" in message
@@ -27,7 +27,7 @@ def test_other_pythons_are_told_why_and_what_to_install(version: tuple[int, int]
 
 
 @pytest.mark.parametrize("module", ["__init__", "__main__", "cli", "python_version"])
-def test_nothing_that_could_fail_is_imported_before_the_check(module: str) -> None:
+def test_only_the_standard_library_is_imported_before_the_version_check(module: str) -> None:
     source = (Path(python_version.__file__).parent / f"{module}.py").read_text()
     roots = set()
     for node in ast.parse(source, feature_version=(3, 7)).body:

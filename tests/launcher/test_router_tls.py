@@ -27,12 +27,12 @@ def health_port() -> Iterator[int]:
     server.server_close()
 
 
-def test_the_address_says_https(tmp_path: Path) -> None:
+def test_the_routers_address_is_https_with_tls(tmp_path: Path) -> None:
     assert RouterProcess("127.0.0.1", 8443, tmp_path, tmp_path, tls=True).url == "https://127.0.0.1:8443"
     assert RouterProcess("::1", 8080, tmp_path, tmp_path).url == "http://[::1]:8080"
 
 
-def test_readiness_is_asked_at_the_health_port_on_loopback(tmp_path: Path, health_port: int) -> None:
+def test_readiness_is_checked_on_the_health_port_on_loopback(tmp_path: Path, health_port: int) -> None:
     router = RouterProcess("192.0.2.1", 8443, tmp_path / "router.toml", tmp_path, True, health_port)
     assert router.is_ready()
     text = BuiltIn(Checkpoint("text", Path("/text"), Path("/text")), Fingerprint("a", "b", 1))
@@ -40,7 +40,7 @@ def test_readiness_is_asked_at_the_health_port_on_loopback(tmp_path: Path, healt
     assert f"health_port = {health_port}" in router.settings_path.read_text()
 
 
-def test_paths_of_the_router_are_from_where_the_user_is(
+def test_the_routers_paths_are_relative_to_the_users_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

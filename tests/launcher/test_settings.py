@@ -42,7 +42,7 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> N
     assert (settings.stack.port, settings.stack.model, settings.stack.drain_timeout_s) == (9002, "there", 5.0)
 
 
-def test_no_embeddings_can_be_wished_for_and_a_wish_is_told_from_the_default(tmp_path: Path) -> None:
+def test_embeddings_can_be_turned_off_and_a_choice_differs_from_the_default(tmp_path: Path) -> None:
     assert load("", tmp_path).chosen == set()
     settings = load("[stack]\nport = 9001\n", tmp_path, embeddings="")
     assert (settings.stack.embeddings, settings.chosen) == ("", frozenset({"port", "embeddings"}))
@@ -105,13 +105,13 @@ def test_router_values_pass_through(tmp_path: Path) -> None:
         ("[stack\n", "is not valid TOML"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(text: str, message: str, tmp_path: Path) -> None:
+def test_an_invalid_setting_is_refused_by_name(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refusal:
         load(text, tmp_path)
     assert message in str(refusal.value)
 
 
-def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_named_settings_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nowhere\.toml cannot be read: No such file"):
         load_settings(tmp_path / "nowhere.toml", {})
 

@@ -62,13 +62,13 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return Ran(api, ended, reader.read(), rows)
 
 
-def test_every_request_that_came_is_a_result(ran: Ran) -> None:
+def test_every_request_that_reached_the_server_is_a_result(ran: Ran) -> None:
     ended = [each for each in ran.results if not each.has_left]
     assert len(ended) <= len(ran.api.bodies) <= len(ran.results)
     assert {each.kind for each in ran.results} == {"chat", "completions", "embeddings", "conversation"}
 
 
-def test_times_of_tokens_are_those_of_the_server(ran: Ran) -> None:
+def test_token_times_are_those_of_the_server(ran: Ran) -> None:
     firsts = [each.first_token_s for each in ran.results if each.first_token_s is not None]
     assert firsts
     assert min(firsts) >= FIRST_TOKEN_S
@@ -76,7 +76,7 @@ def test_times_of_tokens_are_those_of_the_server(ran: Ran) -> None:
     assert sum(gaps) / len(gaps) >= BETWEEN_TOKENS_S * 0.9
 
 
-def test_statistics_have_tokens_beside_answers(ran: Ran) -> None:
+def test_locusts_statistics_have_tokens_beside_answers(ran: Ran) -> None:
     chats = [each for each in ran.results if each.kind == "chat"]
     answered = [each for each in chats if each.is_answered]
     row = ran.rows["chat: first token"]
@@ -86,7 +86,7 @@ def test_statistics_have_tokens_beside_answers(ran: Ran) -> None:
     assert ran.rows["chat: between tokens"]["num_requests"] == tokens
 
 
-def test_refusals_are_no_failures_and_broken_streams_are(ran: Ran) -> None:
+def test_refusals_are_not_failures_and_broken_streams_are(ran: Ran) -> None:
     refused = [each for each in ran.results if each.is_refused]
     failed = [each for each in ran.results if each.has_failed]
     assert refused
@@ -103,7 +103,7 @@ def test_answers_and_failures_are_requests_and_refusals_are_not(ran: Ran) -> Non
     assert requests == sum(each.is_answered or each.has_failed for each in ran.results)
 
 
-def test_tenants_have_their_parts_keys_and_tiers(ran: Ran) -> None:
+def test_tenants_have_their_shares_keys_and_tiers(ran: Ran) -> None:
     assert {each.tenant for each in ran.results} == {"big", "small"}
     keys = set(ran.api.keys)
     assert keys == {"Bearer ik-b", "Bearer ik-s"}
@@ -111,7 +111,7 @@ def test_tenants_have_their_parts_keys_and_tiers(ran: Ran) -> None:
     assert tiers == {"interactive"}
 
 
-def test_conversations_grow_and_begin_anew(ran: Ran) -> None:
+def test_conversations_grow_and_start_over(ran: Ran) -> None:
     sizes = {len(body["messages"]) for body in ran.api.bodies if "messages" in body}
     assert 4 in sizes  # the instructions, a question, its answer and the next question
     assert all(size % 2 == 0 for size in sizes)
@@ -124,13 +124,13 @@ def test_prompts_of_a_tenant_share_their_beginning_and_nothing_more(ran: Ran) ->
     assert len(set(questions)) == len(questions)
 
 
-def test_a_target_that_is_not_there_ends_it_with_a_reason() -> None:
+def test_an_unreachable_target_ends_locust_with_a_reason() -> None:
     ended = locust("--host", "http://127.0.0.1:9", "--run-time", "5s", "--kinds", "chat")
     assert ended.returncode == 2
     assert "http://127.0.0.1:9 cannot be asked" in ended.stderr + ended.stdout
 
 
-def test_what_it_cannot_be_told_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+def test_invalid_options_are_refused_before_anything_is_sent(tmp_path: Path) -> None:
     # From a folder whose own package `loadtest` is not this one.
     (tmp_path / "loadtest").mkdir()
     (tmp_path / "loadtest" / "__init__.py").touch()

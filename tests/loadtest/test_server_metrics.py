@@ -32,7 +32,7 @@ inflight_engine_batch_limit_sequences{model="tensorrt_llm"} 32
 """
 
 
-def test_a_sample_is_what_both_pages_say() -> None:
+def test_a_sample_combines_the_routers_and_tritons_metrics() -> None:
     sample = server_sample(3.0, Page.of(ROUTER), Page.of(TRITON), {"org-1": "acme"})
     assert (sample.waiting, sample.running, sample.batch_limit, sample.kv_used_ratio) == (5, 5, 32, 0.25)
     assert sample.tokens_by_tenant == {"acme": 120.0, 'odd \\"one\\"': 1000.0}
@@ -40,7 +40,7 @@ def test_a_sample_is_what_both_pages_say() -> None:
     assert sample.stage_requests == 4.0
 
 
-def test_every_metric_that_is_read_is_one_that_there_is() -> None:
+def test_every_metric_that_is_read_exists() -> None:
     root = Path(__file__).parents[2]
     documented = (root / "docs" / "metrics.md").read_text()
     code = (root / "loadtest" / "server_metrics.py").read_text()
@@ -49,17 +49,17 @@ def test_every_metric_that_is_read_is_one_that_there_is() -> None:
     assert [name for name in names if f"`{name}`" not in documented] == []
 
 
-def test_without_triton_the_router_tells_what_it_can() -> None:
+def test_without_triton_the_routers_metrics_are_used() -> None:
     sample = server_sample(3.0, Page.of(ROUTER), Page())
     assert (sample.running, sample.batch_limit, sample.kv_used_ratio) == (4.0, None, 0.25)
 
 
-def test_what_nobody_tells_is_none_and_not_zero() -> None:
+def test_missing_metrics_are_none_and_not_zero() -> None:
     sample = server_sample(0.0, Page(), Page())
     assert (sample.waiting, sample.running, sample.kv_used_ratio) == (None, None, None)
 
 
-def test_samples_are_taken_while_the_run_goes_on_and_only_then() -> None:
+def test_samples_are_taken_only_while_the_run_lasts() -> None:
     began_s: list[float | None] = [None]
     with timed_api(TimedApi()) as api:
         gathering = MetricsSampler(api.url, began_s=lambda: began_s[0], interval_s=0.02)

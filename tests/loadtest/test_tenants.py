@@ -13,7 +13,7 @@ from loadtest.tenants import Tenant, TenantMix, TenantsError, read_tenants, tena
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=6), st.integers(1, 200))
-def test_after_any_number_of_users_each_tenant_has_its_part(weights: list[float], users: int) -> None:
+def test_after_any_number_of_users_each_tenant_has_its_share(weights: list[float], users: int) -> None:
     tenants = [Tenant(f"t{number}", weight=weight) for number, weight in enumerate(weights)]
     mix = TenantMix(tenants)
     counts = Counter(mix.next().name for _ in range(users))
@@ -27,7 +27,7 @@ def test_whole_weights_come_out_exactly() -> None:
     assert Counter(mix.next().name for _ in range(12)) == {"a": 6, "b": 4, "c": 2}
 
 
-def test_tenants_are_read_back_as_they_were_written_and_only_their_owner_may(tmp_path: Path) -> None:
+def test_tenants_are_read_back_as_written_and_only_by_their_owner(tmp_path: Path) -> None:
     tenants = [Tenant("a", "ik-secret", 3, "interactive"), Tenant("b")]
     path = tmp_path / "tenants.json"
     write_tenants(path, tenants)
@@ -53,13 +53,13 @@ def test_a_key_does_not_show_in_logs() -> None:
         ('[{"name": "a", "tier": "gold"}]', "allowed: interactive, standard, batch"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, problem: str) -> None:
+def test_an_unusable_tenants_file_says_why(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "tenants.json"
     path.write_text(text)
     with pytest.raises(TenantsError, match=problem):
         read_tenants(path)
 
 
-def test_without_a_file_there_is_one_tenant_with_the_key_of_the_environment() -> None:
+def test_without_a_file_there_is_one_tenant_with_the_environments_key() -> None:
     assert tenants_of("", {"INFLIGHT_API_KEY": "ik-1"}) == [Tenant(key="ik-1")]
     assert tenants_of("", {}) == [Tenant("local")]

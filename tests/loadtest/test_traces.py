@@ -40,14 +40,14 @@ def written(directory: Path, name: str, text: str) -> Path:
         ("late.csv", "arrival_s,tenant,prompt_tokens,output_tokens\n6.5,b,20,4\n5.0,a,10,3\n"),
     ],
 )
-def test_known_formats_give_the_same_requests(tmp_path: Path, name: str, text: str) -> None:
+def test_known_trace_formats_give_the_same_requests(tmp_path: Path, name: str, text: str) -> None:
     assert read_trace(written(tmp_path, name, text)).requests == (
         TracedRequest(0.0, 10, 3, "a"),
         TracedRequest(1.5, 20, 4, "b"),
     )
 
 
-def test_hashes_of_blocks_are_read_where_they_are_told(tmp_path: Path) -> None:
+def test_block_hashes_are_read_where_a_trace_has_them(tmp_path: Path) -> None:
     row = '{"timestamp": 0, "input_length": 700, "output_length": 3, "hash_ids": %s}\n'
     without = '{"timestamp": 0, "input_length": 700, "output_length": 3}\n'
     trace = read_trace(written(tmp_path, "mooncake.jsonl", without + row % "[7, 9]" + row % "null"))
@@ -56,7 +56,7 @@ def test_hashes_of_blocks_are_read_where_they_are_told(tmp_path: Path) -> None:
         read_trace(written(tmp_path, "odd.jsonl", row % '"x"'))
 
 
-def test_moments_of_azure_are_dates_with_seven_digits(tmp_path: Path) -> None:
+def test_azures_timestamps_have_seven_digits(tmp_path: Path) -> None:
     text = (
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 23:59:59.9799600,4808,10\n"
         "2023-11-17 00:00:01.2299600,3180,8\n"
@@ -66,7 +66,7 @@ def test_moments_of_azure_are_dates_with_seven_digits(tmp_path: Path) -> None:
     assert trace.tenants == [""]
 
 
-def test_tiers_and_limits_are_read_where_they_are_told(tmp_path: Path) -> None:
+def test_tiers_and_limits_are_read_where_a_trace_has_them(tmp_path: Path) -> None:
     text = "arrival_s,prompt_tokens,output_tokens,tier,max_tokens\n0,10,3,batch,100\n1,10,0,,\n"
     first, second = read_trace(written(tmp_path, "t.csv", text)).requests
     assert (first.tier, first.max_tokens) == ("batch", 100)
@@ -87,12 +87,14 @@ def test_tiers_and_limits_are_read_where_they_are_told(tmp_path: Path) -> None:
         ("a.jsonl", "[1]\n", "line 1: expected an object"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_its_place(tmp_path: Path, name: str, text: str, says: str) -> None:
+def test_an_invalid_trace_is_refused_with_its_position(
+    tmp_path: Path, name: str, text: str, says: str
+) -> None:
     with pytest.raises(TraceError, match=says):
         read_trace(written(tmp_path, name, text))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_trace_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"gone\.csv cannot be read"):
         read_trace(tmp_path / "gone.csv")
 
@@ -106,7 +108,7 @@ def test_a_faster_trace_has_the_same_requests_in_less_time() -> None:
         trace.faster(0.0)
 
 
-def test_what_is_too_long_is_shortened_and_counted() -> None:
+def test_requests_that_are_too_long_are_shortened_and_counted() -> None:
     trace = Trace(
         "t", (TracedRequest(0, 50, 10, max_tokens=90), TracedRequest(1, 95, 20), TracedRequest(2, 500, 9))
     )
@@ -122,7 +124,7 @@ def test_what_is_too_long_is_shortened_and_counted() -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(st.floats(1.0, 500.0))
-def test_a_trace_lasts_as_long_as_it_is_asked_to_at_an_even_rate(duration_s: float) -> None:
+def test_a_trace_is_extended_to_the_requested_duration_at_an_even_rate(duration_s: float) -> None:
     trace = synthetic_trace(2, 60.0)
     lasting = trace.lasting(duration_s)
     moments = [each.at_s for each in lasting.requests]
@@ -153,7 +155,7 @@ def test_a_generated_burst_is_many_times_the_usual_rate() -> None:
     assert sorted(counts)[150] <= 4
 
 
-def test_tiers_are_given_to_those_that_have_none() -> None:
+def test_tiers_are_assigned_to_requests_without_one() -> None:
     trace = Trace("t", (TracedRequest(0, 1, 1, "a", "batch"), *(TracedRequest(1, 1, 1, "b"),) * 300))
     by_chance = trace.with_tiers(tiers_by_chance({"interactive": 2, "standard": 1}))
     assert by_chance.requests[0].tier == "batch"
@@ -162,7 +164,7 @@ def test_tiers_are_given_to_those_that_have_none() -> None:
     assert {each.tier for each in by_tenant.requests} == {"batch", "standard"}
 
 
-def test_traces_are_laid_over_one_another_in_order() -> None:
+def test_traces_are_merged_in_order() -> None:
     trace = Trace("t", (TracedRequest(0, 1, 1, "a"), TracedRequest(4, 1, 1, "a")))
     both = trace.and_also([TracedRequest(2, 1, 1, "b")])
     assert [each.tenant for each in both.requests] == ["a", "b", "a"]

@@ -32,7 +32,7 @@ async def test_models_are_listed_and_shown(router: RunningRouter) -> None:
         "%ff",
     ],
 )
-async def test_any_other_name_is_not_found_and_goes_no_further(router: RunningRouter, name: str) -> None:
+async def test_an_unknown_model_is_not_found_and_never_called(router: RunningRouter, name: str) -> None:
     for response in (await router.http.get(f"/v1/models/{name}"), await router.chat(model=name)):
         assert response.status_code == 404
         assert response.json()["error"]["code"] == "model_not_found"
@@ -47,7 +47,7 @@ async def test_unknown_paths_are_not_found(router: RunningRouter) -> None:
         assert response.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_the_wrong_method_is_told_the_right_one(router: RunningRouter) -> None:
+async def test_a_wrong_method_is_refused_with_the_right_one(router: RunningRouter) -> None:
     response = await router.http.get("/v1/chat/completions")
     assert response.status_code == 405
     assert response.headers["allow"] == "POST"
@@ -56,7 +56,7 @@ async def test_the_wrong_method_is_told_the_right_one(router: RunningRouter) -> 
 
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded"])
-async def test_bodies_that_do_not_claim_to_be_json_are_refused(router: RunningRouter, kind: str) -> None:
+async def test_bodies_without_a_json_content_type_are_refused(router: RunningRouter, kind: str) -> None:
     headers = {"content-type": kind} if kind else {}
     response = await router.http.post("/v1/chat/completions", content=b"{}", headers=headers)
     assert response.status_code == 415
@@ -68,13 +68,13 @@ async def test_compressed_bodies_are_refused(router: RunningRouter) -> None:
     assert response.status_code == 415
 
 
-async def test_live_is_always_live(router: RunningRouter) -> None:
+async def test_the_liveness_check_is_always_live(router: RunningRouter) -> None:
     router.pipeline.is_ready = False
     router.permits.drain()
     assert (await router.http.get("/health/live")).status_code == 200
 
 
-async def test_a_broken_model_for_embeddings_is_told_and_takes_no_other_out_of_service(
+async def test_a_broken_embedding_model_is_reported_and_takes_no_other_out_of_service(
     router: RunningRouter,
 ) -> None:
     router.embedder.is_ready = False
@@ -86,7 +86,7 @@ async def test_a_broken_model_for_embeddings_is_told_and_takes_no_other_out_of_s
     }
 
 
-async def test_ready_follows_triton_within_a_moment(router: RunningRouter) -> None:
+async def test_readiness_follows_triton_within_a_moment(router: RunningRouter) -> None:
     assert (await router.http.get("/health/ready")).json()["status"] == "ready"
     router.pipeline.is_ready = False
     assert (await router.http.get("/health/ready")).status_code == 200  # cached

@@ -179,7 +179,7 @@ def in_earnest(case: Any) -> Any:
     return case
 
 
-def test_whatever_is_asked_of_an_operation_it_answers_as_described(target: Target, full: bool) -> None:
+def test_every_operation_answers_any_input_as_described(target: Target, full: bool) -> None:
     schema = schemathesis.openapi.from_dict(target.document)
     schema.validate()
     found = list(schema.get_all_operations())
@@ -291,7 +291,7 @@ def changed(body: Any, way: tuple[Any, ...], change: Any) -> Any:
 
 
 @pytest.mark.parametrize("path", GOOD)
-def test_a_good_request_with_one_thing_changed_is_served_or_refused(
+def test_a_valid_request_with_one_thing_changed_is_served_or_refused(
     target: Target, path: str, full: bool
 ) -> None:
     body = GOOD[path]

@@ -105,7 +105,7 @@ async def test_log_probabilities_and_token_ids_are_refused_where_text_is_checked
         assert "are checked" in answer.json()["error"]["message"]
 
 
-async def test_health_is_told_without_a_certificate_and_nothing_else_is(guarded: Guarded) -> None:
+async def test_the_health_port_needs_no_certificate_and_serves_nothing_else(guarded: Guarded) -> None:
     async with httpx.AsyncClient(base_url=guarded.health_url, trust_env=False) as plain:
         assert (await plain.get("/health/ready")).status_code == 200
         assert (await plain.get("/v1/models")).status_code == 404
@@ -117,7 +117,7 @@ async def test_health_is_told_without_a_certificate_and_nothing_else_is(guarded:
             await stranger.get("/health/live")
 
 
-async def test_a_request_that_cannot_be_read_is_answered_over_tls_too(guarded: Guarded) -> None:
+async def test_an_unreadable_request_is_answered_over_tls(guarded: Guarded) -> None:
     headers = {"content-type": "application/json"}
     answer = await guarded.http.post("/v1/chat/completions", content=b" " * (2 << 20), headers=headers)
     assert answer.status_code == 413

@@ -22,19 +22,19 @@ def looked_at(tmp_path: Path, more: str = "", host: str = "127.0.0.1") -> dict[s
     return {each.check: each for each in inspect(file)}
 
 
-def test_a_router_that_was_never_started_has_nothing_yet_and_gets_nothing(tmp_path: Path) -> None:
+def test_inspecting_a_router_that_was_never_started_creates_nothing(tmp_path: Path) -> None:
     found = looked_at(tmp_path)
     assert found["store"] == ("store", "ok", "SQLite, made at the first start", "")
     assert not (tmp_path / "data").exists()
 
 
-def test_bad_settings_are_the_only_finding(tmp_path: Path) -> None:
+def test_invalid_settings_are_the_only_finding(tmp_path: Path) -> None:
     (found,) = looked_at(tmp_path, "nonsense = 1").values()
     assert (found.check, found.verdict) == ("router settings", "fail")
     assert "unknown setting nonsense" in found.what
 
 
-def test_each_part_is_told_whatever_the_others_are(tmp_path: Path) -> None:
+def test_each_part_is_reported_whatever_the_others_are(tmp_path: Path) -> None:
     with open_administration(tmp_path / "data"):
         pass
     (tmp_path / "data" / "pepper").write_bytes(b"x" * 32)
@@ -52,7 +52,7 @@ def test_each_part_is_told_whatever_the_others_are(tmp_path: Path) -> None:
     assert "hidden" not in str(found)
 
 
-def test_a_store_is_well_old_empty_or_newer(tmp_path: Path) -> None:
+def test_a_store_is_healthy_old_empty_or_newer(tmp_path: Path) -> None:
     with open_administration(tmp_path / "data"):
         pass
     assert looked_at(tmp_path)["store"].verdict == "ok"
@@ -78,18 +78,18 @@ def test_a_store_is_well_old_empty_or_newer(tmp_path: Path) -> None:
     assert "empty" in looked_at(tmp_path)["store"].what
 
 
-def test_an_address_that_others_reach_needs_keys(tmp_path: Path) -> None:
+def test_a_public_address_needs_keys(tmp_path: Path) -> None:
     assert "there are no API keys" in looked_at(tmp_path, host="0.0.0.0")["store"].what
 
 
-def test_a_store_that_is_away_is_told_without_its_password(tmp_path: Path) -> None:
+def test_an_unreachable_store_is_reported_without_its_password(tmp_path: Path) -> None:
     found = looked_at(tmp_path, 'store_url = "postgresql://ann:hidden@127.0.0.1:1/none"')["store"]
     assert found.verdict == "fail"
     assert "cannot be reached" in found.what
     assert "hidden" not in found.what
 
 
-def test_how_long_a_certificate_is_good_for_is_read_from_it(tmp_path: Path) -> None:
+def test_the_remaining_time_of_a_certificate_is_read_from_it(tmp_path: Path) -> None:
     issued = trustme.CA().issue_cert("127.0.0.1")
     issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
     for part in issued.cert_chain_pems:
@@ -106,7 +106,7 @@ def test_how_long_a_certificate_is_good_for_is_read_from_it(tmp_path: Path) -> N
         (-3, "fail", "ran out 3 days ago"),
     ],
 )
-def test_a_certificate_is_to_be_renewed_in_time(days: int, verdict: str, words: str) -> None:
+def test_a_certificate_near_its_expiry_is_a_warning(days: int, verdict: str, words: str) -> None:
     found = judge_expiry(days * DAY_S, 0.0)
     assert found.verdict == verdict
     assert words in found.what

@@ -36,7 +36,7 @@ async def test_the_first_token_is_measured_once_a_request_and_each_further_one(
 @pytest.mark.parametrize(
     ("asked", "tier"), [("auto", Tier.STANDARD), ("flex", Tier.BATCH), ("priority", Tier.INTERACTIVE)]
 )
-async def test_what_a_body_asks_for_is_the_tier_in_force(
+async def test_a_service_tier_in_the_body_is_the_tier_that_is_measured(
     router: RunningRouter, asked: str, tier: Tier
 ) -> None:
     await router.chat(service_tier=asked)
@@ -46,13 +46,13 @@ async def test_what_a_body_asks_for_is_the_tier_in_force(
         assert samples(router, MODEL, other) == (0, 0, 0)
 
 
-async def test_of_a_model_without_tokens_the_whole_answer_is_measured(router: RunningRouter) -> None:
+async def test_a_model_without_tokens_is_measured_by_the_whole_answer(router: RunningRouter) -> None:
     body = {"model": EMBEDDER, "input": ["a", "b"]}
     assert (await router.http.post("/v1/embeddings", json=body)).is_success
     await router.until(lambda: samples(router, EMBEDDER, Tier.STANDARD) == (0, 0, 1))
 
 
-async def test_what_fails_or_is_refused_has_no_time_to_tell(router: RunningRouter) -> None:
+async def test_failed_and_refused_requests_are_not_timed(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: words("a", finish="cancelled")
     assert (await router.chat()).status_code >= 500
     assert (await router.chat(max_tokens=0)).status_code == 400
@@ -60,7 +60,7 @@ async def test_what_fails_or_is_refused_has_no_time_to_tell(router: RunningRoute
     assert samples(router, MODEL, Tier.STANDARD) == (1, 0, 0), "its first token did come"
 
 
-async def test_who_is_turned_away_before_the_model_is_counted_so(router: RunningRouter) -> None:
+async def test_a_request_refused_before_the_model_counts_as_refused(router: RunningRouter) -> None:
     router.permits.drain()
     assert (await router.chat()).status_code == 503
     await router.until(lambda: router.metrics.objectives.refusals(MODEL, Tier.STANDARD) == 1)

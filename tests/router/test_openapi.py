@@ -23,23 +23,21 @@ async def described(router: RunningRouter) -> Any:
     return (await router.http.get("/openapi.json")).json()
 
 
-async def test_every_schema_that_is_named_is_there(router: RunningRouter) -> None:
+async def test_every_schema_that_is_referenced_is_defined(router: RunningRouter) -> None:
     document = await described(router)
     names = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert references(document) <= names
 
 
 @pytest.mark.parametrize("body", [ChatBody, CompletionBody])
-async def test_every_field_that_is_taken_is_described(
-    router: RunningRouter, body: type[msgspec.Struct]
-) -> None:
+async def test_every_accepted_field_is_described(router: RunningRouter, body: type[msgspec.Struct]) -> None:
     schema = (await described(router))["components"]["schemas"][body.__name__]
     assert set(schema["properties"]) == set(body.__struct_fields__)
     for name in NEUTRAL.keys() & set(body.__struct_fields__):
         assert schema["properties"][name]["description"] == "Not honoured yet."
 
 
-async def test_every_path_that_is_described_is_there_with_these_methods_and_no_other(
+async def test_every_described_path_exists_with_exactly_the_described_methods(
     router: RunningRouter,
 ) -> None:
     paths = (await described(router))["paths"]

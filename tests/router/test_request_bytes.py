@@ -77,5 +77,5 @@ def field_by_field(call: GenerationCall) -> Any:
 
 @settings(deadline=None)
 @given(CALLS)
-def test_a_request_is_what_it_would_be_field_by_field(call: GenerationCall) -> None:
+def test_fast_request_bytes_equal_a_message_built_field_by_field(call: GenerationCall) -> None:
     assert GenerateRequests("ensemble").build(call) == field_by_field(call)

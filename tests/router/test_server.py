@@ -64,7 +64,9 @@ async def _events(response: httpx.Response) -> list[str]:
     return [line.removeprefix("data: ") async for line in response.aiter_lines() if line]
 
 
-async def test_a_request_goes_all_the_way_and_an_idle_router_stops_at_once(served: RouterProcess) -> None:
+async def test_a_request_passes_through_the_server_and_an_idle_router_stops_at_once(
+    served: RouterProcess,
+) -> None:
     answer = (await served.http.post("/v1/chat/completions", json=CHAT)).json()
     assert answer["choices"][0]["message"]["content"] == "Hello world"
     assert served.triton.requests[0].id == answer["id"]
@@ -100,7 +102,7 @@ async def test_running_streams_finish_while_draining_and_new_requests_are_refuse
     assert await stopping == 0
 
 
-async def test_streams_that_take_too_long_end_with_an_error_and_stop_the_engine(
+async def test_streams_that_outlast_the_drain_end_with_an_error_and_stop_the_engine(
     served: RouterProcess,
 ) -> None:
     served.triton.script = lambda request: [Reply(" x", pause_s=0.1)] * 1000
@@ -126,7 +128,7 @@ async def test_a_second_signal_does_not_wait_for_the_drain(served: RouterProcess
         await _events(response)
 
 
-async def test_a_triton_that_went_away_is_a_503_and_one_that_came_back_serves(served: RouterProcess) -> None:
+async def test_an_unreachable_triton_is_a_503_and_a_returning_one_serves(served: RouterProcess) -> None:
     await served.triton.stop()
     response = await served.http.post("/v1/chat/completions", json=CHAT)
     assert response.status_code == 503
@@ -141,7 +143,7 @@ async def test_a_triton_that_went_away_is_a_503_and_one_that_came_back_serves(se
     await again.stop()
 
 
-async def test_bad_settings_stop_the_start_with_a_sentence(tmp_path: Path) -> None:
+async def test_invalid_settings_stop_the_start_with_a_sentence(tmp_path: Path) -> None:
     settings = tmp_path / "router.toml"
     settings.write_text('triton_servers = [{ url = "x:1" }]\nprot = 3\n')
     process = await asyncio.create_subprocess_exec(

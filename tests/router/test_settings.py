@@ -28,7 +28,7 @@ def changed(old: str, new: str) -> str:
     return GOOD.replace(old, new)
 
 
-def test_a_whole_file_is_read(tmp_path: Path) -> None:
+def test_a_complete_settings_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "router.toml"
     path.write_text(GOOD)
     settings = load(path)
@@ -37,7 +37,7 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
     assert settings.max_body_bytes == 1 << 20
 
 
-def test_settings_cannot_change_afterwards() -> None:
+def test_settings_are_immutable() -> None:
     with pytest.raises(AttributeError):
         parse(GOOD).port = 1  # type: ignore[misc]  # that is the point
 
@@ -74,7 +74,7 @@ def test_settings_cannot_change_afterwards() -> None:
         (f"models = [3]\n{A_TRITON}", r"setting models\[0\]: Expected `object`, got `int`"),
     ],
 )
-def test_a_bad_setting_stops_the_start_naming_key_and_what_is_allowed(text: str, message: str) -> None:
+def test_an_invalid_setting_stops_the_start_naming_key_and_what_is_allowed(text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         parse(text)
 
@@ -85,12 +85,12 @@ def test_without_keys_a_router_serves_its_own_machine(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.org"])
-def test_an_address_that_others_reach_needs_keys(host: str) -> None:
+def test_a_public_address_needs_keys(host: str) -> None:
     check_reachable(host, has_keys=True)
     with pytest.raises(SettingsError, match="there are no API keys: make one with `inflight keys create`"):
         check_reachable(host, has_keys=False)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nothing\.toml"):
         load(tmp_path / "nothing.toml")

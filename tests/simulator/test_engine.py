@@ -53,7 +53,7 @@ def crowd(seed: int, count: int, tiers: bool) -> list[Asked]:
 
 @pytest.mark.parametrize("whole_answers", [True, False])
 @pytest.mark.parametrize(("kv_tokens", "depth"), [(16_000, 1), (1_600, 1), (16_000, 2)])
-def test_first_and_last_tokens_come_when_those_of_the_real_engine_do(
+def test_simulated_tokens_come_when_those_of_the_real_engine_do(
     whole_answers: bool, kv_tokens: int, depth: int
 ) -> None:
     shape = EngineShape(COST, 8, 64, kv_tokens, 16, whole_answers, depth)
@@ -66,7 +66,7 @@ def test_first_and_last_tokens_come_when_those_of_the_real_engine_do(
 
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 10_000), st.booleans(), st.sampled_from([24, 64, 400]), st.sampled_from([1, 2]))
-def test_with_tiers_that_displace_one_another_it_still_ends_when_the_real_engine_does(
+def test_with_preempting_tiers_the_simulated_engine_ends_when_the_real_one_does(
     seed: int, whole_answers: bool, blocks: int, depth: int
 ) -> None:
     shape = EngineShape(COST, 6, 48, 16 * blocks, 16, whole_answers, depth)
@@ -88,7 +88,7 @@ def test_a_long_answer_alone_is_a_handful_of_events_however_many_tokens_it_has()
     assert events <= 3
 
 
-def test_tokens_are_counted_between_the_events_too() -> None:
+def test_tokens_are_counted_between_the_events() -> None:
     engine = SimulatedEngine("one", EngineShape(StepCost(10.0, 0.0, 0.0)))
     request = SimulatedRequest(0, 0.0, "", Tier.STANDARD, 10, 100, 100)
     engine.add(request, 0.0)
@@ -98,7 +98,7 @@ def test_tokens_are_counted_between_the_events_too() -> None:
         assert request.completion_tokens == tokens
 
 
-def test_when_all_have_ended_nothing_of_the_cache_is_held() -> None:
+def test_no_cache_is_held_after_all_requests_ended() -> None:
     for whole_answers in (True, False):
         shape = EngineShape(COST, slots=6, step_tokens=48, kv_tokens=1600, holds_whole_answers=whole_answers)
         report = reckoned(crowd(3, 60, tiers=True), shape)[1].report()

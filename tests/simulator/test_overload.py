@@ -66,7 +66,7 @@ def test_without_tiers_the_engine_serves_all_alike() -> None:
 
 
 @pytest.mark.parametrize("times_capacity", [1.5, 3.0, 10.0])
-def test_those_who_are_let_in_have_their_first_token_in_time(times_capacity: float) -> None:
+def test_admitted_requests_get_their_first_token_in_time(times_capacity: float) -> None:
     for tier, objective in OBJECTIVES.items():
         p95_s = at(times_capacity).tier(tier).first_token_p95_s
         assert p95_s is not None
@@ -75,25 +75,25 @@ def test_those_who_are_let_in_have_their_first_token_in_time(times_capacity: flo
 
 
 @pytest.mark.parametrize("times_capacity", [3.0, 10.0])
-def test_every_tier_gets_its_part_of_the_engine(times_capacity: float) -> None:
+def test_every_tier_gets_its_share_of_the_engine(times_capacity: float) -> None:
     for tier, weight in TIER_WEIGHTS.items():
         assert at(times_capacity).tier(tier).work_share >= 0.8 * weight, tier
 
 
-def test_most_of_those_who_come_in_vain_are_told_at_once() -> None:
+def test_most_requests_that_would_time_out_are_refused_at_once() -> None:
     figures = at(10.0)
     too_late = sum(tier.too_late for tier in figures.tiers)
     assert too_late <= 0.1 * figures.refused
 
 
 @pytest.mark.parametrize("times_capacity", [0.7, 1.5, 3.0, 10.0])
-def test_forecasts_that_nine_of_ten_are_to_keep_are_kept_by_so_many(times_capacity: float) -> None:
+def test_nine_of_ten_forecasts_are_kept(times_capacity: float) -> None:
     covered_share = at(times_capacity).covered_share
     assert covered_share is not None
     assert 0.85 <= covered_share <= 0.95
 
 
-def test_clients_that_ask_again_at_once_however_often_change_nothing_for_the_better_or_worse() -> None:
+def test_clients_that_retry_at_once_however_often_change_nothing() -> None:
     storm = replace(SCENARIO, retries=Retries(times=5, after_s=0.1))
     simulated, figures = played(arriving(10.0 * CAPACITY_PER_S, 0.6 * LASTS_S), storm)
     calm = played(arriving(10.0 * CAPACITY_PER_S, 0.6 * LASTS_S))[1]
@@ -110,7 +110,7 @@ def test_tenants_that_ask_for_far_too_much_get_about_the_same_however_often_they
 
 @pytest.mark.parametrize("others_load", [0.65, 0.8])
 @pytest.mark.parametrize("tier", list(Tier))
-def test_a_tenant_that_floods_the_tier_of_all_costs_the_others_little(tier: Tier, others_load: float) -> None:
+def test_a_tenant_that_floods_the_shared_tier_costs_the_others_little(tier: Tier, others_load: float) -> None:
     others = arriving(others_load * CAPACITY_PER_S, LASTS_S, {tier.label: 1.0})
     assert _left_to_others(others, tier) >= 0.9
 
@@ -128,7 +128,7 @@ def _left_to_others(others: Trace, tier: Tier) -> float:
     return kept / sum(alone.tenant(name).good for name in others.tenants)
 
 
-def test_ten_seconds_after_a_burst_it_is_as_if_there_had_been_none() -> None:
+def test_ten_seconds_after_a_burst_almost_all_answers_are_good_again() -> None:
     trace = code()
     busiest_s = Counter(int(each.at_s) for each in trace.requests).most_common(1)[0][0]
     begin_s = max(0.0, busiest_s - 60.0)
@@ -143,7 +143,7 @@ def test_ten_seconds_after_a_burst_it_is_as_if_there_had_been_none() -> None:
     assert figures.refused > 0
 
 
-def test_a_simulation_is_the_same_each_time() -> None:
+def test_a_simulation_is_deterministic() -> None:
     trace = arriving(2 * CAPACITY_PER_S, 30.0)
     assert played(trace)[1] == played(trace)[1]
 

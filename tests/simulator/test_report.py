@@ -32,7 +32,7 @@ def answered(first_s: float, ended_s: float, tokens: int) -> SimulatedRequest:
     ],
     ids=["in time", "first token late", "tokens slow", "one token", "never answered"],
 )
-def test_good_is_what_was_answered_whole_and_in_time(request_: SimulatedRequest, good: bool) -> None:
+def test_an_answer_is_good_when_whole_and_in_time(request_: SimulatedRequest, good: bool) -> None:
     objective = Objective(MODEL, Tier.STANDARD, first_token_s=1.0, inter_token_s=0.101)
     assert is_good(request_, objective) is good
 
@@ -48,7 +48,7 @@ def test_without_an_objective_a_request_has_the_patience_of_its_tier() -> None:
     st.floats(0.0, 300.0),
     st.floats(0.5, 4.0),
 )
-def test_fair_shares_spend_what_there_is_and_give_nobody_more_than_it_asked_for(
+def test_fair_shares_spend_the_total_and_give_no_tenant_more_than_it_asked_for(
     asked: dict[str, float], total: float, weight: float
 ) -> None:
     weights = {"a": weight}
@@ -72,7 +72,7 @@ def test_percentiles_of_gaps_are_those_of_the_gaps_within_two_percent() -> None:
     assert gaps.percentile_s(Tier.STANDARD, 0.5) is None
 
 
-def test_figures_add_up() -> None:
+def test_the_reported_metrics_add_up() -> None:
     trace = arriving(1.5 * CAPACITY_PER_S, 40.0)
     simulated, figures = played(trace)
     assert figures.offered == len(trace.requests) == sum(tier.offered for tier in figures.tiers)

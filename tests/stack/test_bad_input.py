@@ -71,7 +71,7 @@ def test_a_prompt_beyond_the_context_is_refused(
     assert http.post("/v1/chat/completions", json=chat(stack)).status_code == 200
 
 
-def test_prompts_beyond_the_context_are_refused_at_once_and_hurt_none_of_a_hundred_others(
+def test_prompts_beyond_the_context_are_refused_at_once_and_affect_none_of_a_hundred_others(
     http: httpx.Client, stack: RunningStack
 ) -> None:
     long = chat(stack, messages=[{"role": "user", "content": "word " * 9000}])

@@ -61,7 +61,7 @@ def answers(openai: OpenAI, file_id: str | None) -> list[dict[str, object]]:
     return [json.loads(line) for line in openai.files.content(file_id).text.splitlines()]
 
 
-def test_a_file_of_questions_becomes_a_file_of_answers(openai: OpenAI, stack: RunningStack) -> None:
+def test_a_batch_of_questions_becomes_a_file_of_answers(openai: OpenAI, stack: RunningStack) -> None:
     ended = until(openai, make(openai, stack, 20, 4), OVER)
     assert ended.status == "completed"
     assert ended.request_counts is not None
@@ -73,7 +73,7 @@ def test_a_file_of_questions_becomes_a_file_of_answers(openai: OpenAI, stack: Ru
     assert all(line["error"] is None for line in lines)
 
 
-def test_a_batch_is_cancelled_and_gives_the_engine_back(openai: OpenAI, stack: RunningStack) -> None:
+def test_a_batch_is_cancelled_and_frees_the_engine(openai: OpenAI, stack: RunningStack) -> None:
     batch = until(openai, make(openai, stack, 20, 400), ("in_progress", *OVER))
     openai.batches.cancel(batch.id)
     ended = until(openai, batch, OVER)

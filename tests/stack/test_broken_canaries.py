@@ -38,7 +38,7 @@ WRONG = Plan((0.5, 1.0), min_requests=1000, min_duration_s=60.0)
 IDENTICAL = Plan((0.5, 1.0), min_requests=50, min_duration_s=COMPARED_AFTER_S)
 
 
-def test_a_stack_comes_up_over_broken_releases(release_stack: ReleaseStack, wrecks: Wrecks) -> None:
+def test_a_stack_starts_with_broken_releases_present(release_stack: ReleaseStack, wrecks: Wrecks) -> None:
     """They were ready when it last ran, and one of them had a model's traffic."""
     for manifest in wrecks.manifests:
         release_stack.wait_for(manifest, State.FAILED)
@@ -78,7 +78,7 @@ def test_broken_canaries_fail_in_seconds_and_the_stable_release_never_does(
     assert {each.release for each in running.answered} == {"1"}
 
 
-def test_one_that_gives_numbers_that_are_none_is_not_let_in(
+def test_a_canary_that_gives_nan_is_not_admitted(
     release_stack: ReleaseStack, tiny_models: TinyModels
 ) -> None:
     """It is seen when it is warmed up."""
@@ -211,7 +211,7 @@ def assert_rolled_back_in_time(stack: ReleaseStack, trial: Trial) -> None:
     assert last.reason == trial.rollout.reason
 
 
-def test_one_that_fails_one_request_in_twenty_is_rolled_back(
+def test_a_canary_that_fails_one_request_in_twenty_rolls_back(
     release_stack: ReleaseStack, trials: dict[str, Trial]
 ) -> None:
     trial = trials["shaky"]
@@ -222,7 +222,7 @@ def test_one_that_fails_one_request_in_twenty_is_rolled_back(
     assert release_stack.weights("shaky") == {1: 1.0}
 
 
-def test_one_that_is_twice_as_slow_between_tokens_is_rolled_back(
+def test_a_canary_twice_as_slow_between_tokens_rolls_back(
     release_stack: ReleaseStack, trials: dict[str, Trial]
 ) -> None:
     trial = trials["tiny"]
@@ -233,7 +233,7 @@ def test_one_that_is_twice_as_slow_between_tokens_is_rolled_back(
     assert release_stack.weights("tiny") == {1: 1.0}
 
 
-def test_identical_ones_are_not_rolled_back(
+def test_identical_canaries_are_not_rolled_back(
     release_stack: ReleaseStack, trials: dict[str, Trial], identical: list[Pair], full: bool
 ) -> None:
     """Four of them; at full length twenty, each to its end."""

@@ -237,7 +237,7 @@ def perf(stack: RunningStack, parameters: dict[str, Any] | None = None, **more: 
     return next(answer for answer in answers if answer.outputs)
 
 
-def test_perf_metrics_tell_true_times_in_order(stack: RunningStack) -> None:
+def test_perf_metrics_have_true_times_in_order(stack: RunningStack) -> None:
     before_ns = time.monotonic_ns()
     answer = perf(stack)
     names = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
@@ -317,7 +317,7 @@ def test_a_row_that_fails_leaves_the_others_alone(stack: RunningStack) -> None:
     assert sorted(answered) == [0, 2]
 
 
-def test_limits_change_while_running(steady_stack: RunningStack) -> None:
+def test_limits_change_while_the_engine_runs(steady_stack: RunningStack) -> None:
     def configure(**limits: int) -> list[Response | Exception]:
         parameters = {"inflight_configure": json.dumps(limits)}
         return ask(steady_stack, "tensorrt_llm", parameters, **id_inputs([0], tokens=1))

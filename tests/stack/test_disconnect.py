@@ -70,7 +70,7 @@ async def test_leaving_a_stream_after_five_tokens_frees_the_engine(
     await assert_the_engine_stopped(stack)
 
 
-async def test_leaving_before_a_whole_answer_is_there_frees_the_engine(
+async def test_leaving_before_a_whole_answer_arrives_frees_the_engine(
     stack: RunningStack, long_answer_tokens: int
 ) -> None:
     body = long_chat(stack, long_answer_tokens, stream=False)

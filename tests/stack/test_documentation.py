@@ -46,14 +46,14 @@ def test_the_readmes_curl_is_answered(stack: RunningStack) -> None:
     assert '"role":"assistant"' in run(["bash", "-c", at(stack, curl)])
 
 
-def test_the_readmes_question_is_answered(stack: RunningStack) -> None:
+def test_the_readmes_ask_command_is_answered(stack: RunningStack) -> None:
     (block,) = (block for block in blocks("README.md", "") if "inflight ask" in block)
     ask = next(line for line in block.splitlines() if "inflight ask" in line)
     command = ask.replace(".venv/bin/inflight", f"{sys.executable} -m launcher")
     assert "Paris" in run(["bash", "-c", f"{command} --temperature 0"], INFLIGHT_URL=stack.url)
 
 
-def test_tritons_clients_curl_is_answered(stack: RunningStack) -> None:
+def test_the_documented_triton_curl_is_answered(stack: RunningStack) -> None:
     (curl,) = blocks("docs/triton-clients.md", "bash")
     assert '"text_output":' in run(["bash", "-c", at(stack, curl)])
 
@@ -62,7 +62,7 @@ PAGES = ["contract", "api", "batches", "conversations", "triton-clients"]
 
 
 @pytest.mark.parametrize("page", [f"docs/{page}.md" for page in PAGES])
-def test_programs_run_as_they_stand(stack: RunningStack, page: str) -> None:
+def test_documented_programs_run_as_they_stand(stack: RunningStack, page: str) -> None:
     programs = blocks(page, "python")
     assert programs
     for program in programs:

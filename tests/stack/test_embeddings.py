@@ -59,7 +59,9 @@ async def test_a_hundred_texts_come_back_in_order_and_as_if_each_were_alone(
     assert answer.usage.total_tokens == sum(map(len, model.word_pieces.encode(HUNDRED)))
 
 
-async def test_token_ids_and_fewer_dimensions(client: openai.AsyncOpenAI, model: EmbeddingModel) -> None:
+async def test_embeddings_accept_token_ids_and_fewer_dimensions(
+    client: openai.AsyncOpenAI, model: EmbeddingModel
+) -> None:
     framed = model.word_pieces.encode(HUNDRED[:20])
     whole = np.array(embed(model, *HUNDRED[:20]))
     answer = await client.embeddings.create(model=MODEL, input=[ids[1:-1] for ids in framed], dimensions=64)
@@ -88,7 +90,7 @@ async def test_requests_of_many_callers_share_batches(
     assert runs - runs_before <= 32, "Triton's dynamic batcher puts requests together"
 
 
-async def test_it_is_listed_ready_and_told_apart_from_text_models(
+async def test_an_embedding_model_is_listed_ready_and_distinct_from_text_models(
     stack: RunningStack, client: openai.AsyncOpenAI
 ) -> None:
     assert [each.id async for each in client.models.list()] == [stack.model, MODEL]
@@ -102,7 +104,7 @@ async def test_it_is_listed_ready_and_told_apart_from_text_models(
         await client.embeddings.create(model=MODEL, input="hi", dimensions=385)
 
 
-async def test_its_killed_process_comes_back_while_text_goes_on(
+async def test_a_killed_embeddings_process_comes_back_while_text_goes_on(
     stack: RunningStack, client: openai.AsyncOpenAI
 ) -> None:
     (stub,) = (

@@ -48,7 +48,9 @@ def expected(exact_stack: RunningStack, prompts: list[list[int]]) -> list[list[i
     return asyncio.run(answers_one_by_one(exact_stack, prompts))
 
 
-def test_alone(in_transformers: Any, prompts: list[list[int]], expected: list[list[int]]) -> None:
+def test_the_ids_are_those_of_transformers_for_one_request_alone(
+    in_transformers: Any, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
     from tests.engine.checkpoints import greedy_choices
 
     for prompt, answer in zip(prompts, expected, strict=True):
@@ -56,14 +58,14 @@ def test_alone(in_transformers: Any, prompts: list[list[int]], expected: list[li
         assert answer == greedy_choices(in_transformers, prompt, answer)
 
 
-async def test_all_in_flight_together(
+async def test_the_ids_are_those_of_transformers_for_requests_in_flight_together(
     exact_stack: RunningStack, prompts: list[list[int]], expected: list[list[int]]
 ) -> None:
     async with TritonCalls(exact_stack.triton_grpc_url) as triton:
         assert await triton.generate_all(prompts, NEW_TOKENS) == expected
 
 
-async def test_with_room_for_three_sequences_all_ten_finish(
+async def test_with_cache_for_three_sequences_all_ten_finish(
     data_dir: Path, on_device: dict[str, str], prompts: list[list[int]], tiny_models: TinyModels
 ) -> None:
     """Blocks run out, sequences are preempted and recomputed, and the pool is checked after every step."""

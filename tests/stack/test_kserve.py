@@ -82,7 +82,7 @@ def test_plain_infer_gathers_the_answer_and_echoes_the_prompt_as_the_contract_do
         assert text(result) == streamed
 
 
-def test_rows_and_sequences_come_below_one_another(stack: RunningStack) -> None:
+def test_rows_and_sequences_come_stacked_in_one_tensor(stack: RunningStack) -> None:
     inputs = [
         grpc_input("text_input", "BYTES", [[PROMPT.encode()], [b"1, 2, 3, 4,"]]),
         grpc_input("max_tokens", "INT32", [[3], [5]]),

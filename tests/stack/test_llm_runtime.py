@@ -28,7 +28,7 @@ CONFORMANCE = {
         "a_repeated_prompt_is_found_in_the_cache_unless_its_salt_differs",
         "a_row_that_fails_leaves_the_others_alone",
         "log_probs_are_those_of_the_logits",
-        "perf_metrics_tell_true_times_in_order",
+        "perf_metrics_have_true_times_in_order",
         "rows_of_one_request_are_answered_as_if_they_were_alone",
         "sequences_of_one_prompt_differ_and_repeat_with_the_seed",
         "streamed_log_probs_add_up",
@@ -83,5 +83,5 @@ def long_answer_tokens() -> int:
     return 1500
 
 
-def test_the_launcher_says_what_computes(stack: RunningStack) -> None:
+def test_the_launcher_names_the_runtime_and_the_device(stack: RunningStack) -> None:
     assert "computes on TensorRT-LLM 1.3.0 on the device that it chooses" in stack.output()

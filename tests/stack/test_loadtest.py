@@ -79,7 +79,7 @@ def test_grpc_users_do_not_wait_for_one_another(ran: Ran) -> None:
     assert any(overlap(one, other) for one in streams for other in others)
 
 
-def test_the_servers_own_figures_are_beside_them(ran: Ran) -> None:
+def test_the_servers_own_metrics_are_in_the_results(ran: Ran) -> None:
     assert ran.run.samples
     assert any(sample.running for sample in ran.run.samples)
     assert any(sample.kv_used_ratio is not None for sample in ran.run.samples)

@@ -21,7 +21,7 @@ def openai(exact_stack: RunningStack) -> Iterator[OpenAI]:
         yield client
 
 
-def test_they_are_those_of_transformers(
+def test_log_probs_are_those_of_transformers(
     openai: OpenAI, exact_stack: RunningStack, default_checkpoint: Path, in_transformers: Any
 ) -> None:
     """Of the prompt and of the answer, in fp32; no bias or temperature of the request is in them."""
@@ -61,7 +61,7 @@ def test_they_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_their_bytes_are_the_text_before_the_stop_string(
+def test_log_prob_bytes_are_the_text_before_the_stop_string(
     openai: OpenAI, exact_stack: RunningStack, stream: bool
 ) -> None:
     asked: dict[str, Any] = {

@@ -34,14 +34,14 @@ def pages(stack: RunningStack) -> tuple[str, str]:
         return routers, answer.read().decode()
 
 
-def test_all_that_is_shown_is_documented_with_its_labels(pages: tuple[str, str]) -> None:
+def test_every_exposed_metric_is_documented_with_its_labels(pages: tuple[str, str]) -> None:
     told, shown = documented(), [exposed(page) for page in pages]
     ours = {name: each for page in shown for name, each in page.items() if name.startswith("inflight_")}
     assert {name: told.get(name) for name in ours} == ours
     assert not shown[0].keys() & shown[1].keys(), "a name tells which port it is of"
 
 
-def test_those_of_triton_that_are_documented_are_there(pages: tuple[str, str]) -> None:
+def test_every_documented_triton_metric_is_exposed(pages: tuple[str, str]) -> None:
     shown = exposed(pages[1])
     names = {each for each in documented() if each.startswith("nv_") and not each.startswith("nv_gpu_")}
     names -= {"nv_trt_llm_v1_metrics"}  # in place of another, where batches do not change
@@ -49,7 +49,7 @@ def test_those_of_triton_that_are_documented_are_there(pages: tuple[str, str]) -
     assert {name: documented()[name] for name in names} == {name: shown[name] for name in names}
 
 
-def test_the_stages_of_each_kind_of_request_are_told(pages: tuple[str, str], stack: RunningStack) -> None:
+def test_each_kind_of_request_has_its_stage_metrics(pages: tuple[str, str], stack: RunningStack) -> None:
     (family,) = (
         each for each in text_string_to_metric_families(pages[0]) if each.name == "inflight_stage_seconds"
     )
@@ -63,7 +63,7 @@ def test_the_stages_of_each_kind_of_request_are_told(pages: tuple[str, str], sta
     assert found[EMBEDDINGS] == around | {TOGETHER}
 
 
-def test_triton_tells_waiting_from_computing(pages: tuple[str, str]) -> None:
+def test_triton_separates_queue_time_from_compute_time(pages: tuple[str, str]) -> None:
     values = {
         sample.name.removesuffix("_total"): sample.value
         for family in text_string_to_metric_families(pages[1])

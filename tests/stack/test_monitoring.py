@@ -134,7 +134,7 @@ def missing(stack: RunningStack) -> set[str]:
     return NAMED - there - recorded - PROMETHEUS_OWN.keys() - ON_A_GPU.keys() - AFTER_THE_FACT.keys()
 
 
-def test_every_metric_that_dashboards_and_rules_name_is_there(asked: RunningStack) -> None:
+def test_every_metric_named_in_dashboards_and_rules_exists(asked: RunningStack) -> None:
     """The router asks the engines once a second and Triton every two, and then tells of them."""
     assert AFTER_THE_FACT.keys() <= NAMED, "what nobody names need not be explained"
     with suppress(AssertionError):

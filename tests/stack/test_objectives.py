@@ -87,7 +87,7 @@ def good_share(outcomes: Sequence[RequestResult]) -> float:
     return sum(each.status == 200 and not each.error for each in outcomes) / len(outcomes)
 
 
-def test_under_overload_each_request_is_answered_whole_or_refused_with_a_time_to_come_back(
+def test_under_overload_each_request_is_answered_whole_or_refused_with_a_retry_time(
     crowd: list[RequestResult],
 ) -> None:
     assert {each.status for each in crowd} == {200, 503}
@@ -99,7 +99,7 @@ def test_under_overload_each_request_is_answered_whole_or_refused_with_a_time_to
             assert each.retry_after_s >= 1
 
 
-def test_those_refused_together_are_not_sent_back_together(crowd: list[RequestResult]) -> None:
+def test_requests_refused_together_get_different_retry_times(crowd: list[RequestResult]) -> None:
     waits_s = [each.retry_after_s for each in crowd if each.retry_after_s is not None]
     assert len(set(waits_s)) > len(waits_s) / 4
 
@@ -128,7 +128,7 @@ def test_a_tenant_that_floods_takes_nothing_from_one_in_its_tier_and_is_named(
     assert learned.metric("inflight_refused_requests_total", tier="standard", reason="busy") > 0
 
 
-def test_the_learned_cost_foretells_the_steps_that_the_engine_takes(learned: Served, crowd: object) -> None:
+def test_the_learned_cost_predicts_the_engines_step_times(learned: Served, crowd: object) -> None:
     cost = learned.learned_cost()
     assert cost is not None
     full = StepShape(0, ENGINE.places, ENGINE.places * (PROMPT_TOKENS + NEW_TOKENS // 2))
@@ -152,14 +152,16 @@ def ask(served: Served, headers: dict[str, str] | None = None, **more: Any) -> h
     return httpx.post(url, json=body, headers={**key, **(headers or {})}, timeout=60)
 
 
-def test_what_does_not_fit_even_alone_is_refused_as_too_large(learned: Served, crowd: object) -> None:
+def test_a_request_that_does_not_fit_even_alone_is_refused_as_too_large(
+    learned: Served, crowd: object
+) -> None:
     learned.wait_until_idle()
     answer = ask(learned, prompt=[400] * (ENGINE.kv_tokens + 64))
     assert answer.status_code == 413, answer.text
     assert ask(learned, prompt=[400] * (ENGINE.kv_tokens - 64)).status_code == 200
 
 
-def test_a_client_may_say_how_long_it_waits(learned: Served, crowd: object) -> None:
+def test_a_client_may_set_how_long_it_waits(learned: Served, crowd: object) -> None:
     learned.wait_until_idle()
     hurried = ask(learned, {"x-inflight-deadline-ms": "1"})
     assert hurried.status_code == 503, hurried.text

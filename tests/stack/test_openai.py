@@ -79,7 +79,7 @@ def test_an_answer_follows_the_schema_it_is_given(openai: OpenAI, steady_stack: 
     assert isinstance(place["letters"], int)
 
 
-def test_a_schema_that_cannot_be_is_refused_by_the_callers_name(
+def test_an_impossible_schema_is_refused_by_the_callers_name(
     openai: OpenAI, steady_stack: RunningStack
 ) -> None:
     with pytest.raises(BadRequestError, match="response_format") as refusal:
@@ -94,7 +94,7 @@ def test_a_schema_that_cannot_be_is_refused_by_the_callers_name(
     assert refusal.value.param == "response_format"
 
 
-def test_a_demanded_tool_is_called_with_arguments_that_fit_it(
+def test_a_required_tool_is_called_with_arguments_that_fit_it(
     openai: OpenAI, steady_stack: RunningStack
 ) -> None:
     parameters = {
@@ -174,7 +174,7 @@ def test_a_stream_says_the_same_as_the_whole_answer(openai: OpenAI, steady_stack
     assert len(chunks) > 5
 
 
-def test_an_answer_that_is_cut_says_length(openai: OpenAI, steady_stack: RunningStack) -> None:
+def test_a_truncated_answer_has_the_finish_reason_length(openai: OpenAI, steady_stack: RunningStack) -> None:
     answer = openai.chat.completions.create(
         model=steady_stack.model, messages=QUESTION, temperature=0, max_completion_tokens=3
     )
@@ -225,7 +225,7 @@ def test_models_are_listed(openai: OpenAI, steady_stack: RunningStack) -> None:
     assert openai.models.retrieve(steady_stack.model).id == steady_stack.model
 
 
-def test_the_router_tells_where_the_time_of_a_request_went(
+def test_stage_metrics_show_where_the_time_of_a_request_went(
     openai: OpenAI, steady_stack: RunningStack
 ) -> None:
     def sums() -> dict[str, float]:
@@ -263,7 +263,7 @@ def test_ids_are_completed_as_their_text_is(
         openai.completions.create(prompt=[10_000_000], **asked)
 
 
-def test_a_prompt_that_was_there_before_is_cached(openai: OpenAI, steady_stack: RunningStack) -> None:
+def test_a_repeated_prompt_is_cached(openai: OpenAI, steady_stack: RunningStack) -> None:
     prompt = f"{time.time_ns()} " + "one two three four five six seven eight nine ten " * 8
     details = []
     tiers: tuple[Literal["flex", "priority"], ...] = ("flex", "priority")

@@ -114,7 +114,7 @@ async def test_a_stop_takes_seconds_and_leaves_nothing_behind_however_busy_it_wa
     assert not shared_memory(run)
 
 
-def test_killed_parts_leave_nothing_behind_either(slow_stack: RunningStack) -> None:
+def test_killed_processes_leave_nothing_behind(slow_stack: RunningStack) -> None:
     stack = slow_stack
     members, run = family(stack), run_of(stack)
     for member in members:

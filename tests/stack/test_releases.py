@@ -59,7 +59,7 @@ def test_two_models_and_three_releases_answer_from_one_triton(
     release_stack.command("unload", second_model.name, "--withdraw", "--no-wait")
 
 
-def test_a_release_is_added_rolled_out_and_taken_back_and_no_request_fails(
+def test_a_release_is_added_rolled_out_and_rolled_back_and_no_request_fails(
     release_stack: ReleaseStack, tiny_models: TinyModels
 ) -> None:
     with traffic(release_stack.url, completion("tiny", 8), per_s=20, most_in_flight=IN_FLIGHT) as running:
@@ -96,7 +96,7 @@ def test_a_release_is_added_rolled_out_and_taken_back_and_no_request_fails(
     release_stack.unload(canary)
 
 
-def test_a_split_is_kept_to_and_every_key_stays_in_its_arm_over_a_restart(
+def test_a_split_is_kept_and_every_key_stays_in_its_arm_over_a_restart(
     release_stack: ReleaseStack, other_words: Manifest
 ) -> None:
     arms = [(other_words.version, SHARE), (1, 1 - SHARE)]
@@ -146,7 +146,7 @@ async def arms_of(stack: ReleaseStack, keys: range) -> dict[int, str]:
     return found
 
 
-def test_a_shadow_is_compared_and_never_heard(
+def test_a_shadow_is_compared_and_never_answers(
     release_stack: ReleaseStack, other_words: Manifest, tiny_models: TinyModels
 ) -> None:
     twin = release_stack.add("tiny", tiny_models.usual)

@@ -29,7 +29,7 @@ def written_trace(path: Path) -> Path:
     return path
 
 
-def test_a_trace_is_replayed_and_what_was_shared_in_it_is_computed_once(
+def test_a_trace_is_replayed_and_its_shared_prefixes_are_computed_once(
     stack: RunningStack, tmp_path: Path
 ) -> None:
     trace = written_trace(tmp_path / "trace.jsonl")

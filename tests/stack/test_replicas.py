@@ -188,7 +188,7 @@ async def test_the_turns_of_a_conversation_go_to_one_server(
         assert await homes_of(http, pair, "the first, and much more, and the second") == homes
 
 
-async def test_no_answer_is_lost_with_one_of_two_servers(pair: RunningStack) -> None:
+async def test_no_answer_is_lost_when_one_of_two_servers_dies(pair: RunningStack) -> None:
     bodies = [body_of(pair, number) for number in range(STREAMS)]
     async with client(pair) as http:
         expected = await asyncio.gather(*(ask(http, body) for body in bodies))

@@ -20,7 +20,7 @@ def openai(stack: RunningStack) -> Iterator[OpenAI]:
         yield client
 
 
-def test_a_stream_is_stored_and_goes_on_from_what_was_said(openai: OpenAI, stack: RunningStack) -> None:
+def test_a_streamed_response_is_stored_and_continued(openai: OpenAI, stack: RunningStack) -> None:
     asked = "Name the capital of France."
     with openai.responses.stream(
         model=stack.model, input=asked, temperature=0, max_output_tokens=40
@@ -42,7 +42,7 @@ def test_a_stream_is_stored_and_goes_on_from_what_was_said(openai: OpenAI, stack
     assert second.usage.input_tokens > first.usage.input_tokens + first.usage.output_tokens
 
 
-def test_a_past_longer_than_the_model_is_cut(openai: OpenAI, stack: RunningStack) -> None:
+def test_a_conversation_longer_than_the_context_is_cut(openai: OpenAI, stack: RunningStack) -> None:
     """The default model reads 8,192 tokens: the first turn alone has more, the rules and the second stay."""
     turns: list[ResponseInputItemParam] = [
         {"role": "system", "content": "You know geography."},

@@ -155,7 +155,9 @@ async def test_streams_go_on_when_a_process_of_the_pipeline_is_lost(
     assert triton_of(own_stack).pid == triton.pid
 
 
-async def test_embeddings_are_revived_and_nothing_inside_is_told(own_stack: RunningStack) -> None:
+async def test_a_dead_embeddings_process_is_revived_and_errors_show_no_internals(
+    own_stack: RunningStack,
+) -> None:
     body = {"model": "all-minilm-l6-v2", "input": "Hello"}
     async with client(own_stack) as http:
         before = (await http.post("/v1/embeddings", json=body)).json()["data"]

@@ -26,7 +26,7 @@ def split(tmp_path_factory: pytest.TempPathFactory, tiny_models: TinyModels) -> 
         yield running
 
 
-def test_whoever_has_the_key_of_the_setup_is_answered(split: Split) -> None:
+def test_a_caller_with_the_setups_key_is_answered(split: Split) -> None:
     assert split.chat("")[0] == 401
     status, answer = split.chat(split.secret("admin_key"))
     assert status == 200, answer

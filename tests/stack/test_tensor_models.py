@@ -73,7 +73,7 @@ def test_tritons_own_clients_reach_both_releases_of_a_users_model(
         release_stack.command("promote", "doubler@1")
 
 
-def test_what_was_unloaded_is_loaded_again_whatever_python_left_in_it(
+def test_an_unloaded_release_is_loaded_again_despite_leftover_bytecode(
     release_stack: ReleaseStack, doublers: tuple[Manifest, Manifest]
 ) -> None:
     release_stack.command("unload", "doubler@2")
@@ -123,7 +123,7 @@ def test_a_users_model_and_embeddings_are_rolled_out_by_canary(
     release_stack.unload(embeddings)
 
 
-async def test_another_queue_delay_is_loaded_under_traffic_and_no_request_fails(
+async def test_a_changed_queue_delay_is_loaded_under_traffic_and_no_request_fails(
     release_stack: ReleaseStack, full: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each client asks again when it is answered: as much traffic as the machine can do, and never more."""

@@ -102,7 +102,7 @@ def test_one_trace_has_the_request_its_stages_and_the_engines_steps(traced: Trac
     )
 
 
-def test_what_became_of_the_spans_is_in_the_metrics(traced: TracedStack) -> None:
+def test_metrics_count_the_sent_and_dropped_spans(traced: TracedStack) -> None:
     def told() -> dict[str, float]:
         lines = httpx.get(f"{traced.stack.url}/metrics", trust_env=False).text.splitlines()
         found = [line.rsplit(" ", 1) for line in lines if line.startswith("inflight_spans_")]

@@ -196,7 +196,7 @@ async def test_t26_lists_without_end_are_refused_before_they_are_worked_on(sheet
     await serves(quick)
 
 
-async def test_t27_what_the_api_does_not_know_goes_no_further(sheet: Fortress) -> None:
+async def test_t27_fields_that_the_api_does_not_know_go_no_further(sheet: Fortress) -> None:
     quick = sheet
     names = [
         "triton_enable_empty_final_response",
@@ -277,7 +277,7 @@ async def test_t28_ambiguous_requests_are_refused_and_the_connection_ends(
     await serves(quick)
 
 
-async def test_t29_names_that_are_no_models_are_the_same_404_and_reach_nobody(
+async def test_t29_names_that_are_not_models_get_the_same_404_and_reach_no_model(
     sheet: Fortress, full: bool
 ) -> None:
     quick, chance = sheet, random.Random(29)

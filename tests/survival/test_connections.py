@@ -156,7 +156,7 @@ async def test_t06_a_client_that_stops_reading_is_bounded_and_then_ended(
     assert seen.triton_growth <= STALLED * (20 << 20)
 
 
-async def test_t07_a_storm_of_disconnects_hurts_nobody(sheet: Fortress, full: bool) -> None:
+async def test_t07_a_storm_of_disconnects_affects_no_other_client(sheet: Fortress, full: bool) -> None:
     """A third leave within three milliseconds; those who stay get every token."""
     quick = sheet
     cancels, survivors = (3000, 1000) if full else (450, 150)
@@ -197,7 +197,7 @@ async def test_t07_a_storm_of_disconnects_hurts_nobody(sheet: Fortress, full: bo
     assert quick.router.memory_info().rss - before <= 10 << 20
 
 
-async def test_t09_idle_connections_cost_little_and_slow_nobody_down(sheet: Fortress, full: bool) -> None:
+async def test_t09_idle_connections_cost_little_and_slow_no_request_down(sheet: Fortress, full: bool) -> None:
     """What others pay is seen in the router's processor time: waiting times are the machine's."""
     quick, streams = sheet, 200 if full else 100
     router = quick.router

@@ -13,7 +13,7 @@ from tests.survival.conftest import Fortress
 STREAMS, TOKENS = 50, 600
 
 
-async def test_t20_a_stop_lets_every_stream_end_and_takes_nothing_new(mortal: Fortress) -> None:
+async def test_t20_a_stop_lets_every_stream_end_and_admits_nothing_new(mortal: Fortress) -> None:
     running = mortal
     router = running.router
     assert running.shared_regions()

@@ -65,7 +65,7 @@ async def becomes(quick: Fortress, key: str, expected: int) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_t35_a_key_taken_back_is_refused_soon_and_like_one_that_never_was(sheet: Fortress) -> None:
+async def test_t35_a_revoked_key_is_refused_soon_and_like_one_that_never_existed(sheet: Fortress) -> None:
     key = sheet.new_tenant("leaving")
     await becomes(sheet, key, 200)
     with open_administration(sheet.state_dir) as admin:
@@ -94,7 +94,7 @@ async def test_t36_no_route_of_the_administration_opens_to_a_tenant(sheet: Fortr
             assert response.status_code == 403, (method, path, response.text)
 
 
-async def test_t37_what_is_somebody_elses_is_not_there(sheet: Fortress, full: bool) -> None:
+async def test_t37_another_tenants_objects_do_not_exist(sheet: Fortress, full: bool) -> None:
     """Files, batches, responses, conversations: the answer that a made-up id gets, and nothing listed."""
     other = {"authorization": f"Bearer {sheet.new_tenant('curious')}"}
     await becomes(sheet, other["authorization"].removeprefix("Bearer "), 200)
@@ -138,7 +138,7 @@ async def test_t37_what_is_somebody_elses_is_not_there(sheet: Fortress, full: bo
         assert (await http.get("/v1/usage", headers=other)).json()["data"] == []
 
 
-async def test_limits_hold_exactly_when_everybody_comes_at_once(sheet: Fortress) -> None:
+async def test_limits_hold_exactly_when_all_requests_come_at_once(sheet: Fortress) -> None:
     tenants = {
         "requests": sheet.new_tenant("many", Limits(requests_per_min=10, request_burst=10)),
         "tokens": sheet.new_tenant("much", Limits(tokens_per_min=10 * 12, token_burst=10 * 12)),

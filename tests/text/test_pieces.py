@@ -23,7 +23,7 @@ def test_the_pieces_of_byte_level_ids_are_the_bytes_of_their_text() -> None:
         assert pieces[token_id].decode(errors="replace") == tokenizer.decode([token_id], False)
 
 
-def test_the_byte_alphabet_is_the_library_s() -> None:
+def test_the_byte_alphabet_is_the_librarys() -> None:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Backend(models.WordLevel(dict(zip(alphabet, range(256), strict=True)), unk_token="a"))
     backend.decoder = decoders.ByteLevel()

@@ -60,7 +60,7 @@ class TestWholeTexts:
 
     @given(kind=kinds, text=st.sampled_from(TEXTS), lengths=st.lists(st.integers(0, 12)))
     @settings(deadline=None)
-    def test_it_does_not_matter_how_the_ids_are_cut_into_chunks(
+    def test_the_text_does_not_depend_on_how_the_ids_are_chunked(
         self, kind: str, text: str, lengths: list[int]
     ) -> None:
         tokenizer = tokenizer_of(kind)
@@ -97,7 +97,7 @@ class TestAnyIds:
 
     @given(data=st.data())
     @settings(max_examples=300, deadline=None)
-    def test_nothing_but_the_start_of_a_character_is_held_back(self, data: st.DataObject) -> None:
+    def test_only_the_start_of_a_character_is_held_back(self, data: st.DataObject) -> None:
         tokenizer = tokenizer_of("byte_level")
         ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size)))
         decoder = StreamDecoder(tokenizer)
@@ -124,7 +124,7 @@ class TestAnyIds:
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
 class TestBrokenCharacters:
-    def test_a_character_that_is_cut_off_is_dropped(self, kind: str) -> None:
+    def test_an_incomplete_character_at_the_end_is_dropped(self, kind: str) -> None:
         tokenizer = tokenizer_of(kind)
         for cut_off in ("é", "字", "😀"):
             for length in range(1, len(cut_off.encode())):
@@ -187,7 +187,7 @@ class TestCost:
         streamed(tokenizer, chunks)
         assert best_push_s(tokenizer, chunks) < 15e-6
 
-    def test_a_long_run_of_broken_bytes_does_not_slow_it_down(self) -> None:
+    def test_a_long_run_of_broken_bytes_does_not_slow_decoding_down(self) -> None:
         tokenizer = tokenizer_of("byte_fallback")
         assert best_push_s(tokenizer, one_by_one(byte_ids(tokenizer, b"\xff") * 3000)) < 15e-6
 

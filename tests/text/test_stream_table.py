@@ -68,7 +68,7 @@ def test_special_tokens_show_when_they_are_not_skipped(byte_level: Tokenizer) ->
     assert table.feed("one", 0, [byte_level.eos_id], is_last=True, now_s=0.0) == "</s>"
 
 
-def test_an_abandoned_stream_goes_after_the_idle_timeout(byte_level: Tokenizer) -> None:
+def test_an_abandoned_stream_is_dropped_after_the_idle_timeout(byte_level: Tokenizer) -> None:
     table = StreamTable(byte_level, idle_timeout_s=10.0)
     table.feed("abandoned", 0, [], is_last=False, now_s=0.0)
     table.feed("used", 0, [], is_last=False, now_s=0.0)
@@ -81,7 +81,7 @@ def test_an_abandoned_stream_goes_after_the_idle_timeout(byte_level: Tokenizer) 
     assert len(table) == 0
 
 
-def test_beyond_the_limit_the_least_recently_used_stream_goes(byte_level: Tokenizer) -> None:
+def test_beyond_the_limit_the_least_recently_used_stream_is_dropped(byte_level: Tokenizer) -> None:
     table = StreamTable(byte_level, max_streams=2)
     first, second = byte_ids(byte_level, "é".encode())
     table.feed("old", 0, [first], is_last=False, now_s=0.0)

@@ -31,44 +31,50 @@ def write(directory: Path, name: str, content: dict[str, Any]) -> None:
 
 
 class TestTheTokenThatEndsAText:
-    def test_the_generation_config_comes_first(self, checkpoint: Path) -> None:
+    def test_the_generation_configs_end_token_comes_first(self, checkpoint: Path) -> None:
         write(checkpoint, "generation_config.json", {"eos_token_id": 7})
         write(checkpoint, "tokenizer_config.json", {"eos_token": "</s>"})
         write(checkpoint, "config.json", {"eos_token_id": 9})
         assert Tokenizer.load(checkpoint).eos_ids == (7,)
 
-    def test_several_may_end_a_generation_and_the_first_is_the_main_one(self, checkpoint: Path) -> None:
+    def test_several_tokens_may_end_a_generation_and_the_first_is_the_main_one(
+        self, checkpoint: Path
+    ) -> None:
         write(checkpoint, "generation_config.json", {"eos_token_id": [7, 8]})
         tokenizer = Tokenizer.load(checkpoint)
         assert tokenizer.eos_id == 7
         assert tokenizer.eos_ids == (7, 8)
 
-    def test_of_several_the_tokenizer_s_own_is_the_main_one(self, checkpoint: Path) -> None:
+    def test_of_several_end_tokens_the_tokenizers_own_is_the_main_one(self, checkpoint: Path) -> None:
         write(checkpoint, "generation_config.json", {"eos_token_id": [7, EOS, 8]})
         write(checkpoint, "tokenizer_config.json", {"eos_token": "</s>"})
         assert Tokenizer.load(checkpoint).eos_ids == (EOS, 7, 8)
 
     @pytest.mark.parametrize("token", ["</s>", {"content": "</s>", "lstrip": False}])
     @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
-    def test_the_tokenizer_s_own_comes_second(self, checkpoint: Path, name: str, token: object) -> None:
+    def test_the_tokenizers_own_end_token_comes_second(
+        self, checkpoint: Path, name: str, token: object
+    ) -> None:
         write(checkpoint, name, {"eos_token": token})
         write(checkpoint, "config.json", {"eos_token_id": 9})
         assert Tokenizer.load(checkpoint).eos_id == EOS
 
-    def test_the_model_config_comes_last(self, checkpoint: Path) -> None:
+    def test_the_model_configs_end_token_comes_last(self, checkpoint: Path) -> None:
         write(checkpoint, "generation_config.json", {"eos_token_id": None})
         write(checkpoint, "tokenizer_config.json", {"eos_token": None})
         write(checkpoint, "config.json", {"eos_token_id": 9})
         assert Tokenizer.load(checkpoint).eos_id == 9
 
-    def test_a_checkpoint_without_one_is_refused_and_told_where_to_name_it(self, checkpoint: Path) -> None:
+    def test_a_checkpoint_without_an_end_token_is_refused_with_where_to_name_it(
+        self, checkpoint: Path
+    ) -> None:
         write(checkpoint, "tokenizer_config.json", {"eos_token": "<not in the vocabulary>"})
         with pytest.raises(TokenizerError, match=r"generation_config\.json.*tokenizer_config\.json"):
             Tokenizer.load(checkpoint)
 
 
 class TestOtherSpecialTokens:
-    def test_the_padding_token_is_the_tokenizer_s(self, checkpoint: Path) -> None:
+    def test_the_padding_token_is_the_tokenizers(self, checkpoint: Path) -> None:
         write(checkpoint, "tokenizer_config.json", {"eos_token": "</s>", "pad_token": "<unk>"})
         write(checkpoint, "generation_config.json", {"pad_token_id": 9})
         assert Tokenizer.load(checkpoint).pad_id == UNK
@@ -107,7 +113,7 @@ class TestBrokenCheckpoints:
         with pytest.raises(TokenizerError, match=f"{name} cannot be read"):
             Tokenizer.load(checkpoint)
 
-    def test_a_tokenizer_needs_an_end(self) -> None:
+    def test_a_tokenizer_without_an_end_token_is_refused(self) -> None:
         with pytest.raises(TokenizerError, match="at least one"):
             Tokenizer(byte_level_backend(), eos_ids=[])
 
@@ -124,7 +130,7 @@ class TestEncoding:
         assert len(short) == 1
         assert tokenizer.decode(long) == "one two three " * 50
 
-    def test_special_tokens_are_added_when_asked_for(self, checkpoint: Path) -> None:
+    def test_special_tokens_are_added_on_request(self, checkpoint: Path) -> None:
         state = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
         state["post_processor"] = {
             "type": "TemplateProcessing",
@@ -152,7 +158,7 @@ class TestEncoding:
         assert tokenizer.encode_words([]) == []
 
 
-def test_the_default_model_s_tokenizer_agrees_with_transformers() -> None:
+def test_the_default_models_tokenizer_agrees_with_transformers() -> None:
     reference = AutoTokenizer.from_pretrained(str(smollm2_directory()))
     tokenizer = Tokenizer.load(smollm2_directory())
     for add_special_tokens in (True, False):

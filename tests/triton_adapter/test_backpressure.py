@@ -37,20 +37,22 @@ def test_there_is_room_until_something_is_in_flight(pacer: Pacer) -> None:
     assert waited_s(pacer) < backpressure._PATIENCE_S
 
 
-def test_there_is_room_again_once_it_was_handled(pacer: Pacer, acknowledger: Acknowledger) -> None:
+def test_a_sender_may_send_again_once_a_response_was_handled(
+    pacer: Pacer, acknowledger: Acknowledger
+) -> None:
     for _ in range(100):
         pacer.sent()
         acknowledger.handled(pacer.lane)
         assert waited_s(pacer) < backpressure._PATIENCE_S
 
 
-def test_a_word_that_never_comes_costs_a_short_wait_once(pacer: Pacer) -> None:
+def test_a_missing_acknowledgement_costs_a_short_wait_once(pacer: Pacer) -> None:
     pacer.sent()
     assert backpressure._PATIENCE_S * 0.9 <= waited_s(pacer) < 1
     assert waited_s(pacer) < backpressure._PATIENCE_S
 
 
-def test_two_senders_of_one_server_have_lanes_of_their_own(pacer: Pacer, acknowledger: Acknowledger) -> None:
+def test_two_senders_of_one_server_have_their_own_lanes(pacer: Pacer, acknowledger: Acknowledger) -> None:
     other = Pacer()
     assert other.lane != pacer.lane
     pacer.sent()
@@ -59,7 +61,7 @@ def test_two_senders_of_one_server_have_lanes_of_their_own(pacer: Pacer, acknowl
     other.close()
 
 
-def test_a_word_to_a_sender_that_is_gone_hurts_nobody(acknowledger: Acknowledger) -> None:
+def test_an_acknowledgement_to_a_closed_sender_does_no_harm(acknowledger: Acknowledger) -> None:
     gone = Pacer()
     gone.close()
     acknowledger.handled(gone.lane)

@@ -15,7 +15,7 @@ def take(coalescer: Coalescer) -> Pending:
     return pending
 
 
-def test_a_lone_token_leaves_on_its_own() -> None:
+def test_a_lone_token_is_sent_on_its_own() -> None:
     coalescer = Coalescer()
     coalescer.put(SequenceEvent(1, [7]))
     pending = take(coalescer)
@@ -23,7 +23,7 @@ def test_a_lone_token_leaves_on_its_own() -> None:
     assert coalescer.take() is None
 
 
-def test_tokens_that_pile_up_leave_together_and_the_longest_waiting_first() -> None:
+def test_tokens_that_pile_up_are_sent_together_and_the_longest_waiting_first() -> None:
     coalescer = Coalescer()
     for event in (
         SequenceEvent(1, [10]),
@@ -36,7 +36,7 @@ def test_tokens_that_pile_up_leave_together_and_the_longest_waiting_first() -> N
     assert (second.key, second.token_ids) == (2, [20])
 
 
-def test_what_belongs_to_the_tokens_piles_up_with_them() -> None:
+def test_log_probs_and_logits_pile_up_with_their_tokens() -> None:
     perf = PerfMetrics(1, 2, 3, 4, 5, 6, 7)
     coalescer = Coalescer()
     coalescer.put(
@@ -51,7 +51,7 @@ def test_what_belongs_to_the_tokens_piles_up_with_them() -> None:
     assert (pending.perf, pending.oldest_ns, pending.newest_ns) == (perf, 100, 200)
 
 
-def test_sequences_of_one_row_are_streams_of_their_own() -> None:
+def test_sequences_of_one_row_are_separate_streams() -> None:
     coalescer = Coalescer()
     coalescer.put(SequenceEvent(1, [10], sequence_index=1))
     coalescer.put(SequenceEvent(1, [20], sequence_index=0))
@@ -61,7 +61,7 @@ def test_sequences_of_one_row_are_streams_of_their_own() -> None:
     ]
 
 
-def test_an_answer_wanted_whole_waits_for_its_end() -> None:
+def test_an_answer_that_does_not_stream_waits_for_its_end() -> None:
     coalescer = Coalescer()
     coalescer.put(SequenceEvent(1, [10]), whole=True)
     assert len(coalescer) == 0
@@ -70,7 +70,7 @@ def test_an_answer_wanted_whole_waits_for_its_end() -> None:
     assert take(coalescer).token_ids == [10, 11]
 
 
-def test_a_dropped_row_is_never_taken() -> None:
+def test_a_dropped_row_is_never_sent() -> None:
     coalescer = Coalescer()
     for index in range(2):
         coalescer.put(SequenceEvent(1, [10], sequence_index=index))

@@ -91,7 +91,7 @@ def test_dimensions_shorten_the_vectors(model: TritonPythonModel, asked: int, gi
         (Request({"TEXT": np.array([["a", "b"]], np.object_)}), "TEXT must be one value a row, not 2"),
     ],
 )
-def test_a_wrong_request_is_refused_and_spoils_no_other(
+def test_a_wrong_request_is_refused_and_affects_no_other(
     model: TritonPythonModel, request_: Request, said: str
 ) -> None:
     before, wrong, after = model.execute([texts("before"), request_, texts("after")])

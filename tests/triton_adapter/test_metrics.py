@@ -95,9 +95,7 @@ def test_static_batching_has_its_own_family_in_place_of_the_in_flight_one() -> N
     assert "nv_trt_llm_inflight_batcher_metrics" not in {family.name for family in MetricFamily.alive}
 
 
-def test_a_gauge_that_has_not_changed_is_not_set_again(
-    metrics: EngineMetrics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unchanged_gauge_is_not_set_again(metrics: EngineMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics.update(CAPACITY, GAUGES)
     calls: list[float] = []
     monkeypatch.setattr("tests.fakes.triton_stub.Metric.set", lambda self, value: calls.append(value))
@@ -105,7 +103,7 @@ def test_a_gauge_that_has_not_changed_is_not_set_again(
     assert len(calls) <= 1, "the timestamp alone"
 
 
-def test_counters_go_on_when_the_engine_begins_again(metrics: EngineMetrics) -> None:
+def test_counters_continue_when_the_engine_restarts(metrics: EngineMetrics) -> None:
     def changed(**values: Any) -> Gauges:
         names = Gauges.__struct_fields__
         return Gauges(**{**{name: getattr(GAUGES, name) for name in names}, **values})
@@ -145,7 +143,7 @@ def test_a_finished_row_is_counted_once_by_its_lengths_and_its_wait(metrics: Eng
     assert metric("inflight_engine_queue_seconds", tier="batch").observations == [0.5]
 
 
-def test_a_row_that_never_began_has_no_wait(metrics: EngineMetrics) -> None:
+def test_a_row_that_never_started_has_no_wait(metrics: EngineMetrics) -> None:
     metrics.row_ended(running_row(), PerfMetrics(1_000_000_000, 0, 0, 0, 0, 0, 0))
     metrics.row_ended(running_row(), None)
     assert metric("inflight_engine_queue_seconds", tier="batch").observations == []

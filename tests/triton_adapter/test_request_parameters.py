@@ -47,12 +47,12 @@ def test_a_bias_names_tokens_by_their_ids() -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "5", '{"a": 1}', '{"-3": 1}', '{"3": "x"}', '{"3": NaN}', 7, "[" * 9000]
 )
-def test_a_bias_that_is_not_one_is_refused(text: Any) -> None:
+def test_an_invalid_bias_is_refused(text: Any) -> None:
     with pytest.raises(InflightError, match="inflight_logit_bias"):
         decode_logit_bias({"inflight_logit_bias": text})
 
 
-def test_tenants_share_the_cache_unless_they_are_kept_apart() -> None:
+def test_tenants_share_the_cache_unless_they_are_isolated() -> None:
     here, there = {"tenant": "a"}, {"tenant": "b"}
     assert decode_cache_salt(here, False) == decode_cache_salt(there, False) == ""
     assert decode_cache_salt(here, True) != decode_cache_salt(there, True)
@@ -80,7 +80,7 @@ def test_a_salt_must_be_text() -> None:
         ('{"max_step_tokens": 8}', Limits(8, 8)),
     ],
 )
-def test_new_limits_are_read_and_the_rest_stays(text: str, limits: Limits) -> None:
+def test_new_limits_are_read_and_the_others_kept(text: str, limits: Limits) -> None:
     found = decode_configuration({"inflight_configure": text}, Configuration(NOW, TARGETS), MOST)
     assert found == Configuration(limits, TARGETS)
 
@@ -94,7 +94,7 @@ def test_new_limits_are_read_and_the_rest_stays(text: str, limits: Limits) -> No
         ('{"max_batch_size": 8}', (20.0, None, 500.0)),
     ],
 )
-def test_new_objectives_are_read_and_the_rest_stays(text: str, targets: tuple[float | None, ...]) -> None:
+def test_new_objectives_are_read_and_the_others_kept(text: str, targets: tuple[float | None, ...]) -> None:
     found = decode_configuration({"inflight_configure": text}, Configuration(NOW, TARGETS), MOST)
     assert found == Configuration(NOW, dict(zip(Tier, targets, strict=True)))
 
@@ -103,7 +103,7 @@ def test_there_are_no_objectives_at_first() -> None:
     assert set(Configuration(NOW).inter_token_ms.items()) == {(tier, None) for tier in Tier}
 
 
-def test_a_report_is_asked_for_or_not() -> None:
+def test_a_report_is_requested_by_a_boolean() -> None:
     assert [asks_for_report({}), asks_for_report({"inflight_report": True})] == [False, True]
     with pytest.raises(InflightError, match="inflight_report is 1; allowed: a boolean"):
         asks_for_report({"inflight_report": 1})
@@ -145,24 +145,24 @@ def test_a_part_of_a_request_is_refused_by_name() -> None:
         refuse_other_phases({"request_type": "context_only"})
 
 
-def test_top_log_probs_are_so_many_or_none_at_all() -> None:
+def test_top_log_probs_are_a_number_or_not_requested() -> None:
     assert decode_top_log_probs({}) is None
     assert [decode_top_log_probs({"inflight_top_log_probs": count}) for count in (0, 20)] == [0, 20]
 
 
 @pytest.mark.parametrize("count", [-1, 21, True, "3", 2.0])
-def test_top_log_probs_that_cannot_be_are_refused(count: Any) -> None:
+def test_invalid_top_log_probs_are_refused(count: Any) -> None:
     with pytest.raises(InflightError, match=r"inflight_top_log_probs .* allowed: 0 to 20"):
         decode_top_log_probs({"inflight_top_log_probs": count})
 
 
-def test_an_echo_is_asked_for_or_not() -> None:
+def test_an_echo_is_requested_by_a_boolean() -> None:
     assert [decode_echo({}), decode_echo({"inflight_echo": True})] == [False, True]
     with pytest.raises(InflightError, match="inflight_echo is 'yes'; allowed: a boolean"):
         decode_echo({"inflight_echo": "yes"})
 
 
-def test_steps_are_told_only_to_who_asks() -> None:
+def test_steps_are_requested_by_a_boolean() -> None:
     assert [decode_trace({}), decode_trace({"inflight_trace": True})] == [False, True]
     with pytest.raises(InflightError, match="inflight_trace is 'yes'; allowed: a boolean"):
         decode_trace({"inflight_trace": "yes"})

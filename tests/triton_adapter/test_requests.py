@@ -56,7 +56,7 @@ def generation(**values: Any) -> GenerationRequest:
     return row.generation
 
 
-def test_the_least_a_request_can_say_is_greedy() -> None:
+def test_a_minimal_request_is_greedy() -> None:
     (row,) = decode().rows
     assert row.generation == GenerationRequest([5, 6, 7], 4, end_id=-1)
     assert row.generation.sampling.is_greedy
@@ -128,7 +128,7 @@ def test_an_embedding_bias_becomes_the_bias_of_its_tokens() -> None:
     assert generation(embedding_bias=np.zeros((1, 0))).token_bias == {}
 
 
-def test_what_an_answer_returns_is_asked_for_by_flags() -> None:
+def test_the_outputs_of_an_answer_are_requested_by_flags() -> None:
     asked = decode(
         return_log_probs=[True],
         return_context_logits=[True],
@@ -203,7 +203,7 @@ def test_retention_is_read_with_its_open_ends() -> None:
         {"retention_decode_duration_ms": [[-2]]},
     ],
 )
-def test_retention_that_does_not_fit_together_is_refused(change: dict[str, Any]) -> None:
+def test_inconsistent_retention_is_refused(change: dict[str, Any]) -> None:
     ranges = {
         "retention_token_range_starts": [[0, 100]],
         "retention_token_range_ends": [[100, 200]],
@@ -286,7 +286,7 @@ def test_an_input_with_another_number_of_rows_is_refused() -> None:
         ({"num_return_sequences": [2]}, "num_return_sequences"),
     ],
 )
-def test_a_model_that_is_not_decoupled_takes_what_one_response_can_answer(
+def test_a_model_that_is_not_decoupled_accepts_what_one_response_can_answer(
     values: dict[str, Any], sentence: str
 ) -> None:
     rules = replace(RULES, decoupled=False)
@@ -303,7 +303,7 @@ def test_tier_and_salt_come_as_request_parameters() -> None:
     assert (plain.generation.tier, plain.generation.cache_salt) == (Tier.STANDARD, "")
 
 
-def test_a_trace_that_comes_along_has_the_steps_of_the_first_row_noted() -> None:
+def test_a_request_with_a_trace_has_the_steps_of_its_first_row_noted() -> None:
     parameters = {"inflight_trace": True, "traceparent": "00-1-2-01", "tracestate": "a=b"}
     (row,) = decode(parameters=parameters).rows
     assert row.generation.notes_steps
@@ -337,7 +337,7 @@ ASKING: dict[str, Any] = {
 WITHOUT_EFFECT = {"len_penalty", "early_stopping", "beam_search_diversity_rate", "prompt_vocab_size"}
 
 
-def test_no_refusal_is_left_untried() -> None:
+def test_every_refusal_has_a_test_case() -> None:
     assert ASKING.keys() == requests._NOT_HONOURED.keys() - WITHOUT_EFFECT | {"decoder_input_ids"}
 
 

@@ -43,7 +43,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[TritonPythonModel]:
     model.finalize()
 
 
-def test_how_far_the_engines_start_is_goes_to_the_log(
+def test_the_progress_of_the_engines_start_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tensorrt_llm, "EngineProcess", ScriptedEngine)
@@ -148,7 +148,7 @@ def test_a_lone_row_and_sequence_carries_no_index(model: TritonPythonModel) -> N
     assert names(asked.sender.responses[0]) == {"output_ids", "sequence_length", "finish_reason"}
 
 
-def test_every_sequence_of_every_row_has_a_mark_of_its_own(model: TritonPythonModel) -> None:
+def test_every_sequence_of_every_row_has_its_own_mark(model: TritonPythonModel) -> None:
     requests = [
         request(2, num_return_sequences=[2, 2], decoder_input_ids=[[0], [0]], request_id=f"r{number}")
         for number in range(2)
@@ -213,7 +213,7 @@ def test_top_log_probs_have_the_token_first_and_none_come_without_tokens(model: 
 
 
 @pytest.mark.parametrize("wants_log_probs", [False, True])
-def test_a_stream_begins_with_its_prompt_if_asked(model: TritonPythonModel, wants_log_probs: bool) -> None:
+def test_a_stream_begins_with_its_prompt_on_request(model: TritonPythonModel, wants_log_probs: bool) -> None:
     asked = request(return_num_output_tokens=[True], return_perf_metrics=[True])
     asked.request_parameters = {"inflight_echo": True}
     top = None
@@ -286,7 +286,7 @@ def test_perf_outputs_come_with_the_last_response(model: TritonPythonModel) -> N
         assert last.outputs[name].dtype == dtypes[TENSORRT_LLM.output(name).dtype]
 
 
-def test_steps_come_with_the_last_response_of_who_asked(model: TritonPythonModel) -> None:
+def test_steps_come_with_the_last_response_of_a_request_that_asked(model: TritonPythonModel) -> None:
     asked = request()
     asked.request_parameters = {"inflight_trace": True}
     (key,) = start(model, asked)
@@ -320,7 +320,7 @@ def test_outputs_are_sent_only_where_they_are_requested(model: TritonPythonModel
     assert value(asked.sender.responses[0], "num_input_tokens") == 2
 
 
-def test_arrival_is_the_moment_of_execute(model: TritonPythonModel) -> None:
+def test_the_arrival_time_is_the_moment_of_execute(model: TritonPythonModel) -> None:
     before_ns = time.monotonic_ns()
     start(model, request(2))
     assert all(before_ns <= arrival_ns <= time.monotonic_ns() for arrival_ns in engine_of(model).arrivals_ns)
@@ -373,7 +373,7 @@ def test_an_ensemble_ends_with_its_first_error_so_its_other_rows_are_cancelled(
     assert asked.sender.finals == 1
 
 
-def test_postprocessing_hears_of_a_stream_that_breaks_off(model: TritonPythonModel) -> None:
+def test_postprocessing_learns_of_a_stream_that_breaks_off(model: TritonPythonModel) -> None:
     asked = request(decoder_input_ids=[[0]])
     (key,) = start(model, asked)
     say_and_wait(model, asked, SequenceEvent(key, [10]))
@@ -385,7 +385,7 @@ def test_postprocessing_hears_of_a_stream_that_breaks_off(model: TritonPythonMod
     assert error.error is not None
 
 
-def test_postprocessing_hears_of_every_row_before_the_first_error_of_a_request(
+def test_postprocessing_learns_of_every_row_before_the_first_error_of_a_request(
     model: TritonPythonModel,
 ) -> None:
     """Behind it the ensemble passes nothing on."""
@@ -415,7 +415,7 @@ def test_stop_cancels_every_row(model: TritonPythonModel) -> None:
     assert asked.sender.finals == 1
 
 
-def test_a_caller_who_has_gone_cancels_every_row(model: TritonPythonModel) -> None:
+def test_a_caller_that_left_cancels_every_row(model: TritonPythonModel) -> None:
     asked = request(rows=2)
     keys = start(model, asked)
     asked.sender.is_caller_gone = True
@@ -474,7 +474,7 @@ def report_of(model: TritonPythonModel) -> EngineReport:
     return read_report(text.decode())
 
 
-def test_a_report_says_at_once_what_the_engine_said_last(model: TritonPythonModel) -> None:
+def test_a_report_has_the_engines_latest_gauges_at_once(model: TritonPythonModel) -> None:
     at_start = report_of(model)
     assert (at_start.max_batch_size, at_start.max_step_tokens, at_start.total_blocks) == (8, 512, 100)
     assert (at_start.holds_whole_answers, at_start.learned) == (True, None)
@@ -488,7 +488,7 @@ def test_a_report_says_at_once_what_the_engine_said_last(model: TritonPythonMode
     assert engine_of(model).submitted == {}
 
 
-def test_limits_that_are_refused_change_nothing(model: TritonPythonModel) -> None:
+def test_refused_limits_change_nothing(model: TritonPythonModel) -> None:
     control = request()
     control.request_parameters = {"inflight_configure": '{"max_batch_size": 9}'}
     model.execute([control])
@@ -510,7 +510,7 @@ def endings(draw: st.DrawFn) -> tuple[list[int], list[Ending]]:
 
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=endings(), streaming=st.booleans())
-def test_whatever_happens_each_request_ends_exactly_once(
+def test_each_request_ends_exactly_once_under_any_events(
     model: TritonPythonModel, script: tuple[list[int], list[Ending]], streaming: bool
 ) -> None:
     counts, ends = script

@@ -87,7 +87,7 @@ def test_an_answer_that_does_not_stream_is_one_response(model: TritonPythonModel
     assert whole.sender.responses[0].outputs["finish_reason"].item() == b"length"
 
 
-def test_a_mark_rides_only_to_postprocessing(model: TritonPythonModel) -> None:
+def test_a_mark_is_sent_only_to_postprocessing(model: TritonPythonModel) -> None:
     marked = request(3, decoder_input_ids=[[0]])
     run(model, marked)
     assert all(r.outputs["output_ids"].reshape(-1)[-1] < 0 for r in marked.sender.responses)
@@ -105,14 +105,14 @@ def test_stop_ends_the_request_of_that_id_and_no_other(model: TritonPythonModel)
     assert other.sender.ids == expected(200)
 
 
-def test_a_caller_who_has_gone_is_noticed(model: TritonPythonModel) -> None:
+def test_a_caller_that_left_is_noticed(model: TritonPythonModel) -> None:
     left = request(100_000)
     model.execute([left])
     left.sender.is_caller_gone = True
     wait_for(left)
 
 
-def test_a_caller_who_has_gone_is_noticed_while_an_answer_grows_that_is_not_streamed(
+def test_a_caller_that_left_is_noticed_while_an_unstreamed_answer_grows(
     model: TritonPythonModel,
 ) -> None:
     left = request(100_000, streaming=[False])
@@ -160,7 +160,7 @@ def test_a_model_that_answers_once_acknowledges_a_stop_with_a_response() -> None
         model.finalize()
 
 
-def test_callers_of_an_ensemble_are_not_asked_about(model: TritonPythonModel) -> None:
+def test_callers_of_an_ensemble_are_not_checked_for_having_left(model: TritonPythonModel) -> None:
     left_alone = request(100_000, "one", decoder_input_ids=np.zeros((1, 1), np.int32))
     asked_about = request(100_000)
     model.execute([left_alone, asked_about])
@@ -209,7 +209,7 @@ def test_a_killed_engine_fails_its_requests_once_and_comes_back(model: TritonPyt
     assert answer_in_time(model).sender.ids == expected(3)
 
 
-def test_an_engine_that_cannot_be_started_again_at_first_is_tried_again(
+def test_an_engine_that_cannot_be_restarted_at_first_is_retried(
     model: TritonPythonModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensorrt_llm, "_RESTART_PAUSE_S", 0.05)

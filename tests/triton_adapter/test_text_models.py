@@ -58,7 +58,7 @@ def text_of(
     return text.decode()
 
 
-def test_a_batch_is_tokenized_and_one_bad_request_spoils_no_other(
+def test_a_batch_is_tokenized_and_one_bad_request_affects_no_other(
     pre: preprocessing.TritonPythonModel, tokenizer: Tokenizer
 ) -> None:
     good, bad, other = pre.execute([query(b"Hello there"), query(b"\xff\xfe"), query(b"Bonjour")])
@@ -109,7 +109,7 @@ def test_each_row_has_its_own_bad_words_and_bias(
     assert np.count_nonzero(outputs["EMBEDDING_BIAS"]) == 3
 
 
-def test_without_words_there_is_no_bias_at_all(pre: preprocessing.TritonPythonModel) -> None:
+def test_without_words_there_is_no_bias(pre: preprocessing.TritonPythonModel) -> None:
     (response,) = pre.execute([query(b"Hello")])
     assert response.outputs["EMBEDDING_BIAS"].shape == (1, 0)
     assert response.outputs["BAD_WORDS_IDS"].shape == (1, 2, 0)
@@ -124,14 +124,14 @@ def test_without_words_there_is_no_bias_at_all(pre: preprocessing.TritonPythonMo
         (query(b"Hi", EMBEDDING_BIAS_WEIGHTS=np.asarray([[1]], dtype=np.float32)), "embedding_bias_words"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(
+def test_an_invalid_preprocessing_input_is_refused_by_name(
     pre: preprocessing.TritonPythonModel, request_: Request, word: str
 ) -> None:
     (response,) = pre.execute([request_])
     assert word in response.error.message
 
 
-def test_streams_of_one_request_id_are_told_apart_by_their_marks(
+def test_streams_of_one_request_id_are_distinguished_by_their_marks(
     post: postprocessing.TritonPythonModel, tokenizer: Tokenizer
 ) -> None:
     (face,) = tokenizer.encode_batch(["🙂"], False)
@@ -155,7 +155,7 @@ def test_a_stream_that_breaks_off_is_forgotten_at_once(
     assert len(post._streams) == 0
 
 
-def test_an_engine_without_marks_is_understood_too(
+def test_output_of_an_engine_without_marks_is_decoded(
     post: postprocessing.TritonPythonModel, tokenizer: Tokenizer
 ) -> None:
     """NVIDIA's library: ids alone, and an empty last response when the end token came."""
@@ -164,7 +164,7 @@ def test_an_engine_without_marks_is_understood_too(
     assert "".join([*pieces, text_of(post, [], 0, "nvidia")]) == "🙂!"
 
 
-def test_ids_take_the_place_of_a_text(pre: preprocessing.TritonPythonModel, tokenizer: Tokenizer) -> None:
+def test_prompt_ids_replace_the_text(pre: preprocessing.TritonPythonModel, tokenizer: Tokenizer) -> None:
     ids = np.asarray([[11, 12, 13]], dtype=np.int32)
     by_ids, by_text = pre.execute([query(b"Hello there", PROMPT_IDS=ids), query(b"Hello there")])
     assert by_ids.outputs["INPUT_ID"].tolist() == [[11, 12, 13]]
@@ -172,7 +172,7 @@ def test_ids_take_the_place_of_a_text(pre: preprocessing.TritonPythonModel, toke
     assert by_text.outputs["INPUT_ID"].tolist() == tokenizer.encode_batch(["Hello there"], True)
 
 
-def test_the_bytes_of_tokens_come_where_those_beside_them_do(
+def test_the_bytes_of_tokens_come_with_their_top_log_probs(
     post: postprocessing.TritonPythonModel, tokenizer: Tokenizer
 ) -> None:
     (ids,) = tokenizer.encode_batch(["so 🙂"], False)

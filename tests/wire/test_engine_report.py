@@ -30,24 +30,24 @@ REPORT = EngineReport(
 
 
 @given(REPORTS)
-def test_what_is_read_is_what_was_written(report: EngineReport) -> None:
+def test_a_written_engine_report_is_read_back(report: EngineReport) -> None:
     assert read_report(report.to_text()) == report
 
 
-def test_what_a_later_engine_says_beside_it_is_passed_over() -> None:
+def test_unknown_fields_of_a_later_engines_report_are_ignored() -> None:
     value: dict[str, Any] = json.loads(REPORT.to_text()) | {"mood": "fine"}
     value["learned"]["mood"] = value["learned"]["cost"]["mood"] = 1
     assert read_report(json.dumps(value)) == REPORT
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "{}", "null", '{"max_batch_size": 1}', "[" * 100_000])
-def test_what_is_no_report_is_refused(text: str) -> None:
+def test_a_text_that_is_not_an_engine_report_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"not the report of an engine|Expecting value"):
         read_report(text)
 
 
 @pytest.mark.parametrize("learned", [[], 5, {}, {"cost": 3}, {"cost": {}, "samples": 1, "error": 0}])
-def test_a_cost_that_is_none_is_refused(learned: object) -> None:
+def test_an_invalid_cost_is_refused(learned: object) -> None:
     value = json.loads(REPORT.to_text()) | {"learned": learned}
     with pytest.raises(ValueError, match="not the report of an engine"):
         read_report(json.dumps(value))

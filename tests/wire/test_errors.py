@@ -23,7 +23,7 @@ def test_an_error_survives_the_trip_through_an_ensemble(kind: ErrorKind) -> None
         ("", ErrorKind.INTERNAL),
     ],
 )
-def test_tritons_own_texts_are_sorted_into_kinds(text: str, kind: ErrorKind) -> None:
+def test_tritons_own_error_texts_are_mapped_to_kinds(text: str, kind: ErrorKind) -> None:
     assert InflightError.from_text(text).kind is kind
 
 

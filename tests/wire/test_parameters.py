@@ -41,7 +41,7 @@ def test_guides_are_the_engines_own_whatever_the_backend_is_called(value: str) -
     assert parse(guided_decoding_backend=value) == parse()
 
 
-def test_what_the_cache_does_is_chosen_by_parameters() -> None:
+def test_cache_reuse_and_isolation_are_chosen_by_parameters() -> None:
     parameters = parse(enable_kv_cache_reuse="false", inflight_tenant_cache_isolation="true")
     assert not parameters.enable_kv_cache_reuse
     assert parameters.inflight_tenant_cache_isolation
@@ -103,7 +103,7 @@ def test_a_bad_value_is_refused_naming_key_value_and_what_is_allowed(
     ("key", "value"),
     [("max_beam_width", "4"), ("decoding_mode", "medusa"), ("lora_prefetch_dir", "/lora")],
 )
-def test_what_the_engine_does_not_do_is_refused_by_name(key: str, value: str) -> None:
+def test_an_unsupported_engine_parameter_is_refused_by_name(key: str, value: str) -> None:
     with pytest.raises(InflightError, match=key) as failure:
         parse(**{key: value})
     assert failure.value.kind is ErrorKind.UNSUPPORTED
@@ -124,7 +124,7 @@ def test_a_batch_that_is_not_set_is_no_larger_than_a_step_that_is(device: str, s
     assert found.max_batch_size == min(step_tokens, device_defaults(device).max_batch_size)
 
 
-def test_each_device_has_defaults_of_its_own() -> None:
+def test_each_device_has_its_own_defaults() -> None:
     assert parse().on("cpu") == DeviceSettings("int8", 64, 512, 16)
     assert parse().on("cuda").precision == "bf16"
     assert parse(inflight_max_batch_size="7").on("cuda").max_batch_size == 7
@@ -133,7 +133,7 @@ def test_each_device_has_defaults_of_its_own() -> None:
 
 
 @given(some.sampled_from(DEVICES), some.sampled_from(sorted({*PRECISIONS["cpu"], *PRECISIONS["cuda"]})))
-def test_a_precision_is_taken_or_refused_by_name_on_each_device(device: str, precision: str) -> None:
+def test_a_precision_is_accepted_or_refused_by_name_on_each_device(device: str, precision: str) -> None:
     """Where the engine is to choose the device, the question is asked when it has."""
     undecided = parse(inflight_precision=precision)
     if precision in PRECISIONS[device]:
@@ -162,7 +162,7 @@ def test_random_weights_are_made_on_a_gpu_only() -> None:
         parse(inflight_weights="random", inflight_device="cpu")
 
 
-def test_what_the_contract_says_about_the_gpu_is_honoured() -> None:
+def test_the_contracts_gpu_parameters_are_honoured() -> None:
     parameters = parse(kv_cache_free_gpu_mem_fraction="0.5", gpu_device_ids="2", cuda_graph_mode="false")
     assert parameters.kv_cache_free_gpu_mem_fraction == 0.5
     assert parameters.gpu_device_ids == 2
@@ -180,6 +180,6 @@ def test_an_unknown_key_is_refused_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("key", MINIMUM)
-def test_required_keys_must_be_there(key: str) -> None:
+def test_required_keys_must_be_present(key: str) -> None:
     with pytest.raises(InflightError, match=key):
         parse_engine_parameters({**MINIMUM, key: ""})

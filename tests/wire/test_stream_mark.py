@@ -18,6 +18,6 @@ def test_stream_numbers_wrap_instead_of_overflowing() -> None:
 
 
 @given(st.integers(-(2**31), -1))
-def test_any_padding_reads_as_some_mark(padding_id: int) -> None:
+def test_any_padding_id_reads_as_some_mark(padding_id: int) -> None:
     """Another engine's padding must not break postprocessing."""
     assert 0 <= StreamMark.from_padding_id(padding_id).lane < LANES

@@ -21,7 +21,7 @@ from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
 
 
-def test_a_plan_has_the_rate_and_the_length_that_were_asked_for() -> None:
+def test_a_plan_has_the_requested_rate_and_length() -> None:
     plan = at_rate(synthetic_trace(1, 100.0), 30.0, 40.0)
     assert len(plan.requests) == 1200
     assert 38 < plan.requests[-1].at_s <= 40
@@ -47,7 +47,7 @@ def test_each_tenant_keeps_to_one_tier_and_each_tier_has_some() -> None:
     assert min(counts.values()) > len(trace.requests) / 10
 
 
-def test_a_flood_and_a_burst_come_on_top() -> None:
+def test_a_flood_and_a_burst_are_added_to_the_plan() -> None:
     trace = in_tiers(synthetic_trace(1, 50.0))
     loud = flood(trace, "loud", Tier.STANDARD, 40.0, 20.0)
     assert len(loud) == pytest.approx(800, rel=0.15)
@@ -55,7 +55,7 @@ def test_a_flood_and_a_burst_come_on_top() -> None:
     assert all(5 <= each.at_s < 6 for each in burst(trace, 5.0, 60))
 
 
-def test_capacity_is_what_full_batches_do() -> None:
+def test_capacity_is_the_rate_of_full_batches() -> None:
     requests = [TracedRequest(0.0, 100, 200)]
     cost = StepCost(10.0, 0.1, 0.5)
     # 16 at once: 18 ms a step, of which a request has a sixteenth, 200 times, and 10 ms for its prompt.
@@ -63,7 +63,7 @@ def test_capacity_is_what_full_batches_do() -> None:
     assert usual_batch(requests, 16, 1000) == pytest.approx(3)
 
 
-def test_the_simulator_reads_what_was_sent(tmp_path: Path) -> None:
+def test_the_simulator_reads_the_trace_that_was_sent(tmp_path: Path) -> None:
     plan = at_rate(in_tiers(synthetic_trace(1, 30.0)), 5.0, 10.0).requests
     read = read_trace(write_trace(plan, tmp_path / "plan.csv")).requests
     assert [(each.tenant, each.tier, each.prompt_tokens, each.output_tokens) for each in read] == [

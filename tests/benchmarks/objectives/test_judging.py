@@ -28,7 +28,7 @@ def refused(at_s: float = 0.0, retry_after_s: float = 2.0, tenant: str = "a") ->
     return found
 
 
-def test_good_is_whole_and_within_both_objectives() -> None:
+def test_an_answer_is_good_when_whole_and_within_both_objectives() -> None:
     assert is_good(answered(), OBJECTIVES)
     assert not is_good(answered(first_s=1.1), OBJECTIVES)
     assert not is_good(answered(gap_s=0.11), OBJECTIVES)
@@ -38,14 +38,14 @@ def test_good_is_whole_and_within_both_objectives() -> None:
     assert not is_good(cut_off, OBJECTIVES)
 
 
-def test_rates_are_of_what_ends_within_the_window() -> None:
+def test_rates_count_what_ends_within_the_window() -> None:
     outcomes = [answered(at_s) for at_s in (0.0, 1.0, 2.0, 3.0, 9.5)]
     found = judge(outcomes, OBJECTIVES, (1.0, 10.0), lambda prompt, output: 1.0)
     assert found.good_per_s == pytest.approx(4 / 9)  # the first ends just then, the last too late
     assert found.offered_per_s == pytest.approx(4 / 9)
 
 
-def test_a_refusal_is_no_failure_but_an_answer_without_a_time_to_come_back_is() -> None:
+def test_a_refusal_is_a_failure_only_without_a_retry_time() -> None:
     nameless = refused(3.0)
     nameless.retry_after_s = None
     outcomes = [refused(1.0, 1.6), refused(2.0, 2.4), nameless, answered(2.0)]
@@ -54,7 +54,7 @@ def test_a_refusal_is_no_failure_but_an_answer_without_a_time_to_come_back_is() 
     assert (found.retry_after_s.least, found.retry_after_s.most) == (1.6, 2.4)
 
 
-def test_who_wants_little_gets_it_all_and_the_rest_is_shared_equally() -> None:
+def test_a_light_tenant_gets_all_it_wants_and_the_rest_is_shared_equally() -> None:
     assert water_filled({"a": 1.0, "b": 10.0, "c": 10.0}, 9.0) == {"a": 1.0, "b": 4.0, "c": 4.0}
     outcomes = [answered(number / 10, tenant="a") for number in range(10)]
     outcomes += [answered(number / 10, tenant="b") for number in range(5)]
@@ -64,6 +64,6 @@ def test_who_wants_little_gets_it_all_and_the_rest_is_shared_equally() -> None:
     assert found.fairness < 1
 
 
-def test_recovery_is_over_with_the_last_one_let_down() -> None:
+def test_recovery_ends_with_the_last_missed_request() -> None:
     outcomes = [answered(0.0), refused(5.2), refused(7.5), answered(9.0)]
     assert recovery_s(outcomes, OBJECTIVES, 5.0) == pytest.approx(1.5)

@@ -6,7 +6,7 @@ from benchmarks.objectives.posting import Door, post, post_alone
 from tests.fakes.completions_server import CompletionsServer, serving_aside
 
 
-def test_each_is_posted_once_and_told_in_its_order() -> None:
+def test_each_request_is_posted_once_and_reported_in_order() -> None:
     with serving_aside(CompletionsServer(first_s=0.05)) as server:
         door = Door(
             server.url, "/v1/completions", lambda number: {"prompt": "x", "max_tokens": 2, "n": number}

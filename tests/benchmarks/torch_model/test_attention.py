@@ -72,7 +72,7 @@ def run(cache: KvCache, histories: list[History], counts: list[int]) -> list[tor
     return [found[history.sequence.key] for history in histories]
 
 
-def test_chunks_of_any_size_side_by_side_attend_to_their_own_past_alone() -> None:
+def test_chunks_of_any_size_side_by_side_attend_only_to_their_own_past() -> None:
     pool, cache = BlockPool(60, 4), KvCache(SHAPE, 60, 4)
     histories = [History(key, tokens) for key, tokens in enumerate((3, 9, 17, 30, 31))]
     for history in histories:

@@ -9,7 +9,7 @@ from benchmarks.torch_model.linear import Linear, packing_pays
 @pytest.mark.parametrize("rows", [1, 2, 7, 33])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("pack", [False, True])
-def test_packed_or_not_the_product_is_that_of_torch(rows: int, has_bias: bool, pack: bool) -> None:
+def test_packed_and_unpacked_products_are_those_of_torch(rows: int, has_bias: bool, pack: bool) -> None:
     if pack and not packing_pays(0):
         pytest.skip("this build of torch cannot pack weights")
     torch.manual_seed(0)
@@ -18,5 +18,5 @@ def test_packed_or_not_the_product_is_that_of_torch(rows: int, has_bias: bool, p
     assert torch.allclose(Linear(weight, bias, pack=pack)(x), expected, atol=1e-5)
 
 
-def test_weights_that_would_crowd_the_memory_are_not_packed() -> None:
+def test_weights_that_would_fill_the_memory_are_not_packed() -> None:
     assert not packing_pays(1 << 60)

@@ -40,7 +40,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(request.param, tmp_path_factory.mktemp("model"))
 
 
-def test_wanted_rows_come_in_the_order_of_the_chunks_whatever_order_attention_likes(case: Case) -> None:
+def test_wanted_rows_come_in_the_order_of_the_chunks(case: Case) -> None:
     sequences = [case.sequence(number) for number in range(3)]
     dice = random.Random(1)
     while active := [sequence for sequence in sequences if sequence.pending_tokens]:
@@ -62,7 +62,7 @@ def test_wanted_rows_come_in_the_order_of_the_chunks_whatever_order_attention_li
         case.pool.release(sequence.table)
 
 
-def test_a_copied_block_serves_as_well_as_its_source(case: Case) -> None:
+def test_a_copied_block_equals_its_source(case: Case) -> None:
     sequence = case.sequence(0)
     case.model.forward([Chunk(sequence, 0, 20)], [], [])
     copies = []

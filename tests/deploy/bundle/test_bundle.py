@@ -65,7 +65,7 @@ def gather(registry: Path, into: Path, python: str, lock: str = "") -> list[Path
     return house.gather([Requirement("quick>=1"), Requirement("nvidia-pytriton")])
 
 
-def test_wheels_are_those_of_the_target_with_what_they_need_there(registry: Path, tmp_path: Path) -> None:
+def test_wheels_are_those_of_the_target_with_their_requirements_there(registry: Path, tmp_path: Path) -> None:
     wheels = gather(registry, tmp_path / "wheels", "3.12")
     assert [path.name.partition("-1.0")[0] for path in wheels] == [
         "extra_part",
@@ -76,14 +76,12 @@ def test_wheels_are_those_of_the_target_with_what_they_need_there(registry: Path
     assert "cp312" in wheels[-1].name
 
 
-def test_what_only_another_python_needs_goes_by_the_target_not_by_this_one(
-    registry: Path, tmp_path: Path
-) -> None:
+def test_markers_are_evaluated_for_the_targets_python(registry: Path, tmp_path: Path) -> None:
     names = [path.name for path in gather(registry, tmp_path / "wheels", "3.10")]
     assert "old-1.0-py3-none-any.whl" in names
 
 
-def test_versions_are_those_of_the_lock(registry: Path, tmp_path: Path) -> None:
+def test_bundled_versions_are_those_of_the_lock(registry: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="pip could not download"):
         gather(registry, tmp_path / "wheels", "3.12", "# pins\nquick==2.0 ; python_version >= '3.11'\n")
 
@@ -164,7 +162,7 @@ def run(bundle: Path, environment: dict[str, str], *arguments: str) -> subproces
     )
 
 
-def test_one_command_makes_the_environment_and_serves_with_the_hosts_torch(
+def test_one_command_creates_the_environment_and_serves_with_the_hosts_torch(
     bundle: Path, tmp_path: Path
 ) -> None:
     environment = host(tmp_path)
@@ -189,7 +187,7 @@ def test_one_command_makes_the_environment_and_serves_with_the_hosts_torch(
     assert not list((moved / "lib").glob("pyzmq*"))
 
 
-def test_a_torch_without_cuda_is_refused_and_nothing_is_left(bundle: Path, tmp_path: Path) -> None:
+def test_a_torch_without_cuda_is_refused_and_nothing_is_left_behind(bundle: Path, tmp_path: Path) -> None:
     refused = run(bundle, host(tmp_path, cuda=None), "up")
     assert refused.returncode == 1
     assert "is built without CUDA" in refused.stderr
@@ -203,7 +201,7 @@ def test_a_torch_that_is_too_old_is_refused(bundle: Path, tmp_path: Path) -> Non
     assert "is 2.8; the engine needs 2.9 or newer" in refused.stderr
 
 
-def test_several_at_once_make_one_environment(bundle: Path, tmp_path: Path) -> None:
+def test_several_starts_at_once_create_one_environment(bundle: Path, tmp_path: Path) -> None:
     environment = host(tmp_path)
     (bundle / ".venv.123").mkdir()  # left by one that was killed
     command = [str(bundle / "bin" / "inflight"), "up"]
@@ -225,7 +223,7 @@ def install(bundle: Path, environment: dict[str, str]) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
 
 
-def test_an_environment_is_made_again_only_when_what_it_is_made_from_has_changed(
+def test_an_environment_is_made_again_only_when_its_sources_have_changed(
     bundle: Path, tmp_path: Path
 ) -> None:
     environment = host(tmp_path)
@@ -242,7 +240,7 @@ def test_an_environment_is_made_again_only_when_what_it_is_made_from_has_changed
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_is_told_in_a_sentence(bundle: Path, tmp_path: Path) -> None:
+def test_a_read_only_bundle_folder_is_reported_in_a_sentence(bundle: Path, tmp_path: Path) -> None:
     bundle.chmod(0o555)
     refused = run(bundle, host(tmp_path), "up")
     bundle.chmod(0o755)
@@ -251,7 +249,7 @@ def test_a_folder_that_may_not_be_written_is_told_in_a_sentence(bundle: Path, tm
     assert "Traceback" not in refused.stderr
 
 
-def test_a_place_that_cannot_be_written_is_told_in_a_sentence(bundle: Path, tmp_path: Path) -> None:
+def test_an_unwritable_lock_file_is_reported_in_a_sentence(bundle: Path, tmp_path: Path) -> None:
     (bundle / ".install.lock").mkdir()  # stands in for what even root may not write
     refused = run(bundle, host(tmp_path), "up")
     assert refused.returncode == 1
@@ -259,7 +257,7 @@ def test_a_place_that_cannot_be_written_is_told_in_a_sentence(bundle: Path, tmp_
     assert "Traceback" not in refused.stderr
 
 
-def test_a_stop_leaves_nothing_half_made(bundle: Path, tmp_path: Path) -> None:
+def test_a_stopped_installation_leaves_nothing_half_made(bundle: Path, tmp_path: Path) -> None:
     environment = host(tmp_path)
     # What is made is held up in the middle, where a file of the venv is written.
     script = bundle / "install"
@@ -273,11 +271,11 @@ def test_a_stop_leaves_nothing_half_made(bundle: Path, tmp_path: Path) -> None:
     assert list(bundle.glob(".venv*")) == []
 
 
-def test_the_name_says_for_which_python_it_is() -> None:
+def test_the_bundles_name_says_for_which_python_it_is() -> None:
     assert bundle_name("0.3.0", "3.12") == "inflight-0.3.0-py312-x86_64.tar.xz"
 
 
-def test_a_model_that_cannot_be_had_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_model_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise CheckpointError("there is no room")
 
@@ -287,7 +285,7 @@ def test_a_model_that_cannot_be_had_is_told_in_a_sentence(monkeypatch: pytest.Mo
         bundling.main()
 
 
-def test_models_that_come_along_are_found_where_the_launcher_looks(
+def test_bundled_models_are_found_where_the_launcher_looks(
     tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundling, "StackSettings", partial(StackSettings, data_dir=data_dir))
@@ -298,7 +296,7 @@ def test_models_that_come_along_are_found_where_the_launcher_looks(
     assert not [path for path in contents(tmp_path, [], "1.0", HERE) if "models" in path.parts]
 
 
-def test_another_python_is_refused_by_its_version(bundle: Path, tmp_path: Path) -> None:
+def test_a_python_of_another_version_is_refused(bundle: Path, tmp_path: Path) -> None:
     (bundle / "python-version").write_text(OTHER)
     refused = run(bundle, host(tmp_path), "up")
     assert refused.returncode == 1

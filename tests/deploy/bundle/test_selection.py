@@ -38,15 +38,15 @@ ROOT = Path(__file__).parents[3]
         ("rich-15.0.0.dist-info/RECORD", False),
     ],
 )
-def test_of_a_package_only_what_serving_needs_goes_in(path: str, wanted: bool) -> None:
+def test_only_the_package_files_that_serving_needs_are_bundled(path: str, wanted: bool) -> None:
     assert is_package_file_wanted(PurePosixPath(path), "3.12") is wanted
 
 
-def test_what_computes_is_the_hosts_own() -> None:
+def test_torch_and_numba_are_the_hosts_own() -> None:
     assert {"torch", "numba"} <= LEFT_OUT
 
 
-def test_of_the_project_everything_that_runs_goes_in_and_nothing_else() -> None:
+def test_exactly_the_project_files_that_run_are_bundled() -> None:
     paths = {str(path) for path in project_files(ROOT)}
     assert {"LICENSE", "launcher/cli.py", "model_repository/tensorrt_llm/config.pbtxt"} <= paths
     assert "python_backend/backends/tensorrtllm/model.py" in paths
@@ -54,7 +54,7 @@ def test_of_the_project_everything_that_runs_goes_in_and_nothing_else() -> None:
     assert not any("__pycache__" in path or path.endswith(".pyc") for path in paths)
 
 
-def test_of_a_checkout_only_what_git_keeps_goes_in(tmp_path: Path) -> None:
+def test_only_files_tracked_by_git_are_bundled_from_a_checkout(tmp_path: Path) -> None:
     for name in ("LICENSE", "launcher/cli.py", "launcher/notes.txt", "launcher/gone.py", "tests/test_cli.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

@@ -46,7 +46,7 @@ def specification() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("environment", [{}, example_environment()], ids=["defaults", "example"])
-def test_it_follows_the_compose_specification(environment: dict[str, str]) -> None:
+def test_the_compose_file_follows_the_compose_specification(environment: dict[str, str]) -> None:
     jsonschema.validate(compose(environment), specification())
 
 
@@ -65,26 +65,26 @@ def test_every_variable_has_a_default_and_is_explained_in_the_example_and_no_oth
         assert found["default"] == example_environment()[name], f"the example of {name} is not its default"
 
 
-def test_what_an_upgrade_changes_is_not_held_back_by_a_file_from_before() -> None:
+def test_the_example_environment_does_not_pin_versions_that_an_upgrade_changes() -> None:
     set_by_example = {line.split("=")[0] for line in EXAMPLE.read_text().splitlines() if line[:1] != "#"}
     assert not {"INFLIGHT_VERSION", "INFLIGHT_TRITON_BASE"} & set_by_example
 
 
-def test_nothing_asks_for_more_cores_than_a_small_host_has() -> None:
+def test_no_service_asks_for_more_cores_than_a_small_host_has() -> None:
     """Docker would not start it."""
     cores = {name: float(SERVICES[name]["deploy"]["resources"]["limits"]["cpus"]) for name in LASTING}
     assert max(cores.values()) <= 2
     assert cores["triton"] == cores["triton-cpu"] == 0, "no limit"
 
 
-def test_a_variable_may_be_empty_where_that_means_something() -> None:
+def test_a_variable_may_be_empty_where_empty_has_a_meaning() -> None:
     without = compose({"INFLIGHT_EMBEDDINGS": "", "INFLIGHT_MODEL": ""})["services"]["triton"]["command"]
     assert "--embeddings=" in without
     assert "--model=smollm2-135m-instruct" in without
     assert interpolated("$$(cat x)", {}) == "$(cat x)"
 
 
-def test_the_cpus_profile_needs_no_gpu_and_the_default_is_the_gpus() -> None:
+def test_the_cpu_profile_needs_no_gpu_and_the_default_is_gpu() -> None:
     assert example_environment()["COMPOSE_PROFILES"] == "gpu"
     always = {name for name, service in SERVICES.items() if not service.get("profiles")}
     assert always == {"router", "redis", "postgres", "prometheus", "grafana"}
@@ -100,7 +100,7 @@ def test_the_cpus_profile_needs_no_gpu_and_the_default_is_the_gpus() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_container_can_do_no_more_than_it_must(name: str) -> None:
+def test_a_container_has_no_more_rights_than_it_needs(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -114,7 +114,7 @@ def test_a_container_can_do_no_more_than_it_must(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LASTING)
-def test_a_service_is_watched_limited_and_started_again(name: str) -> None:
+def test_a_service_has_a_health_check_limits_and_a_restart_policy(name: str) -> None:
     service = SERVICES[name]
     assert {"test", "interval", "timeout", "retries", "start_period"} <= service["healthcheck"].keys()
     assert {"memory", "cpus"} == service["deploy"]["resources"]["limits"].keys()
@@ -131,7 +131,7 @@ def test_ports_are_open_on_this_machine_alone_and_triton_has_none() -> None:
         assert SERVICES[name]["networks"] == ["back"]
 
 
-def test_what_is_pulled_has_an_exact_version() -> None:
+def test_pulled_images_have_an_exact_version() -> None:
     for name in SERVICES.keys() - OURS:
         assert re.search(r":v?\d+\.\d+(\.\d+)?(-\w+)?(@sha256:\w{64})?$", SERVICES[name]["image"]), name
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
@@ -140,7 +140,7 @@ def test_what_is_pulled_has_an_exact_version() -> None:
         assert SERVICES[name]["image"].endswith(f":{version[1]}")
 
 
-def test_what_is_mounted_is_there() -> None:
+def test_every_mounted_path_and_volume_exists() -> None:
     volumes = set(compose()["volumes"])
     used = set()
     for service in SERVICES.values():
@@ -154,7 +154,7 @@ def test_what_is_mounted_is_there() -> None:
     assert used == volumes
 
 
-def test_what_is_built_is_there() -> None:
+def test_every_build_target_and_argument_exists_in_its_dockerfile() -> None:
     for name in OURS:
         build = SERVICES[name]["build"]
         dockerfile = (ROOT / build["dockerfile"]).read_text()
@@ -165,7 +165,7 @@ def test_what_is_built_is_there() -> None:
             assert f"ARG {argument}=" in dockerfile
 
 
-def test_secrets_are_told_by_file_alone_and_to_whoever_needs_them() -> None:
+def test_secrets_are_passed_by_file_and_only_to_services_that_need_them() -> None:
     secrets = compose()["secrets"]
     used = {secret for service in SERVICES.values() for secret in service.get("secrets", ())}
     assert used == secrets.keys()
@@ -180,7 +180,7 @@ def test_secrets_are_told_by_file_alone_and_to_whoever_needs_them() -> None:
         assert SERVICES[triton]["secrets"] == ["triton_secret"], "what runs models has no way to the store"
 
 
-def test_files_that_name_secrets_name_ones_that_their_containers_have() -> None:
+def test_secrets_named_in_files_are_given_to_their_containers() -> None:
     def named(file: str) -> set[str]:
         return set(re.findall(r"/run/secrets/(\w+)", (ROOT / file).read_text()))
 
@@ -208,7 +208,7 @@ def test_the_shell_commands_can_be_read_by_a_shell() -> None:
         assert read.returncode == 0, read.stderr
 
 
-def test_prometheus_and_grafana_are_where_the_files_made_for_them_expect_it() -> None:
+def test_prometheus_and_grafana_are_at_the_addresses_their_files_expect() -> None:
     targets = re.findall(r'"([\w.-]+):(\d+)"', (ROOT / "deploy/prometheus/prometheus.yml").read_text())
     names = set(SERVICES) | {"127.0.0.1", "alertmanager"}
     assert {host for host, _ in targets} <= names
@@ -222,7 +222,7 @@ def test_the_example_says_what_each_variable_is_for() -> None:
     assert all(block.startswith("# ") for block in blocks)
 
 
-def test_both_tritons_are_started_alike_but_for_the_images_own() -> None:
+def test_both_tritons_are_started_alike_except_for_the_images_home() -> None:
     assert SERVICES["triton"]["command"] == [
         *SERVICES["triton-cpu"]["command"],
         "--triton-home=/opt/tritonserver",
@@ -230,7 +230,7 @@ def test_both_tritons_are_started_alike_but_for_the_images_own() -> None:
     assert SERVICES["triton"]["healthcheck"] == SERVICES["triton-cpu"]["healthcheck"]
 
 
-def test_containers_are_given_the_time_that_a_proper_end_may_take() -> None:
+def test_containers_have_the_time_that_a_clean_shutdown_may_take() -> None:
     def grace_s(name: str) -> int:
         return int(SERVICES[name]["stop_grace_period"].removesuffix("s"))
 

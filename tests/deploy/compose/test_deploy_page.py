@@ -45,7 +45,7 @@ def check_inflight(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", commands_in(PAGE, "docker compose"), ids=" ".join)
-def test_a_command_of_compose_names_services_and_profiles_that_are_there(words: list[str]) -> None:
+def test_documented_compose_commands_name_existing_services_and_profiles(words: list[str]) -> None:
     while words[0] == "--profile":
         assert words[1] in PROFILES
         words = words[2:]
@@ -72,11 +72,11 @@ def test_a_command_of_compose_names_services_and_profiles_that_are_there(words: 
 
 
 @pytest.mark.parametrize("words", commands_in(PAGE, "inflight"), ids=" ".join)
-def test_a_command_of_inflight_has_options_that_are_there(words: list[str]) -> None:
+def test_documented_inflight_commands_have_existing_options(words: list[str]) -> None:
     check_inflight(words)
 
 
-def test_variables_and_secrets_that_it_names_are_there() -> None:
+def test_documented_variables_secrets_and_ports_exist() -> None:
     variables = set(re.findall(r"\b(?:INFLIGHT|TRITON|ROUTER|COMPOSE)_[A-Z_]+\b", PAGE))
     assert variables <= example_environment().keys() | {"INFLIGHT_API_KEY"}
     table = PAGE.split("## Secrets", 1)[1].split("## ", 1)[0]
@@ -96,7 +96,7 @@ def test_every_volume_is_explained() -> None:
     assert named == compose()["volumes"].keys()
 
 
-def test_the_store_is_healthy_and_its_backup_can_be_restored_as_the_page_says() -> None:
+def test_the_store_is_healthy_and_its_backup_can_be_restored_as_documented() -> None:
     dump, restore = (
         next(words for words in commands_in(PAGE, "docker compose") if program in words)
         for program in ("pg_dump", "pg_restore")

@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_makes_every_secret_that_compose_names_and_no_other(folder: Path) -> None:
+def test_setup_creates_exactly_the_secrets_that_compose_names(folder: Path) -> None:
     run(folder)
     named = {Path(secret["file"]).as_posix() for secret in compose()["secrets"].values()}
     made = {path.relative_to(folder).as_posix() for path in folder.glob("deploy/compose/secrets/*")}
@@ -36,7 +36,7 @@ def test_it_makes_every_secret_that_compose_names_and_no_other(folder: Path) -> 
     assert (folder / ".env").read_text() == EXAMPLE.read_text()
 
 
-def test_secrets_fit_together_and_are_what_the_programs_take(folder: Path) -> None:
+def test_secrets_fit_together_and_are_valid_for_their_programs(folder: Path) -> None:
     run(folder)
     at = folder / "deploy" / "compose" / "secrets"
     text = {path.name: path.read_text() for path in at.iterdir() if path.name != "pepper"}
@@ -50,14 +50,14 @@ def test_secrets_fit_together_and_are_what_the_programs_take(folder: Path) -> No
     assert all(re.fullmatch(r"[A-Za-z0-9]{24,}", text[name]) for name in text if "password" in name)
 
 
-def test_nobody_else_may_enter_the_folder_and_containers_may_read_the_files(folder: Path) -> None:
+def test_the_secrets_folder_is_private_and_containers_can_read_the_files(folder: Path) -> None:
     run(folder)
     at = folder / "deploy" / "compose" / "secrets"
     assert at.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in at.iterdir()} == {0o444}
 
 
-def test_a_second_run_keeps_what_is_there_and_makes_what_is_missing(folder: Path) -> None:
+def test_a_second_setup_keeps_existing_secrets_and_creates_missing_ones(folder: Path) -> None:
     run(folder)
     at = folder / "deploy" / "compose" / "secrets"
     before = {path.name: path.read_bytes() for path in at.iterdir()}
@@ -80,7 +80,7 @@ def test_two_deployments_share_no_secret(folder: Path, tmp_path_factory: pytest.
         assert path.read_bytes() != (other / "deploy/compose/secrets" / path.name).read_bytes()
 
 
-def test_what_it_makes_is_kept_out_of_git_and_out_of_images() -> None:
+def test_created_secrets_are_kept_out_of_git_and_images() -> None:
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     assert {"/.env", "/deploy/compose/secrets/"} <= set(ignored)
     assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*", "nothing that is not named is sent"

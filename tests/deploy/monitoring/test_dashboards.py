@@ -34,7 +34,7 @@ def overlaps(one: dict[str, int], other: dict[str, int]) -> bool:
 
 
 @BY_UID
-def test_every_expression_asks_for_what_there_is_and_its_legend_tells_series_apart(board: Board) -> None:
+def test_every_panel_queries_existing_metrics_and_its_legend_distinguishes_the_series(board: Board) -> None:
     for panel in board.panels:
         for query in panel.queries:
             shown = set(re.findall(r"\{\{(\w+)\}\}", query.legend))
@@ -49,7 +49,7 @@ def test_every_expression_asks_for_what_there_is_and_its_legend_tells_series_apa
 
 
 @BY_UID
-def test_every_variable_is_a_label_that_there_is_and_is_used(board: Board) -> None:
+def test_every_dashboard_variable_is_an_existing_label_and_is_used(board: Board) -> None:
     names = {variable.name for variable in board.variables}
     used = {
         name
@@ -73,20 +73,20 @@ def test_every_panel_has_a_title_a_unit_and_a_description(board: Board) -> None:
 
 
 @BY_UID
-def test_no_panel_lies_on_another(board: Board) -> None:
+def test_no_panel_overlaps_another(board: Board) -> None:
     places = [panel["gridPos"] for panel in json.loads(rendered(board))["panels"]]
     assert all(place["x"] + place["w"] <= GRID_WIDTH for place in places)
     assert not [pair for pair in combinations(places, 2) if overlaps(*pair)]
 
 
 @BY_UID
-def test_titles_and_numbers_of_panels_are_told_apart(board: Board) -> None:
+def test_titles_and_ids_of_panels_are_unique(board: Board) -> None:
     panels = json.loads(rendered(board))["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert len({panel["title"] for panel in panels}) == len(panels)
 
 
-def test_dashboards_have_names_of_their_own_and_cannot_be_changed_by_hand() -> None:
+def test_dashboards_have_unique_names_and_are_read_only() -> None:
     made = [json.loads(rendered(board)) for board in BOARDS]
     assert len({each["uid"] for each in made}) == len(made) == 5
     assert len({each["title"] for each in made}) == len(made)
@@ -95,12 +95,12 @@ def test_dashboards_have_names_of_their_own_and_cannot_be_changed_by_hand() -> N
     assert {(each["type"], each["current"]["value"]) for each in chosen} == {("datasource", DATASOURCE_UID)}
 
 
-def test_what_only_a_gpu_has_says_so() -> None:
+def test_gpu_only_panels_say_so() -> None:
     panels: list[Panel] = [panel for board in BOARDS for panel in board.panels]
     of_gpus = [panel for panel in panels if any("nv_gpu_" in query.expr for query in panel.queries)]
     assert of_gpus
     assert all("(GPU only)" in panel.title and panel.no_value for panel in of_gpus)
 
 
-def test_nothing_is_null_that_grafana_reads() -> None:
+def test_no_field_that_grafana_reads_is_null() -> None:
     assert not [board.uid for board in BOARDS if ": null" in rendered(board)]

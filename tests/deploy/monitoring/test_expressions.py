@@ -50,7 +50,7 @@ def test_the_labels_of_a_result_are_found(expr: str, labels: set[str]) -> None:
         ("histogram_quantile(0.95, sum by (model) (rate(c_seconds_bucket[5m])))", "has no label le"),
     ],
 )
-def test_what_is_wrong_with_an_expression_is_said(expr: str, complaint: str) -> None:
+def test_an_error_in_an_expression_is_reported(expr: str, complaint: str) -> None:
     with pytest.raises(ExpressionError, match=complaint):
         labels_of(expr, KNOWN)
 

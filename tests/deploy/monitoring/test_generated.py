@@ -25,7 +25,7 @@ def test_a_generated_file_is_current(path: Path) -> None:
     assert path.read_text() == MADE[path], "python -m deploy.monitoring writes it anew"
 
 
-def test_nothing_else_lies_among_the_generated_files() -> None:
+def test_only_generated_files_are_in_the_generated_folders() -> None:
     there = {path for folder in ("grafana", "prometheus") for path in (DEPLOY / folder).rglob("*.*")}
     assert there - MADE.keys() == {DEPLOY / "prometheus/rules.test.yml"}
 
@@ -48,7 +48,7 @@ def test_every_alert_has_a_section_and_every_section_an_alert() -> None:
             assert part in section, f"{name} does not say {part}"
 
 
-def test_commands_in_the_page_of_alerts_are_commands() -> None:
+def test_commands_on_the_alerts_page_exist() -> None:
     said = set(re.findall(r"`inflight ((?:[a-z]+ ?)+)", (ROOT / "docs/alerts.md").read_text()))
     assert len(said) > 10
     for words in said:
@@ -58,7 +58,7 @@ def test_commands_in_the_page_of_alerts_are_commands() -> None:
             command = command.commands[word]
 
 
-def test_every_dashboard_is_in_its_page() -> None:
+def test_every_dashboard_is_documented() -> None:
     page = (ROOT / "docs/dashboards.md").read_text()
     for path in MADE:
         if path.suffix == ".json":

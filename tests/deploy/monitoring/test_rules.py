@@ -46,7 +46,7 @@ def judged() -> list[tuple[str, bool]]:
 
 
 @BY_NAME
-def test_an_alert_asks_for_what_there_is_and_names_labels_that_it_has(alert: Alert) -> None:
+def test_an_alert_queries_existing_metrics_and_names_its_labels(alert: Alert) -> None:
     labels = labels_of(alert.expr, KNOWN)
     told = set(re.findall(r"\$labels\.(\w+)", alert.summary + alert.description))
     assert told <= labels | {"instance"}
@@ -57,32 +57,32 @@ def test_an_alert_asks_for_what_there_is_and_names_labels_that_it_has(alert: Ale
 
 
 @BY_NAME
-def test_for_every_alert_there_is_a_case_in_which_it_fires_and_one_in_which_it_does_not(alert: Alert) -> None:
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not(alert: Alert) -> None:
     assert {fires for name, fires in judged() if name == alert.name} == {True, False}
 
 
-def test_cases_are_of_alerts_that_there_are() -> None:
+def test_rule_test_cases_are_of_existing_alerts() -> None:
     assert {name for name, _ in judged()} == {alert.name for alert in alerts.ALERTS}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_expressions_in_the_documentation_ask_for_what_there_is(page: Path) -> None:
+def test_expressions_in_the_documentation_query_existing_metrics(page: Path) -> None:
     for block in re.findall(r"^```promql\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
         for expr in re.split(r"\n(?=\S)", block.strip()):
             labels_of(expr, KNOWN)
 
 
-def test_names_of_rules_are_told_apart() -> None:
+def test_names_of_rules_are_unique() -> None:
     names = [rule.name for group in (*recordings.GROUPS, *alerts.GROUPS) for rule in group.rules]
     assert len(set(names)) == len(names)
 
 
-def test_a_fast_burn_is_a_share_that_can_be_missed() -> None:
+def test_a_fast_burn_threshold_can_be_reached() -> None:
     """Ten times a budget of 5 % would be half of all requests, and more than 20 times it cannot be missed."""
     assert 1 < alerts.SLOW < alerts.FAST < 1 / alerts.BUDGET
 
 
-def test_prometheus_takes_the_rules_and_every_case_comes_out_as_it_says() -> None:
+def test_prometheus_accepts_the_rules_and_every_test_case_passes() -> None:
     assert f"{len(alerts.ALERTS) + recorded()} rules found" in promtool(
         "check", "rules", PROMETHEUS / "rules.yml"
     )
@@ -93,7 +93,7 @@ def recorded() -> int:
     return sum(len(group.rules) for group in recordings.GROUPS)
 
 
-def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
+def test_prometheus_accepts_its_configuration(tmp_path: Path) -> None:
     """But for the key, which is there in the container alone."""
     key = tmp_path / "metrics_key"
     key.write_text("a key")
@@ -105,7 +105,7 @@ def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
     assert jobs == {ROUTER, TRITON, "prometheus"}
 
 
-def test_rules_are_yaml_that_says_what_the_code_says() -> None:
+def test_the_rules_yaml_equals_the_code() -> None:
     text = rules.rendered((*recordings.GROUPS, *alerts.GROUPS), "# a header\n")
     read = yaml.safe_load(text)["groups"]
     assert [group["name"] for group in read] == [group.name for group in (*recordings.GROUPS, *alerts.GROUPS)]

@@ -34,7 +34,7 @@ def refusal(directory: Path) -> InflightError:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_a_tensor_comes_out_in_fp32_whatever_it_was(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_a_tensor_is_read_as_fp32_whatever_its_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
     stored = torch.randn(3, 5).to(dtype)
     tensor = Checkpoint(write(tmp_path, {}, {"odd": torch.ones(1).half(), "w": stored})).tensor("w", 3, 5)
     assert tensor.dtype == np.float32
@@ -44,7 +44,7 @@ def test_a_tensor_comes_out_in_fp32_whatever_it_was(tmp_path: Path, dtype: torch
 
 @settings(deadline=None, max_examples=30)
 @given(arrays(np.uint16, 40))
-def test_every_bfloat16_comes_out_as_torch_reads_it(
+def test_every_bfloat16_is_read_as_torch_reads_it(
     tmp_path_factory: pytest.TempPathFactory, bits: np.ndarray[Any, np.dtype[np.uint16]]
 ) -> None:
     stored = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
@@ -52,7 +52,7 @@ def test_every_bfloat16_comes_out_as_torch_reads_it(
     np.testing.assert_array_equal(tensor, stored.float().numpy())
 
 
-def test_another_dtype_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_unsupported_dtype_is_refused_by_name(tmp_path: Path) -> None:
     directory = write(tmp_path, {}, {"w": torch.ones(2, dtype=torch.int8)})
     with pytest.raises(InflightError) as raised:
         Checkpoint(directory).tensor("w", 2)
@@ -96,14 +96,14 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(tmp_path: Path) -> 
         checkpoint.tensor("w", 3, 2)
 
 
-def test_a_tensor_that_the_index_promises_and_the_shard_lacks_is_named(tmp_path: Path) -> None:
+def test_a_tensor_that_the_index_lists_and_the_shard_lacks_is_named(tmp_path: Path) -> None:
     write(tmp_path, {}, {"w": torch.ones(1)})
     index = {"weight_map": {"v": "model.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert refusal(tmp_path).message == f"model.safetensors of {tmp_path} lacks tensor v"
 
 
-def test_a_shard_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     write(tmp_path, {}, {"w": torch.ones(1)})
     index = {"weight_map": {"w": "model-2.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -116,7 +116,7 @@ def test_an_index_without_a_map_is_refused(tmp_path: Path) -> None:
     assert "has no weight_map" in refusal(tmp_path).message
 
 
-def test_a_directory_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path).message == f"{tmp_path} is not a checkpoint: it has no config.json"
     (tmp_path / "config.json").write_text("{}")
     assert "neither model.safetensors nor" in refusal(tmp_path).message
@@ -128,7 +128,7 @@ def test_a_path_that_is_neither_directory_nor_gguf_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", ["{", "[1, 2]"])
-def test_a_config_that_is_no_json_object_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_config_that_is_not_a_json_object_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     assert "config.json" in refusal(tmp_path).message
 
@@ -143,7 +143,7 @@ def test_a_truncated_weights_file_is_refused(kept_bytes: int, tmp_path: Path) ->
 
 @given(st.binary(max_size=200))
 @settings(deadline=None, max_examples=60)
-def test_no_content_of_a_weights_file_breaks_the_reading(
+def test_no_content_of_a_weights_file_breaks_reading(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     directory = tmp_path_factory.mktemp("any")

@@ -71,7 +71,7 @@ def refusal(path: Path) -> InflightError:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_its_logits_are_those_of_the_model_it_was_written_from(name: str, tmp_path: Path) -> None:
+def test_a_gguf_files_logits_are_those_of_the_model_it_was_written_from(name: str, tmp_path: Path) -> None:
     model = make(name)
     found = dense_logits(load_weights(Checkpoint(write_gguf(model, tmp_path / "model.gguf"))), TOKENS)
     expected = all_logits(model, TOKENS)
@@ -80,7 +80,7 @@ def test_its_logits_are_those_of_the_model_it_was_written_from(name: str, tmp_pa
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["llama, tied", "qwen2", "qwen3, tied", "mixtral"])
-def test_its_weights_are_those_of_the_safetensors_twin(
+def test_a_gguf_files_weights_are_those_of_its_safetensors_twin(
     name: str, kind: GGMLQuantizationType, tmp_path: Path
 ) -> None:
     model = make(name)
@@ -159,7 +159,7 @@ def write_fields(path: Path, architecture: str, **fields: int) -> Path:
     return path
 
 
-def test_another_architecture_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+def test_an_unsupported_architecture_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     error = refusal(write_fields(tmp_path / "model.gguf", "mamba"))
     assert error.kind is ErrorKind.UNSUPPORTED
     assert (
@@ -172,7 +172,7 @@ def test_a_missing_field_is_named(tmp_path: Path) -> None:
     assert error.message == "the GGUF file has no field llama.embedding_length"
 
 
-def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
+def test_a_split_gguf_file_is_refused(tmp_path: Path) -> None:
     error = refusal(write_fields(tmp_path / "model.gguf", "llama", split__count=3))
     assert "is one of 3 parts of a model" in error.message
 
@@ -199,7 +199,7 @@ def test_a_file_cut_short_within_its_weights_is_refused(tmp_path: Path) -> None:
     assert "fewer than its header promises" in refusal(path).message
 
 
-def test_something_else_by_that_name_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_text("a poem about llamas")
     assert "it does not begin with GGUF" in refusal(path).message
@@ -207,7 +207,7 @@ def test_something_else_by_that_name_is_refused(tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_no_damage_to_the_header_breaks_the_reading(tiny: bytes, data: st.DataObject) -> None:
+def test_no_damage_to_the_header_breaks_reading(tiny: bytes, data: st.DataObject) -> None:
     """A damaged file is read, or refused with a sentence; nothing else is raised."""
     content = bytearray(tiny)
     for at in data.draw(st.lists(st.integers(0, 1500), min_size=1, max_size=3)):

@@ -165,7 +165,7 @@ def test_decode_shares_a_kv_head_among_a_group_of_any_size(device: str, group: i
 
 
 @pytest.mark.parametrize("head_dim", [80, *on_gpu(64, 96)])
-def test_decode_takes_head_dims_that_are_no_power_of_two(device: str, head_dim: int) -> None:
+def test_decode_accepts_head_dims_that_are_not_powers_of_two(device: str, head_dim: int) -> None:
     check_decode(Shape(head_dim=head_dim), [20, 33], device, splits=2)
 
 
@@ -175,7 +175,7 @@ def test_decode_sees_no_further_back_than_its_window(device: str, window: int, s
     check_decode(Shape(window=window), [3, 40, 64], device, splits)
 
 
-def test_decode_caps_scores_softly(device: str) -> None:
+def test_decode_soft_caps_scores(device: str) -> None:
     check_decode(Shape(softcap=0.5), [3, 40], device, splits=2)
 
 
@@ -215,7 +215,7 @@ def test_decode_rows_may_share_the_dummy_slot(device: str) -> None:
     close(out, [cache.expected(queries[0], 0, 29), *(cache.expected(queries[row], 1, 0) for row in (1, 2))])
 
 
-def test_prefill_continues_several_sequences_where_they_stand(device: str) -> None:
+def test_prefill_continues_several_sequences_from_their_positions(device: str) -> None:
     check_prefill(Shape(), [(0, 21), (40, 5), (15, 1), (16, 32)], device)
 
 
@@ -226,7 +226,7 @@ def test_prefill_shares_a_kv_head_among_a_group_of_any_size(device: str, group: 
 
 @pytest.mark.parametrize("copies_tiles", [True, False])
 @pytest.mark.parametrize("head_dim", [80, *on_gpu(64, 96)])
-def test_prefill_takes_head_dims_that_are_no_power_of_two(
+def test_prefill_accepts_head_dims_that_are_not_powers_of_two(
     device: str, head_dim: int, copies_tiles: bool
 ) -> None:
     check_prefill(Shape(head_dim=head_dim), [(3, 20)], device, PREFILL._replace(copies_tiles=copies_tiles))
@@ -237,7 +237,7 @@ def test_prefill_sees_no_further_back_than_its_window(device: str, window: int) 
     check_prefill(Shape(window=window), [(0, 20), (50, 20)], device)
 
 
-def test_prefill_caps_scores_softly(device: str) -> None:
+def test_prefill_soft_caps_scores(device: str) -> None:
     check_prefill(Shape(softcap=0.5), [(0, 20), (33, 4)], device)
 
 
@@ -255,7 +255,7 @@ def test_a_prefill_tile_may_be_smaller_or_bigger_than_a_block(
 
 @pytest.mark.gpu  # triton-lang's interpreter cannot multiply bf16
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_bf16_is_as_good_as_its_digits(device: str, head_dim: int) -> None:
+def test_bf16_attention_is_as_exact_as_its_digits(device: str, head_dim: int) -> None:
     shape = Shape(group=4, head_dim=head_dim, tokens_per_block=64, dtype=torch.bfloat16)
     check_decode(shape, [1, 64, 300, 1000], device, splits=1, tiling=None)
     check_decode(shape, [1, 64, 300, 1000], device, splits=7, tiling=None)
@@ -294,7 +294,7 @@ def test_prefill_equals_attention_written_out(
     check_prefill(shape, chunks, device)
 
 
-def test_few_rows_are_split_and_many_are_not() -> None:
+def test_attention_over_few_rows_is_split_and_over_many_is_not() -> None:
     assert decode_splits(1, 8) == MAX_SPLITS
     assert decode_splits(16, 8) == 2
     assert decode_splits(32, 8) == 1
@@ -302,7 +302,7 @@ def test_few_rows_are_split_and_many_are_not() -> None:
     assert partials_size(256, 32, 128, splits=1) == 0
 
 
-def test_tiles_cover_each_query_once_and_begin_with_those_that_see_most() -> None:
+def test_prefill_tiles_cover_each_query_once_and_begin_with_the_longest_contexts() -> None:
     starts, tokens = np.array([0, 100, 7], np.int32), np.array([33, 16, 1], np.int32)
     tiles = prefill_tiles(starts, tokens, group=4, tiling=PrefillTiling(64, 64, 4, 2))
     assert tiles.tolist() == [[1, 0], [0, 32], [0, 16], [0, 0], [2, 0]]

@@ -139,7 +139,7 @@ def are_close(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return torch.allclose(found, expected, atol=2e-4, rtol=1e-4)
 
 
-def test_wanted_rows_alone_pass_the_last_layer_with_the_same_logits(device: str) -> None:
+def test_only_wanted_rows_pass_the_last_layer_with_the_same_logits(device: str) -> None:
     weights = random_weights(device)
     all_rows = Decoding(weights, device).prefill(TOKENS)
     wanted = Decoding(weights, device).prefill(TOKENS, [1, 4, 6])
@@ -147,7 +147,7 @@ def test_wanted_rows_alone_pass_the_last_layer_with_the_same_logits(device: str)
     assert all_rows.std() > 0.1
 
 
-def test_where_nobody_wants_logits_keys_and_values_are_kept_all_the_same(device: str) -> None:
+def test_keys_and_values_are_written_even_where_no_logits_are_wanted(device: str) -> None:
     weights = random_weights(device)
     wanted, unwanted = Decoding(weights, device), Decoding(weights, device)
     wanted.prefill(TOKENS[:5])
@@ -169,7 +169,7 @@ def test_where_nobody_wants_logits_keys_and_values_are_kept_all_the_same(device:
         pytest.param(lambda device: random_weights(device, has_out_norms=True), id="norms on both sides"),
     ],
 )
-def test_a_row_alone_gives_what_it_gives_among_others(
+def test_a_single_row_gives_the_logits_it_gives_in_a_batch(
     weights_of: Callable[[str], DeviceWeights], idle_rows: int, device: str
 ) -> None:
     weights = weights_of(device)
@@ -179,7 +179,7 @@ def test_a_row_alone_gives_what_it_gives_among_others(
     assert are_close(decoding.decode(TOKENS[-1], len(TOKENS) - 1, idle_rows)[0], expected)
 
 
-def test_a_row_alone_does_not_come_from_the_general_products(
+def test_a_single_row_is_not_computed_by_the_general_products(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(linear: Linear, rows: torch.Tensor) -> torch.Tensor:
@@ -193,7 +193,7 @@ def test_a_row_alone_does_not_come_from_the_general_products(
 
 
 @pytest.mark.parametrize("narrowest", [0, SHAPE.hidden + 1], ids=["every product", "some products"])
-def test_a_row_alone_through_fp8_is_that_of_the_numbers_it_stands_for(narrowest: int, device: str) -> None:
+def test_a_single_row_through_fp8_is_that_of_the_dequantised_weights(narrowest: int, device: str) -> None:
     def where_wide(make: Make) -> Make:
         return lambda matrix, bias: (make if len(matrix) >= narrowest else Linear)(matrix, bias)
 

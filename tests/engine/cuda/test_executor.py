@@ -75,7 +75,7 @@ def test_sequences_of_one_request_share_its_prompt_and_not_its_last_block(build:
     assert answers_of(engine)[1, 0] == together[1, 0]
 
 
-def test_whoever_gave_way_goes_on_where_it_was(build: Build, model: Any) -> None:
+def test_a_preempted_sequence_continues_where_it_was(build: Build, model: Any) -> None:
     engine = build(max_tokens_in_kv_cache=20, guaranteed_no_evict=False)
     prompts = [[7, 8, 9], [1, 2, 3], [40, 41, 42]]
     for key, prompt in enumerate(prompts):
@@ -86,7 +86,7 @@ def test_whoever_gave_way_goes_on_where_it_was(build: Build, model: Any) -> None
     assert engine.gauges().preemptions > 0
 
 
-def test_a_place_that_was_taken_away_is_given_back_with_its_settings(build: Build, model: Any) -> None:
+def test_a_preempted_sequence_gets_its_slot_back_with_its_sampling_state(build: Build, model: Any) -> None:
     """The urgent one takes the only place; whoever returns to it is penalized as before."""
     engine = build(max_batch_size=1)
     banned = greedy_choices(model, PROMPT, [0])[0]
@@ -162,7 +162,7 @@ def test_log_probs_of_a_prompt_are_those_of_transformers(build: Build, model: An
 
 
 @pytest.mark.parametrize("prompt", [[7], PROMPT])
-def test_context_logits_are_whole_when_the_last_piece_of_a_prompt_is_one_token(
+def test_context_logits_are_whole_when_the_last_chunk_of_a_prompt_is_one_token(
     build: Build, model: Any, prompt: list[int]
 ) -> None:
     engine = build(max_batch_size=1, max_step_tokens=4)
@@ -172,7 +172,7 @@ def test_context_logits_are_whole_when_the_last_piece_of_a_prompt_is_one_token(
     np.testing.assert_allclose(rows(first.context_logits), expected, atol=1e-4)
 
 
-def test_one_token_of_budget_left_for_a_newcomer_hurts_nobody(build: Build, model: Any) -> None:
+def test_a_newcomer_with_one_token_of_budget_changes_no_answer(build: Build, model: Any) -> None:
     """A step of single rows, one of which yields nothing."""
     engine = build(max_batch_size=3, max_step_tokens=3)
     prompts = {0: [4], 1: [5], 2: PROMPT}
@@ -182,9 +182,7 @@ def test_one_token_of_budget_left_for_a_newcomer_hurts_nobody(build: Build, mode
         assert answer == greedy_choices(model, prompts[key], answer)
 
 
-def test_rows_that_fill_up_a_step_change_no_answer(
-    build: Build, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_padding_rows_change_no_answer(build: Build, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are loaded for the sizes of graphs alone; one of the prompts' logits are asked for besides."""
     engine = build(max_batch_size=12, max_step_tokens=64)
     forward, sizes = CudaDecoder.forward, []
@@ -237,7 +235,7 @@ def test_a_launch_that_failed_half_way_leaves_nothing_for_the_next_try(
     assert answers[1][0] == greedy_choices(model, [4, 5], answers[1][0])
 
 
-def test_limits_beyond_those_of_the_start_are_refused(build: Build) -> None:
+def test_limits_above_those_of_the_start_are_refused(build: Build) -> None:
     engine = build()
     with pytest.raises(InflightError, match="max_batch_size is 4; allowed: up to 3, which the engine was"):
         engine.configure(max_batch_size=4)
@@ -251,7 +249,7 @@ def rows(logits: bytes | None) -> NDArray[np.float32]:
     return np.frombuffer(logits, np.float32).reshape(-1, VOCABULARY)
 
 
-def test_a_prompt_found_in_the_cache_but_for_one_token_is_a_step_of_one_row(build: Build, model: Any) -> None:
+def test_a_prompt_cached_except_for_one_token_is_a_step_of_one_row(build: Build, model: Any) -> None:
     """That row's token is in the request; the device did not choose it."""
     engine = build()
     for reused in (0, 2):
@@ -264,7 +262,7 @@ def test_a_prompt_found_in_the_cache_but_for_one_token_is_a_step_of_one_row(buil
         assert perf.reused_blocks == reused
 
 
-def test_a_cancel_while_a_step_runs_hurts_nobody_else(build: Build, model: Any) -> None:
+def test_a_cancel_while_a_step_runs_changes_no_other_answer(build: Build, model: Any) -> None:
     engine = build(max_batch_size=2)
     engine.add(0, GenerationRequest(PROMPT, 6))
     engine.add(1, GenerationRequest([4, 5], 5))
@@ -297,7 +295,7 @@ class ReadyCompiler:
         return future
 
 
-def test_a_guided_answer_is_the_guides_and_its_neighbours_are_their_own(build: Build, model: Any) -> None:
+def test_a_guided_answer_follows_its_guide_and_its_neighbours_are_unchanged(build: Build, model: Any) -> None:
     engine = build(ReadyCompiler())
     engine.add(0, GenerationRequest(PROMPT, 9, guide=only(11, 50, 33)))
     engine.add(1, GenerationRequest([4, 5], 4))

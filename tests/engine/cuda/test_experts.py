@@ -54,7 +54,7 @@ def one_by_one(rows: torch.Tensor, experts: ExpertTensors, shape: ExpertShape, i
         ),
     ],
 )
-def test_each_row_gets_what_its_experts_give_by_share(
+def test_each_row_is_the_weighted_sum_of_its_experts(
     rows: int, hidden: int, shape: ExpertShape, is_gelu: bool, device: str
 ) -> None:
     experts = made(shape, hidden, device)
@@ -63,7 +63,7 @@ def test_each_row_gets_what_its_experts_give_by_share(
     assert torch.allclose(run_experts(x, experts, shape, is_gelu), expected, atol=1e-4)
 
 
-def test_all_rows_may_choose_the_same_expert_and_leave_the_others_without_any(device: str) -> None:
+def test_all_rows_may_choose_the_same_expert_and_leave_the_others_empty(device: str) -> None:
     shape = ExpertShape(8, 1, 32, renormalizes=False)
     experts = made(shape, 32, device)
     experts.router.zero_()
@@ -75,7 +75,7 @@ def test_all_rows_may_choose_the_same_expert_and_leave_the_others_without_any(de
     )
 
 
-def test_many_rows_an_expert_are_multiplied_in_larger_blocks(device: str) -> None:
+def test_many_rows_per_expert_are_multiplied_in_larger_blocks(device: str) -> None:
     shape = ExpertShape(2, 1, 32, renormalizes=True)
     assert choose_blocks(150, shape.count, torch.float32)[0].m == 64
     experts = made(shape, 32, device)
@@ -85,7 +85,7 @@ def test_many_rows_an_expert_are_multiplied_in_larger_blocks(device: str) -> Non
     )
 
 
-def test_of_equal_experts_the_lower_ones_are_chosen(device: str) -> None:
+def test_of_equal_experts_the_lower_ids_are_chosen(device: str) -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0, 1.0, 3.0], [0.0] * 5]).to(device)
     chosen, shares = route(logits, 4, renormalizes=True)
     assert chosen.tolist() == [[1, 2, 4, 0], [0, 1, 2, 3]]
@@ -93,7 +93,7 @@ def test_of_equal_experts_the_lower_ones_are_chosen(device: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-def test_a_row_that_is_not_a_number_chooses_experts_that_exist(device: str) -> None:
+def test_a_row_of_nan_chooses_experts_that_exist(device: str) -> None:
     chosen, _ = route(torch.full((1, 5), float("nan"), device=device), 2, renormalizes=False)
     assert all(0 <= expert < 5 for expert in chosen.flatten().tolist())
 
@@ -104,7 +104,7 @@ def test_a_row_that_is_not_a_number_chooses_experts_that_exist(device: str) -> N
     chosen=st.lists(st.integers(0, 1000), min_size=1, max_size=600),
     block_m=st.sampled_from([16, 64]),
 )
-def test_tiles_cover_each_pair_once_under_its_own_expert(
+def test_expert_tiles_cover_each_pair_once_under_its_own_expert(
     experts: int, chosen: list[int], block_m: int, device: str
 ) -> None:
     ids = torch.tensor(chosen, dtype=torch.int32) % experts
@@ -121,14 +121,14 @@ def test_tiles_cover_each_pair_once_under_its_own_expert(
 
 
 @given(pairs=st.integers(1, 100_000), experts=st.integers(1, 256))
-def test_both_products_walk_the_same_tiles(pairs: int, experts: int) -> None:
+def test_both_expert_products_use_the_same_tiles(pairs: int, experts: int) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         gate_up, down = choose_blocks(pairs, experts, dtype)
         assert gate_up.m == down.m
 
 
 @pytest.mark.parametrize("max_rows", [1, 300, 8192])
-def test_no_number_of_rows_needs_a_kernel_that_was_not_named_before(max_rows: int) -> None:
+def test_no_number_of_rows_needs_a_kernel_that_was_not_warmed_up(max_rows: int) -> None:
     shape = ExpertShape(128, 8, 768, renormalizes=True)
 
     def kind(rows: int) -> tuple[object, bool]:

@@ -40,13 +40,13 @@ def test_a_quantised_weight_is_off_by_half_a_step_at_most(
     assert weight.float().abs().amax(dim=1).tolist() == [FP8_MAX] * 16
 
 
-def test_a_row_of_zeros_stays_one() -> None:
+def test_a_weight_row_of_zeros_stays_zero() -> None:
     weight, scales = quantize_weight(torch.zeros(2, 16))
     assert (weight.float() * scales[:, None]).abs().max() == 0
 
 
 @pytest.mark.parametrize(("rows", "width"), [(3, 100), *on_gpu((1, 16), (5, 48))])
-def test_rows_are_quantised_each_by_its_own_largest(rows: int, width: int, device: str) -> None:
+def test_rows_are_quantised_each_by_its_own_maximum(rows: int, width: int, device: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(rows, width) * torch.logspace(-3, 3, rows)[:, None]
     quantized, scales = (found.cpu() for found in quantize_rows(x.to(device)))
@@ -59,7 +59,7 @@ def test_rows_are_quantised_each_by_its_own_largest(rows: int, width: int, devic
 
 
 @pytest.mark.parametrize("exponent", [-9, 0, 5])
-def test_numbers_that_fp8_can_tell_stay_as_they_are(exponent: int, device: str) -> None:
+def test_numbers_that_fp8_represents_are_unchanged(exponent: int, device: str) -> None:
     codes = torch.arange(256, dtype=torch.uint8)
     numbers = codes[(codes & 127) < 127].view(torch.float8_e4m3fn).float()
     quantized, scales = quantize_rows((numbers * 2.0**exponent).view(2, -1).to(device))
@@ -122,7 +122,7 @@ def test_one_row_passes_gates_and_ups_at_once(is_gelu: bool, has_bias: bool, dev
 
 @pytest.mark.parametrize("rows", [1, 2, 33])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_a_product_in_fp8_is_near_the_one_in_full(rows: int, has_bias: bool, device: str) -> None:
+def test_a_product_in_fp8_is_near_the_one_in_full_precision(rows: int, has_bias: bool, device: str) -> None:
     torch.manual_seed(0)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     matrix, x = (torch.randn(side, 256).to(device, dtype) for side in (64, rows))
@@ -136,7 +136,7 @@ def test_a_product_in_fp8_is_near_the_one_in_full(rows: int, has_bias: bool, dev
 
 
 @pytest.mark.parametrize("rows", [1, 2, 33, 600])
-def test_a_product_in_fp8_is_handed_to_whoever_adds_it(rows: int, device: str) -> None:
+def test_a_product_in_fp8_is_returned_and_not_added_in_place(rows: int, device: str) -> None:
     torch.manual_seed(0)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     matrix, x = (torch.randn(side, 256).to(device, dtype) for side in (64, rows))
@@ -150,7 +150,7 @@ def test_a_product_in_fp8_is_handed_to_whoever_adds_it(rows: int, device: str) -
 
 
 @pytest.mark.parametrize("has_norm", [False, True])
-def test_one_row_takes_the_same_way_in_every_precision(has_norm: bool, device: str) -> None:
+def test_one_row_gives_the_same_in_fp8_and_dequantised(has_norm: bool, device: str) -> None:
     torch.manual_seed(0)
     quantized = make_fp8(torch.randn(32, 48).to(device), torch.randn(32).to(device))
     assert isinstance(quantized, Fp8Linear)
@@ -164,7 +164,7 @@ def test_one_row_takes_the_same_way_in_every_precision(has_norm: bool, device: s
 
 
 @pytest.mark.parametrize("shape", [(24, 32), (32, 24)])
-def test_a_matrix_that_fp8_products_cannot_take_keeps_its_precision(shape: tuple[int, int]) -> None:
+def test_a_matrix_unsuited_to_fp8_products_keeps_its_precision(shape: tuple[int, int]) -> None:
     matrix = torch.randn(shape)
     linear = make_fp8(matrix, None)
     assert type(linear) is Linear

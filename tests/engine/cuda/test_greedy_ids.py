@@ -23,7 +23,7 @@ FAMILIES = ("llama, grouped heads, tied", "gemma2, untied, low softcaps", "mixtr
 
 
 @pytest.mark.parametrize("variant", FAMILIES)
-def test_alone_and_together_the_ids_are_those_of_transformers(
+def test_the_ids_are_those_of_transformers_alone_and_in_a_batch(
     variant: str, device: str, tmp_path: Path
 ) -> None:
     model = random_variant(variant, vocab_size=VOCABULARY, intermediate_size=16, num_hidden_layers=2)

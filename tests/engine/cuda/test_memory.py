@@ -57,7 +57,7 @@ MIXTRAL = replace(
     fraction=st.floats(0.01, 1),
     max_tokens=st.none() | st.integers(1, 4000),
 )
-def test_blocks_stay_within_the_fraction_and_the_limit(
+def test_cache_blocks_stay_within_the_fraction_and_the_limit(
     free: int, step: int, block: int, fraction: float, max_tokens: int | None
 ) -> None:
     try:
@@ -73,11 +73,11 @@ def test_blocks_stay_within_the_fraction_and_the_limit(
         assert (blocks + 2) * block > (free - step) * fraction - 1, "no room is left that could be used"
 
 
-def test_a_limit_below_a_block_is_a_block() -> None:
+def test_a_cache_limit_below_a_block_is_one_block() -> None:
     assert blocks_that_fit(MemoryFound(100, 100, 0), 1, 64, 0.9, max_tokens=10) == 1
 
 
-def test_without_room_for_keys_and_values_the_numbers_are_told() -> None:
+def test_a_gpu_without_memory_for_keys_and_values_is_refused_with_the_numbers() -> None:
     found = MemoryFound(total=24 * GIB, free=GIB, step=GIB + GIB // 2)
     with pytest.raises(InflightError) as refusal:
         blocks_that_fit(found, 1 << 20, 64, 0.9, None)
@@ -90,7 +90,7 @@ def test_without_room_for_keys_and_values_the_numbers_are_told() -> None:
     )
 
 
-def test_a_cache_smaller_than_asked_for_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cache_smaller_than_requested_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     found = MemoryFound(total=24 * GIB, free=2 * GIB, step=GIB)
     assert blocks_that_fit(found, 1 << 20, 64, 1.0, 10**9) == 1023
     assert "max_tokens_in_paged_kv_cache is 1000000000; 65472 tokens fit" in caplog.text
@@ -103,7 +103,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_loaded() -> None:
 
 
 @pytest.mark.parametrize(("precision", "bytes_a_weight"), [("fp32", 4), ("bf16", 2), ("fp8", 1)])
-def test_the_weights_of_a_llama_of_8_billion(precision: str, bytes_a_weight: int) -> None:
+def test_the_weight_bytes_of_an_8b_llama_are_known(precision: str, bytes_a_weight: int) -> None:
     in_layers, in_embeddings = 32 * 4096 * (6144 + 4096 + 3 * 14336), 128256 * 4096
     found = weight_bytes(LLAMA_8B, precision)
     exactly = in_layers * bytes_a_weight + in_embeddings * max(2, bytes_a_weight)
@@ -119,7 +119,9 @@ def test_experts_keep_their_precision_under_fp8() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp8"])
 @pytest.mark.parametrize("family", ["Llama", "Mixtral"])
-def test_it_is_what_placed_matrices_take(family: str, precision: str, tmp_path: Path) -> None:
+def test_predicted_weight_bytes_are_those_of_the_placed_matrices(
+    family: str, precision: str, tmp_path: Path
+) -> None:
     weights = load_weights(Checkpoint(save(random_model(family, tie_word_embeddings=True), tmp_path)))
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     placed = place_weights(
@@ -132,7 +134,7 @@ def test_it_is_what_placed_matrices_take(family: str, precision: str, tmp_path: 
 
 
 @pytest.mark.gpu
-def test_what_nobody_refers_to_is_given_back(device: str) -> None:
+def test_unreferenced_gpu_memory_is_freed(device: str) -> None:
     free_unused()
     before = allocated_bytes(0)
     kept: list[object] = [torch.empty(1 << 20, device=device)]

@@ -30,7 +30,7 @@ def test_an_array_arrives_with_its_type_and_shape(target: torch.device, dtype: t
     np.testing.assert_array_equal(arrived.cpu().numpy(), array.T)
 
 
-def test_what_arrived_stays_when_its_memory_is_used_again(target: torch.device) -> None:
+def test_an_uploaded_array_stays_when_its_staging_memory_is_reused(target: torch.device) -> None:
     staging = Staging(target, 64, steps=2)
     arrived = []
     for step in range(7):
@@ -41,7 +41,7 @@ def test_what_arrived_stays_when_its_memory_is_used_again(target: torch.device) 
     ]
 
 
-def test_more_than_a_steps_memory_arrives_too(target: torch.device) -> None:
+def test_arrays_beyond_a_steps_staging_memory_arrive(target: torch.device) -> None:
     staging = Staging(target, 64)
     staging.begin_step()
     arrays = [np.arange(10, dtype=np.int32) + part for part in range(5)]
@@ -49,14 +49,14 @@ def test_more_than_a_steps_memory_arrives_too(target: torch.device) -> None:
         assert arrived.tolist() == array.tolist()
 
 
-def test_an_array_can_be_put_where_a_graph_reads_it(target: torch.device) -> None:
+def test_an_array_can_be_uploaded_to_where_a_graph_reads_it(target: torch.device) -> None:
     staging = Staging(target, 64)
     rows = torch.zeros(6, dtype=torch.int32, device=target)
     staging.upload_into(rows[2:4], np.array([7, 8], np.int32))
     assert rows.tolist() == [0, 0, 7, 8, 0, 0]
 
 
-def test_nothing_is_an_array_too(target: torch.device) -> None:
+def test_an_empty_array_can_be_staged(target: torch.device) -> None:
     assert Staging(target, 64).upload(np.array([], np.int32)).shape == (0,)
 
 

@@ -112,7 +112,7 @@ def assert_as_on_the_cpu(device: str, logits: Logits, sequences: Row[Sequence]) 
 
 
 @pytest.mark.parametrize("vocabulary", [1, 5000, *on_gpu(37, 1000)])
-def test_greedy_takes_the_likeliest_of_each_row(device: str, vocabulary: int) -> None:
+def test_greedy_sampling_takes_the_likeliest_token_of_each_row(device: str, vocabulary: int) -> None:
     logits = random_logits(3, vocabulary)
     greedy = [
         SamplingParams(),
@@ -131,7 +131,9 @@ def test_of_equal_scores_the_lowest_id_wins(device: str) -> None:
 @pytest.mark.parametrize(
     "sampling", [SamplingParams(), SamplingParams(top_k=3, top_p=0.9)], ids=["greedy", "drawn"]
 )
-def test_rows_that_are_no_numbers_say_so_and_spoil_no_other(device: str, sampling: SamplingParams) -> None:
+def test_rows_that_are_not_finite_are_reported_and_affect_no_other(
+    device: str, sampling: SamplingParams
+) -> None:
     logits = np.repeat(random_logits(1, 4200), 5, axis=0)
     logits[1, 4100] = math.nan
     logits[2, 7] = math.inf
@@ -141,7 +143,7 @@ def test_rows_that_are_no_numbers_say_so_and_spoil_no_other(device: str, samplin
     assert found[0] == found[4] >= 0
 
 
-def test_a_row_that_is_no_number_stays_one_though_its_spoilt_token_is_banned(device: str) -> None:
+def test_a_row_that_is_not_finite_stays_an_error_even_if_its_bad_token_is_banned(device: str) -> None:
     logits = random_logits(2, 37)
     logits[0, 5] = math.nan
     logits[1] = -math.inf
@@ -150,7 +152,7 @@ def test_a_row_that_is_no_number_stays_one_though_its_spoilt_token_is_banned(dev
 
 
 @pytest.mark.parametrize("top_p", [0.0, 0.9])
-def test_where_everything_is_forbidden_nothing_is_left(device: str, top_p: float) -> None:
+def test_a_row_with_every_token_forbidden_has_nothing_left(device: str, top_p: float) -> None:
     bad = tuple((token_id,) for token_id in range(37))
     request = GenerationRequest([0], 10, sampling=SamplingParams(top_p=top_p), bad_sequences=bad)
     assert tokens_of(device, random_logits(1, 37), [sequence_of(request)]) == [NOTHING_LEFT]
@@ -204,7 +206,7 @@ def test_chosen_tokens_count_before_the_host_knows_them(device: str) -> None:
         mirror.tokens.append(expected)
 
 
-def test_a_slot_forgets_the_sequence_before(device: str) -> None:
+def test_a_slot_forgets_its_previous_sequence(device: str) -> None:
     request = GenerationRequest([1], 10, sampling=SamplingParams(presence_penalty=100.0))
     machine = Device(device, 9, 1)
     logits = random_logits(1, 9)
@@ -212,7 +214,7 @@ def test_a_slot_forgets_the_sequence_before(device: str) -> None:
     assert machine.step(logits, [sequence_of(request)]).tokens.tolist() == first
 
 
-def test_a_preempted_sequence_goes_on_with_its_counts_in_another_slot(device: str) -> None:
+def test_a_preempted_sequence_continues_with_its_counts_in_another_slot(device: str) -> None:
     request = GenerationRequest([1], 10, sampling=SamplingParams(presence_penalty=100.0))
     machine = Device(device, 9, 3)
     logits = random_logits(1, 9)
@@ -223,7 +225,7 @@ def test_a_preempted_sequence_goes_on_with_its_counts_in_another_slot(device: st
     assert sequence.generated_ids == np.argsort(-logits[0])[:4].tolist()
 
 
-def test_a_guide_leaves_what_it_allows(device: str) -> None:
+def test_a_guide_leaves_only_the_tokens_it_allows(device: str) -> None:
     sequences = [
         sequence_of(GenerationRequest([0], 10, guide=GUIDE, sampling=SamplingParams(top_p=top_p)))
         for top_p in (0.0, 0.9, 0.0)
@@ -235,13 +237,13 @@ def test_a_guide_leaves_what_it_allows(device: str) -> None:
     assert tokens_of(device, logits, [*sequences, plain]) == [4999, 31, 32, int(logits[3].argmax())]
 
 
-def test_a_guide_that_allows_nothing_more_leaves_nothing(device: str) -> None:
+def test_a_guide_that_allows_no_token_leaves_nothing(device: str) -> None:
     sequence = sequence_of(GenerationRequest([0], 10, guide=GUIDE))
     sequence.guide = MaskGuide([], 37)
     assert tokens_of(device, random_logits(1, 37), [sequence]) == [NOTHING_LEFT]
 
 
-def test_the_error_of_a_guide_is_that_of_its_row_alone(device: str) -> None:
+def test_the_error_of_a_guide_belongs_to_its_row_alone(device: str) -> None:
     error = InflightError(ErrorKind.INVALID_REQUEST, "no")
     sequences = [sequence_of(GenerationRequest([0], 10, guide=GUIDE)) for _ in range(2)]
     sequences[0].guide = MaskGuide([1], 37, error)
@@ -297,7 +299,7 @@ def test_top_log_probs_are_those_of_the_cpu(device: str, vocabulary: int, is_adj
         np.testing.assert_allclose([number for _, number in mine], expected, atol=1e-5)
 
 
-def test_nobody_who_did_not_ask_gets_log_probs(device: str) -> None:
+def test_log_probs_are_returned_only_on_request(device: str) -> None:
     chosen = choose(device, random_logits(1, 37), [sampled(SamplingParams())])
     assert chosen.log_probs is None
     assert chosen.top_log_probs is None
@@ -356,7 +358,7 @@ def picked_by_noise(logits: Logits, sequence: Sequence) -> int:
     return max(kept, key=lambda token_id: math.log(kept[token_id]) + noise[token_id])
 
 
-def test_the_noise_is_distributed_as_it_should_be() -> None:
+def test_the_sampling_noise_has_the_gumbel_distribution() -> None:
     """Kolmogorov's and Smirnov's distance, over tokens, places and seeds; and the largest matter most."""
     noise = np.sort(
         np.concatenate(
@@ -372,7 +374,7 @@ def test_the_noise_is_distributed_as_it_should_be() -> None:
     assert 9 < noise[-1] < 16
 
 
-def test_neighbours_share_no_noise() -> None:
+def test_neighbouring_positions_tokens_sequences_and_seeds_share_no_noise() -> None:
     """Neither the same token at the next place, nor the next token, nor that of the next sequence or seed."""
     base = noise_of(sampled(SamplingParams(seed=3)), 20_000)
     others = [
@@ -385,7 +387,7 @@ def test_neighbours_share_no_noise() -> None:
 
 
 @pytest.mark.parametrize("vocabulary", [12, 5000, *on_gpu(900)])
-def test_noise_picks_one_of_those_that_top_k_and_top_p_keep(device: str, vocabulary: int) -> None:
+def test_noise_picks_a_token_that_top_k_and_top_p_keep(device: str, vocabulary: int) -> None:
     sequences = [sampled(sampling, [0] * place, index=place) for sampling in DRAWN for place in range(3)]
     logits = random_logits(len(sequences), vocabulary)
     expected = [picked_by_noise(row, sequence) for row, sequence in zip(logits, sequences, strict=True)]
@@ -403,7 +405,7 @@ def test_noise_picks_one_of_those_that_top_k_and_top_p_keep(device: str, vocabul
     top_p=st.sampled_from([0.0, 0.2, 0.55, 0.9, 1.0]),
     temperature=st.sampled_from([0.1, 1.0, 3.0]),
 )
-def test_of_equals_those_with_lower_ids_are_kept(
+def test_of_equal_scores_top_k_and_top_p_keep_the_lower_ids(
     device: str, scores: list[int], top_k: int, top_p: float, temperature: float
 ) -> None:
     # A share that ends exactly where top_p does may be counted either way.
@@ -432,14 +434,12 @@ def answer(device: str, sampling: SamplingParams, company: int, index: int = 0) 
 
 
 @pytest.mark.parametrize("top_k", [0, 20])
-def test_a_seed_gives_the_same_tokens_alone_in_company_and_after_a_preemption(
-    device: str, top_k: int
-) -> None:
+def test_a_seed_gives_the_same_tokens_alone_in_a_batch_and_after_preemption(device: str, top_k: int) -> None:
     sampling = SamplingParams(top_k=top_k, top_p=0.95, seed=7)
     assert answer(device, sampling, 0) == answer(device, sampling, 2)
 
 
-def test_another_seed_or_sequence_of_the_request_gives_other_tokens(device: str) -> None:
+def test_a_different_seed_or_sequence_index_gives_different_tokens(device: str) -> None:
     answers = {
         tuple(answer(device, SamplingParams(temperature=3.0, top_p=1.0, seed=seed), 0, index))
         for seed in (7, 2**64 - 1)
@@ -448,14 +448,14 @@ def test_another_seed_or_sequence_of_the_request_gives_other_tokens(device: str)
     assert len(answers) == 4
 
 
-def test_a_top_p_of_one_that_decays_limits_too(device: str) -> None:
+def test_a_decaying_top_p_of_one_still_limits(device: str) -> None:
     logits = random_logits(1, 37)
     sampling = SamplingParams(temperature=9.0, top_p=1.0, top_p_decay=1e-3, seed=3)
     calm = sampled(sampling, (1, 2, 3))
     assert Device(device, 37, 1).step(logits, [calm]).tokens.tolist() == [int(logits.argmax())]
 
 
-def test_top_p_decays_from_token_to_token_and_is_set_back(device: str) -> None:
+def test_top_p_decays_from_token_to_token_and_is_reset(device: str) -> None:
     logits = np.zeros((1, 37), np.float32)
     sampling = SamplingParams(top_p=0.999, top_p_decay=0.03, top_p_reset_id=5, seed=3)
     machine = Device(device, 37, 1)
@@ -470,7 +470,7 @@ def test_top_p_decays_from_token_to_token_and_is_set_back(device: str) -> None:
     assert len(reset) > 3
 
 
-def test_warming_up_changes_nothing(device: str) -> None:
+def test_warming_up_changes_no_sampler_state(device: str) -> None:
     machine = Device(device, 37, 2)
     machine.sampler.warm_up(Staging(torch.device(device), 1 << 16))
     logits = random_logits(1, 37)

@@ -32,7 +32,7 @@ def staging(device: str) -> Staging:
     return Staging(torch.device(device), 1024)
 
 
-def test_a_sequence_keeps_its_slot_and_only_newcomers_are_told(slots: Slots) -> None:
+def test_a_sequence_keeps_its_slot_and_only_newcomers_are_returned(slots: Slots) -> None:
     first, second = chunk(), chunk()
     ((slot, sequence),) = slots.take([first])
     assert sequence is first.sequence
@@ -42,7 +42,7 @@ def test_a_sequence_keeps_its_slot_and_only_newcomers_are_told(slots: Slots) -> 
     assert slots.take([first, second]) == []
 
 
-def test_a_released_slot_is_anothers_and_knows_nothing(slots: Slots, staging: Staging) -> None:
+def test_a_released_slot_is_reused_without_its_old_state(slots: Slots, staging: Staging) -> None:
     old, new = chunk(7, 8), chunk(4)
     slots.take([old])
     slots.update_tables([old], staging)
@@ -57,7 +57,7 @@ def test_a_released_slot_is_anothers_and_knows_nothing(slots: Slots, staging: St
     assert slots.block_tables[number, 0] == 4
 
 
-def test_the_device_is_told_only_of_blocks_it_does_not_know(slots: Slots, staging: Staging) -> None:
+def test_only_new_blocks_are_uploaded_to_the_device(slots: Slots, staging: Staging) -> None:
     first, second = chunk(10, 11), chunk(20)
     slots.take([first, second])
     slots.update_tables([first, second], staging)
@@ -70,7 +70,9 @@ def test_the_device_is_told_only_of_blocks_it_does_not_know(slots: Slots, stagin
     assert tables[slots.dummy].tolist() == [SCRATCH] * TABLE_BLOCKS
 
 
-def test_tokens_the_device_did_not_choose_are_set_where_they_belong(slots: Slots, staging: Staging) -> None:
+def test_tokens_that_the_device_did_not_choose_are_written_to_their_slots(
+    slots: Slots, staging: Staging
+) -> None:
     slots.set_tokens({}, staging)
     slots.set_tokens({2: 50, 0: 40}, staging)
     assert slots.last_tokens.tolist() == [40, 0, 50, 0]

@@ -23,7 +23,7 @@ limits = st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(2, 300)
 
 
 @given(limits)
-def test_the_largest_step_stays_within_every_limit_and_leaves_none_unused(
+def test_the_largest_step_uses_every_limit_and_exceeds_none(
     limits: tuple[int, int, int],
 ) -> None:
     step_tokens, batch, sequence_tokens = limits
@@ -36,16 +36,16 @@ def test_the_largest_step_stays_within_every_limit_and_leaves_none_unused(
 
 
 @given(st.lists(st.integers(1, 100)), st.integers(1, 64))
-def test_every_token_has_a_place_and_no_block_is_empty(lengths: list[int], tokens_per_block: int) -> None:
+def test_profiled_sequences_have_enough_blocks_and_none_empty(
+    lengths: list[int], tokens_per_block: int
+) -> None:
     blocks = blocks_for(lengths, tokens_per_block)
     assert sum(lengths) <= blocks * tokens_per_block
     assert blocks * tokens_per_block < sum(lengths) + len(lengths) * tokens_per_block or not lengths
 
 
 @given(st.integers(1, 5000), st.lists(st.integers(1, 5000)))
-def test_prompts_to_compile_by_are_none_too_long_and_the_longest_is_among_them(
-    longest: int, kinds: list[int]
-) -> None:
+def test_warm_up_prompts_include_the_longest_allowed_and_none_longer(longest: int, kinds: list[int]) -> None:
     lengths = warm_up_lengths(longest, kinds)
     assert lengths[-1] == longest
     assert lengths == sorted(set(lengths))
@@ -77,7 +77,7 @@ class NotingExecutor:
         self.released.append(sequence)
 
 
-def test_its_sequences_hold_blocks_of_their_own_and_leave_nothing_behind() -> None:
+def test_profiled_sequences_hold_their_own_blocks_and_release_them() -> None:
     executor = NotingExecutor()
     run(executor, [5, 4, 1], tokens_per_block=4)
     assert [chunk.sequence.table.blocks for chunk in executor.chunks] == [[0, 1], [2], [3]]

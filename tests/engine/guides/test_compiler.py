@@ -43,7 +43,7 @@ def compiler(tmp_path: Path) -> Iterator[GuideCompiler]:
 
 
 @pytest.mark.parametrize("guide", COSTLY.values(), ids=COSTLY)
-def test_a_guide_that_costs_too_much_is_refused_in_time_and_the_next_one_is_compiled(
+def test_a_guide_that_costs_too_much_is_refused_in_time_and_the_next_is_compiled(
     compiler: GuideCompiler, guide: Guide
 ) -> None:
     start_s = time.monotonic()
@@ -76,7 +76,7 @@ def test_equal_guides_are_compiled_once_and_followed_apart(compiler: GuideCompil
     assert compiler.compile(guide).done()
 
 
-def test_too_many_guides_at_once_are_turned_away(tmp_path: Path) -> None:
+def test_too_many_guides_at_once_are_refused(tmp_path: Path) -> None:
     limits = GuideLimits(compile_s=0.5, waiting_guides=2, threads=1)
     with compiler_in(tmp_path, limits) as compiler:
         answers = [compiler.compile(Guide(GuideKind.JSON_SCHEMA, MULTIPLES + " " * n)) for n in range(3)]
@@ -92,7 +92,7 @@ def test_the_least_recently_used_guide_is_forgotten_and_compiled_again(tmp_path:
             assert walk(state_of(compiler, GuideKind.REGEX, text), seed=0) == text
 
 
-def test_an_answer_whose_guide_has_grown_too_costly_is_given_up_in_time(tmp_path: Path) -> None:
+def test_an_answer_whose_guide_becomes_too_costly_is_given_up_in_time(tmp_path: Path) -> None:
     BACKEND.save(str(tmp_path / "tokenizer.json"))
     table = TokenTable(tmp_path / "tokenizer.json", VOCABULARY, [END_ID])
     limits = GuideLimits(step_s=0.1)
@@ -112,7 +112,7 @@ def is_ready(state: GuideState) -> bool:
     return state.is_ready
 
 
-def test_an_answer_that_waits_too_long_behind_others_is_given_up_as_well(tmp_path: Path) -> None:
+def test_an_answer_that_waits_too_long_behind_others_is_given_up(tmp_path: Path) -> None:
     BACKEND.save(str(tmp_path / "tokenizer.json"))
     table = TokenTable(tmp_path / "tokenizer.json", VOCABULARY, [END_ID])
     with ThreadPoolExecutor(1) as pool:

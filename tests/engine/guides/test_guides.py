@@ -93,7 +93,7 @@ def test_every_answer_under_a_regex_matches_all_of_it(
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_every_answer_under_a_grammar_is_a_word_of_it(compiler: GuideCompiler, seed: int) -> None:
+def test_every_answer_under_a_grammar_is_a_sentence_of_it(compiler: GuideCompiler, seed: int) -> None:
     answer = walk(state_of(compiler, GuideKind.EBNF_GRAMMAR, ARITHMETIC), seed)
     innermost = re.compile(r"\(\d\d?((?: \+ |-)\d\d?){0,3}\)")
     while innermost.search(answer):
@@ -113,15 +113,13 @@ def test_every_answer_under_a_grammar_is_a_word_of_it(compiler: GuideCompiler, s
         ('root\t::= ("a" | \n "b")+ \r\n', "ab"),
     ],
 )
-def test_grammars_are_read_as_their_users_write_them(
-    compiler: GuideCompiler, grammar: str, word: str
-) -> None:
+def test_grammars_are_read_in_the_usual_notations(compiler: GuideCompiler, grammar: str, word: str) -> None:
     state = state_of(compiler, GuideKind.EBNF_GRAMMAR, grammar)
     feed(state, word)
     assert END_ID in tokens_allowed(state)
 
 
-def test_pretty_printed_json_is_allowed_and_endless_blanks_are_not(compiler: GuideCompiler) -> None:
+def test_pretty_printed_json_is_allowed_and_endless_whitespace_is_not(compiler: GuideCompiler) -> None:
     pretty = json.dumps({"name": "x", "age": 3, "tags": ["a", "b"]}, indent=4)
     feed(state_of(compiler, GuideKind.JSON_SCHEMA, PERSON), pretty)
     state = state_of(compiler, GuideKind.JSON_SCHEMA, PERSON)
@@ -136,7 +134,7 @@ def test_pretty_printed_json_is_allowed_and_endless_blanks_are_not(compiler: Gui
         raise AssertionError("blanks without end")
 
 
-def test_the_end_is_allowed_exactly_where_a_word_ends(compiler: GuideCompiler) -> None:
+def test_the_end_is_allowed_exactly_where_a_match_ends(compiler: GuideCompiler) -> None:
     state = state_of(compiler, GuideKind.REGEX, "[ax][by](cd)?")
     assert END_ID not in tokens_allowed(state)
     feed(state, "a")
@@ -149,7 +147,7 @@ def test_the_end_is_allowed_exactly_where_a_word_ends(compiler: GuideCompiler) -
 
 
 @pytest.mark.parametrize("end_id", [None, -1, VOCABULARY])
-def test_without_an_end_id_nothing_is_allowed_after_the_last_word(
+def test_without_an_end_id_no_token_is_allowed_after_a_complete_match(
     compiler: GuideCompiler, end_id: int | None
 ) -> None:
     state = state_of(compiler, GuideKind.REGEX, "a")
@@ -157,7 +155,7 @@ def test_without_an_end_id_nothing_is_allowed_after_the_last_word(
     assert tokens_allowed(state, end_id) == []
 
 
-def test_another_end_id_than_the_tokenizers_own_serves_as_well(compiler: GuideCompiler) -> None:
+def test_an_end_id_other_than_the_tokenizers_own_works(compiler: GuideCompiler) -> None:
     other = SPECIAL.index("<s>")
     state = state_of(compiler, GuideKind.REGEX, "a?")
     assert other in tokens_allowed(state, other)
@@ -172,7 +170,7 @@ def test_special_tokens_and_ids_beyond_the_tokenizer_are_never_allowed(compiler:
     assert len(state.mask(END_ID)) == VOCABULARY
 
 
-def test_a_fork_goes_its_own_way(compiler: GuideCompiler) -> None:
+def test_a_forked_guide_state_advances_independently(compiler: GuideCompiler) -> None:
     state = state_of(compiler, GuideKind.REGEX, "a(bc|de)")
     feed(state, "a")
     fork = state.fork()
@@ -181,7 +179,7 @@ def test_a_fork_goes_its_own_way(compiler: GuideCompiler) -> None:
     assert tokens_allowed(state) == tokens_allowed(fork) == [END_ID]
 
 
-def test_tokens_given_in_a_row_are_taken_in_their_order(compiler: GuideCompiler) -> None:
+def test_tokens_given_in_a_row_are_accepted_in_order(compiler: GuideCompiler) -> None:
     states = [state_of(compiler, GuideKind.REGEX, "0123456789abcdef") for _ in range(12)]
     for digit in "0123456789abcdef":
         for state in states:
@@ -189,7 +187,7 @@ def test_tokens_given_in_a_row_are_taken_in_their_order(compiler: GuideCompiler)
     assert [tokens_allowed(state) for state in states] == [[END_ID]] * 12
 
 
-def test_a_token_that_was_not_allowed_ends_its_own_answer_alone(compiler: GuideCompiler) -> None:
+def test_a_forbidden_token_ends_its_own_answer_alone(compiler: GuideCompiler) -> None:
     lost, other = (state_of(compiler, GuideKind.REGEX, "ab") for _ in range(2))
     lost.advance(id_of("z"))
     other.advance(id_of("a"))
@@ -249,7 +247,7 @@ def test_a_guide_that_allows_nothing_more_ends_the_answer(compiler: GuideCompile
     assert choose(empty, compiler, GenerationRequest([5], 50, END_ID)) == Choice(ends_guide=True)
 
 
-def test_a_guide_and_bad_words_that_leave_nothing_are_an_error_before_the_answers_end(
+def test_a_guide_and_bad_words_that_leave_no_token_are_an_error_before_the_answers_end(
     compiler: GuideCompiler,
 ) -> None:
     request = GenerationRequest([5], 50, END_ID, bad_sequences=((id_of("q"),),))
@@ -264,7 +262,7 @@ def test_a_guide_and_bad_words_that_leave_nothing_are_an_error_before_the_answer
     assert choose((GuideKind.REGEX, "q?"), compiler, request) == Choice(ends_guide=True)
 
 
-def test_whether_the_answer_may_end_is_told(compiler: GuideCompiler) -> None:
+def test_a_guide_state_knows_whether_the_answer_may_end(compiler: GuideCompiler) -> None:
     state = state_of(compiler, GuideKind.REGEX, "ab?")
     assert not state.may_end
     feed(state, "a")
@@ -283,7 +281,7 @@ def test_a_broken_guide_is_an_error_of_its_own_row(compiler: GuideCompiler) -> N
     assert whole == Choice(int(logits[1].argmax()))
 
 
-def test_a_tokenizer_that_cannot_be_read_is_told_as_such(tmp_path: Path) -> None:
+def test_an_unsupported_tokenizer_is_reported_as_such(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     compiler = GuideCompiler(tmp_path / "tokenizer.json", 100, [1], GuideLimits(threads=1))
     with pytest.raises(InflightError, match="does not work with this model's tokenizer") as caught:

@@ -14,7 +14,7 @@ from tests.fakes.executor import FakeClock, continuation, fake_engine
 from tests.fakes.guides import FakeCompiler, only
 
 
-def test_a_guide_is_compiled_before_its_request_joins_and_nobody_waits_for_it() -> None:
+def test_a_guide_is_compiled_before_its_request_joins_and_no_other_request_waits() -> None:
     compiler = FakeCompiler()
     engine, _ = fake_engine(compiler=compiler)
     engine.add(1, GenerationRequest([1], 9, guide=only(5, 6, 7)))
@@ -30,7 +30,7 @@ def test_a_guide_is_compiled_before_its_request_joins_and_nobody_waits_for_it() 
     assert answers[2] == (continuation([2], 2)[1:], FinishReason.LENGTH)
 
 
-def test_a_guided_request_keeps_its_place_in_the_queue() -> None:
+def test_a_guided_request_keeps_its_position_in_the_queue() -> None:
     compiler = FakeCompiler()
     engine, _ = fake_engine(compiler=compiler, max_batch_size=1)
     for key in range(3):
@@ -40,7 +40,7 @@ def test_a_guided_request_keeps_its_place_in_the_queue() -> None:
     assert [event.key for _ in range(2) for event in engine.step()] == [1, 2]
 
 
-def test_each_sequence_follows_the_guide_for_itself() -> None:
+def test_each_sequence_follows_the_guide_independently() -> None:
     compiler = FakeCompiler()
     engine, _ = fake_engine(compiler=compiler)
     engine.add(1, GenerationRequest([1, 2, 3], 9, guide=only(5, 6, 7), num_return_sequences=3))
@@ -77,7 +77,7 @@ def test_a_request_can_be_cancelled_while_its_guide_is_being_compiled() -> None:
     assert drain(engine) == {1: (continuation([1], 1), FinishReason.LENGTH)}
 
 
-def test_abort_ends_what_is_being_prepared() -> None:
+def test_abort_ends_requests_whose_guides_are_being_compiled() -> None:
     compiler = FakeCompiler()
     engine, _ = fake_engine(compiler=compiler)
     engine.add(1, GenerationRequest([1], 9, guide=only(5)))
@@ -100,7 +100,7 @@ def may_step(engine: Engine) -> bool:
     return engine.can_step
 
 
-def test_a_slow_guide_holds_up_its_own_sequence_and_no_other() -> None:
+def test_a_slow_guide_delays_its_own_sequence_and_no_other() -> None:
     compiler, clock = FakeCompiler(), FakeClock()
     engine, executor = fake_engine(compiler=compiler, now_ns=clock)
     engine.add(1, GenerationRequest([1], 9, guide=only(5, 6, 7)))
@@ -120,7 +120,7 @@ def test_a_slow_guide_holds_up_its_own_sequence_and_no_other() -> None:
     assert all(len(chunks) <= 2 for chunks in executor.steps)
 
 
-def test_a_step_waits_a_moment_for_a_guide_and_no_longer() -> None:
+def test_a_step_waits_briefly_for_a_guide_and_no_longer() -> None:
     compiler, clock = FakeCompiler(), FakeClock()
     engine, _ = fake_engine(compiler=compiler, now_ns=clock)
     engine.add(1, GenerationRequest([1], 9, guide=only(5, 6)))

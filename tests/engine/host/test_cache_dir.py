@@ -25,12 +25,12 @@ def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     temporary_cache_dir.cache_clear()
 
 
-def test_the_users_cache_folder_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_cache_folder_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_dir() == tmp_path / "inflight"
 
 
-def test_in_the_temporary_directory_it_is_the_users_alone(usual: Path) -> None:
+def test_the_temporary_cache_directory_is_private_to_the_user(usual: Path) -> None:
     assert cache_dir() == usual
     assert stat.S_IMODE(usual.stat().st_mode) == 0o700
     temporary_cache_dir.cache_clear()
@@ -44,19 +44,19 @@ def assert_avoided(usual: Path) -> None:
     assert cache_dir() == chosen, "one process uses one"
 
 
-def test_a_folder_in_which_others_may_write_is_not_used(usual: Path) -> None:
+def test_a_cache_folder_writable_by_others_is_not_used(usual: Path) -> None:
     usual.mkdir()
     usual.chmod(0o777)
     assert_avoided(usual)
 
 
-def test_a_link_is_not_followed(usual: Path, tmp_path: Path) -> None:
+def test_a_linked_cache_folder_is_not_followed(usual: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     usual.symlink_to(tmp_path / "elsewhere")
     assert_avoided(usual)
 
 
-def test_another_users_folder_is_not_used(usual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_cache_folder_is_not_used(usual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     somebody = os.getuid() + 1
     monkeypatch.setattr("os.getuid", lambda: somebody)
     theirs = usual.with_name(f"inflight-{somebody}")

@@ -28,7 +28,7 @@ def test_a_quota_is_rounded_up_to_whole_cores(text: str, expected: int | None) -
     assert cores_in_quota(text) == expected
 
 
-def test_without_a_quota_it_is_the_cores_the_process_may_run_on(
+def test_without_a_quota_the_cores_are_those_the_process_may_run_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cores, "_CGROUPS", tmp_path)
@@ -43,7 +43,7 @@ def test_without_a_quota_it_is_the_cores_the_process_may_run_on(
     ],
     ids=["version 2", "version 1"],
 )
-def test_a_quota_below_them_counts(
+def test_a_quota_below_the_cores_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]
 ) -> None:
     monkeypatch.setattr(cores, "_CGROUPS", tmp_path)
@@ -53,7 +53,7 @@ def test_a_quota_below_them_counts(
     assert available_cores() == 1
 
 
-def test_a_quota_above_them_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quota_above_the_cores_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "_CGROUPS", tmp_path)
     (tmp_path / "cpu.max").write_text("99900000 100000\n")
     assert available_cores() == len(os.sched_getaffinity(0))

@@ -49,7 +49,7 @@ def can_use(gpu: int, machine: Machine) -> bool:
     return has_packages and is_new and gpu < len(machine.gpus) and machine.gpus[gpu] != V100
 
 
-def test_a_gpu_that_torch_can_use_is_used_unless_the_cpu_is_asked_for() -> None:
+def test_a_gpu_that_torch_can_use_is_chosen_unless_the_cpu_is_requested() -> None:
     both = replace(GPU, has_numba=True)
     assert decide("auto", 0, both) == Device(H200)
     assert decide("auto", 0, CPU) == decide("cpu", 0, both) == Device()
@@ -59,7 +59,7 @@ def test_a_gpu_that_torch_can_use_is_used_unless_the_cpu_is_asked_for() -> None:
 
 @settings(deadline=None)
 @given(some.sampled_from(["auto", "cpu", "cuda"]), some.integers(0, 2), machines)
-def test_a_machine_computes_where_everything_is_there_or_says_what_is_missing(
+def test_a_machine_computes_on_a_usable_device_or_says_what_is_missing(
     asked: str, gpu: int, machine: Machine
 ) -> None:
     possible = {"cuda": can_use(gpu, machine), "cpu": machine.has_numba}
@@ -92,12 +92,12 @@ def test_a_machine_computes_where_everything_is_there_or_says_what_is_missing(
         (replace(GPU, triton_version=(3, 5)), "the triton in .* is 3.5; the engine needs 3.6 or newer"),
     ],
 )
-def test_a_gpu_that_cannot_be_used_is_refused_with_the_reason(machine: Machine, sentence: str) -> None:
+def test_an_unusable_gpu_is_refused_with_the_reason(machine: Machine, sentence: str) -> None:
     with pytest.raises(InflightError, match=sentence):
         decide("cuda", 0, machine)
 
 
-def test_a_gpu_that_is_not_there_is_refused_by_number() -> None:
+def test_a_gpu_number_that_does_not_exist_is_refused() -> None:
     with pytest.raises(InflightError, match="gpu_device_ids is 1, and this process sees 1, counted from 0"):
         decide("cuda", 1, GPU)
     for machine in (CPU, replace(GPU, has_numba=True)):
@@ -107,7 +107,7 @@ def test_a_gpu_that_is_not_there_is_refused_by_number() -> None:
     assert decide("auto", 0, CPU).notice is None, "nobody has missed a GPU"
 
 
-def test_who_has_a_gpu_is_told_why_it_is_not_used(
+def test_an_unused_gpu_is_reported_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = replace(GPU, has_numba=True, torch_cuda=None)
@@ -157,12 +157,12 @@ class FakeDriver:
         return 0
 
 
-def test_the_driver_says_what_its_gpus_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_lists_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver())
     assert visible_gpus() == (Gpu("NVIDIA L4", (8, 9)),)
 
 
-def test_versions_are_read_from_what_packages_say_of_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_read_from_package_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"torch": "2.11.0+cu130", "pytorch-triton": "3.6.0+git1234"}
 
     def version(package: str) -> str:
@@ -193,15 +193,13 @@ def test_without_numba_the_cpu_is_refused() -> None:
         ("cuda: Optional[str] = None", None),
     ],
 )
-def test_what_torch_was_built_for_is_read_from_its_file(
-    tmp_path: Path, line: str, version: str | None
-) -> None:
+def test_torchs_cuda_version_is_read_from_its_file(tmp_path: Path, line: str, version: str | None) -> None:
     (tmp_path / "version.py").write_text(f"__all__ = ['cuda']\n{line}\nhip: Optional[str] = '6.4'\n")
     assert built_for_cuda(str(tmp_path / "__init__.py")) == version
     assert built_for_cuda(str(tmp_path / "elsewhere" / "__init__.py")) is None
 
 
-def test_choosing_imports_nothing_heavy() -> None:
+def test_choosing_a_device_imports_nothing_heavy() -> None:
     program = (
         "import sys; from python_backend.engine.host.device import choose_device; choose_device('auto');"
         "print(sorted({'torch', 'numba', 'numpy', 'triton'} & sys.modules.keys()))"
@@ -210,6 +208,6 @@ def test_choosing_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_this_machine_can_compute_somewhere() -> None:
+def test_this_machine_has_a_usable_device() -> None:
     assert choose_device("cpu").kind == "cpu"
     assert choose_device("auto").kind in ("cpu", "cuda")

@@ -32,7 +32,7 @@ def test_growth_that_does_not_fit_takes_nothing() -> None:
     assert pool.free_blocks == 1
 
 
-def test_a_table_never_shrinks_by_growing_to_less() -> None:
+def test_growing_a_table_to_less_never_shrinks_it() -> None:
     pool, table = BlockPool(4, 16), BlockTable()
     pool.grow(table, 64)
     assert pool.grow(table, 1)
@@ -58,12 +58,12 @@ def test_the_block_freed_last_is_used_next() -> None:
 
 
 @pytest.mark.parametrize(("blocks", "tokens"), [(0, 16), (4, 0)])
-def test_a_pool_without_room_is_refused(blocks: int, tokens: int) -> None:
+def test_a_pool_without_blocks_is_refused(blocks: int, tokens: int) -> None:
     with pytest.raises(ValueError, match="at least one"):
         BlockPool(blocks, tokens)
 
 
-def test_check_notices_a_lost_block() -> None:
+def test_check_detects_a_lost_block() -> None:
     pool, table = BlockPool(4, 16), BlockTable()
     pool.grow(table, 32)
     table.blocks.pop()
@@ -71,7 +71,7 @@ def test_check_notices_a_lost_block() -> None:
         pool.check()
 
 
-def test_check_notices_a_block_in_two_places() -> None:
+def test_check_detects_a_block_held_twice() -> None:
     pool, table = BlockPool(4, 16), BlockTable()
     pool.grow(table, 32)
     table.blocks.append(table.blocks[0])
@@ -79,14 +79,14 @@ def test_check_notices_a_block_in_two_places() -> None:
         pool.check()
 
 
-def test_check_notices_a_block_that_nobody_has() -> None:
+def test_check_detects_a_block_without_a_holder() -> None:
     pool = BlockPool(4, 16)
     pool._empty.pop()
     with pytest.raises(AssertionError, match="1 lost"):
         pool.check()
 
 
-def test_a_block_shared_by_two_is_free_when_both_have_left() -> None:
+def test_a_block_shared_by_two_tables_is_free_when_both_release_it() -> None:
     pool, first, second = BlockPool(4, 1), BlockTable(), BlockTable()
     pool.grow(first, 2)
     pool.share(second, first.blocks)
@@ -99,7 +99,7 @@ def test_a_block_shared_by_two_is_free_when_both_have_left() -> None:
     pool.check()
 
 
-def test_a_shared_block_is_exchanged_for_a_copy_before_it_is_written() -> None:
+def test_a_shared_block_is_copied_before_it_is_written() -> None:
     pool, first, second = BlockPool(4, 1), BlockTable(), BlockTable()
     pool.grow(first, 2)
     pool.share(second, first.blocks)
@@ -110,7 +110,7 @@ def test_a_shared_block_is_exchanged_for_a_copy_before_it_is_written() -> None:
     pool.check()
 
 
-def test_a_published_block_is_free_and_yet_found_until_it_is_needed() -> None:
+def test_a_published_block_is_free_and_still_found_until_it_is_reused() -> None:
     pool, table, other = BlockPool(2, 1), BlockTable(), BlockTable()
     pool.grow(table, 1)
     block = table.blocks[0]
@@ -125,7 +125,7 @@ def test_a_published_block_is_free_and_yet_found_until_it_is_needed() -> None:
     pool.check()
 
 
-def test_empty_blocks_are_used_before_those_that_hold_something() -> None:
+def test_empty_blocks_are_used_before_cached_ones() -> None:
     pool, table, other = BlockPool(3, 1), BlockTable(), BlockTable()
     pool.grow(table, 1)
     pool.publish(table, 0, b"one")
@@ -134,7 +134,7 @@ def test_empty_blocks_are_used_before_those_that_hold_something() -> None:
     assert pool.find([b"one"]) != []
 
 
-def test_the_end_of_a_prefix_is_given_up_before_its_beginning() -> None:
+def test_the_end_of_a_prefix_is_evicted_before_its_beginning() -> None:
     pool, table, other = BlockPool(3, 1), BlockTable(), BlockTable()
     pool.grow(table, 3)
     for index, digest in enumerate((b"one", b"two", b"three")):
@@ -144,7 +144,7 @@ def test_the_end_of_a_prefix_is_given_up_before_its_beginning() -> None:
     assert len(pool.find([b"one", b"two", b"three"])) == 2
 
 
-def test_what_is_to_be_forgotten_is_not_found_but_its_other_holders_keep_it() -> None:
+def test_a_forgotten_block_is_not_found_but_its_other_holders_keep_it() -> None:
     pool, failed, sound = BlockPool(4, 1), BlockTable(), BlockTable()
     pool.grow(failed, 2)
     pool.publish(failed, 0, b"one")
@@ -156,7 +156,7 @@ def test_what_is_to_be_forgotten_is_not_found_but_its_other_holders_keep_it() ->
     pool.check()
 
 
-def test_free_after_counts_idle_blocks_that_would_be_woken() -> None:
+def test_free_after_counts_idle_blocks_that_would_be_reused() -> None:
     pool, table = BlockPool(4, 1), BlockTable()
     pool.grow(table, 2)
     pool.publish(table, 0, b"one")
@@ -167,7 +167,7 @@ def test_free_after_counts_idle_blocks_that_would_be_woken() -> None:
     assert pool.free_after(shared, 3) == 1
 
 
-def test_check_notices_a_table_that_was_emptied_by_hand() -> None:
+def test_check_detects_a_table_emptied_by_hand() -> None:
     pool, table, other = BlockPool(4, 16), BlockTable(), BlockTable()
     pool.grow(table, 32)
     pool.grow(other, 1)
@@ -181,7 +181,7 @@ def test_check_notices_a_table_that_was_emptied_by_hand() -> None:
     tokens_per_block=st.integers(1, 5),
     moves=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=60),
 )
-def test_whatever_is_taken_and_given_back_every_block_stays_in_one_place(
+def test_every_block_has_one_owner_under_random_growth_and_release(
     total_blocks: int, tokens_per_block: int, moves: list[tuple[int, int]]
 ) -> None:
     """A move grows one of six tables to so many tokens; 0 tokens means release."""

@@ -30,7 +30,7 @@ def test_a_hash_stands_for_all_tokens_up_to_it() -> None:
     assert hashes_of([1, 1, 1, 1])[0] != hashes_of([1, 1, 1, 1])[1]
 
 
-def test_hashes_may_be_made_bit_by_bit() -> None:
+def test_hashes_can_be_computed_incrementally() -> None:
     hashes = [root_hash("")]
     for count in range(1, 10):
         extend_hashes(hashes, list(range(count)), 2)
@@ -41,7 +41,7 @@ def test_different_salts_have_no_hash_in_common() -> None:
     assert not set(hashes_of([1, 2, 3, 4], "one")) & set(hashes_of([1, 2, 3, 4], "two"))
 
 
-def test_the_range_that_holds_a_blocks_first_token_decides_how_long_it_is_kept() -> None:
+def test_the_retention_range_of_a_blocks_first_token_decides_how_long_it_is_kept() -> None:
     retention = Retention(
         (RetentionRange(0, 4, 90), RetentionRange(6, None, 10, 500)), decode_priority=5, decode_duration_ms=7
     )
@@ -67,18 +67,18 @@ def evicted(cache: PrefixCache) -> list[int]:
     return [cache.evict() for _ in range(cache.idle_blocks)]
 
 
-def test_the_block_unused_for_longest_goes_first() -> None:
+def test_the_least_recently_used_block_is_evicted_first() -> None:
     cache = resting(None, None, None)
     cache.wake(0)
     cache.rest(0)
     assert evicted(cache) == [1, 2, 0]
 
 
-def test_the_lowest_priority_goes_first() -> None:
+def test_the_lowest_priority_is_evicted_first() -> None:
     assert evicted(resting(None, Keep(80), Keep(10), None)) == [2, 0, 3, 1]
 
 
-def test_after_its_time_a_block_is_ordinary_and_as_old_as_it_is() -> None:
+def test_after_its_retention_a_block_is_ordinary_and_keeps_its_age() -> None:
     cache = resting(None, Keep(80, duration_ms=5), None, Keep(10, duration_ms=5))
     cache.advance_to(4_999_999)
     assert evicted(resting(None, Keep(80, 5), None, Keep(10, 5))) == [3, 0, 2, 1]
@@ -86,7 +86,7 @@ def test_after_its_time_a_block_is_ordinary_and_as_old_as_it_is() -> None:
     assert evicted(cache) == [0, 1, 2, 3]
 
 
-def test_the_time_runs_anew_when_a_kept_block_has_been_used_again() -> None:
+def test_the_retention_restarts_when_a_kept_block_is_used_again() -> None:
     cache = resting(Keep(80, duration_ms=5), None)
     cache.advance_to(4_000_000)
     cache.wake(0)
@@ -95,7 +95,7 @@ def test_the_time_runs_anew_when_a_kept_block_has_been_used_again() -> None:
     assert evicted(cache) == [1, 0]
 
 
-def test_the_latest_request_to_say_something_about_a_block_decides() -> None:
+def test_the_latest_request_with_a_retention_for_a_block_decides() -> None:
     cache = resting(Keep(80), None)
     cache.wake(0)
     cache.keep(0, Keep(1))
@@ -103,7 +103,7 @@ def test_the_latest_request_to_say_something_about_a_block_decides() -> None:
     assert evicted(cache) == [0, 1]
 
 
-def test_what_was_evicted_is_not_found() -> None:
+def test_an_evicted_block_is_not_found() -> None:
     cache = resting(None, None)
     cache.evict()
     assert cache.find([b"\x00"]) == []
@@ -111,7 +111,7 @@ def test_what_was_evicted_is_not_found() -> None:
     cache.check()
 
 
-def test_of_two_equal_blocks_the_first_is_the_one_found() -> None:
+def test_of_two_equal_blocks_the_first_published_is_found() -> None:
     cache = PrefixCache()
     cache.publish(3, b"same")
     cache.publish(4, b"same")
@@ -149,7 +149,7 @@ def test_the_eviction_order_is_that_of_a_sorted_list(moves: list[tuple[int, int,
         assert sorted(order.blocks) == sorted(idle)
 
 
-def test_the_order_does_not_grow_with_use() -> None:
+def test_the_eviction_order_does_not_grow_with_use() -> None:
     order = EvictionOrder()
     for _ in range(10_000):
         order.add(1, 50, 10**15)

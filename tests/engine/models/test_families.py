@@ -62,7 +62,7 @@ def test_experts_may_share_one_tensor(variant: str, tmp_path: Path) -> None:
     check_logits(model, directory)
 
 
-def test_longrope_serves_the_original_context_unless_longer_sequences_are_asked_for(tmp_path: Path) -> None:
+def test_longrope_serves_the_original_context_unless_longer_sequences_are_requested(tmp_path: Path) -> None:
     model = random_model("Phi3", original_max_position_embeddings=32, rope_parameters=longrope(6))
     checkpoint = Checkpoint(save(model, tmp_path))
     assert load_weights(checkpoint).shape.max_positions == 32
@@ -73,7 +73,7 @@ def test_longrope_serves_the_original_context_unless_longer_sequences_are_asked_
 
 
 @pytest.mark.parametrize("name", ["su", "yarn"])
-def test_the_first_names_of_longrope_are_known(name: str, tmp_path: Path) -> None:
+def test_the_older_names_of_longrope_are_known(name: str, tmp_path: Path) -> None:
     model = random_model("Phi3", original_max_position_embeddings=64, rope_parameters=longrope(6))
     directory = save(model, tmp_path)
     older = {**longrope(6), "type": name}
@@ -111,7 +111,7 @@ def test_an_older_gemma3_config_scales_the_rope_of_global_layers_alone(tmp_path:
         ("llama", ("rope_parameters", "num_hidden_act", "head_dim", "tie_word_embeddings")),
     ],
 )
-def test_where_a_config_is_silent_the_familys_own_assumption_holds(
+def test_where_a_config_omits_a_key_the_familys_default_holds(
     variant: str, silent: tuple[str, ...], tmp_path: Path
 ) -> None:
     model = random_variant(variant)

@@ -78,14 +78,14 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(request.param, tmp_path_factory.mktemp("checkpoint"), device)
 
 
-def test_alone_the_ids_are_those_of_transformers(case: Case) -> None:
+def test_the_ids_are_those_of_transformers_for_one_request_alone(case: Case) -> None:
     engine = build_engine(case.config)
     for prompt in case.prompts:
         case.check(engine, [prompt])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_in_flight_together_the_ids_are_those_of_transformers(
+def test_the_ids_are_those_of_transformers_for_requests_in_flight_together(
     variant: str, tmp_path: Path, device: str
 ) -> None:
     case = Case(variant, tmp_path, device)
@@ -98,7 +98,7 @@ def test_prompts_in_tiny_chunks_give_the_ids_of_transformers(case: Case) -> None
     case.check(engine, case.prompts[-1:])
 
 
-def test_preempted_and_recomputed_the_ids_are_those_of_transformers(case: Case) -> None:
+def test_preempted_and_recomputed_answers_have_the_ids_of_transformers(case: Case) -> None:
     engine = build_engine(
         replace(case.config, max_tokens_in_kv_cache=120, tokens_per_block=4, guaranteed_no_evict=False)
     )

@@ -68,7 +68,7 @@ def test_a_checkpoint_that_names_no_architecture_is_refused(llama_dir: Path) -> 
         ),
     ],
 )
-def test_what_the_engine_cannot_do_is_refused_by_name(
+def test_an_unsupported_config_is_refused_by_name(
     llama_dir: Path, changes: dict[str, Any], sentence: str
 ) -> None:
     error = refusal(edit_config(llama_dir, **changes))
@@ -85,7 +85,7 @@ def test_what_the_engine_cannot_do_is_refused_by_name(
         (["full_attention"], "layer_types names 1 layers; there are 2"),
     ],
 )
-def test_strange_types_of_layers_are_refused(types: list[str], sentence: str, tmp_path: Path) -> None:
+def test_unknown_layer_types_are_refused(types: list[str], sentence: str, tmp_path: Path) -> None:
     directory = save(random_variant("qwen2"), tmp_path)
     assert refusal(edit_config(directory, layer_types=types)).message == sentence
 

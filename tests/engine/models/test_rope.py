@@ -19,12 +19,12 @@ def test_the_older_spelling_of_rope_settings_is_read_alike() -> None:
     np.testing.assert_array_equal(ropes[0].inverse_frequencies, ropes[1].inverse_frequencies)
 
 
-def test_no_rope_turns_nothing() -> None:
+def test_without_rope_nothing_is_rotated() -> None:
     assert no_rope(6).inverse_frequencies.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("rotary_dim", "order"), [(6, [0, 3, 1, 4, 2, 5]), (4, [0, 2, 1, 3, 4, 5])])
-def test_pairs_that_turn_together_become_neighbours(rotary_dim: int, order: list[int]) -> None:
+def test_rope_pairs_become_neighbours(rotary_dim: int, order: list[int]) -> None:
     assert pair_up(np.arange(6, dtype=np.float32), 1, rotary_dim).tolist() == order
 
 

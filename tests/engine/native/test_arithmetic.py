@@ -48,7 +48,7 @@ def test_hyperbolic_tangents_are_those_of_numpy() -> None:
 
 
 @pytest.mark.parametrize("place", range(9))
-def test_what_is_not_a_number_stays_so_and_its_neighbours_do_not_notice(place: int) -> None:
+def test_a_nan_stays_nan_and_does_not_affect_its_neighbours(place: int) -> None:
     values = np.linspace(-3, 3, 9).astype(np.float32)
     clean = exponentials_and_tangents(values)
     spoiled = values.copy()
@@ -63,7 +63,7 @@ finite = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 
 @settings(deadline=None, max_examples=100)
 @given(arrays(np.float32, (2, 2 * GROUP), elements=finite))
-def test_bytes_are_within_half_a_step_and_their_sums_are_right(rows: Floats) -> None:
+def test_quantised_bytes_are_within_half_a_step_and_their_sums_are_right(rows: Floats) -> None:
     inputs = rounded(rows)
     steps = inputs.worths.repeat(GROUP, 1)
     found = inputs.levels * steps.astype(np.float64)
@@ -79,7 +79,7 @@ def test_the_largest_value_of_a_group_takes_the_largest_byte() -> None:
     assert inputs.worths[0, 0] == pytest.approx(2 / 127)
 
 
-def test_zeros_are_zeros() -> None:
+def test_zeros_are_quantised_to_zeros() -> None:
     inputs = rounded(np.zeros((1, GROUP), np.float32))
     assert not inputs.levels.any()
     assert inputs.worths[0, 0] == inputs.totals[0, 0] == 0
@@ -87,7 +87,7 @@ def test_zeros_are_zeros() -> None:
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 17, 31])
-def test_a_value_that_is_not_finite_makes_its_groups_worth_no_number(poison: float, place: int) -> None:
+def test_a_value_that_is_not_finite_makes_its_group_nan(poison: float, place: int) -> None:
     rows = np.linspace(-2, 1, 2 * GROUP, dtype=np.float32)[None].copy()
     clean = rounded(rows)
     rows[0, place] = poison

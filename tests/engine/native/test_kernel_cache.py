@@ -23,5 +23,5 @@ def cache_dir_with(environment: dict[str, str]) -> Path:
     return Path(ended.stdout.strip())
 
 
-def test_a_folder_of_the_users_choice_has_one_for_each_state_of_the_sources(tmp_path: Path) -> None:
+def test_a_chosen_kernel_folder_has_one_subfolder_for_each_state_of_the_sources(tmp_path: Path) -> None:
     assert cache_dir_with({"NUMBA_CACHE_DIR": str(tmp_path)}) == tmp_path / native._fingerprint()

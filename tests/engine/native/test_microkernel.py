@@ -80,7 +80,7 @@ def test_a_row_that_is_not_finite_spoils_no_other(kind: Format, poison: float) -
 
 
 @pytest.mark.parametrize("kind", [Format.INT8, Format.INT4])
-def test_a_weight_that_is_not_finite_comes_out_as_no_number(kind: Format) -> None:
+def test_a_weight_that_is_not_finite_comes_out_as_nan(kind: Format) -> None:
     matrix, rows = random_floats(16, 64), random_floats(5, 64, seed=1)
     matrix[9, 3] = np.inf
     found = multiply(pack(matrix, kind), kind, rows, np.empty((5, 16), np.float32))
@@ -103,7 +103,7 @@ def test_combinations_of_rows_are_those_of_numpy_for_any_number_of_queries(
         np.testing.assert_array_equal(found[query], alone[0])
 
 
-def test_a_share_of_zero_changes_no_bit_of_a_sum() -> None:
+def test_a_weight_of_zero_changes_no_bit_of_a_sum() -> None:
     shares, rows = random_floats(3, 20), random_floats(20, LANES, seed=1)
     shares[:, 12:] = 0
     whole = combine(shares, rows, np.zeros((3, LANES), np.float32), adds=True)

@@ -84,17 +84,17 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 10_000))
-def test_batches_and_chunks_change_no_bit(case: Case, seed: int) -> None:
+def test_batches_and_chunks_change_no_bit_of_the_logits(case: Case, seed: int) -> None:
     case.check_together(case.runner, random.Random(seed))
 
 
 @pytest.mark.parametrize("chunk_tokens", [1, 2, 3, 4, 5, 7, 16, 33])
-def test_chunks_of_a_prompt_alone_change_no_bit(case: Case, chunk_tokens: int) -> None:
+def test_chunks_of_a_prompt_alone_change_no_bit_of_the_logits(case: Case, chunk_tokens: int) -> None:
     assert_same_bits(case.runner.all_logits(PROMPTS[0], chunk_tokens), case.expected[0])
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads_change_no_bit(case: Case, threads: int) -> None:
+def test_threads_change_no_bit_of_the_logits(case: Case, threads: int) -> None:
     runner = case.another(threads)
     for seed in range(3):
         case.check_together(runner, random.Random(seed))
@@ -102,12 +102,12 @@ def test_threads_change_no_bit(case: Case, threads: int) -> None:
 
 
 @pytest.mark.parametrize("tokens_per_block", [1, 4, 24, 64])
-def test_the_size_of_blocks_changes_no_bit(case: Case, tokens_per_block: int) -> None:
+def test_the_block_size_changes_no_bit_of_the_logits(case: Case, tokens_per_block: int) -> None:
     case.check_together(case.another(tokens_per_block=tokens_per_block), random.Random(tokens_per_block))
 
 
 @pytest.mark.parametrize("variant", ["llama", "qwen3 moe, shares made whole, some layers dense"])
-def test_what_is_not_a_number_stays_in_its_own_sequence(variant: str, tmp_path: Path) -> None:
+def test_a_nan_stays_in_its_own_sequence(variant: str, tmp_path: Path) -> None:
     weights = weights_of(variant, tmp_path / "checkpoint", poisoned=True)
     for kind in Format:
         runner = Runner(weights, kind, tmp_path / kind.name)

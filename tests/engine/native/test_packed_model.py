@@ -52,7 +52,9 @@ def test_the_second_load_reads_no_checkpoint(load: Loads, checkpoint: Path) -> N
     assert load.layers_read == 3
 
 
-def test_the_name_says_where_the_checkpoint_is_and_what_it_was(tmp_path: Path, checkpoint: Path) -> None:
+def test_the_packed_folders_name_tells_the_checkpoints_path_and_state(
+    tmp_path: Path, checkpoint: Path
+) -> None:
     def name(precision: str = "int8") -> str:
         return packed_dir(checkpoint, precision, tmp_path).name
 
@@ -74,13 +76,13 @@ def test_the_name_says_where_the_checkpoint_is_and_what_it_was(tmp_path: Path, c
     assert place != before.split("-")[0]
 
 
-def test_a_path_with_a_link_in_it_is_the_same_place(tmp_path: Path, checkpoint: Path) -> None:
+def test_a_path_through_a_link_is_the_same_checkpoint(tmp_path: Path, checkpoint: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(checkpoint)
     assert packed_dir(link, "int8", tmp_path) == packed_dir(checkpoint, "int8", tmp_path)
 
 
-def test_a_single_file_is_a_checkpoint_too(tmp_path: Path) -> None:
+def test_a_single_file_is_a_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"weights")
     before = packed_dir(file, "int8", tmp_path)
@@ -88,7 +90,7 @@ def test_a_single_file_is_a_checkpoint_too(tmp_path: Path) -> None:
     assert packed_dir(file, "int8", tmp_path) != before
 
 
-def test_what_a_changed_checkpoint_replaces_is_dropped_and_nothing_else(
+def test_a_changed_checkpoint_replaces_only_its_own_packed_weights(
     load: Loads, checkpoint: Path, tmp_path: Path
 ) -> None:
     load(checkpoint)
@@ -103,7 +105,7 @@ def test_what_a_changed_checkpoint_replaces_is_dropped_and_nothing_else(
     assert set(os.listdir(load.packed_cache)) == before - {replaced} | {now}
 
 
-def test_what_a_killed_writer_left_behind_is_dropped(load: Loads, checkpoint: Path) -> None:
+def test_leftovers_of_a_killed_writer_are_dropped(load: Loads, checkpoint: Path) -> None:
     target = packed_dir(checkpoint, "int8", load.packed_cache)
     left_behind = load.packed_cache / f".{target.name}.killed"
     left_behind.mkdir(parents=True)
@@ -112,7 +114,7 @@ def test_what_a_killed_writer_left_behind_is_dropped(load: Loads, checkpoint: Pa
     assert not left_behind.exists()
 
 
-def test_what_is_half_packed_is_dropped_at_once_where_nobody_packs(tmp_path: Path) -> None:
+def test_half_packed_weights_are_dropped_at_once_when_no_process_packs(tmp_path: Path) -> None:
     for name in (".half-packed", ".perplexity-works", "packed"):
         (tmp_path / name).mkdir()
     (tmp_path / ".lock").write_text("")
@@ -122,7 +124,7 @@ def test_what_is_half_packed_is_dropped_at_once_where_nobody_packs(tmp_path: Pat
     assert set(os.listdir(tmp_path)) == {".perplexity-works", "packed", ".lock"}
 
 
-def test_too_little_room_is_told_before_packing(
+def test_too_little_disk_space_is_reported_before_packing(
     load: Loads, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("python_backend.engine.native.packed_model.expected_bytes", lambda *_: 10**18)
@@ -135,7 +137,7 @@ def test_too_little_room_is_told_before_packing(
     assert load.layers_read == 0
 
 
-def test_room_that_runs_out_while_packing_is_told_too(
+def test_disk_space_that_runs_out_while_packing_is_reported(
     load: Loads, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fill_the_disk(index: int) -> None:

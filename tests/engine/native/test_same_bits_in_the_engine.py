@@ -73,12 +73,12 @@ def requests(prompts: list[list[int]]) -> list[GenerationRequest]:
     return [GenerationRequest(prompt, NEW_TOKENS) for prompt in prompts]
 
 
-def test_in_flight_together_in_small_chunks(case: Case) -> None:
+def test_small_chunks_in_flight_together_change_no_bit(case: Case) -> None:
     engine = build_engine(replace(case.config, max_batch_size=5, max_step_tokens=7))
     case.check(engine, requests(PROMPTS))
 
 
-def test_after_finding_the_prompt_in_the_cache(case: Case) -> None:
+def test_a_prompt_found_in_the_cache_changes_no_bit(case: Case) -> None:
     engine = build_engine(case.config)
     case.check(engine, requests(PROMPTS[:1]))
     reused_blocks = engine.gauges().reused_blocks
@@ -87,7 +87,7 @@ def test_after_finding_the_prompt_in_the_cache(case: Case) -> None:
     assert engine.gauges().reused_blocks >= reused_blocks + 6
 
 
-def test_preempted_and_computed_again(case: Case) -> None:
+def test_preemption_and_recomputation_change_no_bit(case: Case) -> None:
     small = replace(
         case.config,
         max_tokens_in_kv_cache=72,
@@ -102,7 +102,7 @@ def test_preempted_and_computed_again(case: Case) -> None:
 @pytest.mark.parametrize(
     "prompt", [PROMPTS[0], PROMPTS[4]], ids=["within a block", "at another place of one"]
 )
-def test_forked_from_a_shared_prompt(case: Case, prompt: list[int]) -> None:
+def test_forking_from_a_shared_prompt_changes_no_bit(case: Case, prompt: list[int]) -> None:
     engine = build_engine(case.config)
     sampling = SamplingParams(temperature=1.5, top_k=50, seed=7)
     forks = GenerationRequest(prompt, NEW_TOKENS, sampling=sampling, num_return_sequences=4)

@@ -20,7 +20,7 @@ def team(request: pytest.FixtureRequest) -> Team:
     return Team(request.param)
 
 
-def test_nobody_leaves_a_meeting_before_all_have_come(team: Team) -> None:
+def test_no_thread_leaves_a_barrier_before_all_have_come(team: Team) -> None:
     seen, counters = np.zeros(team.threads + 1, np.int64), np.zeros(2, np.int64)
     for _ in range(3):  # the counter of meetings is never set back
         team.run(meet_often, team.threads, 300, seen, counters)
@@ -60,7 +60,7 @@ def test_a_closed_team_has_no_threads_left() -> None:
 
 
 @pytest.mark.parametrize("culprit", [0, 1])
-def test_a_thread_that_fails_ends_the_process_for_the_others_would_wait_for_ever(culprit: int) -> None:
+def test_a_thread_that_fails_ends_the_process_because_the_others_would_wait_for_ever(culprit: int) -> None:
     script = (
         "import time\n"
         "from python_backend.engine.native.threads import Team\n"
@@ -78,7 +78,7 @@ def test_a_thread_that_fails_ends_the_process_for_the_others_would_wait_for_ever
     assert "no luck" in ended.stderr
 
 
-def test_a_team_of_one_may_fail_for_nobody_waits_for_it() -> None:
+def test_a_team_of_one_may_fail_because_no_thread_waits_for_it() -> None:
     def work(number: int) -> None:
         raise RuntimeError("no luck")
 

@@ -32,7 +32,7 @@ def largest_of_group(matrix: Floats) -> Floats:
 
 @settings(deadline=None, max_examples=60)
 @given(sizes, sizes, st.integers(0, 1000), st.sampled_from(Format), st.sampled_from([0.02, 1.0, 30.0]))
-def test_a_matrix_of_any_shape_comes_back_within_half_a_step(
+def test_a_packed_matrix_of_any_shape_comes_back_within_half_a_step(
     outputs: int, inputs: int, seed: int, kind: Format, scale: float
 ) -> None:
     matrix = random_matrix(outputs, inputs, seed, scale)
@@ -49,7 +49,7 @@ def test_a_matrix_of_any_shape_comes_back_within_half_a_step(
 
 @pytest.mark.parametrize("kind", Format)
 @pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (8, 32), (9, 33), (13, 100)])
-def test_what_pads_a_matrix_is_zero(outputs: int, inputs: int, kind: Format) -> None:
+def test_the_padding_of_a_packed_matrix_is_zero(outputs: int, inputs: int, kind: Format) -> None:
     # All of one sign: zeros beside them are then the lowest level of 4 bits, not its middle.
     matrix: Floats = np.abs(random_matrix(outputs, inputs)) + np.float32(1)
     padded = unpack(pack(matrix, kind), kind, outputs, inputs).matrix
@@ -60,7 +60,7 @@ def test_what_pads_a_matrix_is_zero(outputs: int, inputs: int, kind: Format) -> 
 
 
 @pytest.mark.parametrize("kind", [Format.INT8, Format.INT4])
-def test_steps_are_as_small_as_the_format_allows(kind: Format) -> None:
+def test_quantisation_steps_are_as_small_as_the_format_allows(kind: Format) -> None:
     matrix = random_matrix(8, 32)
     steps = unpack(pack(matrix, kind), kind, 8, 32).steps[:, 0]
     spread = np.abs(matrix).max(1) / 127 if kind is Format.INT8 else np.ptp(matrix, 1) / 15

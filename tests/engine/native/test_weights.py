@@ -92,7 +92,7 @@ def assert_same(found: Arrays, expected: Arrays) -> None:
 
 @pytest.mark.parametrize("kind", Format)
 @pytest.mark.parametrize("is_tied", [False, True])
-def test_what_was_written_is_mapped_again(kind: Format, is_tied: bool, tmp_path: Path) -> None:
+def test_written_packed_weights_are_mapped_again(kind: Format, is_tied: bool, tmp_path: Path) -> None:
     weights, reports = SmallWeights(is_tied), list[tuple[int, int]]()
     write_packed(weights, kind, tmp_path / "packed", lambda *report: reports.append(report))
     arrays = map_packed(tmp_path / "packed", SHAPE, kind)
@@ -116,7 +116,7 @@ def test_what_was_written_is_mapped_again(kind: Format, is_tied: bool, tmp_path:
     assert os.listdir(tmp_path) == ["packed"]
 
 
-def test_gates_and_ups_take_turns_by_eight(tmp_path: Path) -> None:
+def test_gates_and_ups_are_interleaved_by_eight(tmp_path: Path) -> None:
     weights = SmallWeights()
     write_packed(weights, Format.FP32, tmp_path / "packed")
     arrays = map_packed(tmp_path / "packed", SHAPE, Format.FP32)
@@ -161,7 +161,7 @@ class WithExperts(SmallWeights):
 
 @pytest.mark.parametrize("kind", Format)
 @pytest.mark.parametrize("weights", [SmallWeights(is_tied=True), WithExperts()])
-def test_what_matrices_will_take_is_known_beforehand(
+def test_the_packed_size_of_matrices_is_predicted_exactly(
     weights: SmallWeights, kind: Format, tmp_path: Path
 ) -> None:
     write_packed(weights, kind, tmp_path / "packed")
@@ -171,7 +171,7 @@ def test_what_matrices_will_take_is_known_beforehand(
     assert expected_bytes(weights.shape, kind) == found
 
 
-def test_layers_of_experts_and_dense_ones_take_turns(tmp_path: Path) -> None:
+def test_expert_layers_and_dense_layers_may_alternate(tmp_path: Path) -> None:
     weights = WithExperts(1)
     write_packed(weights, Format.INT8, tmp_path / "packed")
     arrays = map_packed(tmp_path / "packed", weights.shape, Format.INT8)
@@ -211,7 +211,7 @@ except OSError as error:
     assert done.stdout == "No space left on device []\n"
 
 
-def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_a_writer_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     def fail(index: int) -> None:
         if index == 2:
             raise OSError("the disk is full")
@@ -230,7 +230,7 @@ def _write_and_die(directory: Path) -> None:
     write_packed(SmallWeights(before_layer=_kill_myself), Format.INT8, directory)
 
 
-def test_a_writer_that_is_killed_leaves_no_half_weights_and_is_no_hindrance(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_no_half_weights_and_blocks_no_other(tmp_path: Path) -> None:
     writer = multiprocessing.get_context("spawn").Process(target=_write_and_die, args=(tmp_path / "packed",))
     writer.start()
     writer.join(60)
@@ -241,7 +241,7 @@ def test_a_writer_that_is_killed_leaves_no_half_weights_and_is_no_hindrance(tmp_
     assert_same(*(map_packed(tmp_path / name, SHAPE, Format.INT8) for name in ("packed", "another")))
 
 
-def test_two_writers_at_once_are_both_content(tmp_path: Path) -> None:
+def test_two_concurrent_writers_both_succeed(tmp_path: Path) -> None:
     side_by_side = Barrier(2, timeout=30)
 
     def write(_: int) -> Arrays:

@@ -36,7 +36,7 @@ def start(monkeypatch: pytest.MonkeyPatch, directory: Path, *messages: str) -> E
     return EngineProcess(EngineParameters("V1", ""))
 
 
-def test_how_far_a_start_is_is_passed_on_until_it_is_ready(
+def test_the_progress_of_a_start_is_passed_on_until_it_is_ready(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     heard: list[tuple[str, int, int]] = []
@@ -48,7 +48,7 @@ def test_how_far_a_start_is_is_passed_on_until_it_is_ready(
     assert ready.max_step_tokens == 64
 
 
-def test_nobody_has_to_watch_a_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_start_needs_no_progress_listener(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     engine = start(monkeypatch, tmp_path, "Loading('loading weights', 1, 2)", READY)
     assert engine.wait_until_ready().max_batch_size == 8
     engine.stop()

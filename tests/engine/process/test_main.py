@@ -163,7 +163,7 @@ def test_a_request_comes_with_the_time_it_arrived() -> None:
 
 
 @pytest.mark.parametrize(("asked", "told"), [(1, 1), (3, 3), (0, 1), (10**9, 1024)])
-def test_a_refusal_ends_each_sequence_that_was_asked_for(asked: int, told: int) -> None:
+def test_a_refusal_ends_each_requested_sequence(asked: int, told: int) -> None:
     with running_loop() as loop:
         loop.tell(submission(7, max_new_tokens=0, sequences=asked))
         events = loop.events(told)
@@ -171,7 +171,7 @@ def test_a_refusal_ends_each_sequence_that_was_asked_for(asked: int, told: int) 
     assert {(event.key, event.error) for event in events} == {(7, "invalid_request: too little")}
 
 
-def test_what_the_engine_holds_is_reported_before_it_is_asked_for_anything() -> None:
+def test_the_engines_gauges_are_reported_before_the_first_request() -> None:
     with running_loop() as loop:
         assert loop.connection.poll(5)
         assert receive_report(loop.connection) == Progress([], loop.runtime.gauges_at_start)
@@ -185,7 +185,7 @@ def test_new_limits_and_objectives_reach_the_runtime() -> None:
         loop.wait_for(lambda: loop.runtime.told == [(64, None, None), (None, None, targets)])
 
 
-def test_senseless_limits_are_logged_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_limits_are_logged_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), running_loop() as loop:
         loop.tell(Configure(max_batch_size=0))
         loop.tell(submission(1, max_new_tokens=0))
@@ -193,7 +193,7 @@ def test_senseless_limits_are_logged_and_the_loop_goes_on(caplog: pytest.LogCapt
     assert "max_batch_size is 0; it must be at least 1" in caplog.text
 
 
-def test_a_step_that_broke_ends_what_runs_and_the_loop_goes_on() -> None:
+def test_a_broken_step_ends_what_runs_and_the_loop_goes_on() -> None:
     with running_loop() as loop:
         loop.runtime.failure_at_next_step = RuntimeError("a defect")
         loop.tell(submission(1))
@@ -203,7 +203,7 @@ def test_a_step_that_broke_ends_what_runs_and_the_loop_goes_on() -> None:
         assert loop.next_event().key == 2
 
 
-def test_an_engine_that_broke_for_good_ends_everybody_and_then_its_process(
+def test_an_engine_that_broke_for_good_ends_every_request_and_then_its_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runtime = NotingRuntime(failure_at_next_step=EngineBroken("the device is lost"))
@@ -238,7 +238,7 @@ def test_the_loop_does_not_spin_while_all_work_is_being_prepared() -> None:
         assert loop.next_event().finish_reason is FinishReason.CANCELLED
 
 
-def test_several_sequences_and_new_limits_through_a_process() -> None:
+def test_an_engine_process_serves_several_sequences_and_takes_new_limits() -> None:
     parameters = EngineParameters(
         "inflight_fused_batching",
         "",

@@ -29,7 +29,7 @@ def asked(runtime: str = "auto", device: str = "auto", gpu: int = 0) -> EnginePa
     )
 
 
-def test_tensorrt_llm_is_chosen_where_it_is_and_there_is_a_gpu() -> None:
+def test_tensorrt_llm_is_chosen_where_it_is_installed_with_a_gpu() -> None:
     chosen = decide_runtime(asked(), Facts(NEW, (H200,)))
     assert (chosen.name, chosen.computes_on) == ("llm", "TensorRT-LLM 1.3.0 on GPU 0 (NVIDIA H200)")
 
@@ -58,12 +58,14 @@ def test_our_engine_is_chosen_everywhere_else(facts: Facts) -> None:
         (Facts(NEW, is_checkpoint=False), "auto", "/model is no Hugging Face checkpoint"),
     ],
 )
-def test_who_asks_for_it_by_name_is_told_what_is_missing(facts: Facts, device: str, words: str) -> None:
+def test_a_runtime_requested_by_name_is_refused_with_what_is_missing(
+    facts: Facts, device: str, words: str
+) -> None:
     with pytest.raises(InflightError, match=words):
         decide_runtime(asked("llm", device), facts)
 
 
-def test_whether_a_gpu_is_needed_is_the_packages_own_question() -> None:
+def test_the_package_decides_whether_a_gpu_is_needed() -> None:
     chosen = decide_runtime(asked("llm"), Facts(NEW))
     assert (chosen.name, chosen.gpu) == ("llm", None)
 
@@ -75,7 +77,7 @@ def test_whether_a_gpu_is_needed_is_the_packages_own_question() -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_what_is_decided_is_a_runtime_and_what_was_asked_for_by_name(
+def test_the_chosen_runtime_exists_and_is_the_requested_one(
     runtime: str, device: str, package: LlmPackage | None, has_gpu: bool, is_checkpoint: bool
 ) -> None:
     facts = Facts(package, (H200,) if has_gpu else (), is_checkpoint)
@@ -109,7 +111,5 @@ def test_the_package_is_found_in_the_folder_that_the_environment_names(
         ("", 0, ""),
     ],
 )
-def test_a_gpus_number_counts_among_those_that_are_visible(
-    visible: str | None, number: int, name: str
-) -> None:
+def test_a_gpus_number_counts_among_the_visible_ones(visible: str | None, number: int, name: str) -> None:
     assert visible_device(visible, number) == name

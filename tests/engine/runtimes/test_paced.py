@@ -61,7 +61,7 @@ def answers(runtime: Engine) -> dict[int, list[int]]:
     return found
 
 
-def test_steps_end_one_after_the_other_each_as_long_after_the_last_as_it_costs() -> None:
+def test_paced_steps_end_one_after_the_other_after_their_cost() -> None:
     clock = Clock()
     executor = PacedExecutor(COST, now_s=clock, sleep=clock.sleep)
     began_s = clock.now_s + 0.001
@@ -78,7 +78,7 @@ def test_steps_end_one_after_the_other_each_as_long_after_the_last_as_it_costs()
     assert clock.now_s - later_s == pytest.approx(0.0105), "what it did not do before is not made up for"
 
 
-def test_a_step_that_is_over_when_it_is_asked_for_does_not_sleep() -> None:
+def test_a_step_that_is_already_over_does_not_sleep() -> None:
     clock = Clock()
     step = PacedExecutor(COST, now_s=clock, sleep=clock.sleep).launch([chunk(0, 5)], [])
     clock.now_s += 1
@@ -99,7 +99,7 @@ def test_noise_is_the_same_for_the_same_seed() -> None:
     assert min(times(1)) >= 0
 
 
-def test_every_answer_is_whole_and_its_tokens_can_be_told_apart() -> None:
+def test_every_answer_is_whole_and_its_tokens_are_distinguishable() -> None:
     runtime = load_paced(parameters(inflight_max_batch_size="4", inflight_max_step_tokens="8"))
     for key in range(10):
         runtime.add(key, GenerationRequest([7] * (1 + 3 * key), 60), 0)
@@ -107,7 +107,7 @@ def test_every_answer_is_whole_and_its_tokens_can_be_told_apart() -> None:
     assert answers(runtime) == dict.fromkeys(range(10), expected)
 
 
-def test_an_answer_does_not_end_by_a_token_that_means_its_end() -> None:
+def test_an_answer_never_contains_its_end_token() -> None:
     runtime = load_paced(parameters())
     runtime.add(1, GenerationRequest([7], 5, end_id=502), 0)
     assert answers(runtime) == {1: [500, 501, 550, 503, 504]}
@@ -122,14 +122,14 @@ def test_an_answer_does_not_end_by_a_token_that_means_its_end() -> None:
         GenerationRequest([7], 5, returns_context_logits=True),
     ],
 )
-def test_scores_are_refused_for_there_are_none(request_: GenerationRequest) -> None:
+def test_scores_are_refused_by_the_paced_runtime(request_: GenerationRequest) -> None:
     runtime = load_paced(parameters())
     runtime.add(1, request_, 0)
     errors = [event.error for event in all_events(runtime)]
     assert errors == ["unsupported: this engine computes nothing, so it has neither scores nor probabilities"]
 
 
-def test_its_size_is_what_the_config_says() -> None:
+def test_the_paced_runtimes_size_comes_from_the_config() -> None:
     told = load_paced(
         parameters(
             max_tokens_in_paged_kv_cache="1600",
@@ -149,7 +149,7 @@ def test_its_size_is_what_the_config_says() -> None:
     )
 
 
-def test_the_engine_over_it_learns_the_pace() -> None:
+def test_an_engine_on_the_paced_runtime_learns_the_pace() -> None:
     clock, cost = Clock(), StepCost(20, 0.2, 1, 0)
     pool = BlockPool(500, 16)
     engine = Engine(
@@ -170,7 +170,7 @@ def test_the_engine_over_it_learns_the_pace() -> None:
     assert engine.gauges().busy_ns / 1e9 == pytest.approx(sum(clock.slept), rel=0.1)
 
 
-def test_a_process_of_it_tells_what_it_learned() -> None:
+def test_a_paced_engine_process_reports_its_learned_cost() -> None:
     engine = EngineProcess(parameters(inflight_paced_cost="4,0.1,0.5,0", stats_check_period_ms="20"))
     try:
         engine.wait_until_ready()

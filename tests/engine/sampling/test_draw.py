@@ -42,7 +42,7 @@ def drawn(scores: NDArray[np.float32], temperature: float, top_k: int, top_p: fl
     top_p=st.sampled_from([1e-7, 0.3, 0.9, 0.999, 1.0]),
     point=st.floats(0, 1, exclude_max=True),
 )
-def test_whatever_way_is_taken_the_token_is_the_one_that_a_full_sort_finds(
+def test_the_drawn_token_is_the_one_that_a_full_sort_finds(
     vocabulary: int, seed: int, spread: float, temperature: float, top_k: int, top_p: float, point: float
 ) -> None:
     scores = random_scores(vocabulary, seed, spread)
@@ -62,7 +62,7 @@ def test_whatever_way_is_taken_the_token_is_the_one_that_a_full_sort_finds(
 @pytest.mark.parametrize(("top_k", "top_p"), [(4, 1.0), (0, 0.5), (30, 0.7), (0, 1.0)])
 @pytest.mark.parametrize("point", [0.0, ALMOST_ONE])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_ends_of_the_scale_stay_inside_what_is_kept(
+def test_the_ends_of_the_probability_scale_stay_inside_the_kept_tokens(
     vocabulary: int, top_k: int, top_p: float, point: float, seed: int
 ) -> None:
     scores = random_scores(vocabulary, seed)
@@ -75,7 +75,7 @@ def test_the_ends_of_the_scale_stay_inside_what_is_kept(
 
 @pytest.mark.parametrize("vocabulary", [50, 5_000])
 @pytest.mark.parametrize("point", [0.0, 0.3, 0.9, ALMOST_ONE])
-def test_what_is_forbidden_is_never_drawn(vocabulary: int, point: float) -> None:
+def test_a_forbidden_token_is_never_drawn(vocabulary: int, point: float) -> None:
     scores = random_scores(vocabulary, spread=0.01)
     scores[1::2] = -math.inf
     assert drawn(scores, 5.0, 0, 1.0, point) % 2 == 0
@@ -83,13 +83,13 @@ def test_what_is_forbidden_is_never_drawn(vocabulary: int, point: float) -> None
     assert drawn(scores, 5.0, vocabulary - 1, 1.0, point) % 2 == 0
 
 
-def test_of_equally_likely_tokens_top_k_keeps_those_with_the_lower_ids() -> None:
+def test_of_equally_likely_tokens_top_k_keeps_the_lower_ids() -> None:
     scores = np.zeros(5_000, np.float32)
     found = {drawn(scores, 1.0, 3, 1.0, point) for point in np.linspace(0, 0.999, 50).tolist()}
     assert found == {0, 1, 2}
 
 
-def test_chances_are_spread_evenly_over_positions_sequences_and_seeds() -> None:
+def test_random_points_are_spread_evenly_over_positions_sequences_and_seeds() -> None:
     along = {
         "positions": [chance(7, 0, position) for position in range(4_000)],
         "indices": [chance(7, index, 0) for index in range(4_000)],
@@ -104,7 +104,7 @@ def test_chances_are_spread_evenly_over_positions_sequences_and_seeds() -> None:
         assert abs(float(np.corrcoef(numbers[:-1], numbers[1:])[0, 1])) < 0.06, name
 
 
-def test_sequences_of_one_seed_have_nothing_in_common() -> None:
+def test_sequences_of_one_seed_are_uncorrelated() -> None:
     first, second = ([chance(1, index, position) for position in range(2_000)] for index in (0, 1))
     assert not set(first) & set(second)
     assert abs(float(np.corrcoef(first, second)[0, 1])) < 0.08

@@ -87,7 +87,7 @@ def expected_shares(logits: NDArray[np.float32], sampling: SamplingParams) -> di
     ],
     ids=str,
 )
-def test_tokens_come_as_often_as_their_shares_say(
+def test_tokens_are_sampled_with_their_probabilities(
     vocabulary: int, draws: int, sampling: SamplingParams
 ) -> None:
     logits = random_logits(1, vocabulary)[0]
@@ -108,7 +108,7 @@ def test_tokens_come_as_often_as_their_shares_say(
     ],
     ids=str,
 )
-def test_greedy_in_all_its_spellings_takes_the_likeliest(sampling: SamplingParams) -> None:
+def test_greedy_in_all_its_spellings_takes_the_likeliest_token(sampling: SamplingParams) -> None:
     logits = random_logits(8, 50)
     expected = logits.argmax(1).tolist()
     assert token_ids(logits, [sequence_of(sampling) for _ in range(8)]) == expected
@@ -132,12 +132,12 @@ def answer(count: int, seed: int, companions: int = 0, index: int = 0, vocabular
 
 
 @pytest.mark.parametrize("vocabulary", [500, 20_000])
-def test_a_seed_gives_the_same_tokens_alone_and_in_company(vocabulary: int) -> None:
+def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch(vocabulary: int) -> None:
     alone = answer(20, seed=7, vocabulary=vocabulary)
     assert alone == answer(20, seed=7, companions=5, vocabulary=vocabulary)
 
 
-def test_another_seed_or_another_sequence_of_the_request_gives_other_tokens() -> None:
+def test_a_different_seed_or_sequence_index_gives_different_tokens() -> None:
     assert len({tuple(answer(40, seed, index=index)) for seed in (7, 2**64 - 1) for index in (0, 1)}) == 4
 
 
@@ -149,7 +149,7 @@ def test_a_token_chosen_again_is_the_same_token() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 1000), st.integers(0, 4))
-def test_what_one_row_says_of_itself_depends_on_no_other(seed: int, poisoned: int) -> None:
+def test_a_rows_result_depends_on_no_other_row(seed: int, poisoned: int) -> None:
     logits = random_logits(5, 700, seed)
     logits[poisoned, seed % 700] = math.nan
     request = GenerationRequest([1], 9, 2, sampling=SamplingParams(top_p=0.9), returns_log_probs=True)
@@ -160,7 +160,7 @@ def test_what_one_row_says_of_itself_depends_on_no_other(seed: int, poisoned: in
     assert [choice.token_id is None for choice in together] == [row == poisoned for row in range(5)]
 
 
-def test_the_logits_are_left_as_they_are() -> None:
+def test_choosing_leaves_the_logits_unchanged() -> None:
     logits = random_logits(2, 40)
     before = logits.copy()
     sampling = SamplingParams(top_p=0.5, repetition_penalty=2.0, min_tokens=5)
@@ -190,7 +190,7 @@ def test_penalties_of_one_row_leave_the_others_alone() -> None:
     assert token_ids(logits, [punished, sequence_of(GREEDY, prompt=(0,))]) == [1, 0]
 
 
-def test_penalties_apply_to_sampled_rows_too() -> None:
+def test_penalties_apply_to_sampled_rows() -> None:
     sampling = SamplingParams(top_p=1.0, frequency_penalty=2.0)
     sequences = [sequence_of(sampling, generated=(0,) * 20, index=index) for index in range(200)]
     assert set(token_ids(row_of(2.0, 1.9, -30.0).repeat(200, axis=0), sequences)) == {1}
@@ -206,7 +206,7 @@ def test_the_end_id_cannot_come_before_min_tokens() -> None:
     assert token_ids(logits, [early, late, endless, beyond]) == [2, 1, 1, 1]
 
 
-def test_no_single_token_that_ends_an_answer_comes_before_min_tokens() -> None:
+def test_no_one_token_stop_word_comes_before_min_tokens() -> None:
     """Models with several end ids have the others as stop words of one token."""
     request = GenerationRequest([0], 10, end_id=1, stop_sequences=((2,),), sampling=GREEDY)
     assert chosen(row_of(0.0, 5.0, 4.0), request).token_id == 0
@@ -217,7 +217,7 @@ def test_a_bias_is_added_to_the_scores_of_its_tokens() -> None:
     assert chosen(row_of(2.0, 1.5, 0.0), request).token_id == 2
 
 
-def test_a_bias_comes_before_the_penalties() -> None:
+def test_a_bias_is_applied_before_the_penalties() -> None:
     request = GenerationRequest(
         [0], 10, token_bias={0: 4.0}, sampling=SamplingParams(repetition_penalty=10.0)
     )
@@ -240,7 +240,7 @@ def test_a_bad_word_may_begin_in_the_prompt() -> None:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(top_p=0.9)], ids=str)
-def test_a_request_that_forbids_every_token_gets_an_error_and_nobody_else_does(
+def test_a_request_that_forbids_every_token_gets_an_error_and_no_other_does(
     sampling: SamplingParams,
 ) -> None:
     greedy = GenerationRequest([0], 10, end_id=1, bad_sequences=((0,),), sampling=sampling)
@@ -255,7 +255,7 @@ def test_a_request_that_forbids_every_token_gets_an_error_and_nobody_else_does(
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(top_k=5)], ids=str)
-def test_a_row_that_is_not_all_numbers_has_no_token_and_spoils_no_other(
+def test_a_row_that_is_not_finite_has_no_token_and_affects_no_other(
     poison: float, sampling: SamplingParams
 ) -> None:
     logits = random_logits(3, 20)
@@ -266,12 +266,12 @@ def test_a_row_that_is_not_all_numbers_has_no_token_and_spoils_no_other(
 
 
 @pytest.mark.parametrize("bias", [math.nan, math.inf])
-def test_a_bias_that_is_no_number_leaves_no_token(bias: float) -> None:
+def test_a_bias_that_is_nan_leaves_no_token(bias: float) -> None:
     request = GenerationRequest([0], 10, token_bias={1: bias})
     assert chosen(row_of(1.0, 2.0), request) == Choice()
 
 
-def test_nothing_to_choose_is_no_error() -> None:
+def test_an_empty_batch_is_no_error() -> None:
     assert choose_tokens(np.empty((0, 20), np.float32), []) == []
 
 
@@ -315,7 +315,7 @@ def test_top_log_probs_are_the_token_and_the_likeliest(scores: list[int], count:
         assert log_prob == pytest.approx(expected[token_id], abs=1e-5)
 
 
-def test_log_probs_and_logits_are_given_only_when_asked_for() -> None:
+def test_log_probs_and_logits_are_returned_only_on_request() -> None:
     assert choose_tokens(row_of(1.0, 2.0), [sequence_of(GREEDY)]) == [Choice(1)]
 
 

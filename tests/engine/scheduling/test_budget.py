@@ -24,22 +24,22 @@ some_costs = st.builds(
 some_targets = st.floats(0.1, 1000)
 
 
-def test_without_an_objective_or_before_the_cost_is_known_nothing_is_limited() -> None:
+def test_steps_are_unlimited_without_an_objective_or_before_the_cost_is_known() -> None:
     assert step_limits(MOST, None, 50, 10, 1000) == MOST
     assert step_limits(MOST, GPU, None, 10, 1000) == MOST
 
 
-def test_prompts_get_the_time_that_is_left_of_the_tightest_objective() -> None:
+def test_prompts_get_the_time_left_by_the_tightest_objective() -> None:
     limits = step_limits(MOST, GPU, 50, 20, 10_000)
     left_ms = 45 - 12 - 20 * 0.25 - 10 * 0.05
     assert limits.max_step_tokens == 20 + int(left_ms / 0.12)
 
 
-def test_while_nobody_waits_for_a_next_token_prompts_get_whole_steps() -> None:
+def test_prompts_get_whole_steps_while_no_sequence_is_decoding() -> None:
     assert step_limits(MOST, GPU, 20, 0, 0).max_step_tokens == MOST.max_step_tokens
 
 
-def test_no_more_join_than_keep_the_objective() -> None:
+def test_no_more_sequences_join_than_keep_the_objective() -> None:
     limits = step_limits(MOST, GPU, 20, 10, 20_000)
     each_ms = 0.25 + 0.05 * 2
     assert limits.max_batch_size == int((18 - 12) / each_ms)
@@ -50,13 +50,13 @@ def test_an_objective_that_no_step_keeps_does_not_stop_the_engine() -> None:
     assert limits == StepLimits(8, 10 + int(0.25 * 15 / 0.12))
 
 
-def test_where_tokens_of_prompts_are_slow_a_step_has_fewer_of_them() -> None:
+def test_a_step_has_fewer_prompt_tokens_where_they_are_slow() -> None:
     assert step_limits(MOST, StepCost(10, 2, 3, 0), 100, 28, 0).max_step_tokens == 28 + 16
 
 
 @given(some_limits(), some_costs, some_targets, st.integers(0, 512), st.integers(0, 10**6))
 @settings(deadline=None)
-def test_limits_always_make_sense_to_the_scheduler(
+def test_step_limits_are_always_valid_for_the_scheduler(
     most: StepLimits, cost: StepCost, target_ms: float, running: int, kv_tokens: int
 ) -> None:
     limits = step_limits(most, cost, target_ms, running, kv_tokens)
@@ -66,7 +66,7 @@ def test_limits_always_make_sense_to_the_scheduler(
 
 @given(some_limits(), some_costs, some_targets, st.integers(1, 512), st.integers(0, 10**6))
 @settings(deadline=None)
-def test_a_full_step_keeps_the_objective_unless_it_has_only_the_least_of_a_prompt(
+def test_a_full_step_keeps_the_objective_unless_it_has_only_the_minimum_of_a_prompt(
     most: StepLimits, cost: StepCost, target_ms: float, running: int, kv_tokens: int
 ) -> None:
     limits = step_limits(most, cost, target_ms, running, kv_tokens)
@@ -78,7 +78,7 @@ def test_a_full_step_keeps_the_objective_unless_it_has_only_the_least_of_a_promp
 
 @given(some_limits(), some_costs, some_targets, st.integers(0, 512), st.integers(0, 10**6))
 @settings(deadline=None)
-def test_a_batch_that_is_not_the_least_keeps_the_objective(
+def test_a_batch_above_the_minimum_keeps_the_objective(
     most: StepLimits, cost: StepCost, target_ms: float, running: int, kv_tokens: int
 ) -> None:
     size = step_limits(most, cost, target_ms, running, kv_tokens).max_batch_size

@@ -68,7 +68,7 @@ def test_a_long_prompt_is_spread_over_steps() -> None:
     assert [world.step() for _ in range(4)] == [{0: 16}, {0: 16}, {0: 8}, {0: 1}]
 
 
-def test_nobodys_next_token_waits_for_a_long_prompt() -> None:
+def test_no_decoding_sequence_waits_for_a_long_prompt() -> None:
     world = World(max_step_tokens=16)
     world.add(4)
     world.step()
@@ -103,7 +103,7 @@ def test_a_finished_sequence_leaves_and_a_waiting_one_joins_between_steps() -> N
     assert world.step() == {1: 1, 2: 2}
 
 
-def test_admission_is_by_free_blocks() -> None:
+def test_sequences_join_by_free_blocks() -> None:
     world = World(total_blocks=4, guaranteed_no_evict=True)
     world.add(4, max_new_tokens=5)
     world.add(4, max_new_tokens=5)
@@ -129,7 +129,7 @@ def test_guaranteed_no_evict_reserves_prompt_and_answer() -> None:
     assert world.pool.used_blocks == 4
 
 
-def test_max_utilization_takes_the_blocks_of_what_is_there() -> None:
+def test_max_utilization_takes_only_the_blocks_of_existing_tokens() -> None:
     world = World(total_blocks=10)
     world.add(4, max_new_tokens=13)
     world.step()
@@ -151,7 +151,7 @@ def test_max_utilization_leaves_a_block_for_each_running_sequence_before_one_mor
     assert world.step() == {0: 1, 1: 3}
 
 
-def test_the_youngest_gives_way_when_blocks_run_out_and_is_computed_again() -> None:
+def test_the_youngest_sequence_is_preempted_when_blocks_run_out_and_is_recomputed() -> None:
     world = World(total_blocks=4)
     old, young = world.add(8), world.add(3)
     assert world.step() == {0: 8, 1: 3}
@@ -182,7 +182,7 @@ def test_a_static_batch_forms_only_when_the_last_one_is_completely_finished() ->
     assert [world.step() for _ in range(4)] == [{0: 2, 1: 2}, {1: 1}, {1: 1}, {2: 2}]
 
 
-def test_a_static_batch_does_not_take_in_who_arrives_later() -> None:
+def test_a_static_batch_admits_no_later_arrivals() -> None:
     world = World(static_batching=True)
     world.add(2, max_new_tokens=2)
     world.step()
@@ -246,7 +246,7 @@ def test_a_step_can_be_planned_while_the_last_one_runs() -> None:
     assert not world.scheduler.running
 
 
-def test_whoever_gave_way_with_a_token_to_come_waits_for_it() -> None:
+def test_a_sequence_preempted_with_a_token_to_come_waits_for_it() -> None:
     world = World(max_batch_size=1)
     young = world.add(9, tier=Tier.BATCH)
     running = world.scheduler.schedule()
@@ -262,7 +262,7 @@ def test_whoever_gave_way_with_a_token_to_come_waits_for_it() -> None:
     assert world.step() == {0: 10}
 
 
-def test_a_plan_for_one_that_gives_way_in_the_same_step_is_taken_back() -> None:
+def test_a_chunk_planned_for_a_sequence_preempted_in_the_same_step_is_undone() -> None:
     world = World(total_blocks=4)
     world.add(3, tier=Tier.BATCH)
     young = world.add(5, tier=Tier.BATCH)
@@ -273,14 +273,14 @@ def test_a_plan_for_one_that_gives_way_in_the_same_step_is_taken_back() -> None:
     assert (young.scheduled_tokens, young.coming_tokens) == (0, 0)
 
 
-def test_a_better_tier_goes_first_and_within_a_tier_the_earlier() -> None:
+def test_a_better_tier_is_scheduled_first_and_within_a_tier_the_earlier() -> None:
     world = World(max_batch_size=1)
     for tier in (Tier.BATCH, Tier.STANDARD, Tier.INTERACTIVE, Tier.STANDARD):
         world.add(2, max_new_tokens=1, tier=tier)
     assert [world.step() for _ in range(4)] == [{2: 2}, {1: 2}, {3: 2}, {0: 2}]
 
 
-def test_a_better_tier_takes_the_place_of_the_youngest_of_the_worst() -> None:
+def test_a_better_tier_takes_the_slot_of_the_youngest_of_the_worst() -> None:
     world = World(max_batch_size=3)
     for tier in (Tier.BATCH, Tier.BATCH, Tier.STANDARD):
         world.add(2, tier=tier)
@@ -293,7 +293,7 @@ def test_a_better_tier_takes_the_place_of_the_youngest_of_the_worst() -> None:
     assert world.step() == {0: 1, 2: 1, 3: 1}
 
 
-def test_a_tier_never_takes_a_place_from_its_own_or_a_better_one() -> None:
+def test_a_tier_never_takes_a_slot_from_its_own_or_a_better_one() -> None:
     world = World(max_batch_size=2)
     world.add(2, max_new_tokens=2, tier=Tier.INTERACTIVE)
     world.add(2, max_new_tokens=2)
@@ -315,7 +315,7 @@ def test_a_better_tier_takes_the_blocks_of_as_many_as_it_needs(guaranteed_no_evi
     assert 3 in {chunk.sequence.key for chunk in plan.chunks}
 
 
-def test_nobody_is_preempted_if_that_would_not_be_enough() -> None:
+def test_no_sequence_is_preempted_if_that_would_not_be_enough() -> None:
     world = World(total_blocks=8, guaranteed_no_evict=True, max_step_tokens=32)
     world.add(16, max_new_tokens=5)
     world.add(4, max_new_tokens=2, tier=Tier.BATCH)
@@ -325,7 +325,7 @@ def test_nobody_is_preempted_if_that_would_not_be_enough() -> None:
     assert (plan.preempted, len(plan.chunks)) == ([], 2)
 
 
-def test_growth_takes_from_the_worst_tier_before_it_takes_from_the_youngest() -> None:
+def test_growth_preempts_the_worst_tier_before_the_youngest() -> None:
     world = World(total_blocks=4)
     worst = world.add(3, tier=Tier.BATCH)
     world.step()
@@ -336,7 +336,7 @@ def test_growth_takes_from_the_worst_tier_before_it_takes_from_the_youngest() ->
     assert plan.preempted == [worst]
 
 
-def test_two_that_begin_alike_compute_their_beginning_once() -> None:
+def test_two_prompts_with_a_common_prefix_compute_it_once() -> None:
     world = World(max_step_tokens=16)
     world.add_prompt([5] * 12 + [1, 2])
     world.add_prompt([5] * 12 + [3])
@@ -345,7 +345,7 @@ def test_two_that_begin_alike_compute_their_beginning_once() -> None:
     assert world.scheduler.running[1].table.reused_blocks == 3
 
 
-def test_one_that_waits_for_anothers_computing_lets_others_pass() -> None:
+def test_a_sequence_that_waits_for_a_shared_prefix_lets_others_pass() -> None:
     world = World(max_step_tokens=16)
     world.add_prompt([5] * 12 + [1])
     world.add_prompt([5] * 12 + [2])
@@ -354,7 +354,7 @@ def test_one_that_waits_for_anothers_computing_lets_others_pass() -> None:
     assert world.step() == {0: 1, 2: 1, 1: 1}
 
 
-def test_nobody_waits_for_one_behind_it_in_rank() -> None:
+def test_a_sequence_does_not_wait_for_the_prefix_of_a_lower_tier() -> None:
     world = World(max_step_tokens=16)
     world.add_prompt([5] * 40, tier=Tier.BATCH)
     world.step()
@@ -371,7 +371,7 @@ def test_a_prompt_of_a_better_tier_does_not_wait_for_the_prompts_of_worse_ones()
     assert [world.step() for _ in range(2)] == [{2: 16}, {2: 4, 1: 10, 0: 2}]
 
 
-def test_a_prompt_that_is_known_to_its_end_still_has_its_last_block_computed() -> None:
+def test_a_fully_cached_prompt_still_has_its_last_block_computed() -> None:
     world = World()
     world.add_prompt([5] * 8, max_new_tokens=1)
     world.step()
@@ -379,7 +379,7 @@ def test_a_prompt_that_is_known_to_its_end_still_has_its_last_block_computed() -
     assert world.step() == {1: 4}
 
 
-def test_without_reuse_everybody_computes_all() -> None:
+def test_without_reuse_every_sequence_computes_its_whole_prompt() -> None:
     world = World(reuses_blocks=False)
     world.add_prompt([5] * 8, max_new_tokens=1)
     world.add_prompt([5] * 8, max_new_tokens=1)
@@ -396,7 +396,7 @@ def test_a_preempted_sequence_finds_its_own_blocks_again() -> None:
     assert world.step() == {0: 2}
 
 
-def test_those_that_run_finish_when_fewer_are_allowed_and_none_joins() -> None:
+def test_running_sequences_finish_under_a_lower_batch_limit_and_none_joins() -> None:
     world = World(max_batch_size=4)
     for _ in range(4):
         world.add(1, max_new_tokens=2)
@@ -407,7 +407,7 @@ def test_those_that_run_finish_when_fewer_are_allowed_and_none_joins() -> None:
     assert world.step() == {4: 1}
 
 
-def test_only_one_gives_way_to_a_better_tier_even_if_too_many_run() -> None:
+def test_only_one_sequence_is_preempted_for_a_better_tier_even_if_too_many_run() -> None:
     world = World(max_batch_size=4)
     for _ in range(4):
         world.add(1, tier=Tier.BATCH)
@@ -417,7 +417,7 @@ def test_only_one_gives_way_to_a_better_tier_even_if_too_many_run() -> None:
     assert world.step() == {0: 1, 1: 1, 2: 1, 4: 1}
 
 
-def test_blocks_that_the_joiner_shares_with_its_victim_do_not_come_free() -> None:
+def test_blocks_that_the_joiner_shares_with_its_victim_do_not_become_free() -> None:
     world = World(total_blocks=7, guaranteed_no_evict=True, max_step_tokens=32)
     world.add(5, max_new_tokens=4)
     world.add_prompt([9] * 12, max_new_tokens=5, tier=Tier.BATCH)
@@ -427,7 +427,7 @@ def test_blocks_that_the_joiner_shares_with_its_victim_do_not_come_free() -> Non
     assert (plan.preempted, len(plan.chunks)) == ([], 2)
 
 
-def test_whoever_gave_way_does_not_come_back_in_the_same_step() -> None:
+def test_a_preempted_sequence_does_not_come_back_in_the_same_step() -> None:
     world = World(total_blocks=6, max_batch_size=3)
     world.add(3, tier=Tier.BATCH)
     world.add(6, tier=Tier.BATCH)

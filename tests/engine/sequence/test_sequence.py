@@ -18,7 +18,7 @@ def sequence_of(
     return Sequence(0, 0, request, max_new_tokens)
 
 
-def test_the_end_id_ends_the_answer_and_is_no_part_of_it() -> None:
+def test_the_end_id_ends_the_answer_and_is_not_part_of_it() -> None:
     sequence = sequence_of([1, 2], end_id=9)
     assert sequence.accept(5) == [5]
     assert sequence.accept(9) == []
@@ -63,7 +63,7 @@ def test_neither_end_id_nor_stop_sequence_counts_before_min_tokens() -> None:
     assert sequence.finish_reason is FinishReason.STOP_WORDS
 
 
-def test_a_stop_sequence_at_the_last_token_is_told_as_a_stop() -> None:
+def test_a_stop_sequence_at_the_last_token_is_reported_as_a_stop() -> None:
     sequence = sequence_of([1], max_new_tokens=1, stop=((5,),))
     sequence.accept(5)
     assert sequence.finish_reason is FinishReason.STOP_WORDS
@@ -81,11 +81,11 @@ def test_a_stop_sequence_at_the_last_token_is_told_as_a_stop() -> None:
         (SamplingParams(top_p=1.0), False),
     ],
 )
-def test_greedy_is_what_the_contract_calls_greedy(sampling: SamplingParams, is_greedy: bool) -> None:
+def test_a_request_is_greedy_when_the_contract_calls_it_so(sampling: SamplingParams, is_greedy: bool) -> None:
     assert sampling.is_greedy is is_greedy
 
 
-def test_nothing_is_left_to_schedule_when_the_token_to_come_is_certain_to_be_the_last() -> None:
+def test_no_token_is_left_to_schedule_when_the_coming_one_must_be_the_last() -> None:
     sequence = sequence_of([1, 2], max_new_tokens=2)
     assert (sequence.expected_tokens, sequence.unscheduled_tokens) == (2, 2)
     sequence.scheduled_tokens, sequence.coming_tokens = 2, 1

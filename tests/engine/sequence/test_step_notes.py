@@ -27,7 +27,7 @@ steps = st.tuples(
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(steps, max_size=600))
-def test_whatever_the_steps_all_of_them_are_in_rows_that_follow_each_other(
+def test_all_steps_are_noted_in_rows_that_follow_each_other(
     taken: list[tuple[int, int, int, int, int, bool]],
 ) -> None:
     notes, now_ns = StepNotes(), 0
@@ -42,7 +42,7 @@ def test_whatever_the_steps_all_of_them_are_in_rows_that_follow_each_other(
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(rows))
 
 
-def test_steps_alike_are_one_row_until_somebody_comes_or_there_is_a_wait() -> None:
+def test_equal_steps_share_a_row_until_the_batch_changes_or_there_is_a_wait() -> None:
     notes = StepNotes()
     notes.add(0, 9 * MS, 100, 1, 100, True)
     notes.add(9 * MS, 10 * MS, 1, 1, 1, True)
@@ -69,7 +69,7 @@ def steps_of(events: list[SequenceEvent], key: int = 1) -> list[tuple[int, ...]]
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_prompt_in_chunks_and_what_follows_it_are_told_with_the_end(depth: int) -> None:
+def test_the_steps_of_a_chunked_prompt_and_its_answer_are_reported_with_the_end(depth: int) -> None:
     engine, _ = fake_engine(max_step_tokens=16, depth=depth)
     engine.add(1, GenerationRequest([1] * 40, 5, notes_steps=True))
     events = events_of(engine)
@@ -87,20 +87,20 @@ def test_a_prompt_in_chunks_and_what_follows_it_are_told_with_the_end(depth: int
     assert told[-1][1] == perf.last_token_ns
 
 
-def test_who_is_beside_it_shows() -> None:
+def test_noted_steps_show_the_sequences_beside_them() -> None:
     engine, _ = fake_engine(max_step_tokens=64)
     engine.add(2, GenerationRequest([2] * 30, 2))
     engine.add(1, GenerationRequest([1] * 10, 3, notes_steps=True))
     assert steps_of(events_of(engine))[0] == (10, 2, 40, 1)
 
 
-def test_who_does_not_ask_is_told_nothing() -> None:
+def test_steps_are_reported_only_on_request() -> None:
     engine, _ = fake_engine()
     engine.add(1, GenerationRequest([1] * 10, 3))
     assert [event.steps for event in events_of(engine) if event.steps] == []
 
 
-def test_of_several_sequences_the_first_tells() -> None:
+def test_of_several_sequences_only_the_first_reports_steps() -> None:
     engine, _ = fake_engine()
     engine.add(1, GenerationRequest([1] * 10, 3, num_return_sequences=2, notes_steps=True))
     told = {event.sequence_index: event.steps for event in events_of(engine) if event.is_last}
@@ -108,7 +108,7 @@ def test_of_several_sequences_the_first_tells() -> None:
     assert told[1] is None
 
 
-def test_one_that_is_cancelled_tells_how_far_it_came() -> None:
+def test_a_cancelled_sequence_reports_its_steps_so_far() -> None:
     engine, _ = fake_engine(max_step_tokens=16)
     engine.add(1, GenerationRequest([1] * 40, 5, notes_steps=True))
     engine.step()
@@ -117,7 +117,7 @@ def test_one_that_is_cancelled_tells_how_far_it_came() -> None:
     assert (event.finish_reason, steps_of([event])) == (FinishReason.CANCELLED, [(16, 1, 16, 1)])
 
 
-def test_one_that_had_to_make_room_goes_on_in_the_same_list() -> None:
+def test_a_preempted_sequence_continues_the_same_list_of_steps() -> None:
     engine, _ = fake_engine(max_batch_size=1, enable_kv_cache_reuse=False)
     engine.add(1, GenerationRequest([1] * 4, 4, tier=Tier.BATCH, notes_steps=True))
     engine.step()
@@ -127,7 +127,7 @@ def test_one_that_had_to_make_room_goes_on_in_the_same_list() -> None:
     assert sum(row[3] for row in told) == 4
 
 
-def test_however_long_a_prompt_its_answer_has_a_row_of_its_own() -> None:
+def test_the_answer_to_a_prompt_of_any_length_has_a_row_of_its_own() -> None:
     engine, _ = fake_engine(max_batch_size=1, max_step_tokens=1, total_blocks=200)
     engine.add(1, GenerationRequest([1] * 300, 10, notes_steps=True))
     told = steps_of(events_of(engine))

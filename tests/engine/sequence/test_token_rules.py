@@ -17,7 +17,7 @@ words = st.lists(st.lists(token_ids, max_size=4).map(tuple), max_size=6).map(tup
 
 @settings(deadline=None)
 @given(texts, words, st.integers(0, 8))
-def test_words_are_found_as_if_each_were_looked_for(
+def test_stop_words_are_found_as_by_a_search_for_each(
     tokens: list[int], stops: tuple[tuple[int, ...], ...], within: int
 ) -> None:
     expected = any(0 < len(stop) <= within and tokens[-len(stop) :] == list(stop) for stop in stops)
@@ -26,7 +26,7 @@ def test_words_are_found_as_if_each_were_looked_for(
 
 @settings(deadline=None)
 @given(texts, words)
-def test_bans_are_found_as_if_each_bad_word_were_looked_for(
+def test_bans_are_found_as_by_a_search_for_each_bad_word(
     tokens: list[int], bad_words: tuple[tuple[int, ...], ...]
 ) -> None:
     rules = TokenRules(GenerationRequest(tokens, 1, bad_sequences=bad_words), VOCABULARY)
@@ -40,7 +40,7 @@ def test_bans_are_found_as_if_each_bad_word_were_looked_for(
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 300), max_size=90), min_size=1, max_size=4), st.integers(0, 3))
-def test_counts_follow_a_list_that_grows(parts: list[list[int]], start: int) -> None:
+def test_token_counts_follow_a_growing_list(parts: list[list[int]], start: int) -> None:
     tokens = [0, 1, 2]
     counts = TokenCounts(start)
     for part in parts:

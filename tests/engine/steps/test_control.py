@@ -59,7 +59,7 @@ def engine_at_work(
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_the_engine_finds_out_what_its_steps_cost(depth: int) -> None:
+def test_the_engine_learns_the_cost_of_its_steps(depth: int) -> None:
     engine, _ = engine_at_work(depth)
     cost = learned(engine).cost
     assert learned(engine).error < 0.02
@@ -69,7 +69,7 @@ def test_the_engine_finds_out_what_its_steps_cost(depth: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_it_is_busy_for_as_long_as_its_steps_take_and_not_between_them(depth: int) -> None:
+def test_busy_time_is_the_time_of_the_steps_and_not_the_time_between(depth: int) -> None:
     engine, executor = timed_engine(COST, depth)
     work(engine, 30)
     executor.clock.now_ns += 10**12
@@ -77,7 +77,7 @@ def test_it_is_busy_for_as_long_as_its_steps_take_and_not_between_them(depth: in
     assert engine.gauges().busy_ns / 1e6 == pytest.approx(sum(executor.step_ms), rel=0.01)
 
 
-def test_a_few_steps_tell_nothing() -> None:
+def test_a_few_steps_teach_no_cost() -> None:
     engine, _ = timed_engine(COST)
     engine.add(1, GenerationRequest([1, 2, 3], 20))
     for _ in range(20):
@@ -86,7 +86,7 @@ def test_a_few_steps_tell_nothing() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_with_an_objective_a_long_prompt_keeps_nobody_waiting_longer_than_it_allows(depth: int) -> None:
+def test_with_an_objective_a_long_prompt_delays_no_token_beyond_it(depth: int) -> None:
     engine, executor = engine_at_work(depth, {Tier.STANDARD: 60.0})
     chance = random.Random(9)
     engine.add(1, GenerationRequest(prompt(chance, 10), 60))
@@ -99,7 +99,7 @@ def test_with_an_objective_a_long_prompt_keeps_nobody_waiting_longer_than_it_all
     assert 45 <= max(executor.step_ms) <= 60
 
 
-def test_without_one_it_holds_whole_steps() -> None:
+def test_without_an_objective_the_engine_runs_whole_steps() -> None:
     engine, executor = engine_at_work()
     engine.add(1, GenerationRequest(prompt(random.Random(9), 1000), 5))
     engine.step()
@@ -108,7 +108,7 @@ def test_without_one_it_holds_whole_steps() -> None:
     assert limits(engine) == WHOLE
 
 
-def test_no_more_join_than_the_objective_allows() -> None:
+def test_no_more_sequences_join_than_the_objective_allows() -> None:
     engine, executor = engine_at_work(objectives={Tier.STANDARD: 20.0})
     for key in range(12):
         engine.add(key, GenerationRequest([key, 1], 30))
@@ -118,7 +118,7 @@ def test_no_more_join_than_the_objective_allows() -> None:
     assert max(executor.step_ms[2:]) <= 20 + 16 * 0.5  # prompts that join go on by a few tokens all the same
 
 
-def test_only_the_tiers_that_are_here_count_and_the_tightest_of_them() -> None:
+def test_only_the_objectives_of_present_tiers_count_and_the_tightest_of_them() -> None:
     engine, _ = engine_at_work(objectives={Tier.INTERACTIVE: 15.0, Tier.STANDARD: None, Tier.BATCH: 40.0})
 
     def after_adding(key: int, tier: Tier) -> int:
@@ -137,7 +137,7 @@ def test_only_the_tiers_that_are_here_count_and_the_tightest_of_them() -> None:
     assert engine.gauges().max_step_tokens == pytest.approx(batch, abs=3)
 
 
-def test_objectives_stay_within_the_limits_that_are_set_and_limits_come_back_without_them() -> None:
+def test_objectives_stay_within_the_configured_limits_which_return_without_them() -> None:
     engine, _ = engine_at_work(objectives={Tier.STANDARD: 1000.0})
     engine.configure(max_step_tokens=100, max_batch_size=4)
     engine.add(1, GenerationRequest([1], 100))
@@ -154,7 +154,7 @@ def test_objectives_stay_within_the_limits_that_are_set_and_limits_come_back_wit
 
 
 @pytest.mark.parametrize("nonsense", [0.0, -1.0, float("nan"), float("inf")])
-def test_an_objective_that_is_no_time_is_refused_and_changes_nothing(nonsense: float) -> None:
+def test_an_invalid_objective_is_refused_and_changes_nothing(nonsense: float) -> None:
     engine, _ = timed_engine(COST)
     with pytest.raises(
         InflightError, match=r"inter_token_ms of batch is .*; allowed: a positive number"

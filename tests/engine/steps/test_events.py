@@ -7,7 +7,7 @@ from tests.engine.drained import events_of
 from tests.fakes.executor import FakeClock, continuation, fake_engine, logits_row
 
 
-def test_what_was_asked_for_comes_with_the_tokens() -> None:
+def test_requested_log_probs_and_logits_come_with_the_tokens() -> None:
     engine, _ = fake_engine()
     prompt, answer = [1, 2, 3], continuation([1, 2, 3], 2)
     request = GenerationRequest(
@@ -22,7 +22,7 @@ def test_what_was_asked_for_comes_with_the_tokens() -> None:
     assert second.generation_logits == logits_row([*prompt, answer[0]])
 
 
-def test_top_log_probs_come_with_the_tokens_of_who_asked() -> None:
+def test_top_log_probs_come_only_with_the_tokens_of_requests_that_asked() -> None:
     engine, _ = fake_engine()
     engine.add(1, GenerationRequest([1, 2, 3], 2, top_log_probs=2))
     engine.add(2, GenerationRequest([1, 2, 3], 2))
@@ -32,7 +32,7 @@ def test_top_log_probs_come_with_the_tokens_of_who_asked() -> None:
     assert all(event.top_log_probs is None for event in events if event.key == 2)
 
 
-def test_prompt_log_probs_come_with_the_first_token_and_are_of_the_whole_prompt() -> None:
+def test_prompt_log_probs_cover_the_whole_prompt_and_come_with_the_first_token() -> None:
     engine, executor = fake_engine(max_batch_size=2, max_step_tokens=3)
     prompt = list(range(10))
     for key in (1, 2):  # the second could have found the prompt in the cache
@@ -44,7 +44,7 @@ def test_prompt_log_probs_come_with_the_first_token_and_are_of_the_whole_prompt(
     assert len(executor.steps) > 4
 
 
-def test_the_first_token_tells_how_much_of_the_prompt_was_cached() -> None:
+def test_the_first_token_reports_how_much_of_the_prompt_was_cached() -> None:
     engine, _ = fake_engine()
     prompt = list(range(10))
     for key, expected in ((1, 0), (2, 8)):
@@ -73,7 +73,7 @@ def test_context_logits_are_whole_after_a_preemption_in_the_middle_of_the_prompt
     assert first.context_logits == b"".join(logits_row(prompt[: end + 1]) for end in range(10))
 
 
-def test_nothing_is_told_about_an_end_id_that_is_left_out() -> None:
+def test_an_omitted_end_id_has_no_log_probs_or_logits() -> None:
     engine, _ = fake_engine()
     end_id = continuation([1, 2, 3], 1)[0]
     request = GenerationRequest(
@@ -85,7 +85,7 @@ def test_nothing_is_told_about_an_end_id_that_is_left_out() -> None:
     assert event.finish_reason is FinishReason.END_ID
 
 
-def test_the_times_of_a_sequence_are_true() -> None:
+def test_the_times_of_a_sequence_are_accurate() -> None:
     clock = FakeClock()
     engine, _ = fake_engine(max_batch_size=1, now_ns=clock)
     engine.add(1, GenerationRequest([1], 2), arrival_ns=500_000)

@@ -64,7 +64,7 @@ def rows_of_logits(logits: bytes | None) -> list[int]:
     return [int(token) - 1 for token in rows.argmax(1)]
 
 
-def test_only_the_last_row_of_chunks_that_yield_is_wanted() -> None:
+def test_only_the_last_row_of_chunks_that_yield_a_token_is_wanted() -> None:
     model = FakeModel()
     results = results_of(
         model, chunk(0, 4), chunk(6, 4), chunk(12, 1, generated=3), chunk(3, 2), chunk(0, 10)
@@ -74,14 +74,14 @@ def test_only_the_last_row_of_chunks_that_yield_is_wanted() -> None:
     assert all(result.context_logits is None for result in results)
 
 
-def test_a_step_that_yields_nothing_wants_nothing() -> None:
+def test_a_step_that_yields_no_token_wants_no_rows() -> None:
     model = FakeModel()
     results = results_of(model, chunk(0, 4), chunk(4, 3))
     assert model.wanted_rows == []
     assert [result.token_id for result in results] == [None, None]
 
 
-def test_copies_are_the_models_business() -> None:
+def test_block_copies_are_passed_to_the_model() -> None:
     model, copies = FakeModel(), [BlockCopy(1, 2), BlockCopy(3, 4)]
     results_of(model, chunk(9, 1), copies=copies)
     assert model.copies == copies
@@ -104,7 +104,7 @@ def test_context_logits_are_one_row_for_each_prompt_token_of_the_chunk() -> None
     assert [result.token_id for result in results] == [None, 10, 10, 11]
 
 
-def test_of_a_chunk_that_reaches_into_the_answer_only_the_prompt_is_context() -> None:
+def test_context_logits_of_a_chunk_that_reaches_into_the_answer_cover_only_the_prompt() -> None:
     """After a preemption prompt and answer are computed again in one go."""
     (result,) = results_of(FakeModel(), chunk(7, 6, generated=3, returns_context_logits=True))
     assert rows_of_logits(result.context_logits) == [7, 8, 9]
@@ -139,7 +139,7 @@ def test_generation_logits_and_log_probs_are_those_of_the_chosen_row() -> None:
     assert other.log_prob is None
 
 
-def test_scores_that_are_no_numbers_give_no_token() -> None:
+def test_scores_with_nan_give_no_token() -> None:
     broken = chunk(9, 1)
     broken.sequence.tokens[9] = -1
     results = results_of(FakeModel(), chunk(9, 1), broken, chunk(0, 10))
@@ -147,7 +147,7 @@ def test_scores_that_are_no_numbers_give_no_token() -> None:
     assert [result.error for result in results] == [None] * 3
 
 
-def test_what_keeps_one_sequence_from_going_on_is_passed_on_for_it_alone() -> None:
+def test_an_error_of_one_sequence_is_passed_on_for_it_alone() -> None:
     no_token_left = {token: -float("inf") for token in range(VOCABULARY)}
     good, bad, other = results_of(
         FakeModel(), chunk(9, 1), chunk(9, 1, token_bias=no_token_left), chunk(0, 10)
@@ -173,7 +173,7 @@ def any_chunk(draw: st.DrawFn) -> Chunk:
 
 @settings(deadline=None)
 @given(st.lists(any_chunk(), min_size=1, max_size=6))
-def test_every_chunk_gets_what_is_its_own(chunks: list[Chunk]) -> None:
+def test_every_chunk_gets_its_own_result(chunks: list[Chunk]) -> None:
     model = FakeModel()
     results = results_of(model, *chunks)
     assert list(model.wanted_rows) == sorted(set(model.wanted_rows))

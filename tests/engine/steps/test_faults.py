@@ -31,7 +31,7 @@ def test_a_step_that_raises_fails_only_for_the_sequences_that_cause_it(culprits:
         assert rest[key] == (continuation([1, key, 3], 4)[1:], FinishReason.LENGTH)
 
 
-def test_a_pass_that_is_too_large_is_made_in_parts_and_nobody_fails() -> None:
+def test_a_step_that_is_too_large_is_run_in_parts_and_no_sequence_fails() -> None:
     engine, executor = fake_engine()
     executor.most_tokens = 6
     for key in range(8):
@@ -39,7 +39,7 @@ def test_a_pass_that_is_too_large_is_made_in_parts_and_nobody_fails() -> None:
     assert drain(engine) == {key: (continuation([key] * 3, 4), FinishReason.LENGTH) for key in range(8)}
 
 
-def test_a_fault_that_passes_fails_nobody() -> None:
+def test_a_passing_fault_fails_no_sequence() -> None:
     engine, executor = fake_engine()
     for key in range(2):
         engine.add(key, GenerationRequest([key] * 3, 4))
@@ -47,7 +47,7 @@ def test_a_fault_that_passes_fails_nobody() -> None:
     assert drain(engine) == {key: (continuation([key] * 3, 4), FinishReason.LENGTH) for key in range(2)}
 
 
-def test_a_memory_error_is_told_by_name() -> None:
+def test_a_memory_error_is_reported_by_name() -> None:
     engine, executor = fake_engine()
     executor.most_tokens = 2
     engine.add(1, GenerationRequest([1, 2, 3], 4))
@@ -56,7 +56,7 @@ def test_a_memory_error_is_told_by_name() -> None:
     assert event.finish_reason is FinishReason.ERROR
 
 
-def test_a_step_that_fails_for_everybody_is_not_tried_for_each() -> None:
+def test_a_step_that_fails_for_every_sequence_is_not_retried_for_each() -> None:
     engine, executor = fake_engine(max_batch_size=64, max_step_tokens=256, total_blocks=256)
     executor.most_tokens = 0
     for key in range(64):
@@ -68,7 +68,7 @@ def test_a_step_that_fails_for_everybody_is_not_tried_for_each() -> None:
     assert drain(engine) == {100: (continuation([1], 2), FinishReason.LENGTH)}
 
 
-def test_copies_are_made_again_where_a_step_is_tried_again() -> None:
+def test_copies_are_repeated_when_a_step_is_retried() -> None:
     engine, executor = fake_engine(deadly_token=DEADLY, max_step_tokens=64)
     prompt = [1, 2, 3, 4, 5, 6]
     engine.add(1, GenerationRequest(prompt, 5, num_return_sequences=4))
@@ -92,7 +92,7 @@ def test_a_sequence_that_alone_cannot_go_on_ends_with_its_own_reason() -> None:
     assert executor.passes == 1
 
 
-def test_what_a_failed_sequence_has_computed_is_not_found_again() -> None:
+def test_blocks_of_a_failed_sequence_are_not_found_again() -> None:
     engine, executor = fake_engine(broken_token=DEADLY, max_step_tokens=8)
     prompt = [1] * 16 + [DEADLY]
     for key in range(2):
@@ -103,7 +103,7 @@ def test_what_a_failed_sequence_has_computed_is_not_found_again() -> None:
     assert engine.pool.cached_blocks == 0
 
 
-def test_a_request_at_fault_itself_takes_no_prefix_away_from_others() -> None:
+def test_a_request_with_its_own_error_takes_no_cached_prefix_from_others() -> None:
     engine, executor = fake_engine()
     prompt = list(range(12))
     engine.add(0, GenerationRequest([*prompt, 50], 2))

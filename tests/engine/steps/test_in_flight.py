@@ -14,7 +14,7 @@ from tests.fakes.guides import FakeCompiler, only
 DEADLY = 13
 
 
-def test_the_next_step_is_launched_before_the_last_ones_tokens_are_told() -> None:
+def test_the_next_step_is_launched_before_the_last_steps_tokens_are_reported() -> None:
     engine, executor = fake_engine(depth=2)
     engine.add(1, GenerationRequest([1, 2, 3], 3))
     answer = continuation([1, 2, 3], 3)
@@ -30,7 +30,7 @@ def test_the_next_step_is_launched_before_the_last_ones_tokens_are_told() -> Non
     assert engine.gauges().step_count == 3
 
 
-def test_an_end_that_nobody_could_foresee_costs_one_row_that_is_dropped() -> None:
+def test_an_unforeseen_end_costs_one_row_that_is_dropped() -> None:
     engine, executor = fake_engine(depth=2)
     answer = continuation([1, 2], 6)
     engine.add(1, GenerationRequest([1, 2], 6, end_id=answer[3]))
@@ -57,7 +57,7 @@ def test_a_cancel_ends_a_sequence_whose_step_is_running() -> None:
     assert engine.pool.used_blocks == 0
 
 
-def test_whoever_gives_way_while_its_token_is_coming_goes_on_behind_that_token() -> None:
+def test_a_sequence_preempted_while_its_token_is_coming_continues_after_that_token() -> None:
     engine, executor = fake_engine(depth=2, max_batch_size=1)
     engine.add(1, GenerationRequest([1, 2, 3, 4, 5], 6, tier=Tier.BATCH))
     engine.step()
@@ -92,7 +92,7 @@ def test_a_sequence_that_ends_is_released_once_even_if_it_never_ran() -> None:
 
 
 @pytest.mark.parametrize("max_step_tokens", [16, 1024])
-def test_what_is_being_computed_is_not_computed_again(max_step_tokens: int) -> None:
+def test_tokens_being_computed_are_not_computed_again(max_step_tokens: int) -> None:
     engine, executor = fake_engine(
         depth=2, total_blocks=2000, max_batch_size=16, max_step_tokens=max_step_tokens
     )
@@ -188,7 +188,7 @@ def test_a_launch_that_is_too_large_beside_another_is_made_when_that_is_over() -
 
 
 @pytest.mark.parametrize("launch_fails", [False, True])
-def test_results_that_are_lost_break_the_engine_and_everybody_ends_once(launch_fails: bool) -> None:
+def test_lost_results_break_the_engine_and_every_sequence_ends_once(launch_fails: bool) -> None:
     engine, executor = fake_engine(depth=2, max_batch_size=2)
     for key in range(3):
         engine.add(key, GenerationRequest([key], 9))
@@ -205,7 +205,7 @@ def test_results_that_are_lost_break_the_engine_and_everybody_ends_once(launch_f
     assert engine.pool.used_blocks == engine.pool.cached_blocks == 0
 
 
-def test_abort_drops_what_is_under_way_and_the_engine_goes_on() -> None:
+def test_abort_drops_steps_in_flight_and_the_engine_goes_on() -> None:
     engine, _ = fake_engine(depth=2)
     engine.add(1, GenerationRequest([1], 9))
     engine.step()
@@ -215,7 +215,7 @@ def test_abort_drops_what_is_under_way_and_the_engine_goes_on() -> None:
     assert [event.token_ids for event in events_of(engine)] == [[t] for t in continuation([1], 2)]
 
 
-def test_with_one_step_at_a_time_lost_results_are_the_sequences_own_fault() -> None:
+def test_with_one_step_at_a_time_lost_results_fail_only_their_sequence() -> None:
     engine, executor = fake_engine()
     engine.add(1, GenerationRequest([1], 9))
     executor.loses_results = True

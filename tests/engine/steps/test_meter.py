@@ -24,7 +24,7 @@ def test_steps_that_overlap_are_not_counted_twice() -> None:
     assert meter.busy_ns == (20 + 12 + 10) * MS
 
 
-def test_enough_steps_teach_what_they_cost_but_not_the_first_of_its_life() -> None:
+def test_enough_steps_teach_their_cost_except_the_engines_first() -> None:
     meter = StepMeter()
     meter.over(a_step(0), 1000 * MS)
     for number in range(200):
@@ -34,7 +34,7 @@ def test_enough_steps_teach_what_they_cost_but_not_the_first_of_its_life() -> No
     assert abs(meter.learned.cost.step_ms(a_step(0).shape) - 20) < 0.1
 
 
-def test_of_many_short_steps_only_some_are_learned_from_and_more_at_first_and_of_those_with_prompts() -> None:
+def test_only_some_short_steps_are_learned_from_and_more_at_first_and_with_prompts() -> None:
     def samples(tokens: int, steps: int) -> int:
         meter = StepMeter()
         for number in range(steps):

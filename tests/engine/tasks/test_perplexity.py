@@ -75,7 +75,7 @@ def surprise_of_transformers(model: Any, window: list[int]) -> float:
 
 
 @pytest.mark.parametrize("family", ["Llama", "Mixtral"])
-def test_it_agrees_with_transformers(family: str, device: str, words: Path, tmp_path: Path) -> None:
+def test_perplexity_agrees_with_transformers(family: str, device: str, words: Path, tmp_path: Path) -> None:
     model = random_model(family)
     save(model, tmp_path / "model")
     (row,) = measured(tmp_path / "model", words, words / "text.txt", tmp_path / "packed", device, "fp32")
@@ -105,7 +105,7 @@ def place_anywhere(
     return pool, assemble(config, pool.total_blocks, longest, decoder)[0]
 
 
-def test_the_gpus_executor_is_surprised_like_transformers(device: str, tmp_path: Path) -> None:
+def test_the_gpus_executor_agrees_with_transformers(device: str, tmp_path: Path) -> None:
     model = random_model("Llama", num_hidden_layers=1)
     weights = load_weights(Checkpoint(save(model, tmp_path)))
     config = EngineConfig(str(tmp_path), 16, 4, max_batch_size=1, precision="fp32", cuda_graphs=False)
@@ -168,7 +168,7 @@ def told_of(words: Path, **changes: Any) -> dict[str, Any]:
     }
 
 
-def test_one_precision_after_the_other_has_the_gpu_to_itself(
+def test_each_precision_has_the_gpu_to_itself(
     device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], short_text: Path
 ) -> None:
     FakeGpu(device, monkeypatch)
@@ -187,7 +187,7 @@ def test_one_precision_after_the_other_has_the_gpu_to_itself(
     assert 0 < abs(rows[2]["change_percent"]) < 10
 
 
-def test_the_precision_that_does_not_fit_is_named(
+def test_a_precision_that_does_not_fit_is_named(
     device: str, monkeypatch: pytest.MonkeyPatch, short_text: Path
 ) -> None:
     FakeGpu(device, monkeypatch)
@@ -208,13 +208,15 @@ def test_a_gpu_is_measured_in_its_own_precisions(device: str, words: Path, tmp_p
     assert not (tmp_path / "packed").exists(), "nothing is packed for a GPU"
 
 
-def test_what_another_device_has_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_precision_of_another_device_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(perplexity, "choose_device", lambda asked, gpu: Device(H200, gpu))
     with pytest.raises(InflightError, match=r"--precision is 'int8'; allowed: fp32, bf16, fp8 \(this m"):
         measure({"gpt_model_path": str(tmp_path), "precisions": ["fp8", "int8"]})
 
 
-def test_an_older_gpu_is_measured_in_what_it_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_older_gpu_is_measured_in_its_supported_precisions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     a100 = Device(Gpu("NVIDIA A100", (8, 0)))
     monkeypatch.setattr(perplexity, "choose_device", lambda asked, gpu: a100)
     with pytest.raises(InflightError, match=r"'fp8'; allowed: fp32, bf16 \(.* fp8 needs 8.9\)"):
@@ -222,7 +224,7 @@ def test_an_older_gpu_is_measured_in_what_it_has(monkeypatch: pytest.MonkeyPatch
     assert perplexity._precisions(None, a100, "auto") == ["fp32", "bf16"]
 
 
-def test_a_gpu_needs_nothing_that_the_cpu_computes_with() -> None:
+def test_measuring_on_a_gpu_needs_none_of_the_cpus_packages() -> None:
     program = """import sys
 sys.modules["numba"] = None
 import python_backend.engine.tasks.perplexity
@@ -250,7 +252,7 @@ def require_cpu(device: str) -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 60), st.integers(0, 1), st.integers(3, 20))
-def test_windows_hold_every_token_once_and_always_something_to_foresee(
+def test_windows_hold_every_token_once_and_always_something_to_predict(
     tokens: int, begin_tokens: int, window_tokens: int
 ) -> None:
     ids, begin = list(range(tokens)), [99] * begin_tokens

@@ -100,7 +100,7 @@ def test_the_weights_are_packed_once_for_each_precision(model: Path, first: Prep
 
 @packs
 @pytest.mark.usefixtures("first")
-def test_what_is_all_there_is_found_without_loading_anything_heavy(model: Path, packed: Path) -> None:
+def test_a_complete_preparation_is_found_without_importing_anything_heavy(model: Path, packed: Path) -> None:
     again = prepare(model, packed, "-X", "importtime")
     assert again.stages == []
     assert "numba" not in again.complaint
@@ -133,7 +133,7 @@ assert not run_step.stats.cache_misses, run_step.stats
 
 @packs
 @pytest.mark.usefixtures("first")
-def test_what_was_deleted_is_made_again(model: Path, packed: Path, tmp_path: Path) -> None:
+def test_deleted_packed_weights_are_made_again(model: Path, packed: Path, tmp_path: Path) -> None:
     (weights,) = (folder for folder in packed_folders(packed) if "int8" in folder.name)
     weights.rename(tmp_path / "moved-away")
     assert prepare(model, packed).stages == ["packing"]
@@ -150,7 +150,7 @@ def test_a_changed_checkpoint_is_packed_again_and_replaces_the_old_one(tmp_path:
 
 
 @packs
-def test_two_that_start_together_pack_once(model: Path, tmp_path: Path) -> None:
+def test_two_preparations_at_once_pack_once(model: Path, tmp_path: Path) -> None:
     results = [result_of(process) for process in [start(model, tmp_path), start(model, tmp_path)]]
     assert [result.status for result in results] == [0, 0], results
     assert sorted("packing" in result.stages for result in results) == [False, True]
@@ -158,7 +158,7 @@ def test_two_that_start_together_pack_once(model: Path, tmp_path: Path) -> None:
 
 @packs
 @pytest.mark.usefixtures("first")
-def test_a_model_of_another_kind_needs_no_other_kernels(tmp_path: Path, kernels: Path) -> None:
+def test_a_model_of_another_family_needs_no_other_kernels(tmp_path: Path, kernels: Path) -> None:
     compiled = sorted(kernels.rglob("*.nbc"))
     other = save(random_model("Mixtral"), tmp_path / "model")
     result = prepare(other, tmp_path / "packed")
@@ -173,7 +173,7 @@ def changed_config(model: Path, **changes: object) -> None:
 
 
 @packs
-def test_an_unknown_architecture_is_refused_in_the_projects_words(tmp_path: Path) -> None:
+def test_an_unknown_architecture_is_refused_in_our_own_words(tmp_path: Path) -> None:
     model = save(random_model("Llama"), tmp_path / "model")
     changed_config(model, architectures=["PoemForCausalLM"])
     result = prepare(model, tmp_path / "packed")
@@ -197,7 +197,7 @@ def test_a_damaged_checkpoint_is_refused_and_leaves_nothing(tmp_path: Path) -> N
 
 
 @packs
-def test_more_positions_than_the_model_has_are_said_here_already(model: Path, tmp_path: Path) -> None:
+def test_more_positions_than_the_model_has_are_refused_while_preparing(model: Path, tmp_path: Path) -> None:
     result = prepare(model, tmp_path, inflight_max_sequence_tokens="257")
     assert result.status == 2
     assert "inflight_max_sequence_tokens is '257'; allowed: 1 to 256" in result.complaint
@@ -214,7 +214,7 @@ def told(model: Path, packed: Path, **parameters: str) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("on_a_gpu")
-def test_for_a_gpu_nothing_is_packed_or_compiled(
+def test_preparing_for_a_gpu_packs_and_compiles_nothing(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     preparation.prepare(told(model, tmp_path / "packed"))
@@ -230,7 +230,7 @@ def test_for_a_gpu_nothing_is_packed_or_compiled(
 
 
 @pytest.mark.usefixtures("on_a_gpu")
-def test_for_a_gpu_too_a_model_that_cannot_be_served_is_refused_here(tmp_path: Path) -> None:
+def test_a_model_that_a_gpu_cannot_serve_is_refused_while_preparing(tmp_path: Path) -> None:
     model = save(random_model("Llama"), tmp_path / "model")
     with pytest.raises(InflightError, match=r"inflight_precision is 'int8'.*this machine computes on a GPU"):
         preparation.prepare(told(model, tmp_path, inflight_precision="int8"))
@@ -254,7 +254,7 @@ load_weights(ShapesOnly({str(model)!r}))
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_a_gpu_that_is_not_used_is_told_first(
+def test_an_unused_gpu_is_reported_first(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
@@ -270,7 +270,7 @@ def test_a_gpu_that_is_not_used_is_told_first(
 
 
 @packs
-def test_a_gpu_that_is_not_there_is_refused_before_anything_is_made(model: Path, tmp_path: Path) -> None:
+def test_a_missing_gpu_is_refused_before_anything_is_made(model: Path, tmp_path: Path) -> None:
     if visible_gpus():
         pytest.skip("this machine has a GPU")
     result = prepare(model, tmp_path / "packed", inflight_device="cuda")
@@ -280,7 +280,7 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_is_made(model: Path,
 
 
 @packs
-def test_what_a_killed_preparation_left_is_removed_and_what_perplexity_works_on_is_not(
+def test_leftovers_of_a_killed_preparation_are_removed_and_perplexitys_work_is_not(
     model: Path, tmp_path: Path
 ) -> None:
     left = tmp_path / ".0123456789ab-int8-0123456789abcdef.killed"

@@ -26,7 +26,7 @@ def options_of(command: str) -> set[str]:
     return {name for parameter in COMMANDS.commands[command].params for name in parameter.opts}
 
 
-def test_it_offers_serving_measuring_asking_chatting_and_administration() -> None:
+def test_the_command_line_offers_serving_measuring_chat_and_administration() -> None:
     serving = {"up", "perplexity", "version", "chat", "ask"}
     administration = {"tenants", "keys", "prices", "usage", "audit", "release", "slo", "tune"}
     apart = {"triton", "router"}
@@ -69,7 +69,7 @@ def test_version_names_inflight_triton_and_python() -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(
+def test_an_impossible_start_is_reported_in_one_sentence(
     arguments: list[str], status: int, words: str, tmp_path: Path
 ) -> None:
     stray = tmp_path / "stray.gguf"

@@ -21,13 +21,13 @@ def test_durations_are_read_with_their_units(text: str, time_s: float | None) ->
 @pytest.mark.parametrize(
     "text", ["", "500", "ms", "1h", "-1s", "1 s", "1e3ms", "٣s", "nan", "infs", "1.5.0s"]
 )
-def test_nonsense_is_refused_with_what_is_allowed(text: str) -> None:
+def test_an_unreadable_duration_is_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(ValueError, match=r"--first-token: .* such as 500ms, 1\.5s or 2m; or none"):
         objective_s("--first-token", text)
 
 
 @pytest.mark.parametrize("text", ["0ms", "0.5ms", "61m", "999999999m"])
-def test_what_is_out_of_range_is_refused_with_the_range(text: str) -> None:
+def test_a_duration_out_of_range_is_refused_with_the_range(text: str) -> None:
     with pytest.raises(ValueError, match=f"--inter-token: {text} is out of range; allowed: 1ms to 60m"):
         objective_s("--inter-token", text)
 
@@ -41,7 +41,7 @@ def test_tiers_are_named_one_by_one_or_all() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 3_600_000))
-def test_what_is_written_is_read_as_the_same(time_ms: int) -> None:
+def test_a_written_duration_is_read_back_the_same(time_ms: int) -> None:
     assert objective_s("--first-token", duration_text(time_ms / 1000)) == pytest.approx(
         time_ms / 1000, rel=1e-5
     )
@@ -59,5 +59,5 @@ def test_what_is_written_is_read_as_the_same(time_ms: int) -> None:
         (1800.0, "30 min"),
     ],
 )
-def test_times_are_told_in_the_unit_that_suits_them(time_s: float | None, text: str) -> None:
+def test_times_are_shown_in_the_unit_that_suits_them(time_s: float | None, text: str) -> None:
     assert time_text(time_s) == text

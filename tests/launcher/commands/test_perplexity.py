@@ -31,7 +31,7 @@ def row(precision: str, change_percent: float) -> dict[str, Any]:
     }
 
 
-def test_the_table_says_size_perplexity_and_change() -> None:
+def test_the_table_shows_size_perplexity_and_change() -> None:
     console, output = recorded()
     report([row("fp32", 0), row("int8", 0.303), row("int4", -0.01)], console)
     lines = [line.split() for line in output.getvalue().splitlines()]
@@ -41,7 +41,7 @@ def test_the_table_says_size_perplexity_and_change() -> None:
     assert len(lines) == 4, "nothing is worth a note"
 
 
-def test_a_change_above_three_percent_is_pointed_out() -> None:
+def test_a_change_above_three_percent_is_highlighted() -> None:
     console, output = recorded()
     report([row("fp32", 0), row("int8", 2.9), row("int4", 3.1)], console)
     assert "int4 is more than 3 % worse than fp32" in output.getvalue()
@@ -56,7 +56,7 @@ def test_precisions_are_a_list_with_commas() -> None:
         parse_precisions("int8,int3", "cpu")
 
 
-def test_the_settings_device_decides_which_precisions_there_are() -> None:
+def test_the_configured_device_decides_which_precisions_are_available() -> None:
     assert parse_precisions("bf16,fp8", "cuda") == ["bf16", "fp8"]
     with pytest.raises(SettingsError, match="one or more of fp32, bf16, fp8,"):
         parse_precisions("int8", "cuda")
@@ -65,7 +65,7 @@ def test_the_settings_device_decides_which_precisions_there_are() -> None:
         parse_precisions("fp64", "auto")
 
 
-def test_a_whole_run_on_a_model_of_a_few_thousand_weights(device: str, tmp_path: Path) -> None:
+def test_perplexity_runs_on_a_model_of_a_few_thousand_weights(device: str, tmp_path: Path) -> None:
     smallest = {"cpu": "int4", "cuda": "fp8"}[device]
     write_gguf(tmp_path / "tiny.gguf")
     (tmp_path / "text.txt").write_text("hello the llama, " * 40)
@@ -84,7 +84,7 @@ def test_a_whole_run_on_a_model_of_a_few_thousand_weights(device: str, tmp_path:
     ("model", "precision", "status", "words"),
     [("nowhere", "int8", 1, "neither a known model"), ("nowhere", "fp64", 2, "--precision is 'fp64'")],
 )
-def test_what_cannot_be_measured_is_said(
+def test_a_model_that_cannot_be_measured_is_reported(
     model: str, precision: str, status: int, words: str, tmp_path: Path
 ) -> None:
     console, output = recorded()
@@ -92,7 +92,7 @@ def test_what_cannot_be_measured_is_said(
     assert words in output.getvalue().replace("\n", " ")
 
 
-def test_a_data_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf")
     (tmp_path / "data").write_text("a file")
     console, output = recorded()

@@ -50,14 +50,14 @@ def test_a_notice_is_a_line_of_its_own() -> None:
     assert "Computing on the CPU: there is a GPU, but it is made of cheese" in output.getvalue().splitlines()
 
 
-def test_a_stage_that_can_be_measured_has_a_bar() -> None:
+def test_a_measurable_stage_has_a_progress_bar() -> None:
     console, output = recorded(terminal=True)
     run_engine_task(PREPARE, {}, console)
     assert "100%" in output.getvalue()
     assert "bytes" not in output.getvalue()
 
 
-def test_a_refusal_is_a_sentence_without_its_kind() -> None:
+def test_a_refusal_is_shown_as_a_sentence_without_its_kind() -> None:
     console, output = recorded()
     with pytest.raises(CheckpointError, match=r"^this model is a poem, which this engine does not know$"):
         run_engine_task(PREPARE, {"inflight_precision": "fp32"}, console)
@@ -71,7 +71,7 @@ def test_a_refused_parameter_is_a_refused_setting() -> None:
         run_engine_task(PREPARE, {"inflight_precision": "bf16"}, console)
 
 
-def test_a_package_in_the_working_directory_does_not_stand_in_for_ours(
+def test_a_package_in_the_working_directory_does_not_shadow_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "python_backend").mkdir()
@@ -82,14 +82,14 @@ def test_a_package_in_the_working_directory_does_not_stand_in_for_ours(
         run_engine_task(OWN_PREPARE, {}, console)
 
 
-def test_a_program_that_is_killed_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_engine_program_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREPARE_DIES", "1")
     console, _ = recorded()
     with pytest.raises(ProcessFailed, match=r"could not be prepared: .* ended with signal 9"):
         run_engine_task(PREPARE, {}, console)
 
 
-def test_a_defect_is_told_with_the_last_lines_it_wrote() -> None:
+def test_a_crash_is_reported_with_its_last_lines() -> None:
     program = "import sys; sys.stderr.write('Traceback\\nKeyError\\nengine_failed: it broke\\n'); sys.exit(1)"
     console, _ = recorded()
     with pytest.raises(ProcessFailed, match="could not be prepared: it broke") as failed:
@@ -97,14 +97,14 @@ def test_a_defect_is_told_with_the_last_lines_it_wrote() -> None:
     assert failed.value.lines == ["Traceback", "KeyError"]
 
 
-def test_the_failure_is_called_what_the_caller_says() -> None:
+def test_the_failure_has_the_callers_name_for_it() -> None:
     program = "import sys; sys.exit('engine_failed: it broke')"
     console, _ = recorded()
     with pytest.raises(ProcessFailed, match=r"^The poem could not be read: it broke$"):
         run_engine_task([sys.executable, "-c", program], {}, console, "The poem could not be read")
 
 
-def test_a_stop_signal_ends_the_program_too() -> None:
+def test_a_stop_signal_ends_the_engine_program() -> None:
     console, output = recorded()
     began_s = time.monotonic()
 

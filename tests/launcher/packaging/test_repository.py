@@ -72,14 +72,14 @@ def test_the_projects_own_repositories_can_be_written(repository: str, tmp_path:
             assert parameters_of(model / "config.pbtxt")["tokenizer_dir"] == "/ckpt"
 
 
-def test_the_repository_of_the_releases_is_made_once_and_kept(tmp_path: Path) -> None:
+def test_the_repository_of_the_releases_is_created_once_and_kept(tmp_path: Path) -> None:
     repository = open_releases(tmp_path, ["ensemble"])
     (repository / "smol.2").mkdir()
     assert open_releases(tmp_path, ["ensemble"]) == repository == tmp_path / "releases" / "repository"
     assert (repository / "smol.2").is_dir()
 
 
-def test_a_model_in_it_that_triton_could_not_tell_from_the_stacks_own_is_refused(tmp_path: Path) -> None:
+def test_a_release_named_like_a_model_of_the_stack_is_refused(tmp_path: Path) -> None:
     (open_releases(tmp_path, []) / "ensemble").mkdir()
     with pytest.raises(RepositoryError, match=r"repository/ensemble has the name of a model of the stack"):
         open_releases(tmp_path, ["ensemble", "tensorrt_llm"])

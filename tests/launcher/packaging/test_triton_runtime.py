@@ -76,17 +76,17 @@ def test_a_missing_libpython_names_the_package_to_install(monkeypatch: pytest.Mo
         ),
     ],
 )
-def test_the_advice_fits_the_system(family: str, prefix: str, command: str) -> None:
+def test_the_advice_for_libpython_fits_the_system(family: str, prefix: str, command: str) -> None:
     advice = runtime.libpython_advice(family, prefix)
     assert command in advice
     assert len(advice.splitlines()) == 3
 
 
-def test_on_an_unknown_system_all_ways_are_named() -> None:
+def test_on_an_unknown_system_the_advice_names_all_ways() -> None:
     advice = runtime.libpython_advice("", "/opt/python")
     assert all(word in advice for word in ("apt-get", "dnf", "pyenv"))
 
 
-def test_another_architecture_is_refused() -> None:
+def test_an_unsupported_architecture_is_refused() -> None:
     with pytest.raises(RuntimeMissing, match="x86_64 and aarch64; this is linux on riscv64"):
         check_architecture("riscv64")

@@ -20,7 +20,7 @@ def test_servers_take_the_gpus_in_turn(devices: Path) -> None:
     assert [share_of_gpus(number, {}, devices)[VISIBLE] for number in range(3)] == ["0", "1", "0"]
 
 
-def test_they_take_them_from_those_that_the_user_shows(devices: Path) -> None:
+def test_servers_take_gpus_from_the_users_visible_devices(devices: Path) -> None:
     base = {VISIBLE: "GPU-a, GPU-b,GPU-c"}
     assert [share_of_gpus(number, base, devices)[VISIBLE] for number in (1, 2, 3)] == [
         "GPU-b",
@@ -30,9 +30,9 @@ def test_they_take_them_from_those_that_the_user_shows(devices: Path) -> None:
 
 
 @pytest.mark.parametrize("visible", ["", "3", "-1"])
-def test_one_gpu_or_none_is_left_to_all(visible: str, devices: Path) -> None:
+def test_one_gpu_or_none_is_shared_by_all_servers(visible: str, devices: Path) -> None:
     assert share_of_gpus(1, {VISIBLE: visible}, devices) == {}
 
 
-def test_without_a_gpu_nothing_is_said(tmp_path: Path) -> None:
+def test_without_a_gpu_no_environment_is_set(tmp_path: Path) -> None:
     assert share_of_gpus(0, {}, tmp_path) == {}

@@ -57,7 +57,7 @@ def test_each_stage_in_the_log_is_shown_once_after_the_label(tmp_path: Path) -> 
     ]
 
 
-def test_a_stage_that_failed_is_not_shown_as_done() -> None:
+def test_a_failed_stage_is_not_shown_as_done() -> None:
     console, output = recorded()
 
     def load() -> None:
@@ -72,14 +72,14 @@ def test_a_stage_that_failed_is_not_shown_as_done() -> None:
     assert "Measuring memory: " not in output.getvalue()
 
 
-def test_a_log_that_says_nothing_leaves_the_label(tmp_path: Path) -> None:
+def test_a_log_without_stages_leaves_the_label(tmp_path: Path) -> None:
     console, output = recorded()
     with LoadingView(console, "Starting the router") as view:
         view.read(child_that_wrote("loading: it is late", tmp_path / "router.log"))
     assert starts(output) == ["Starting the router ..."]
 
 
-def test_on_a_terminal_a_stage_that_can_be_counted_has_a_bar() -> None:
+def test_on_a_terminal_a_countable_stage_has_a_bar() -> None:
     console, output = recorded(terminal=True)
     with LoadingView(console, "Loading the model") as view:
         for done in range(13):

@@ -41,7 +41,7 @@ def test_zero_gives_different_free_ports_outside_the_range_of_outgoing_connectio
     ],
 )
 @pytest.mark.parametrize("wanted", [80, 0])
-def test_what_is_not_in_use_is_not_called_so(
+def test_only_a_port_in_use_is_reported_as_in_use(
     number: int, words: str, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(host: str, port: int) -> None:
@@ -59,6 +59,6 @@ def test_an_address_of_another_machine_is_refused() -> None:
         claim_port("192.0.2.1", 0, "--port", set())
 
 
-def test_where_no_port_is_left_above_the_chosen_one_any_free_one_does() -> None:
+def test_without_a_free_port_above_the_chosen_one_any_free_port_is_used() -> None:
     assert claim_next_port("127.0.0.1", HIGHEST_PORT, "--triton-grpc-port", set()) in FREE_PORT_RANGE
     assert claim_next_port("127.0.0.1", 0, "--triton-grpc-port", set()) in FREE_PORT_RANGE

@@ -30,12 +30,12 @@ def check(settings: dict[str, int], directory: Path, host: str = "127.0.0.1") ->
     check_router_settings(host, directory / "data", settings, directory / "router.toml")
 
 
-def test_an_address_that_others_reach_is_refused_while_there_are_no_keys(tmp_path: Path) -> None:
+def test_a_public_address_is_refused_while_there_are_no_keys(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="there are no API keys: make one with `inflight keys create`"):
         check({}, tmp_path, "0.0.0.0")
 
 
-def test_good_settings_of_the_router_pass(tmp_path: Path) -> None:
+def test_valid_router_settings_pass(tmp_path: Path) -> None:
     check({"max_body_bytes": 2048, "stop_timeout_s": 2}, tmp_path)
 
 
@@ -49,14 +49,14 @@ def test_good_settings_of_the_router_pass(tmp_path: Path) -> None:
         ({"max_body_bytes": 1}, r"^\[router\] setting max_body_bytes: Expected `int` >= 1024$"),
     ],
 )
-def test_bad_ones_are_refused_in_the_words_of_the_router(
+def test_invalid_router_settings_are_refused_in_the_routers_words(
     settings: dict[str, int], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         check(settings, tmp_path)
 
 
-def test_another_router_in_the_working_directory_is_not_asked(
+def test_a_router_package_in_the_working_directory_does_not_shadow_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "router").mkdir()
@@ -71,7 +71,7 @@ def test_a_setting_is_either_the_launchers_or_the_users() -> None:
     assert set(Settings.__struct_fields__) - ROUTER_KEYS_OF_OURS == set(Options.__struct_fields__)
 
 
-def test_the_router_can_read_what_is_written_for_it(tmp_path: Path) -> None:
+def test_the_router_can_read_the_settings_written_for_it(tmp_path: Path) -> None:
     text = BuiltIn(checkpoint("text"), Fingerprint("aa", "bb", 7), {"inflight_device": "cpu"})
     vectors = BuiltIn(checkpoint("vectors"), Fingerprint("cc", "dd", 7))
     runtime = TritonRuntime(Path(), Path(), Path())
@@ -93,7 +93,7 @@ def test_the_router_can_read_what_is_written_for_it(tmp_path: Path) -> None:
     assert settings.embedders == (EmbedderSettings("vectors", "/vectors", "embeddings", "cc", "dd"),)
 
 
-def test_nobody_else_can_read_the_secrets(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_secrets_in_the_routers_settings(tmp_path: Path) -> None:
     router = RouterProcess("127.0.0.1", 8080, tmp_path / "router.toml", tmp_path)
     router.settings_path.write_text("what was checked before")
     router.settings_path.chmod(0o644)
@@ -101,13 +101,13 @@ def test_nobody_else_can_read_the_secrets(tmp_path: Path) -> None:
     assert router.settings_path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_proper_end_of_the_router_is_never_cut() -> None:
+def test_a_clean_shutdown_of_the_router_is_never_cut_short() -> None:
     assert Options().stop_timeout_s == DEFAULT_STOP_TIMEOUT_S
     assert longest_stop_s(30, {}) == 30 + 4 * DEFAULT_STOP_TIMEOUT_S + CLOSING_S
     assert longest_stop_s(30, {"stop_timeout_s": 60}) == 30 + 4 * 60 + CLOSING_S
 
 
-def test_the_grpc_port_is_told_to_the_router_and_may_be_off(tmp_path: Path) -> None:
+def test_the_grpc_port_is_passed_to_the_router_and_may_be_off(tmp_path: Path) -> None:
     off = RouterProcess("127.0.0.1", 8080, tmp_path / "router.toml", tmp_path)
     assert off.grpc_url is None
     on = RouterProcess("::1", 8080, tmp_path / "router.toml", tmp_path, grpc_port=8081)

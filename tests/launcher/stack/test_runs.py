@@ -44,7 +44,7 @@ def test_a_run_without_logs_leaves_no_directory(tmp_path: Path) -> None:
     assert not run.directory.exists()
 
 
-def test_two_runs_of_one_data_directory_leave_each_other_alone(tmp_path: Path) -> None:
+def test_two_runs_of_one_data_directory_do_not_affect_each_other(tmp_path: Path) -> None:
     with open_run(tmp_path) as first:
         shared = region(first.stack_id)
         (first.directory / "router.toml").write_text("text")
@@ -81,7 +81,7 @@ def test_only_the_logs_of_the_latest_runs_are_kept(tmp_path: Path) -> None:
     assert kept == {f"{number:08x}" for number in range(3, KEPT_LOGS + 3)}
 
 
-def test_what_one_triton_server_leaves_is_removed_without_the_others(tmp_path: Path) -> None:
+def test_the_shared_memory_of_one_triton_server_is_removed_without_the_others(tmp_path: Path) -> None:
     with open_run(tmp_path) as run:
         own, others = (Path(SHARED_MEMORY_DIR / f"{run.shared_memory_prefix(number)}0") for number in (1, 11))
         for path in (own, others):

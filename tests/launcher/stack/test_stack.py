@@ -186,7 +186,7 @@ def test_after_a_killed_launcher_the_next_one_cleans_up(
     assert len(pair.shared_memory()) == 2
 
 
-def test_one_of_two_triton_servers_dies_and_comes_back_while_the_other_goes_on(pair: RunningStack) -> None:
+def test_one_of_two_triton_servers_dies_and_comes_back_while_the_other_serves(pair: RunningStack) -> None:
     stack = pair
     first, second = stack.tritons
     assert first["secret"] != second["secret"]
@@ -247,7 +247,7 @@ def test_a_model_that_the_engine_refuses_ends_the_start_before_triton(
     assert stack.logs == {}
 
 
-def test_a_parameter_that_the_engine_refuses_is_a_setting_that_cannot_be_used(
+def test_a_parameter_that_the_engine_refuses_is_an_unusable_setting(
     tmp_path: Path, started: list[RunningStack]
 ) -> None:
     stack = RunningStack(tmp_path, engine={"inflight_precision": "bf16"})  # the stand-in's way to refuse it
@@ -256,14 +256,16 @@ def test_a_parameter_that_the_engine_refuses_is_a_setting_that_cannot_be_used(
     assert stack.output.endswith("parameter inflight_precision is 'bf16'; allowed: int8\n")
 
 
-def test_a_stop_during_the_preparation_ends_that_too(tmp_path: Path, started: list[RunningStack]) -> None:
+def test_a_stop_during_the_preparation_ends_the_preparation(
+    tmp_path: Path, started: list[RunningStack]
+) -> None:
     stack = RunningStack(tmp_path, engine={"inflight_precision": "int4"})  # the stand-in's way to take long
     started.append(stack)
     stack.wait_for("Compiling the kernels")
     stop_and_check_nothing_is_left(stack, expected_status=128 + signal.SIGTERM)
 
 
-def test_a_stop_before_the_stack_is_ready_says_which_signal(
+def test_a_stop_before_the_stack_is_ready_names_the_signal(
     tmp_path: Path, started: list[RunningStack]
 ) -> None:
     stack = RunningStack(tmp_path)
@@ -294,7 +296,7 @@ def test_a_second_interrupt_does_not_wait_for_requests_in_flight(
     assert stack.shared_memory() == []
 
 
-def test_a_bad_router_setting_is_told_before_anything_is_started(
+def test_an_invalid_router_setting_is_reported_before_anything_is_started(
     tmp_path: Path, started: list[RunningStack]
 ) -> None:
     stack = RunningStack(tmp_path, router={"max_body_byte": 2048})
@@ -305,7 +307,7 @@ def test_a_bad_router_setting_is_told_before_anything_is_started(
     assert stack.logs == {}
 
 
-def test_a_taken_port_is_told_at_once(tmp_path: Path, started: list[RunningStack]) -> None:
+def test_a_taken_port_is_reported_at_once(tmp_path: Path, started: list[RunningStack]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         stack = RunningStack(tmp_path, stack={"triton_metrics_port": server.getsockname()[1]})
         started.append(stack)

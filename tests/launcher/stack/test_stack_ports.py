@@ -16,7 +16,7 @@ def test_each_triton_server_has_two_ports_of_its_own() -> None:
     assert (ports.router_grpc, ports.health) == (-1, 0)
 
 
-def test_ports_that_were_chosen_are_the_first_servers_and_the_next_free_ones_the_others() -> None:
+def test_chosen_ports_go_to_the_first_server_and_the_next_free_ones_to_the_others() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         first = probe.getsockname()[1]
     with socket.create_server(("127.0.0.1", first + 2)):
@@ -25,6 +25,6 @@ def test_ports_that_were_chosen_are_the_first_servers_and_the_next_free_ones_the
     assert ports.tritons == ((first, first + 1), (first + 3, first + 4))
 
 
-def test_over_tls_there_is_a_port_for_health() -> None:
+def test_with_tls_there_is_a_health_port() -> None:
     router = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
     assert claim_ports(Settings(StackSettings(port=0, grpc_port=0), router)).health > 0

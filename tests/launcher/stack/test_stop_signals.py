@@ -16,7 +16,7 @@ class Clock:
         return self.now_s
 
 
-def test_one_stop_that_arrives_twice_is_not_a_hurry_and_a_later_one_is() -> None:
+def test_a_duplicated_stop_signal_is_not_a_hurry_and_a_later_one_is() -> None:
     clock = Clock()
     signals = StopSignals(clock)
     with signals.handled():
@@ -35,7 +35,7 @@ def test_only_the_first_signal_interrupts() -> None:
     assert signals.received == [signal.SIGINT, signal.SIGINT]
 
 
-def test_what_came_before_keeps_interruptible_work_from_beginning() -> None:
+def test_an_earlier_signal_keeps_interruptible_work_from_starting() -> None:
     signals = StopSignals()
     began = False
     with signals.handled():

@@ -52,7 +52,7 @@ class Watched:
         return fault
 
 
-def test_a_dead_one_is_told_once_and_is_a_fault_when_nobody_has_loaded_its_model_again() -> None:
+def test_a_dead_stub_is_reported_once_and_is_a_fault_if_its_model_is_not_reloaded() -> None:
     watched = Watched()
     watched.look({1: alive()})
     assert watched.look({1: DEAD}, times=25) is None
@@ -60,7 +60,7 @@ def test_a_dead_one_is_told_once_and_is_a_fault_when_nobody_has_loaded_its_model
     assert watched.said == ["The tensorrt_llm model died; the router loads it again."]
 
 
-def test_one_whose_model_has_a_new_process_is_mended_though_it_stays_dead() -> None:
+def test_a_dead_stub_whose_model_has_a_new_process_is_recovered() -> None:
     watched = Watched(of=" of Triton-1")
     watched.look({1: alive()})
     watched.look({1: DEAD}, times=3)
@@ -71,7 +71,7 @@ def test_one_whose_model_has_a_new_process_is_mended_though_it_stays_dead() -> N
     ]
 
 
-def test_one_that_dies_again_is_another_death() -> None:
+def test_a_stub_that_dies_again_is_another_death() -> None:
     watched = Watched()
     watched.look({1: alive()})
     watched.look({1: DEAD}, times=3)
@@ -79,7 +79,7 @@ def test_one_that_dies_again_is_another_death() -> None:
     assert watched.look({1: DEAD, 2: DEAD}, times=30) == FAULT
 
 
-def test_one_that_was_replaced_before_anyone_looked_is_told_all_the_same() -> None:
+def test_a_stub_replaced_between_two_looks_is_still_reported() -> None:
     watched = Watched()
     watched.look({1: alive()})
     assert watched.look({1: DEAD, 2: alive()}, times=100) is None
@@ -89,7 +89,7 @@ def test_one_that_was_replaced_before_anyone_looked_is_told_all_the_same() -> No
     ]
 
 
-def test_one_that_triton_replaces_itself_is_no_news() -> None:
+def test_a_stub_that_triton_replaces_itself_is_not_reported() -> None:
     watched = Watched()
     watched.look({1: alive()})
     watched.look({1: DEAD, 2: alive()})
@@ -97,13 +97,13 @@ def test_one_that_triton_replaces_itself_is_no_news() -> None:
     assert watched.said == []
 
 
-def test_another_instance_that_was_there_before_does_not_mend_it() -> None:
+def test_another_instance_from_before_does_not_count_as_recovery() -> None:
     watched = Watched()
     watched.look({1: alive(), 2: alive()})
     assert watched.look({1: DEAD, 2: alive()}, times=30) == FAULT
 
 
-def test_one_that_triton_collects_was_ended_by_it() -> None:
+def test_a_stub_that_triton_reaps_was_ended_by_triton() -> None:
     watched = Watched()
     watched.look({1: alive()})
     watched.look({1: DEAD})
@@ -111,14 +111,14 @@ def test_one_that_triton_collects_was_ended_by_it() -> None:
     assert watched.said == []
 
 
-def test_what_no_longer_is_loaded_is_no_fault() -> None:
+def test_a_dead_stub_of_an_unloaded_model_is_no_fault() -> None:
     watched = Watched(is_loaded=False)
     watched.look({1: alive()})
     assert watched.look({1: DEAD}, times=60) is None
 
 
 @pytest.mark.parametrize("model", [CANARY, EMBEDDINGS])
-def test_a_release_that_stays_dead_takes_nothing_else_along(model: str) -> None:
+def test_a_release_that_stays_dead_does_not_restart_triton(model: str) -> None:
     watched = Watched()
     watched.look({1: alive(), 2: alive(model)})
     assert watched.look({1: alive(), 2: DEAD}, times=60) is None
@@ -129,14 +129,14 @@ def test_a_release_that_stays_dead_takes_nothing_else_along(model: str) -> None:
     ]
 
 
-def test_a_dead_one_that_was_never_seen_alive_is_of_a_model_that_did_not_load() -> None:
+def test_a_dead_stub_never_seen_alive_belongs_to_a_model_that_did_not_load() -> None:
     watched = Watched()
     watched.look({1: alive()})
     assert watched.look({1: alive(), 2: DEAD}, times=60) is None
     assert watched.said == []
 
 
-def test_a_stopped_one_is_a_fault_too_unless_it_goes_on() -> None:
+def test_a_stopped_stub_is_a_fault_unless_it_continues() -> None:
     watched = Watched()
     watched.look({1: alive()})
     assert watched.look({1: stopped()}, times=20) is None
@@ -148,7 +148,7 @@ def test_a_stopped_one_is_a_fault_too_unless_it_goes_on() -> None:
     assert watched.look({1: stopped()}, times=30) == FAULT
 
 
-def test_a_stopped_one_that_was_replaced_is_killed_and_stays_mended() -> None:
+def test_a_stopped_stub_that_was_replaced_is_killed_and_stays_recovered() -> None:
     with subprocess.Popen(["sleep", "100"]) as process:
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)  # the kernel stops it when it gets to it
@@ -169,7 +169,7 @@ STUBS = st.dictionaries(
 
 @settings(deadline=None)
 @given(st.lists(STUBS, max_size=40))
-def test_whatever_is_seen_only_the_stopped_are_killed_and_only_those_with_a_living_model_mate(
+def test_only_stopped_stubs_with_a_living_sibling_are_killed(
     looks: list[dict[int, Stub]],
 ) -> None:
     census = StubCensus(grace_s=5)
@@ -197,5 +197,5 @@ def test_whatever_is_seen_only_the_stopped_are_killed_and_only_those_with_a_livi
         ([], ""),
     ],
 )
-def test_a_stub_tells_its_model_by_its_command(command: list[str], model: str) -> None:
+def test_a_stubs_model_is_read_from_its_command_line(command: list[str], model: str) -> None:
     assert model_of(command) == model

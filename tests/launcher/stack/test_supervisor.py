@@ -60,7 +60,7 @@ def test_a_service_that_dies_before_it_was_ready_fails_the_start_with_its_log(tm
     assert failure.value.lines == ["out of cheese"]
 
 
-def test_a_killed_service_is_started_again_and_both_are_told(tmp_path: Path) -> None:
+def test_a_killed_service_is_restarted_and_both_are_reported(tmp_path: Path) -> None:
     keeper, output = supervisor()
     child = service(tmp_path, LIVES)
     keeper.start(child)
@@ -75,7 +75,7 @@ def test_a_killed_service_is_started_again_and_both_are_told(tmp_path: Path) -> 
     child.child.kill()
 
 
-def test_a_service_that_is_alive_but_broken_is_started_again(tmp_path: Path) -> None:
+def test_a_service_that_is_alive_but_broken_is_restarted(tmp_path: Path) -> None:
     keeper, output = supervisor()
     child = service(tmp_path, LIVES)
     child.find_fault = lambda now_s: "it only stares"
@@ -86,7 +86,7 @@ def test_a_service_that_is_alive_but_broken_is_started_again(tmp_path: Path) -> 
     assert not child.child.running
 
 
-def test_one_that_does_not_stay_up_is_given_up(tmp_path: Path) -> None:
+def test_a_service_that_does_not_stay_up_is_given_up(tmp_path: Path) -> None:
     keeper, _ = supervisor()
     child = service(tmp_path, DIES, chances=1)
     child.is_ready = lambda: False
@@ -98,7 +98,7 @@ def test_one_that_does_not_stay_up_is_given_up(tmp_path: Path) -> None:
     assert failed.value.lines == ["out of cheese"]
 
 
-def test_one_that_hangs_when_it_is_started_again_is_killed_and_in_the_end_given_up(tmp_path: Path) -> None:
+def test_a_service_that_hangs_on_restart_is_killed_and_finally_given_up(tmp_path: Path) -> None:
     keeper, output = supervisor()
     child = service(tmp_path, LIVES, chances=2)
     keeper.start(child)
@@ -114,7 +114,7 @@ def test_one_that_hangs_when_it_is_started_again_is_killed_and_in_the_end_given_
     assert not child.child.running
 
 
-def test_one_that_does_not_stay_up_is_tried_again_and_again_while_another_does_its_work(
+def test_a_service_that_does_not_stay_up_is_retried_while_a_peer_serves(
     tmp_path: Path,
 ) -> None:
     keeper, output = supervisor()

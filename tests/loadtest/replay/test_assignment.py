@@ -9,7 +9,7 @@ from loadtest.traces import Trace, TracedRequest
 PEOPLE = [Tenant("acme", "k1", 2.0, "interactive"), Tenant("bolt", "k2", 1.0, "batch")]
 
 
-def test_who_is_known_stays_and_the_others_are_divided_by_weight_and_keep_together() -> None:
+def test_known_tenants_stay_and_others_are_divided_by_weight_and_kept_together() -> None:
     names = ["bolt", "x", "y", "z", "x", "y", "z", "bolt"]
     trace = Trace("t", tuple(TracedRequest(float(at), 1, 1, name) for at, name in enumerate(names)))
     found = with_tenants(trace, PEOPLE).requests
@@ -19,7 +19,7 @@ def test_who_is_known_stays_and_the_others_are_divided_by_weight_and_keep_togeth
     assert Counter(next(iter(each)) for each in as_whom.values()) == {"acme": 2, "bolt": 1}
 
 
-def test_requests_of_nobody_are_divided_one_by_one_and_get_the_tier_of_their_tenant() -> None:
+def test_requests_without_a_tenant_are_divided_one_by_one_and_get_their_tenants_tier() -> None:
     trace = Trace(
         "t", (*(TracedRequest(0.0, 1, 1) for _ in range(6)), TracedRequest(0.0, 1, 1, "", "standard"))
     )

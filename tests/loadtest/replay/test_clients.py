@@ -23,7 +23,7 @@ async def test_each_request_is_sent_once_by_one_of_the_clients() -> None:
     assert told == sent.results
 
 
-def test_ctrl_c_ends_the_run_with_what_there_is() -> None:
+def test_ctrl_c_ends_the_run_with_the_results_so_far() -> None:
     plan = [PlannedRequest(0.0, SILENT, 2), PlannedRequest(0.0, "x", 2), PlannedRequest(60.0, "x", 2)]
 
     def interrupt(result: RequestResult) -> None:
@@ -39,7 +39,7 @@ def test_ctrl_c_ends_the_run_with_what_there_is() -> None:
     assert sent.is_interrupted
 
 
-def test_ctrl_c_reaches_clients_in_other_processes_too() -> None:
+def test_ctrl_c_reaches_clients_in_other_processes() -> None:
     plan = [PlannedRequest(0.0, SILENT, 2), PlannedRequest(0.0, "x", 2), PlannedRequest(60.0, "x", 2)]
 
     def interrupt(result: RequestResult) -> None:

@@ -11,7 +11,7 @@ BLOCKS = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 
 @settings(deadline=None, max_examples=50)
 @given(BLOCKS, BLOCKS, st.integers(1, 2500), st.integers(1, 2500))
-def test_prompts_share_the_tokens_of_the_blocks_that_they_share_and_no_others(
+def test_prompts_share_exactly_the_tokens_of_their_shared_blocks(
     mine: tuple[int, ...], others: tuple[int, ...], my_tokens: int, their_tokens: int
 ) -> None:
     first = InventedPrompt(my_tokens, 3, 0, mine).token_ids()
@@ -27,7 +27,7 @@ def test_prompts_share_the_tokens_of_the_blocks_that_they_share_and_no_others(
     assert min(map(len, beyond)) < 5 or beyond[0] != beyond[1]
 
 
-def test_another_run_has_other_prompts() -> None:
+def test_a_different_run_has_different_prompts() -> None:
     requests = [TracedRequest(0.0, 40, 3, blocks=(1,)), TracedRequest(1.0, 40, 3, "a", "batch")]
     first, again, other = (plan_of(requests, run) for run in (1, 1, 2))
     assert first == again

@@ -18,7 +18,7 @@ async def sent_to(server: CompletionsServer, plan: list[PlannedRequest], **more:
         return await send(Target(server.url, "tiny", **more), plan)  # type: ignore[arg-type]  # any field
 
 
-async def test_a_server_that_stalls_makes_later_ones_late_and_not_less_frequent() -> None:
+async def test_a_stalled_server_delays_later_requests_and_does_not_thin_them_out() -> None:
     """One at a time, 0.1 s each, asked every 0.02 s: who comes n-th has waited for all before it."""
     plan = [PlannedRequest(0.02 * number, "x", 2) for number in range(6)]
     sent = await sent_to(CompletionsServer(first_s=0.1, one_at_a_time=True), plan)
@@ -50,7 +50,7 @@ async def test_tokens_gaps_and_names_are_those_of_the_stream() -> None:
     assert server.keys == ["Bearer secret"]
 
 
-async def test_what_fails_says_why_and_is_no_answer() -> None:
+async def test_a_failed_request_says_why_and_is_not_an_answer() -> None:
     plan = [PlannedRequest(0.0, prompt, 4, prompt) for prompt in (BREAK, VANISH, "fine", BUSY)]
     sent = await sent_to(CompletionsServer(), plan)
     seen = {each.kind: each for each in sent.results}
@@ -65,14 +65,14 @@ async def test_what_fails_says_why_and_is_no_answer() -> None:
     assert (len(sent.errors), len(sent.latencies_s("fine")), sent.latencies_s(BREAK)) == (3, 1, [])
 
 
-async def test_where_nobody_listens_every_request_says_so() -> None:
+async def test_without_a_listener_every_request_says_so() -> None:
     sent = await send(Target("http://127.0.0.1:9", "tiny"), [PlannedRequest(0.0, "x", 2)])
     (seen,) = sent.results
     assert seen.status == 0
     assert "ClientConnector" in seen.error
 
 
-async def test_who_is_refused_comes_back_as_it_was_told_to() -> None:
+async def test_a_refused_request_is_retried_after_its_retry_time() -> None:
     plan = [PlannedRequest(0.0, BUSY, 2)]
     sent = await sent_to(CompletionsServer(), plan, retries=3, honours_retry_after=True)
     first, second = sent.results
@@ -82,14 +82,14 @@ async def test_who_is_refused_comes_back_as_it_was_told_to() -> None:
     assert [each.status for each in at_once.results] == [503] * 4
 
 
-async def test_whoever_waits_too_long_gives_up_and_is_counted() -> None:
+async def test_a_request_that_waits_too_long_gives_up_and_is_counted() -> None:
     plan = [PlannedRequest(0.0, SILENT, 2), PlannedRequest(0.0, "x", 2)]
     sent = await sent_to(CompletionsServer(), plan, gives_up_s=0.3)
     assert sorted(each.has_left for each in sent.results) == [False, True]
     assert sent.duration_s < 30
 
 
-async def test_a_run_that_is_broken_off_tells_of_all_that_was_sent() -> None:
+async def test_an_interrupted_run_reports_all_that_was_sent() -> None:
     results: list[RequestResult] = []
     plan = [PlannedRequest(0.0, SILENT, 2), PlannedRequest(60.0, "x", 2)]
     async with serving(CompletionsServer()) as server:
@@ -103,11 +103,11 @@ async def test_a_run_that_is_broken_off_tells_of_all_that_was_sent() -> None:
     assert [each.has_left for each in results] == [True]
 
 
-async def test_a_plan_of_nothing_ends_at_once() -> None:
+async def test_an_empty_plan_ends_at_once() -> None:
     assert (await sent_to(CompletionsServer(), [])).results == []
 
 
-def test_a_time_to_come_back_is_read_as_exactly_as_it_is_told() -> None:
+def test_a_retry_time_is_read_with_its_full_precision() -> None:
     assert retry_after_s({"retry-after": "2", "retry-after-ms": "1500"}) == 1.5
     assert retry_after_s({"retry-after": "2"}) == 2
     assert retry_after_s({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}) is None

@@ -10,23 +10,23 @@ from tests.fakes.completions_server import CompletionsServer, serving
 MODELS = {"words": None, "tiny": 512, "large": 4096}
 
 
-async def test_a_server_tells_its_models_and_what_fits_them() -> None:
+async def test_a_server_lists_its_models_and_their_context_lengths() -> None:
     async with serving(CompletionsServer(context_tokens=512)) as server:
         assert await asyncio.to_thread(ask_models, server.url) == {"tiny": 512}
 
 
-def test_where_nobody_listens_the_error_says_so() -> None:
+def test_without_a_listener_the_error_says_so() -> None:
     with pytest.raises(ServerError, match=r"http://127.0.0.1:9 does not tell its models: .*refused"):
         ask_models("http://127.0.0.1:9")
 
 
-async def test_a_server_of_something_else_is_told_apart() -> None:
+async def test_a_server_of_another_kind_is_reported() -> None:
     async with serving(CompletionsServer()) as server:
         with pytest.raises(ServerError, match="answers 404 to GET /v1/models"):
             await asyncio.to_thread(ask_models, f"{server.url}elsewhere")
 
 
-def test_the_first_that_generates_text_is_asked_or_the_one_that_was_named() -> None:
+def test_the_first_text_model_or_the_named_one_is_used() -> None:
     assert choose(MODELS, None, None) == ("tiny", 512)
     assert choose(MODELS, "large@3", None) == ("large@3", 4096)
     assert choose(MODELS, None, 100) == ("tiny", 100)

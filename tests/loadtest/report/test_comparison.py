@@ -22,13 +22,13 @@ def test_a_run_does_not_differ_from_itself() -> None:
 
 
 @pytest.mark.parametrize("seed", [2, 3])
-def test_chance_alone_is_called_noise(seed: int) -> None:
+def test_chance_alone_is_reported_as_noise(seed: int) -> None:
     """Two runs of the same server; of 15 rows at 99 % one may be wrong now and then."""
     found = verdicts(comparison_of(busy_run(1), busy_run(seed)))
     assert sum(verdict != NOISE for verdict in found.values()) <= 1
 
 
-def test_what_is_slower_is_worse_and_the_other_way_round_better() -> None:
+def test_a_slower_run_is_worse_and_the_other_way_round_better() -> None:
     slow, usual = busy_run(1, slower=1.5), busy_run(2)
     worse, better = comparison_of(usual, slow), comparison_of(slow, usual)
     for metric in ("first token p50", "inter-token p50", "inter-token p95", "end to end p50"):
@@ -41,7 +41,7 @@ def test_what_is_slower_is_worse_and_the_other_way_round_better() -> None:
     assert 0 < first.low < first.high
 
 
-def test_few_requests_tell_nothing() -> None:
+def test_too_few_requests_give_no_verdict() -> None:
     few = LoadRun("few", BEGAN_AT, 1.0, [answered()])
     found = comparison_of(few, busy_run())
     assert set(verdicts(found).values()) == {TOO_FEW}

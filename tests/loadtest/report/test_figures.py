@@ -63,7 +63,7 @@ def test_a_request_is_good_when_it_keeps_every_objective_of_its_tier() -> None:
     assert [figures_of([each], SLO, 1.0).good for each in results] == [1, 0, 0, 1, 0, 1]
 
 
-def test_who_comes_back_is_one_request_with_two_attempts() -> None:
+def test_a_retried_request_is_one_request_with_two_attempts() -> None:
     second = answered(1.0)
     second.attempt = 1
     found = figures_of([refused(), second], SLO, 10.0)
@@ -81,7 +81,7 @@ def test_spreads_are_by_nearest_rank(values: list[float]) -> None:
     assert (found.count, found.most) == (len(values), max(values))
 
 
-def test_nothing_is_no_number() -> None:
+def test_without_requests_there_are_no_numbers() -> None:
     found = figures_of([], {}, 0.0)
     assert found.good_share is None
     assert found.goodput_per_s == 0
@@ -94,7 +94,7 @@ def test_groups_come_in_their_order_and_then_by_tokens() -> None:
     assert list(grouped(run, lambda each: each.tier, ("interactive", "batch"))) == ["interactive", "batch"]
 
 
-def test_objectives_stand_beside_what_was_measured() -> None:
+def test_objectives_are_shown_beside_the_measurements() -> None:
     run = run_of(answered(), answered(first_s=0.6), refused())
     found = {(each.tier, each.metric): each for each in standings(run)}
     assert found["interactive", "first token"].kept_share == 0.5
@@ -130,14 +130,14 @@ def test_errors_that_differ_in_numbers_are_the_same() -> None:
     assert found[1].request_id == "req-bad"
 
 
-def test_the_slowest_come_first() -> None:
+def test_the_slowest_requests_come_first() -> None:
     assert [each.first_token_s for each in slowest([answered(), answered(first_s=9.0), failed()])] == [
         9.0,
         0.2,
     ]
 
 
-def test_a_reader_is_warned_of_what_the_numbers_do_not_say() -> None:
+def test_a_reader_is_warned_of_what_the_numbers_do_not_show() -> None:
     late = answered()
     late.sent_s = 0.2
     run = run_of(late, planned=4)
@@ -151,5 +151,5 @@ def test_a_reader_is_warned_of_what_the_numbers_do_not_say() -> None:
     assert warnings_of(run_of(answered(), planned=1)) == []
 
 
-def test_a_summary_of_nothing_is_a_summary() -> None:
+def test_a_run_without_requests_has_a_summary() -> None:
     assert summary_of(run_of())["figures"]["offered"] == 0

@@ -86,7 +86,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(busy_run(), tmp_path_factory.mktemp("report"))
 
 
-def test_a_report_stands_alone_and_has_every_plot(report: Path) -> None:
+def test_a_report_is_self_contained_and_has_every_plot(report: Path) -> None:
     page = read(report)
     assert set(page.figures) == page.drawn == PLOTS
     assert report.stat().st_size < 600_000
@@ -96,7 +96,7 @@ def test_a_report_stands_alone_and_has_every_plot(report: Path) -> None:
         assert title in page.text
 
 
-def test_kinds_of_requests_are_told_apart_where_there_are_several(tmp_path: Path) -> None:
+def test_kinds_of_requests_are_shown_apart_where_there_are_several(tmp_path: Path) -> None:
     chat = answered()
     chat.kind = "chat"
     page = read(write_report(LoadRun("mixed", BEGAN_AT, 1.0, [chat, EMBEDDING]), tmp_path))
@@ -122,7 +122,7 @@ def test_the_numbers_on_the_page_are_those_of_the_file(report: Path) -> None:
         assert count(tenant["completion_tokens"]) in page.text
 
 
-def test_a_report_made_again_of_its_own_file_says_the_same(report: Path) -> None:
+def test_a_report_rebuilt_from_its_own_file_is_the_same(report: Path) -> None:
     told = json.loads((report.parent / "results.json").read_text())["summary"]
     again = json.loads(json.dumps(summary_of(stored(load_run(report.parent)))))
     assert told["verdict"] == again["verdict"]
@@ -140,7 +140,7 @@ NO_TOKENS = LoadRun("embeddings", BEGAN_AT, 1.0, [EMBEDDING], samples(1))
 
 
 @pytest.mark.parametrize("run", [NOTHING_HAPPENED, ALL_FAILED, ONE, NO_TOKENS], ids=lambda run: run.name)
-def test_a_run_with_little_in_it_has_a_report_all_the_same(tmp_path: Path, run: LoadRun) -> None:
+def test_a_nearly_empty_run_has_a_report(tmp_path: Path, run: LoadRun) -> None:
     page = read(write_report(run, tmp_path))
     assert set(page.figures) == PLOTS
     assert load_run(tmp_path).name == run.name
@@ -157,12 +157,12 @@ def test_two_runs_are_drawn_over_one_another(tmp_path: Path) -> None:
     assert percent(by_name["good"]["first"]) in page.text
 
 
-def test_a_comparison_with_nothing_says_that_nothing_can_be_told(tmp_path: Path) -> None:
+def test_a_comparison_with_an_empty_run_gives_no_verdict(tmp_path: Path) -> None:
     page = read(compare(NOTHING_HAPPENED, ALL_FAILED, tmp_path))
     assert "Nothing can be told" in page.text
 
 
-def test_times_and_shares_are_written_as_people_read_them() -> None:
+def test_times_and_shares_are_formatted_for_reading() -> None:
     assert [time(value) for value in (None, 0.00123, 0.0456, 0.789, 1.234, 56.78)] == [
         *("–", "1.23 ms", "45.6 ms", "789 ms", "1.23 s", "56.8 s"),
     ]

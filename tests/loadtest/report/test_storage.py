@@ -17,7 +17,7 @@ from loadtest.results import LoadRun, RequestResult, ServerSample, Slo
 from tests.loadtest.report.made_runs import BEGAN_AT, answered, busy_run
 
 
-def test_a_run_read_back_says_the_same() -> None:
+def test_a_stored_run_is_read_back_the_same() -> None:
     run = busy_run()
     back = stored(run)
     assert (back.name, back.slo, back.about, back.clamped, back.planned) == (
@@ -35,7 +35,7 @@ def test_a_run_read_back_says_the_same() -> None:
     assert back.samples == run.samples
 
 
-def test_tokens_of_an_answer_that_somebody_gave_up_on_are_kept() -> None:
+def test_tokens_of_an_abandoned_answer_are_kept() -> None:
     left = RequestResult("trace", 0.0, status=200, first_token_s=1.0, completion_tokens=3, gaps_s=[0.1, 0.3])
     (back,) = stored(LoadRun("r", BEGAN_AT, 2.0, [left])).results
     assert back.has_left
@@ -78,7 +78,7 @@ def test_a_file_stays_small_however_long_the_answers_are() -> None:
         ('{"version": 1, "name": "t"}', "has no 'began_at'"),
     ],
 )
-def test_a_file_that_is_no_run_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
+def test_a_file_that_is_not_a_run_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "results.json"
     path.write_text(text)
     with pytest.raises(RunError, match=says):

@@ -40,12 +40,12 @@ def test_percentiles_are_those_of_the_planned_moments() -> None:
     assert found[0.5][2] == 7.0
 
 
-def test_a_broken_answer_has_its_tokens_where_they_came() -> None:
+def test_a_broken_answers_tokens_are_counted_where_they_came() -> None:
     broken = RequestResult("trace", 1.5, first_token_s=0.0, completion_tokens=4, error="x")
     assert list(Windows(1.0, 3).tokens_per_s([broken])) == [0, 4, 0]
 
 
-def test_who_gave_up_had_tokens_until_the_end() -> None:
+def test_an_abandoned_answer_has_tokens_until_the_end() -> None:
     left = RequestResult("trace", 1.0, first_token_s=0.0, completion_tokens=4)
     assert list(Windows(1.0, 3).tokens_per_s([left])) == [0, 2, 2]
 
@@ -60,7 +60,7 @@ def sample(at_s: float, waiting_s: float, requests: float) -> ServerSample:
     return ServerSample(at_s, at_s, stage_seconds={"waiting": waiting_s}, stage_requests=requests)
 
 
-def test_stages_are_of_the_requests_that_ended_meanwhile() -> None:
+def test_stages_count_the_requests_that_ended_in_a_window() -> None:
     seen = [sample(0.0, 5.0, 10), sample(0.9, 6.0, 12), sample(1.9, 6.0, 12), sample(2.9, 9.0, 22)]
     assert list(Windows(1.0, 3).stages(seen)["waiting"]) == [0.5, 0.0, pytest.approx(0.3)]
     assert stage_means(seen) == {"waiting": pytest.approx(4 / 12)}

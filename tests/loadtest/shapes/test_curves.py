@@ -18,7 +18,7 @@ ARRIVALS = st.lists(st.floats(0, 1000), min_size=1, max_size=100).map(sorted)
 
 @settings(deadline=None, max_examples=50)
 @given(st.sampled_from(NAMES), SHAPES, ARRIVALS, st.floats(0, 1))
-def test_a_share_is_between_nobody_and_all(
+def test_a_share_of_users_is_between_zero_and_one(
     name: str, options: ShapeOptions, arrivals: list[float], part: float
 ) -> None:
     assert 0 <= curve(name, options, arrivals)(part * options.duration_s) <= 1 + 1e-9
@@ -26,7 +26,7 @@ def test_a_share_is_between_nobody_and_all(
 
 @settings(deadline=None, max_examples=50)
 @given(st.sampled_from(NAMES), SHAPES, ARRIVALS)
-def test_all_are_there_at_some_moment(name: str, options: ShapeOptions, arrivals: list[float]) -> None:
+def test_all_users_are_active_at_some_moment(name: str, options: ShapeOptions, arrivals: list[float]) -> None:
     share = curve(name, options, arrivals)
     moments = [options.duration_s * (number + 0.5) / 1200 for number in range(1200)]
     assert max(share(at_s) for at_s in moments) == pytest.approx(1.0, abs=1e-3)
@@ -60,7 +60,7 @@ def test_a_day_has_its_low_at_midnight_and_its_high_at_noon() -> None:
     assert [share(at_s) for at_s in (0, 60, 120, 180, 240)] == pytest.approx([0.3, 1, 0.3, 1, 0.3])
 
 
-def test_a_burst_in_a_trace_is_a_burst_of_users_at_its_place() -> None:
+def test_a_burst_in_a_trace_is_a_burst_of_users_at_its_time() -> None:
     quiet = [float(second) for second in range(600)]
     burst = [300.0 + number / 100 for number in range(400)]
     share = curve("trace", ShapeOptions(60), sorted(quiet + burst))
@@ -78,7 +78,7 @@ def test_a_trace_counts_every_request_once(arrivals: list[float], duration_s: fl
     assert sum(bars) * highest == pytest.approx(len(arrivals))
 
 
-def test_there_is_always_somebody_and_never_more_than_asked_for() -> None:
+def test_there_is_at_least_one_user_and_never_more_than_requested() -> None:
     assert [users_at(share, 10) for share in (0, 0.04, 0.5, 1, 1.2)] == [1, 1, 5, 10, 10]
 
 
@@ -91,12 +91,12 @@ def test_a_change_is_done_within_a_second(now: int, wanted: int) -> None:
     ("values", "problem"),
     [({"duration_s": 0}, "above 0"), ({"low": 1.5}, "0 to 1"), ({"spikes": 0}, "at least 1")],
 )
-def test_what_cannot_be_used_is_refused(values: dict[str, float], problem: str) -> None:
+def test_invalid_shape_options_are_refused(values: dict[str, float], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         ShapeOptions(**{"duration_s": 60, **values})  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_an_unknown_shape_names_those_there_are() -> None:
+def test_an_unknown_shape_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="steady, ramp, spike, diurnal, trace"):
         curve("wave", ShapeOptions(60))
     with pytest.raises(ValueError, match="needs a --trace"):

@@ -16,7 +16,7 @@ def event(text: str) -> bytes:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.text(min_size=1, max_size=8), max_size=8), st.integers(1, 40))
-def test_wherever_the_bytes_are_cut_the_text_is_the_same(texts: list[str], size: int) -> None:
+def test_the_text_is_the_same_wherever_the_bytes_are_cut(texts: list[str], size: int) -> None:
     data = b"".join(map(event, texts)) + b"data: [DONE]\n\n"
     answer = StreamedAnswer()
     for start in range(0, len(data), size):
@@ -37,7 +37,7 @@ def test_a_piece_has_the_moment_of_the_bytes_that_ended_it() -> None:
     assert answer.moments_s == [0.3, 0.5, 0.5]  # the opening without text is no token
 
 
-def test_usage_and_errors_are_taken_from_the_stream() -> None:
+def test_usage_and_errors_are_read_from_the_stream() -> None:
     answer = StreamedAnswer()
     answer.feed(b'data: {"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 2}}\n', 1.0)
     answer.feed(b'data: {"error": {"message": "the engine died"}}\n', 1.0)
@@ -60,13 +60,13 @@ def test_an_answer_without_text_has_no_first_token() -> None:
     assert result.first_token_s is None
 
 
-def test_an_embedding_that_is_not_there_is_no_answer() -> None:
+def test_an_answer_without_an_embedding_is_an_error() -> None:
     assert embedding_tokens(b'{"data": [{"embedding": [1]}], "usage": {"prompt_tokens": 3}}') == 3
     with pytest.raises(ValueError, match="no embedding"):
         embedding_tokens(b'{"data": []}')
 
 
-def test_an_error_is_the_servers_sentence_or_its_first_words() -> None:
+def test_an_error_is_the_servers_message_or_its_first_words() -> None:
     assert error_sentence(400, b'{"error": {"message": "no such model"}}') == "HTTP 400: no such model"
     assert error_sentence(400, b'{"error": "no such model"}') == "HTTP 400: no such model"
     assert error_sentence(502, b"<html>") == "HTTP 502: <html>"

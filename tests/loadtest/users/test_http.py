@@ -53,7 +53,7 @@ def test_tokens_have_the_times_at_which_the_server_sent_them(asking: Asking) -> 
     assert asking.told == [result]
 
 
-def test_completions_and_embeddings_are_read_too(asking: Asking) -> None:
+def test_completions_and_embeddings_are_read(asking: Asking) -> None:
     asker = asking.asker
     result, text = asker.stream("completions", "/v1/completions", {"prompt": "a", "max_tokens": 2})
     assert result.is_answered
@@ -63,7 +63,7 @@ def test_completions_and_embeddings_are_read_too(asking: Asking) -> None:
     assert (embedded.prompt_tokens, embedded.first_token_s, embedded.tier) == (7, None, "standard")
 
 
-def test_a_refusal_is_none_of_the_failures(api: TimedApi, asking: Asking) -> None:
+def test_a_refusal_is_not_a_failure(api: TimedApi, asking: Asking) -> None:
     api.refuse = lambda number: True
     result = asking.chat()
     assert result.is_refused
@@ -79,7 +79,7 @@ def test_a_stream_that_breaks_off_has_failed_and_the_next_one_works(api: TimedAp
     assert asking.chat().is_answered
 
 
-def test_a_connection_that_was_closed_meanwhile_is_no_failure(asking: Asking) -> None:
+def test_a_connection_closed_meanwhile_is_not_a_failure(asking: Asking) -> None:
     assert asking.chat().is_answered
     connection = asking.asker._connection
     assert connection is not None
@@ -87,21 +87,21 @@ def test_a_connection_that_was_closed_meanwhile_is_no_failure(asking: Asking) ->
     assert asking.chat().is_answered
 
 
-def test_nobody_at_the_address_is_a_failure_with_a_reason() -> None:
+def test_an_address_without_a_listener_is_a_failure_with_a_reason() -> None:
     told: list[RequestResult] = []
     result = HttpAsker("http://127.0.0.1:9", Tenant(), 0.0, told.append).embed("/v1/embeddings", {})
     assert result.has_failed
     assert "refused" in result.error.lower()
 
 
-def test_the_key_and_the_tier_of_the_tenant_go_along(api: TimedApi, asking: Asking) -> None:
+def test_the_key_and_the_tier_of_the_tenant_are_sent(api: TimedApi, asking: Asking) -> None:
     result = asking.chat()
     assert api.keys == ["Bearer ik-1"]
     assert api.bodies[0]["service_tier"] == "priority"
     assert (result.tenant, result.tier) == ("acme", "interactive")
 
 
-def test_who_leaves_in_the_middle_is_noted_as_gone(asking: Asking) -> None:
+def test_a_request_abandoned_midway_is_recorded_as_left(asking: Asking) -> None:
     ticks = iter(range(1000))
 
     def stopped_while_reading() -> float:
@@ -115,6 +115,6 @@ def test_who_leaves_in_the_middle_is_noted_as_gone(asking: Asking) -> None:
     assert asking.told[0].has_left
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+def test_an_invalid_address_is_refused() -> None:
     with pytest.raises(ValueError, match="for instance http"):
         HttpAsker("ftp://x", Tenant(), 0.0, lambda result: None)

@@ -7,7 +7,7 @@ from loadtest.users.options import KINDS, grpc_address, kinds_text, read_kinds
 from tests.fakes.openai_server import EMBEDDING_MODEL, TEXT_MODEL, TimedApi, timed_api
 
 
-def test_kinds_are_read_as_they_are_written() -> None:
+def test_kinds_of_users_are_read_as_written() -> None:
     assert read_kinds(kinds_text(KINDS)) == KINDS
     assert read_kinds("chat, triton=3,embeddings=0") == {"chat": 1, "triton": 3}
 
@@ -21,18 +21,18 @@ def test_kinds_are_read_as_they_are_written() -> None:
         ("", "nobody"),
     ],
 )
-def test_kinds_that_cannot_be_read_say_why(text: str, problem: str) -> None:
+def test_unreadable_kinds_say_why(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         read_kinds(text)
 
 
-def test_grpc_is_on_the_second_port_of_the_host_unless_named() -> None:
+def test_grpc_is_on_the_second_port_of_the_host_unless_given() -> None:
     assert grpc_address("", "http://10.0.0.7:9000") == "10.0.0.7:8081"
     assert grpc_address("", "http://[::1]:9000") == "[::1]:8081"
     assert grpc_address("h:1", "http://10.0.0.7:9000") == "h:1"
 
 
-def test_models_are_told_apart_by_what_they_take() -> None:
+def test_text_and_embedding_models_are_found_by_what_they_accept() -> None:
     with timed_api(TimedApi()) as api:
         assert find_target(api.url) == Target(TEXT_MODEL, EMBEDDING_MODEL)
         assert find_target(api.url, model=f"{TEXT_MODEL}@2").text == f"{TEXT_MODEL}@2"
@@ -40,6 +40,6 @@ def test_models_are_told_apart_by_what_they_take() -> None:
             find_target(api.url, model="other")
 
 
-def test_a_target_that_is_not_there_says_so() -> None:
+def test_an_unreachable_target_says_so() -> None:
     with pytest.raises(TargetError, match="cannot be asked"):
         find_target("http://127.0.0.1:9")

@@ -12,7 +12,7 @@ def writer(seed: str = "0/1", **options: object) -> PromptWriter:
     return PromptWriter(seed, 64, 48, 256, **options)  # type: ignore[arg-type]  # by name
 
 
-def test_lengths_are_about_their_medians_and_never_beyond_the_longest() -> None:
+def test_prompt_lengths_are_near_their_median_and_never_beyond_the_longest() -> None:
     user = writer()
     drawn = [user.lengths() for _ in range(2000)]
     assert median(each.prompt_tokens for each in drawn) == pytest.approx(64, rel=0.15)
@@ -34,7 +34,7 @@ def test_no_two_prompts_begin_alike_so_that_no_cache_flatters() -> None:
     assert len(beginnings) >= 399  # the first of the last user is that of one before
 
 
-def test_the_same_seed_asks_the_same() -> None:
+def test_the_same_seed_gives_the_same_prompts() -> None:
     one, other = writer(), writer()
     assert (one.lengths(), one.text(9), one.pause_s(1), one.number()) == (
         other.lengths(),
@@ -44,7 +44,7 @@ def test_the_same_seed_asks_the_same() -> None:
     )
 
 
-def test_users_of_a_tenant_share_a_beginning_if_asked_to() -> None:
+def test_users_of_a_tenant_share_a_beginning_on_request() -> None:
     one = writer("0/1", shared_tokens=20, shared_seed="0/acme")
     other = writer("0/2", shared_tokens=20, shared_seed="0/acme")
     stranger = writer("0/3", shared_tokens=20, shared_seed="0/bolt")
@@ -53,7 +53,7 @@ def test_users_of_a_tenant_share_a_beginning_if_asked_to() -> None:
     assert writer().shared_text == ""
 
 
-def test_pauses_are_about_their_mean_and_bounded() -> None:
+def test_pauses_are_near_their_mean_and_bounded() -> None:
     user = writer()
     pauses = [user.pause_s(2.0) for _ in range(2000)]
     assert sum(pauses) / len(pauses) == pytest.approx(2.0, rel=0.1)
@@ -61,6 +61,6 @@ def test_pauses_are_about_their_mean_and_bounded() -> None:
     assert user.pause_s(0) == 0.0
 
 
-def test_a_length_of_nothing_is_refused_by_name() -> None:
+def test_a_length_of_zero_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="--answer-tokens is 0"):
         PromptWriter("s", 1, 0, 1)

@@ -6,7 +6,7 @@ from loadtest.results import RequestResult
 from loadtest.users.recorder import Recorder, RecordReader
 
 
-def test_what_was_noted_is_read_back_once(tmp_path: Path) -> None:
+def test_recorded_results_are_read_back_once(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, 100.0)
     reader = RecordReader(tmp_path)
     first = RequestResult("chat", 0.5, "acme", status=200, first_token_s=0.1, gaps_s=[0.01, 0.02])
@@ -36,7 +36,7 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     assert len(reader.read()) == 1
 
 
-def test_a_run_that_begins_anew_forgets_the_former(tmp_path: Path) -> None:
+def test_a_restarted_run_forgets_the_former(tmp_path: Path) -> None:
     former = Recorder(tmp_path, 1.0)
     former.note(RequestResult("chat", 0.5))
     reader = RecordReader(tmp_path)

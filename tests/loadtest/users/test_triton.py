@@ -48,14 +48,14 @@ async def test_tokens_have_the_times_at_which_their_responses_came(asking: Askin
     assert asking.told == [result]
 
 
-async def test_key_and_tier_go_along_and_one_stream_serves_many_requests(asking: Asking) -> None:
+async def test_key_and_tier_are_sent_and_one_stream_serves_many_requests(asking: Asking) -> None:
     for _ in range(3):
         assert (await asking.ask()).is_answered
     assert [metadata.get("authorization") for metadata in asking.triton.metadata] == ["Bearer ik-1"]
     assert asking.triton.requests[0].parameters["inflight_tier"].string_param == "batch"
 
 
-async def test_a_refusal_says_when_to_come_back_and_the_next_request_is_served(asking: Asking) -> None:
+async def test_a_refusal_has_a_retry_time_and_the_next_request_is_served(asking: Asking) -> None:
     asking.triton.script = lambda request: [Reply(error="overloaded: no room; try again in 3 s")]
     refused = await asking.ask()
     assert refused.is_refused
@@ -64,7 +64,7 @@ async def test_a_refusal_says_when_to_come_back_and_the_next_request_is_served(a
     assert (await asking.ask()).is_answered
 
 
-async def test_an_error_is_a_failure_with_the_servers_words(asking: Asking) -> None:
+async def test_an_error_is_a_failure_with_the_servers_message(asking: Asking) -> None:
     asking.triton.script = lambda request: [Reply(" a"), Reply(error="engine_failed: it died")]
     failed = await asking.ask()
     assert failed.has_failed
@@ -72,7 +72,7 @@ async def test_an_error_is_a_failure_with_the_servers_words(asking: Asking) -> N
     assert "it died" in failed.error
 
 
-async def test_a_server_that_goes_away_is_a_failure(asking: Asking) -> None:
+async def test_a_server_that_stops_is_a_failure(asking: Asking) -> None:
     assert (await asking.ask()).is_answered
     await asking.triton.stop()
     assert (await asking.ask()).has_failed

@@ -74,14 +74,14 @@ REFUSED: list[tuple[str, str, object, int, str]] = [
 ]
 
 
-async def test_what_cannot_be_meant_is_refused_with_what_is_allowed(admin: Admin) -> None:
+async def test_an_objective_that_makes_no_sense_is_refused_with_the_allowed_values(admin: Admin) -> None:
     for method, path, body, status, words in REFUSED:
         response = await admin.ask(method, path, body)
         assert response.status_code == status, (path, response.text)
         assert words in response.json()["error"]["message"]
 
 
-async def test_a_tenants_own_administrators_may_neither_see_nor_set_them(router: RunningRouter) -> None:
+async def test_a_tenants_own_administrators_may_neither_see_nor_set_objectives(router: RunningRouter) -> None:
     tenant = await router.new_tenant()
     owner = Admin(router, await router.new_key(tenant, EVERYTHING, Role.OWNER))
     reading = frozenset({Scope.ADMIN_READ})

@@ -81,7 +81,7 @@ async def test_requests_are_divided_by_hand(admin: Admin) -> None:
     assert (split["sticky"], split["shadow"]) == ("user", {"version": 2, "share": 0.5})
 
 
-async def test_a_release_is_loaded_and_unloaded_by_a_wish(admin: Admin, router: RunningRouter) -> None:
+async def test_a_release_is_loaded_and_unloaded_on_request(admin: Admin, router: RunningRouter) -> None:
     third = f"{M}/versions/3"
     loaded = await admin("POST", f"{third}/load")
     assert (loaded["release"], loaded["wanted"], loaded["state"]) == ("m@3", True, "added")
@@ -93,7 +93,7 @@ async def test_a_release_is_loaded_and_unloaded_by_a_wish(admin: Admin, router: 
     assert (await admin("POST", f"{third}/unload"))["wanted"] is False
 
 
-async def test_a_release_is_shown_with_what_it_is_made_of_and_never_where_it_lies(admin: Admin) -> None:
+async def test_a_release_is_shown_with_its_parts_and_never_with_its_path(admin: Admin) -> None:
     shown = await admin.ask("GET", f"{M}/versions/1")
     body = shown.json()
     assert (body["digest"] != "", body["needs"]["weights_bytes"], body["file_bytes"]) == (True, 100, 111)
@@ -161,7 +161,7 @@ WRONG: list[tuple[str, str, Any, int, str]] = [
 ]  # fmt: skip
 
 
-async def test_what_is_not_there_and_what_makes_no_sense_is_refused_in_words(admin: Admin) -> None:
+async def test_unknown_releases_and_invalid_rollouts_are_refused_with_a_message(admin: Admin) -> None:
     before = await admin("GET", M)
     for method, path, body, status, message in WRONG:
         response = await admin.ask(method, path, body)
@@ -181,7 +181,7 @@ async def test_a_second_rollout_waits_for_the_first(admin: Admin) -> None:
 BODIES = {"split": ALL_TO_1, "canary": {"version": 2}}
 
 
-async def test_no_key_of_a_tenant_sees_or_changes_anything_whatever_it_names(
+async def test_a_tenants_key_neither_sees_nor_changes_any_release(
     admin: Admin, router: RunningRouter
 ) -> None:
     key = await router.new_key(await router.new_tenant(), EVERYTHING, Role.OWNER)
@@ -200,7 +200,7 @@ async def test_no_key_of_a_tenant_sees_or_changes_anything_whatever_it_names(
     assert "release.split" in {each["action"] for each in refused}
 
 
-async def test_a_key_that_may_only_look_changes_nothing(admin: Admin, router: RunningRouter) -> None:
+async def test_a_read_only_key_changes_nothing(admin: Admin, router: RunningRouter) -> None:
     tenant = await router.new_tenant()
     reads = await router.new_key(tenant, frozenset({Scope.ADMIN_READ}), Role.OWNER, platform_admin=True)
     writes = await router.new_key(tenant, frozenset({Scope.ADMIN_WRITE}), Role.OWNER, platform_admin=True)

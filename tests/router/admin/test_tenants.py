@@ -30,7 +30,7 @@ class Admin:
         return response.json()
 
 
-async def test_a_tenant_lives_its_whole_life_over_the_api(router: RunningRouter) -> None:
+async def test_a_tenant_is_created_changed_and_deleted_over_the_api(router: RunningRouter) -> None:
     admin = Admin(router)
     tenant = f"/admin/tenants/{(await admin('POST', '/admin/tenants', {'name': 'acme'}))['id']}"
     boss = await admin("POST", f"{tenant}/users", {"name": "ann", "role": "owner", "platform_admin": True})
@@ -67,7 +67,7 @@ async def test_a_tenant_lives_its_whole_life_over_the_api(router: RunningRouter)
     assert (await admin.ask("GET", "/admin/tenants")).status_code == 401  # its key went with it
 
 
-async def test_names_that_are_taken_things_that_are_not_there_and_bad_values(router: RunningRouter) -> None:
+async def test_taken_names_unknown_objects_and_bad_values_are_refused(router: RunningRouter) -> None:
     admin = Admin(router)
     await admin("POST", "/admin/tenants", {"name": "acme"})
     wrong = [
@@ -137,7 +137,7 @@ async def test_a_tenants_key_is_refused_on_every_route_of_the_administration(
         assert response.json()["error"]["code"] == "permission_denied"
 
 
-async def test_looking_at_things_does_not_wait_for_the_stores_thread(router: RunningRouter) -> None:
+async def test_reads_do_not_wait_for_the_stores_thread(router: RunningRouter) -> None:
     """Nor does that thread, by which keys and leases come, wait for somebody who looks."""
     may_go_on = threading.Event()
     router.parts.tenancy.worker.submit(may_go_on.wait)

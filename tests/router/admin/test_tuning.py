@@ -44,7 +44,7 @@ async def test_queue_delays_are_explained_paused_and_resumed(admin: Admin) -> No
     assert {"tuning.pause", "tuning.resume"} <= set(audited)
 
 
-async def test_a_model_that_is_not_there_is_not_found(admin: Admin) -> None:
+async def test_tuning_of_an_unknown_model_is_not_found(admin: Admin) -> None:
     for method, path in (("GET", "x"), ("GET", "x/history"), ("POST", "x/pause"), ("GET", "..x")):
         answer = await admin.ask(method, f"/admin/tuning/{path}")
         assert answer.status_code == 404

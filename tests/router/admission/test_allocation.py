@@ -26,7 +26,7 @@ def allocation(slots: int = 20, kv_tokens: int | None = 10_000) -> Allocation:
     return made
 
 
-def test_one_alone_is_kept_all_that_it_may_need_and_many_less_than_the_sum() -> None:
+def test_a_lone_request_reserves_its_worst_case_and_many_less_than_the_sum() -> None:
     made = allocation(kv_tokens=100_000)
     made.take(entry(kv=300, spread=400))
     assert made.kv_tokens == 700
@@ -35,7 +35,7 @@ def test_one_alone_is_kept_all_that_it_may_need_and_many_less_than_the_sum() -> 
     assert made.kv_tokens == 16 * 300 + 4 * 400
 
 
-def test_what_was_taken_comes_back_to_the_last_token() -> None:
+def test_released_slots_and_cache_return_to_the_last_token() -> None:
     made = allocation()
     entries = [entry(2, 100 + each, each, tier) for each in range(5) for tier in Tier]
     for each in entries:
@@ -48,7 +48,7 @@ def test_what_was_taken_comes_back_to_the_last_token() -> None:
     assert (made.sequences, made.kv_tokens) == (0, 0)
 
 
-def test_nothing_fits_beside_what_fills_it_and_anything_fits_alone() -> None:
+def test_a_full_engine_fits_nothing_more_and_an_empty_one_fits_anything() -> None:
     made = allocation(slots=4)
     assert made.fits(entry(9, 50_000))
     made.take(entry(1, 8900))
@@ -78,7 +78,7 @@ def test_the_last_is_kept_only_for_better_tiers_that_were_there_recently() -> No
     assert made.is_open(Tier.BATCH)
 
 
-def test_where_other_routers_use_it_too_the_room_is_a_part_of_it() -> None:
+def test_with_other_routers_the_capacity_is_this_routers_share() -> None:
     made = Allocation(TIER_WEIGHTS, borrow_cap=0.85, kv_share=0.9)
     made.resize(Capacity(1, 20, 10_000, own_slots=5, own_kv_tokens=1000))
     made.take(entry(1, 500))

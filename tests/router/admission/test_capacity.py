@@ -40,7 +40,7 @@ REPORT = EngineReport(
 )
 
 
-def test_engines_add_up_to_what_they_may_take_now() -> None:
+def test_capacity_is_the_sum_of_what_the_engines_can_take_now() -> None:
     slower = replace(
         REPORT, max_batch_size=4, learned=LearnedStepCost(StepCost(20.0, 0.3, 0.4, 0.5), 99, 0.1)
     )
@@ -49,18 +49,18 @@ def test_engines_add_up_to_what_they_may_take_now() -> None:
     assert found.step == StepCost(15.0, 0.2, 0.30000000000000004, 0.4)
 
 
-def test_where_no_engine_says_anything_nobody_waits() -> None:
+def test_capacity_is_unlimited_where_no_engine_reports() -> None:
     assert of_engines([]) == UNKNOWN
     assert of_engines([None, None]) == replace(UNKNOWN, replicas=2)
 
 
-def test_an_engine_that_says_nothing_yet_is_like_the_others() -> None:
+def test_an_engine_without_a_report_counts_like_the_others() -> None:
     assert of_engines([REPORT, None]) == of_engines([REPORT, REPORT])
     found = of_engines([REPORT, replace(REPORT, max_batch_size=4), None])
     assert (found.replicas, found.slots, found.kv_tokens) == (3, 18, 4800)
 
 
-def test_an_engine_without_a_cache_refuses_nobody_for_it() -> None:
+def test_an_engine_without_a_cache_has_no_cache_limit() -> None:
     assert of_engines([replace(REPORT, total_blocks=0)]).kv_tokens is None
 
 
@@ -76,7 +76,7 @@ def test_of_a_batch_model_one_batch_runs_while_the_next_gathers() -> None:
     assert of_batches(3, BatchShape(0), None).slots == 6
 
 
-def test_what_answers_as_often_as_it_likes_or_is_an_ensemble_is_not_limited() -> None:
+def test_decoupled_models_and_ensembles_have_unlimited_slots() -> None:
     assert of_batches(2, BatchShape(8, is_decoupled=True), None).slots == UNLIMITED
     assert of_batches(2, BatchShape(8, instances=0), None).slots == UNLIMITED
     assert of_batches(2, None, None).slots == UNLIMITED

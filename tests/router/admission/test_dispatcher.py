@@ -88,7 +88,7 @@ def test_what_fits_runs_at_once_and_the_rest_as_slots_become_free() -> None:
     policy.check()
 
 
-def test_nobody_runs_before_it_is_known_what_there_is() -> None:
+def test_no_request_starts_before_the_capacity_is_known() -> None:
     policy = Dispatcher(EqualShares(), OutputLengths())
     entry = placed(policy, demand())
     assert policy.hand_on(0.0) == []
@@ -108,9 +108,7 @@ def test_a_forecast_is_written_into_the_entry_and_its_first_token_judged_by_it()
     assert entry.was_covered
 
 
-def test_a_request_whose_first_token_would_come_too_late_is_refused_at_once_and_told_when_to_come_back() -> (
-    None
-):
+def test_a_request_whose_first_token_would_be_late_is_refused_with_a_retry_time() -> None:
     policy = tried(dispatcher())
     for _ in range(60):
         policy.offer(demand(most=100), Answer(), 0.0)
@@ -121,7 +119,7 @@ def test_a_request_whose_first_token_would_come_too_late_is_refused_at_once_and_
     assert refusal.retry_after_s == pytest.approx(16, rel=0.3)
 
 
-def test_nobody_is_refused_for_a_forecast_before_some_came_true() -> None:
+def test_no_request_is_refused_by_forecast_before_enough_samples() -> None:
     policy = dispatcher()
     for _ in range(60):
         policy.offer(demand(most=100), Answer(), 0.0)
@@ -143,7 +141,7 @@ def test_where_all_slots_are_gone_requests_are_taken_and_wait() -> None:
     policy.check()
 
 
-def test_a_tier_is_not_refused_for_what_other_tiers_have_waiting() -> None:
+def test_a_tier_is_not_refused_for_the_backlog_of_other_tiers() -> None:
     policy = dispatcher()
     for _ in range(200):
         policy.offer(demand(tier=Tier.BATCH, patience_s=600.0), Answer(), 0.0)
@@ -152,7 +150,7 @@ def test_a_tier_is_not_refused_for_what_other_tiers_have_waiting() -> None:
     placed(policy, demand(tier=Tier.STANDARD, patience_s=1.0))
 
 
-def test_a_deadline_is_looked_at_again_before_anything_is_computed() -> None:
+def test_a_deadline_is_checked_again_before_a_request_starts() -> None:
     policy = dispatcher(replace(ENGINE, step=None))
     running = [placed(policy, demand()) for _ in range(4)]
     waiting = placed(policy, demand(patience_s=2.0))
@@ -177,7 +175,7 @@ def test_who_times_out_is_told_when_it_is_lost_though_nothing_has_become_free() 
     assert waiting.refusal is not None
 
 
-def test_a_long_prompt_gets_the_time_that_it_takes_itself_unless_its_client_says_otherwise() -> None:
+def test_a_long_prompts_own_prefill_time_extends_its_deadline_unless_the_client_set_one() -> None:
     policy = dispatcher(Capacity(1, 4, 100_000, 16, step=COST))
     long = demand(prompt=20_000, patience_s=1.0)
     entry = placed(policy, long)
@@ -190,7 +188,7 @@ def test_a_long_prompt_gets_the_time_that_it_takes_itself_unless_its_client_says
     ("wanted", "figure"),
     [(demand(prompt=5000), "3600"), (demand(sequences=5, most=500), "4 slots")],
 )
-def test_what_would_not_fit_even_alone_is_too_large(wanted: Demand, figure: str) -> None:
+def test_a_request_that_would_not_fit_even_alone_is_too_large(wanted: Demand, figure: str) -> None:
     refusal = refused(dispatcher(), wanted)
     assert refusal.reason is Reason.TOO_LARGE
     assert figure in refusal.message
@@ -213,7 +211,7 @@ def test_rows_beyond_the_slots_of_a_batch_model_run_alone() -> None:
     assert wide.was_covered is not None
 
 
-def test_no_more_of_the_cache_is_given_out_than_nine_tenths() -> None:
+def test_at_most_nine_tenths_of_the_cache_is_reserved() -> None:
     policy = dispatcher(replace(ENGINE, slots=64, holds_whole_answers=True))
     entries = [placed(policy, demand(prompt=600, most=200)) for _ in range(6)]
     assert policy.hand_on(0.0) == entries[:4]  # 3,200 of 3,600
@@ -234,7 +232,7 @@ def test_an_answer_longer_than_predicted_takes_more_of_the_cache() -> None:
     policy.check()
 
 
-def test_a_large_one_that_does_not_fit_is_passed_for_a_while_and_then_waited_for() -> None:
+def test_a_large_request_that_does_not_fit_is_passed_over_for_a_while_and_then_waited_for() -> None:
     policy = dispatcher(replace(ENGINE, slots=64, holds_whole_answers=True))
     first = placed(policy, demand("b", prompt=1500, most=100))
     second = placed(policy, demand("b", prompt=1500, most=100))
@@ -284,7 +282,7 @@ def test_a_tenant_has_no_more_slots_than_its_plan_says() -> None:
     assert wide.hand_on(0.0) == [entry], "one request it may always have"
 
 
-def test_the_queue_has_an_end_that_a_flood_reaches_before_others_do() -> None:
+def test_the_queue_is_bounded_and_a_flood_fills_its_part_before_other_tenants_are_refused() -> None:
     policy = dispatcher(replace(ENGINE, step=None), most_waiting=10)
     for _ in range(14):
         placed(policy, demand("flood"))
@@ -293,7 +291,7 @@ def test_the_queue_has_an_end_that_a_flood_reaches_before_others_do() -> None:
     placed(policy, demand("calm"))
 
 
-def test_what_is_left_of_an_idle_tenant_is_nothing() -> None:
+def test_the_dispatcher_forgets_idle_tenants() -> None:
     policy = dispatcher()
     for number in range(6000):
         entry = placed(policy, demand(f"t{number}", at_s=float(number)))
@@ -304,7 +302,7 @@ def test_what_is_left_of_an_idle_tenant_is_nothing() -> None:
     assert len(policy._deadlines) <= 70
 
 
-def test_signals_tell_how_long_the_work_takes_and_what_is_at_risk() -> None:
+def test_signals_show_the_drain_time_and_the_share_of_requests_at_risk() -> None:
     policy = dispatcher()
     for _ in range(40):
         policy.offer(demand(patience_s=2.0), Answer(), 0.0)

@@ -68,7 +68,7 @@ def jain(shares: list[float]) -> float:
     return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
 
 
-def test_q1_two_that_always_wait_are_never_far_apart_though_one_asks_for_eight_times_as_much() -> None:
+def test_q1_two_backlogged_tenants_get_equal_service_though_one_asks_eight_times_as_much() -> None:
     engine = SteppingEngine(policy(), kv_tokens=None, slots=32)
     engine.run(backlog("small", 50, 40, 3000) + backlog("large", 400, 320, 600), 2.0)
     start = dict(engine.served)
@@ -88,7 +88,7 @@ def test_q2_weights_of_three_to_one_give_three_quarters() -> None:
     assert engine.served["paid"] / sum(engine.served.values()) == pytest.approx(0.75, abs=0.03)
 
 
-def test_q3_who_comes_back_from_idleness_has_saved_nothing_up() -> None:
+def test_q3_a_tenant_returning_from_idle_has_no_saved_credit() -> None:
     engine = SteppingEngine(policy(), kv_tokens=None, slots=32)
     both = backlog("busy", 100, 100, 4000) + backlog("idle", 100, 100, 50)
     engine.run([*both, *backlog("idle", 100, 100, 2000, at_s=60.0)], 60.0)
@@ -108,7 +108,7 @@ def test_q6_nine_of_ten_first_tokens_come_within_their_forecast(rate: float) -> 
     assert 0.85 <= sum(covered) / len(covered) <= 0.95
 
 
-def test_far_beyond_capacity_as_much_is_in_time_as_at_the_peak_and_tiers_get_their_shares() -> None:
+def test_far_beyond_capacity_as_much_is_on_time_as_at_the_peak_and_tiers_get_their_shares() -> None:
     peak = goodput(policy(), mixed(10.0, 60.0), 60.0)
     jobs = mixed(75.0, 60.0)
     assert goodput(policy(), jobs, 60.0) >= 0.95 * peak
@@ -123,7 +123,7 @@ def test_far_beyond_capacity_as_much_is_in_time_as_at_the_peak_and_tiers_get_the
     assert waited[int(0.95 * len(waited))] <= PATIENCE_S[Tier.INTERACTIVE]
 
 
-def test_a_flood_costs_the_others_less_than_a_tenth() -> None:
+def test_a_flood_costs_other_tenants_less_than_a_tenth() -> None:
     """From when the engine is full on: what has begun by then runs to its end."""
 
     def calm() -> list[Job]:
@@ -144,7 +144,7 @@ def test_a_flood_costs_the_others_less_than_a_tenth() -> None:
     assert noisy.times_over > 2
 
 
-def test_nobody_with_patience_starves_beside_a_stream_of_smaller_and_better_ones() -> None:
+def test_a_large_patient_request_does_not_starve_behind_smaller_ones_in_better_tiers() -> None:
     """A large request in the worst tier, while the others have more to do than there is time."""
     large = Job(Demand("large", Tier.BATCH, 25_000, 5000, 1, 1.0, 601.0), 50)
     others = [

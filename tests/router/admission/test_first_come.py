@@ -21,7 +21,7 @@ def offered(policy: FirstCome, sequences: int = 1, tier: Tier = Tier.STANDARD) -
     return entry
 
 
-def test_as_many_run_as_the_cap_says_in_the_order_they_came() -> None:
+def test_as_many_requests_run_as_the_cap_allows_in_arrival_order() -> None:
     policy = FirstCome(2)
     policy.resize(Capacity(1, 64))
     first, second, third = offered(policy), offered(policy), offered(policy, tier=Tier.INTERACTIVE)
@@ -32,7 +32,7 @@ def test_as_many_run_as_the_cap_says_in_the_order_they_came() -> None:
     policy.check()
 
 
-def test_zero_is_as_many_as_the_engine_has() -> None:
+def test_a_cap_of_zero_means_as_many_as_the_engine_has_slots() -> None:
     policy = FirstCome(0)
     entries = [offered(policy) for _ in range(5)]
     assert policy.hand_on(0.0) == []
@@ -40,13 +40,13 @@ def test_zero_is_as_many_as_the_engine_has() -> None:
     assert policy.hand_on(0.0) == entries[:3]
 
 
-def test_everything_can_be_passed_on_at_once() -> None:
+def test_an_unlimited_cap_admits_every_request_at_once() -> None:
     policy = FirstCome(EVERYTHING)
     entries = [offered(policy, 50) for _ in range(5)]
     assert policy.hand_on(0.0) == entries
 
 
-def test_what_is_wider_than_the_cap_runs_alone() -> None:
+def test_a_request_wider_than_the_cap_runs_alone() -> None:
     policy = FirstCome(4)
     policy.resize(Capacity(1, 64))
     small, wide = offered(policy), offered(policy, 9)

@@ -16,25 +16,25 @@ from router.admission.queue import Ahead
 ENGINE = Capacity(1, 64, None, step_tokens=512, step=StepCost(10.0, 0.1, 0.25))
 
 
-def test_on_an_idle_engine_a_prompt_takes_its_chunks() -> None:
+def test_prefill_on_an_idle_engine_takes_the_time_of_its_chunks() -> None:
     assert prefill_s(ENGINE, 100, 0, 0, 0) == pytest.approx(0.020)
     assert prefill_s(ENGINE, 1024, 0, 0, 0) == pytest.approx(0.1224)
 
 
-def test_prompts_ahead_and_sequences_beside_it_take_their_time() -> None:
+def test_prefill_takes_longer_with_prompts_ahead_and_sequences_beside_it() -> None:
     behind = prefill_s(ENGINE, 100, 1000, 0, 0)
     assert behind == pytest.approx(0.1 * 1.1 + 3 * 0.01)
     assert prefill_s(ENGINE, 100, 0, 40, 0) == pytest.approx(0.010 + 1.5 * (0.010 + 0.010), abs=0.001)
 
 
-def test_rows_wait_for_the_batches_before_them() -> None:
+def test_rows_are_forecast_to_wait_for_the_batches_before_them() -> None:
     capacity = Capacity(1, 64, batch=BatchCost(4.0, 0.5))  # two batches of 32
     assert batches_s(capacity, 1, 0) == pytest.approx(0.0045)
     assert batches_s(capacity, 1, 32) == pytest.approx(0.006 + 0.0125)
     assert batches_s(Capacity(2, 128, batch=BatchCost(4.0, 0.5)), 1, 32) == pytest.approx(0.0125)
 
 
-def test_a_flood_is_ahead_only_as_far_as_fair_turns_let_it() -> None:
+def test_a_flood_counts_as_work_ahead_only_as_far_as_fair_turns_let_it() -> None:
     queue = Ahead(tier_us=60_000_000, own_us=0, round_us=100_000.0, weight=1.0, weight_of_all=2.0)
     assert queue.work_us == 100_000
     own = Ahead(tier_us=60_000_000, own_us=500_000, round_us=100_000.0, weight=1.0, weight_of_all=2.0)
@@ -49,7 +49,7 @@ def test_the_wait_is_the_work_ahead_at_the_share_of_the_tier_and_the_next_free_s
     assert wait_s(queue, 1 / 64, 6_400_000, share=0.3, replicas=2) == pytest.approx(0.6)
 
 
-def test_a_tier_gets_what_the_others_leave_but_never_less_than_its_guarantee() -> None:
+def test_a_tier_gets_what_other_tiers_leave_but_never_less_than_its_guarantee() -> None:
     flows = Flows()
     for tick in range(1000):
         flows.add(Tier.INTERACTIVE, 4000, tick / 100)  # 0.4 of the engine
@@ -60,7 +60,7 @@ def test_a_tier_gets_what_the_others_leave_but_never_less_than_its_guarantee() -
 
 
 @pytest.mark.parametrize("wanted", [0.5, 0.9])
-def test_a_quantile_is_found_and_followed(wanted: float) -> None:
+def test_a_quantile_estimate_follows_its_samples(wanted: float) -> None:
     chance = random.Random(5)
     quantile = Quantile(wanted, 1.0)
     for scale in (1.0, 3.0):
@@ -72,7 +72,7 @@ def test_a_quantile_is_found_and_followed(wanted: float) -> None:
         assert below / 2000 == pytest.approx(wanted, abs=0.02)
 
 
-def test_a_quantile_that_nobody_can_pass_relaxes() -> None:
+def test_a_quantile_without_samples_relaxes() -> None:
     quantile = Quantile(0.9, 8.0)
     for _ in range(10_000):
         quantile.relax()

@@ -118,7 +118,7 @@ async def test_who_finds_a_slot_goes_on_at_once_and_others_when_one_ends() -> No
     assert scene.gate.open_count == 1
 
 
-async def test_a_client_that_leaves_while_it_waits_is_not_waited_for() -> None:
+async def test_a_queued_client_that_disconnects_is_not_waited_for() -> None:
     scene = Scene()
     running, _, _ = await scene.coming()
     turn, ticket, waiting = await scene.coming()
@@ -131,7 +131,7 @@ async def test_a_client_that_leaves_while_it_waits_is_not_waited_for() -> None:
     scene.policy.check()
 
 
-async def test_one_whose_deadline_passes_while_it_waits_is_told_when_to_come_again() -> None:
+async def test_a_request_whose_deadline_passes_in_the_queue_gets_a_retry_time() -> None:
     scene = Scene()
     await scene.coming()
     _, _, waiting = await scene.coming(deadline_s=5.0)
@@ -167,7 +167,7 @@ async def test_what_wants_more_slots_than_there_are_runs_alone() -> None:
     small.cancel()
 
 
-async def test_a_turn_ends_once_and_is_heard_once() -> None:
+async def test_a_turn_ends_once_and_is_measured_once() -> None:
     scene = Scene()
     turn, _, _ = await scene.coming()
     for now_s in (1.0, 2.0):
@@ -202,7 +202,7 @@ class Seen(FirstCome):
         return super().offer(demand, progress, now_s)
 
 
-async def test_estimates_of_prompts_follow_what_they_turn_out_to_be() -> None:
+async def test_estimates_of_prompt_lengths_follow_the_measured_lengths() -> None:
     policy = Seen()
     scene = Scene(policy=policy)
     for _ in range(200):
@@ -214,7 +214,7 @@ async def test_estimates_of_prompts_follow_what_they_turn_out_to_be() -> None:
 
 
 @given(chance=st.floats(0, 1), retry_s=st.none() | st.floats(0, 1e6), reason=st.sampled_from(Reason))
-def test_every_refusal_is_told_with_an_honest_time(
+def test_every_refusal_carries_an_honest_retry_time(
     chance: float, retry_s: float | None, reason: Reason
 ) -> None:
     error = refusal_error(Refused(reason, "because", retry_s), chance)

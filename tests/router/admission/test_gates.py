@@ -116,7 +116,7 @@ def test_a_release_has_the_slots_of_its_open_replicas() -> None:
     assert (gate.capacity.replicas, gate.capacity.slots) == (1, 8)
 
 
-def test_where_no_replica_is_open_all_are_let_through_for_the_fleet_to_decide() -> None:
+def test_without_an_open_replica_no_limit_is_applied() -> None:
     scene = Scene(servers=1, slots=1)
     (replica,) = scene.fleet.set_of(TEXT).replicas
     replica.report = REPORT
@@ -127,7 +127,7 @@ def test_where_no_replica_is_open_all_are_let_through_for_the_fleet_to_decide() 
     assert gate.capacity == UNKNOWN
 
 
-def test_what_waits_is_not_let_loose_on_a_replica_that_comes_back() -> None:
+def test_a_returning_replica_does_not_get_the_whole_queue_at_once() -> None:
     scene = Scene(servers=1)
     (replica,) = scene.fleet.set_of(TEXT).replicas
     replica.report = REPORT
@@ -145,7 +145,7 @@ def test_what_waits_is_not_let_loose_on_a_replica_that_comes_back() -> None:
     assert gate.capacity.slots == UNLIMITED, "it never says"
 
 
-def test_one_of_several_replicas_that_comes_back_lets_nobody_loose() -> None:
+def test_a_returning_replica_without_a_report_counts_like_the_other_replicas() -> None:
     scene = Scene()
     first, second = scene.fleet.set_of(TEXT).replicas
     gate = scene.gates.gate("tiny", "1")
@@ -157,7 +157,7 @@ def test_one_of_several_replicas_that_comes_back_lets_nobody_loose() -> None:
     assert (gate.capacity.replicas, gate.capacity.slots) == (1, 8)
 
 
-async def test_how_a_model_takes_rows_is_asked_again_when_its_release_is_another() -> None:
+async def test_a_models_batch_shape_is_read_again_when_its_release_changes() -> None:
     scene = Scene(servers=1)
     scene.fleet.set_of(VECTORS)
     scene.servers[0].control.config_now = config()
@@ -194,7 +194,7 @@ async def test_triton_is_asked_how_a_batch_model_takes_rows() -> None:
     assert gate.capacity == Capacity(2, 32, batch=BatchCost(1.0, 0.5))
 
 
-def test_the_shape_of_a_model_is_read_from_its_config() -> None:
+def test_a_models_batch_shape_is_read_from_its_config() -> None:
     group = model_config_pb2.ModelInstanceGroup
     policy = model_config_pb2.ModelTransactionPolicy
     assert batch_shape(config(instance_group=[group(count=2), group()])) == BatchShape(8, 3)
@@ -224,7 +224,7 @@ def test_rows_are_all_that_counts_of_a_batch_model() -> None:
     assert (demand.prompt_tokens, demand.max_tokens, demand.sequences) == (0, 0, 40)
 
 
-async def test_a_release_that_goes_is_given_all_that_waits_for_it() -> None:
+async def test_a_removed_release_starts_its_whole_queue_at_once() -> None:
     scene = Scene(servers=1)
     scene.fleet.set_of(TEXT).replicas[0].report = replace(REPORT, max_batch_size=1)
     record = Record("test", "req", model="tiny", model_version="1")
@@ -240,7 +240,7 @@ async def test_a_release_that_goes_is_given_all_that_waits_for_it() -> None:
     scene.gates.close()
 
 
-async def test_draining_ends_all_waiting_at_once() -> None:
+async def test_draining_ends_all_queued_requests_at_once() -> None:
     scene = Scene()
     gate = scene.gates.gate("tiny", "1")
     gate.resize(Capacity(1, 1))
@@ -274,7 +274,7 @@ async def test_what_is_only_nice_to_have_goes_where_nobody_waits_and_slots_are_f
     assert scene.gates.has_room("tiny", "1", "2")
 
 
-def test_room_is_counted_in_rows() -> None:
+def test_free_slots_are_counted_in_rows() -> None:
     scene = Scene()
     scene.fleet.set_of(VECTORS)
     gate = scene.gates.gate("vectors", "2")
@@ -286,7 +286,7 @@ def test_room_is_counted_in_rows() -> None:
     assert (gate.taken_slots, scene.gates.has_room("vectors", "2")) == (0, True)
 
 
-def test_the_gate_of_a_release_that_is_gone_goes_when_its_last_request_has() -> None:
+def test_the_gate_of_a_removed_release_is_dropped_with_its_last_request() -> None:
     scene = Scene()
     scene.fleet.set_of(TEXT)
     record = Record("test", "req", model="tiny", model_version="1")

@@ -58,11 +58,11 @@ def holdings(*sizes: int, weight: float = 1.0) -> tuple[Holdings, list[Tenant]]:
     return made, tenants
 
 
-def test_who_is_alone_takes_all_there_is() -> None:
+def test_a_tenant_alone_takes_all_slots() -> None:
     assert len(begun(dispatcher(), "alone", 80)) == 64
 
 
-def test_who_has_most_leaves_room_that_those_who_have_less_take_at_once() -> None:
+def test_the_heaviest_tenant_leaves_headroom_that_lighter_tenants_take_at_once() -> None:
     policy = dispatcher()
     begun(policy, "calm", 16)
     flood = begun(policy, "flood", 80)
@@ -72,25 +72,25 @@ def test_who_has_most_leaves_room_that_those_who_have_less_take_at_once() -> Non
     assert [entry.demand.tenant for entry in begun(policy, "calm", 3)] == ["calm"] * 3
 
 
-def test_less_is_left_where_there_is_time_to_wait() -> None:
+def test_less_headroom_is_left_where_requests_can_wait() -> None:
     patient = dispatcher()
     begun(patient, "calm", 16, 600.0)
     assert len(begun(patient, "flood", 80, 600.0)) >= 47
 
 
-def test_a_tenant_of_more_weight_may_have_more_before_it_leaves_anything() -> None:
+def test_a_tenant_of_more_weight_holds_more_before_it_leaves_headroom() -> None:
     equal, heavy = dispatcher(), dispatcher(weights=Weights({"paid": 4.0}))
     for policy in (equal, heavy):
         begun(policy, "free", 16)
     assert len(begun(heavy, "paid", 80)) > len(begun(equal, "paid", 80))
 
 
-def test_those_who_have_the_same_leave_nothing_to_each_other() -> None:
+def test_tenants_with_equal_holdings_leave_no_headroom() -> None:
     made, tenants = holdings(4, 4, 4)
     assert [made.to_leave(tenant) for tenant in tenants] == [0.0, 0.0, 0.0]
 
 
-def test_who_is_far_from_having_most_leaves_next_to_nothing() -> None:
+def test_a_tenant_far_from_the_heaviest_leaves_almost_no_headroom() -> None:
     made, tenants = holdings(40, 8, 2, 2, 2, 0)
     most, middle, small, *_, none = (made.to_leave(tenant) for tenant in tenants)
     assert most > 6
@@ -102,7 +102,7 @@ def test_who_is_far_from_having_most_leaves_next_to_nothing() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40)), max_size=60), st.floats(0.01, 1000), st.data()
 )
-def test_the_books_are_right_and_more_is_never_left_by_one_who_has_less(
+def test_holdings_add_up_and_a_lighter_tenant_never_leaves_more_headroom(
     events: list[tuple[int, int]], weight: float, data: st.DataObject
 ) -> None:
     made, tenants = holdings(*([0] * 10), weight=weight)

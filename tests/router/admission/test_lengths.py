@@ -18,13 +18,13 @@ def test_a_length_falls_into_the_bin_that_ends_at_or_after_it(tokens: int) -> No
     assert top_of(index) <= 1.25 * tokens + 1
 
 
-def test_where_nothing_is_known_a_high_limit_is_not_taken_for_a_long_answer() -> None:
+def test_without_samples_a_high_limit_is_not_taken_for_a_long_answer() -> None:
     lengths = OutputLengths()
     assert lengths.expect("a", 32_000).p90 == 1000
     assert lengths.expect("a", 50).p90 == 50
 
 
-def test_a_tenant_is_judged_by_its_own_answers_and_a_new_one_by_those_of_all() -> None:
+def test_a_tenant_is_predicted_by_its_own_answers_and_a_new_tenant_by_all() -> None:
     lengths = OutputLengths()
     for _ in range(50):
         lengths.learn("short", 1024, 20)
@@ -37,7 +37,7 @@ def test_a_tenant_is_judged_by_its_own_answers_and_a_new_one_by_those_of_all() -
     assert 300 < stranger.mean < 500
 
 
-def test_quantiles_are_those_of_the_answers() -> None:
+def test_predicted_quantiles_are_those_of_the_answers() -> None:
     chance = random.Random(3)
     lengths = OutputLengths()
     answers = [min(2000, int(chance.lognormvariate(5, 0.7)) + 1) for _ in range(400)]
@@ -50,7 +50,7 @@ def test_quantiles_are_those_of_the_answers() -> None:
     assert abs(expected.mean - sum(answers) / 400) < 0.1 * sum(answers) / 400
 
 
-def test_what_changed_is_followed() -> None:
+def test_predicted_lengths_follow_a_change() -> None:
     lengths = OutputLengths()
     for tokens in (900, 30):
         for _ in range(3000):
@@ -64,7 +64,7 @@ def test_what_changed_is_followed() -> None:
     st.integers(1, 5000),
     st.integers(0, 6000),
 )
-def test_expectations_stay_within_the_limit_and_never_end_before_it(
+def test_predictions_stay_within_the_limit_and_are_at_least_one_token_before_it(
     seen: list[tuple[int, int]], limit: int, generated: int
 ) -> None:
     lengths = OutputLengths()
@@ -80,7 +80,7 @@ def test_expectations_stay_within_the_limit_and_never_end_before_it(
         assert 1 <= left.p50 <= left.p90 <= limit - generated
 
 
-def test_one_that_has_outlived_the_usual_is_judged_by_those_that_did_too() -> None:
+def test_an_answer_longer_than_usual_is_predicted_from_other_long_answers() -> None:
     lengths = OutputLengths()
     for number in range(100):
         lengths.learn("a", 4000, 100 if number % 2 else 3000)
@@ -88,7 +88,7 @@ def test_one_that_has_outlived_the_usual_is_judged_by_those_that_did_too() -> No
     assert lengths.remaining("a", 4000, 200).p50 > 2500
 
 
-def test_only_so_many_tenants_are_remembered_and_the_last_seen_stay() -> None:
+def test_lengths_are_kept_for_a_bounded_number_of_recent_tenants() -> None:
     lengths = OutputLengths(most_tenants=100)
     for number in range(1000):
         lengths.learn(f"t{number}", 100, 5)

@@ -33,7 +33,7 @@ def play(
     return noisy
 
 
-def test_who_asks_for_three_times_all_there_is_while_another_waits_is_noisy() -> None:
+def test_a_tenant_asking_three_times_the_capacity_while_another_waits_is_noisy() -> None:
     neighbours = played({"flood": 3_000_000, "calm": 200_000}, 1_000_000, 30, ["calm"])
     noisy = neighbours.noisy(30.0)
     assert noisy is not None
@@ -42,16 +42,16 @@ def test_who_asks_for_three_times_all_there_is_while_another_waits_is_noisy() ->
     assert 5 < noisy.times_over < 7
 
 
-def test_a_large_tenant_is_not_noisy_while_nobody_else_waits() -> None:
+def test_a_large_tenant_is_not_noisy_while_no_other_tenant_waits() -> None:
     assert played({"large": 3_000_000, "calm": 200_000}, 1_000_000, 30, ["large"]).noisy(30.0) is None
 
 
-def test_nobody_is_noisy_where_all_ask_for_too_much_alike() -> None:
+def test_no_tenant_is_noisy_where_all_ask_for_too_much_alike() -> None:
     offers = {f"t{number}": 1_000_000 for number in range(5)}
     assert played(offers, 1_000_000, 30, ["t0", "t1"]).noisy(30.0) is None
 
 
-def test_it_ends_only_well_below_where_it_began_and_keeps_its_beginning() -> None:
+def test_a_noisy_spell_ends_only_well_below_its_threshold_and_keeps_its_start() -> None:
     neighbours = Neighbours()
     first = play(neighbours, {"flood": 3_000_000, "calm": 200_000}, 1_000_000, 30, ["calm"], 0.0)
     assert first is not None
@@ -61,7 +61,7 @@ def test_it_ends_only_well_below_where_it_began_and_keeps_its_beginning() -> Non
     assert play(neighbours, {"flood": 500_000, "calm": 700_000}, 1_000_000, 60, ["calm"], 90.0) is None
 
 
-def test_any_number_of_tenants_takes_bounded_room() -> None:
+def test_any_number_of_tenants_takes_bounded_memory() -> None:
     neighbours = Neighbours()
     for number in range(50_000):
         neighbours.offered(f"t{number}", 1.0, 10, number / 1000)

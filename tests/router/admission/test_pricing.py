@@ -39,16 +39,14 @@ def test_all_rows_are_priced_however_few_are_in_flight_at_once() -> None:
     assert prices.prompt_us(many) == prices.whole_us(many, Expected(0, 0, 0)) == 2048 * 750
 
 
-def test_without_a_cost_a_generated_token_is_twice_one_of_the_prompt() -> None:
+def test_without_learned_costs_a_generated_token_costs_twice_a_prompt_token() -> None:
     prices = prices_of(Capacity(1, 64), batch=1)
     assert not prices.is_known
     assert prices.tokens_us(10, 0) == 2 * 10 * prices.prompt_token_us
 
 
 @given(st.integers(0, 5000), st.integers(0, 5000), st.integers(1, 16), st.sampled_from([1, 16, 64]))
-def test_the_cache_is_counted_in_blocks_and_is_enough(
-    prompt: int, each: int, sequences: int, block: int
-) -> None:
+def test_cache_demand_is_counted_in_whole_blocks(prompt: int, each: int, sequences: int, block: int) -> None:
     capacity = Capacity(1, 64, 40_000, block)
     wanted = demand(prompt, 5000 * sequences, sequences)
     need = kv_need(wanted, each, capacity)
@@ -57,7 +55,7 @@ def test_the_cache_is_counted_in_blocks_and_is_enough(
     assert least_kv(wanted, capacity) <= max(need, kv_need(wanted, 1, capacity))
 
 
-def test_an_engine_that_holds_whole_answers_needs_all_of_it_at_once() -> None:
+def test_an_engine_that_holds_whole_answers_needs_their_cache_at_once() -> None:
     whole = Capacity(1, 64, 40_000, 16, holds_whole_answers=True)
     assert least_kv(demand(100, 400), whole) == 512
     assert least_kv(demand(100, 400), ENGINE) == 112

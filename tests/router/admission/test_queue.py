@@ -45,7 +45,7 @@ def served(made: FairQueue, service_us: int = 1000) -> QueueEntry | None:
     return found
 
 
-def test_tenants_take_turns_however_many_each_has_waiting() -> None:
+def test_tenants_take_turns_however_many_requests_each_has_queued() -> None:
     made = turns()
     for tenant in ("a", "a", "a", "a", "b", "b"):
         join(made, entry(tenant))
@@ -65,7 +65,7 @@ def test_tiers_get_their_parts_of_the_service() -> None:
     assert [round(tiers.count(tier) / 200, 1) for tier in Tier] == [0.6, 0.3, 0.1]
 
 
-def test_one_whose_request_does_not_fit_is_passed_and_keeps_its_turn() -> None:
+def test_a_tenant_whose_request_does_not_fit_is_passed_over_and_keeps_its_turn() -> None:
     made = turns()
     large, small = entry("a"), entry("b")
     join(made, large)
@@ -74,7 +74,7 @@ def test_one_whose_request_does_not_fit_is_passed_and_keeps_its_turn() -> None:
     assert made.next(every, every) is large
 
 
-def test_who_was_idle_begins_where_those_who_wait_are() -> None:
+def test_a_tenant_returning_from_idle_starts_level_with_those_who_wait() -> None:
     made = turns()
     for _ in range(50):
         join(made, entry("busy"))
@@ -93,7 +93,7 @@ def test_who_was_idle_begins_where_those_who_wait_are() -> None:
         max_size=80,
     )
 )
-def test_the_next_is_always_of_the_least_tier_and_in_it_of_the_least_tenant(
+def test_the_next_request_is_of_the_least_served_tier_and_its_least_served_tenant(
     events: list[tuple[str, Tier, int, bool]],
 ) -> None:
     made = turns(most_tenants=3)
@@ -110,7 +110,7 @@ def test_the_next_is_always_of_the_least_tier_and_in_it_of_the_least_tenant(
         made.check([])
 
 
-def test_a_million_tenants_are_not_remembered() -> None:
+def test_the_queue_does_not_remember_a_million_idle_tenants() -> None:
     made = turns(most_tenants=64)
     for number in range(5000):
         join(made, entry(f"t{number}"))

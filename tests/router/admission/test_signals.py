@@ -11,7 +11,7 @@ def load(replicas: int = 2, drain_s: float = 0.1, risk: float = 0.0, offered: fl
     return Load(replicas, drain_s, risk, objective_s=1.0, offered=offered)
 
 
-def test_risk_is_the_part_that_is_too_late_and_fades_when_nobody_asks() -> None:
+def test_risk_is_the_late_share_and_fades_without_requests() -> None:
     risk = Risk()
     for number in range(400):
         risk.add(number % 4 == 0, number / 10)
@@ -27,7 +27,7 @@ def test_a_faded_sum_over_its_window_is_a_rate() -> None:
 
 
 @pytest.mark.parametrize("pressed", [load(risk=0.2, offered=4000), load(drain_s=0.6, offered=4000)])
-def test_more_are_wanted_after_15_seconds_at_risk_or_with_half_the_objective_in_the_queue(
+def test_more_replicas_are_wanted_after_15_seconds_at_risk_or_with_a_long_queue(
     pressed: Load,
 ) -> None:
     scaling = Scaling()
@@ -36,14 +36,14 @@ def test_more_are_wanted_after_15_seconds_at_risk_or_with_half_the_objective_in_
     assert scaling.wanted(pressed, 15.0) == 6  # 4,000 units a second at 700 each
 
 
-def test_a_moment_without_pressure_begins_the_count_anew() -> None:
+def test_a_moment_without_pressure_restarts_the_countdown() -> None:
     scaling = Scaling()
     scaling.wanted(load(risk=0.2, offered=4000), 0.0)
     scaling.wanted(load(offered=4000), 10.0)
     assert scaling.wanted(load(risk=0.2, offered=4000), 20.0) == 2
 
 
-def test_one_less_is_wanted_after_ten_easy_minutes_and_never_less_than_one() -> None:
+def test_one_replica_less_is_wanted_after_ten_idle_minutes_and_never_less_than_one() -> None:
     scaling = Scaling()
     assert scaling.wanted(load(), 0.0) == 2
     assert scaling.wanted(load(), 599.0) == 2

@@ -104,7 +104,7 @@ async def test_answers_to_one_prompt_and_several_prompts_take_a_slot_each(gated:
     assert [demand.sequences for demand in gated.policy().demands] == [3, 4]
 
 
-async def test_who_is_refused_gets_503_and_a_time_and_nothing_of_it_stays(gated: Gated) -> None:
+async def test_a_refused_request_gets_503_with_a_retry_time_and_leaves_nothing_behind(gated: Gated) -> None:
     tenant = await gated.router.new_tenant()
     headers = {"authorization": f"Bearer {await gated.router.new_key(tenant)}"}
     gated.policy().refusal = Refused(Reason.BUSY, "too many wait already", 10.0)
@@ -129,7 +129,7 @@ async def test_a_refusal_counts_once_against_the_objectives(gated: Gated) -> Non
     assert objectives.refusals(MODEL, Tier.STANDARD) == 3
 
 
-async def test_a_model_without_tokens_is_not_said_to_have_a_first_one(gated: Gated) -> None:
+async def test_a_refusal_by_a_model_without_tokens_does_not_mention_a_first_token(gated: Gated) -> None:
     gated.gate(EMBEDDER).is_fixed_cost = True
     for model in (EMBEDDER, MODEL):
         message = "the first token would come too late: the model is busy"
@@ -139,14 +139,14 @@ async def test_a_model_without_tokens_is_not_said_to_have_a_first_one(gated: Gat
     assert "the first token" in (await gated.router.chat()).json()["error"]["message"]
 
 
-async def test_what_does_not_fit_at_all_gets_413(gated: Gated) -> None:
+async def test_a_request_that_can_never_fit_gets_413(gated: Gated) -> None:
     gated.policy().refusal = Refused(Reason.TOO_LARGE, "more than the cache holds")
     answer = await gated.router.chat()
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
     assert "retry-after" not in answer.headers
 
 
-async def test_a_client_that_leaves_while_it_waits_never_reaches_the_engine(gated: Gated) -> None:
+async def test_a_client_that_disconnects_in_the_queue_never_reaches_the_engine(gated: Gated) -> None:
     first = await gated.fill()
     client = await RawClient.connect(gated.router.port)
     await client.send(chat_request())
@@ -167,7 +167,7 @@ def _stage(gated: Gated, stage: str) -> float:
     return gated.router.metric("inflight_stage_seconds_count", **who)
 
 
-async def test_what_waits_when_the_router_drains_is_refused_at_once(gated: Gated) -> None:
+async def test_queued_requests_are_refused_at_once_when_the_router_drains(gated: Gated) -> None:
     first = await gated.fill()
     second = asyncio.create_task(gated.router.chat())
     await gated.router.until(lambda: gated.gate().waiting_count == 1)
@@ -192,7 +192,7 @@ async def test_a_long_list_of_texts_takes_as_many_slots_as_it_has_rows_in_flight
     await gated.router.until(lambda: gate.open_count == 0)
 
 
-async def test_what_a_batch_sends_waits_in_the_last_tier_whatever_its_lines_ask_for(gated: Gated) -> None:
+async def test_requests_of_a_batch_wait_in_the_batch_tier_whatever_their_lines_ask_for(gated: Gated) -> None:
     body = msgspec.json.encode({"model": MODEL, "prompt": "hi", "service_tier": "priority"})
     exchange = InnerExchange("/v1/completions", body)
     await gated.router.app(exchange, LOCAL_CALLER, Tier.BATCH)
@@ -202,7 +202,7 @@ async def test_what_a_batch_sends_waits_in_the_last_tier_whatever_its_lines_ask_
     assert demand.deadline_s - demand.arrived_s == pytest.approx(600)
 
 
-async def test_a_client_says_how_long_it_waits(gated: Gated) -> None:
+async def test_a_client_sets_how_long_it_waits(gated: Gated) -> None:
     headers = {"x-inflight-deadline-ms": "250"}
     body = {"model": MODEL, "prompt": "hi"}
     await gated.router.http.post("/v1/completions", json=body, headers=headers)
@@ -214,7 +214,7 @@ async def test_a_client_says_how_long_it_waits(gated: Gated) -> None:
     assert "expected 1 to 3600000 milliseconds, got soon" in answer.json()["error"]["message"]
 
 
-async def test_the_tier_that_a_client_asks_for_is_the_one_it_waits_in(gated: Gated) -> None:
+async def test_a_request_waits_in_the_tier_that_its_client_asked_for(gated: Gated) -> None:
     for tier in ("priority", "flex", "default"):
         await gated.router.chat(service_tier=tier)
     assert [demand.tier for demand in gated.policy().demands] == [
@@ -224,7 +224,7 @@ async def test_the_tier_that_a_client_asks_for_is_the_one_it_waits_in(gated: Gat
     ]
 
 
-async def test_waiting_leaving_and_being_refused_leave_nothing_for_the_garbage_collector(
+async def test_queued_cancelled_and_refused_requests_leave_nothing_for_the_garbage_collector(
     gated: Gated,
 ) -> None:
     async def live() -> None:
@@ -250,5 +250,5 @@ async def test_waiting_leaving_and_being_refused_leave_nothing_for_the_garbage_c
     assert not found
 
 
-def test_a_record_without_a_deadline_waits_as_long_as_its_model_lets_it() -> None:
+def test_a_record_without_a_deadline_waits_as_long_as_its_model_allows() -> None:
     assert Record("test", "req").deadline_s == float("inf")

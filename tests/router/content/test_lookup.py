@@ -10,7 +10,7 @@ from router.content.lookup import checked_id
 
 
 @pytest.mark.parametrize("given", ["", "a\0b", "ü", "x" * 101, "a/b", "1; DROP", "\ud800"])
-def test_what_no_id_looks_like_is_not_found(given: str) -> None:
+def test_a_malformed_id_is_not_found_without_a_lookup(given: str) -> None:
     with pytest.raises(InflightError) as caught:
         checked_id("Response", given, "after")
     assert (caught.value.kind, caught.value.param) == (ErrorKind.NOT_FOUND, "after")

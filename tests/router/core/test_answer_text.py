@@ -30,7 +30,7 @@ def test_the_cut_does_not_depend_on_how_the_text_is_split(stops: list[str], chun
 
 
 @given(stops=_stops, chunks=_chunks)
-def test_nothing_leaves_that_could_still_become_a_stop_string(stops: list[str], chunks: list[str]) -> None:
+def test_text_that_could_still_become_a_stop_string_is_held_back(stops: list[str], chunks: list[str]) -> None:
     scanner = StopScanner(stops)
     seen = left = ""
     for chunk in chunks:
@@ -61,7 +61,7 @@ def test_text_is_held_back_only_while_it_must_be(
     assert [scanner.feed(chunk) for chunk in chunks] == expected
 
 
-def test_after_a_stop_nothing_more_leaves() -> None:
+def test_after_a_stop_no_more_text_is_sent() -> None:
     scanner = StopScanner(["x"])
     assert scanner.feed("axb") == "a"
     assert scanner.stopped
@@ -81,7 +81,7 @@ def test_after_a_stop_nothing_more_leaves() -> None:
         "**I can't** do that.",
     ],
 )
-def test_openings_that_decline(opening: str) -> None:
+def test_openings_that_decline_are_recognised_as_refusals(opening: str) -> None:
     assert is_refusal(opening)
 
 
@@ -96,5 +96,5 @@ def test_openings_that_decline(opening: str) -> None:
         "You said: I can't sleep. Try this.",
     ],
 )
-def test_openings_that_do_not(opening: str) -> None:
+def test_other_openings_are_not_taken_for_refusals(opening: str) -> None:
     assert not is_refusal(opening)

@@ -19,13 +19,13 @@ contexts = st.builds(
 
 @settings(deadline=None, max_examples=50)
 @given(contexts)
-def test_what_is_written_is_read_again(context: TraceContext) -> None:
+def test_a_written_traceparent_is_read_again(context: TraceContext) -> None:
     assert read_context(context.traceparent) == context
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.text() | st.from_regex(r"[0-9a-f]{2}-[0-9a-f]{31,33}-[0-9a-f]{15,17}-[0-9a-f]{1,3}(-.*)?"))
-def test_whatever_comes_is_a_place_in_a_trace_or_nothing(text: str) -> None:
+def test_any_header_is_a_trace_context_or_nothing(text: str) -> None:
     found = read_context(text)
     assert found is None or read_context(found.traceparent) == found
 
@@ -49,16 +49,16 @@ def test_whatever_comes_is_a_place_in_a_trace_or_nothing(text: str) -> None:
         f"00_{TRACE}_{SPAN}_01",
     ],
 )
-def test_what_is_malformed_is_as_if_it_had_not_come(traceparent: str) -> None:
+def test_a_malformed_traceparent_is_ignored(traceparent: str) -> None:
     assert read_context(traceparent) is None
 
 
 @pytest.mark.parametrize("traceparent", [f"cc-{TRACE}-{SPAN}-01-what-will-be", f"cc-{TRACE}-{SPAN}-01"])
-def test_of_a_later_version_that_is_read_which_all_of_them_have(traceparent: str) -> None:
+def test_a_traceparent_of_a_later_version_is_read_by_its_known_fields(traceparent: str) -> None:
     assert read_context(traceparent) == read_context(GOOD)
 
 
-def test_only_the_last_flag_says_whether_it_is_recorded() -> None:
+def test_only_the_last_flag_says_whether_a_trace_is_sampled() -> None:
     flags = {flag: read_context(f"00-{TRACE}-{SPAN}-{flag}") for flag in ("00", "01", "02", "ff")}
     sampled = {flag: context.is_sampled for flag, context in flags.items() if context is not None}
     assert sampled == {"00": False, "01": True, "02": False, "ff": True}
@@ -81,9 +81,7 @@ def test_only_the_last_flag_says_whether_it_is_recorded() -> None:
         ("k=" + "x" * 600, ""),
     ],
 )
-def test_what_others_want_passed_on_is_passed_on_whole_or_not_at_all(
-    given_state: str, passed_on: str
-) -> None:
+def test_a_tracestate_is_passed_on_whole_or_not_at_all(given_state: str, passed_on: str) -> None:
     assert read_state(given_state) == passed_on
     context = read_context(GOOD, given_state)
     assert context is not None
@@ -92,13 +90,13 @@ def test_what_others_want_passed_on_is_passed_on_whole_or_not_at_all(
 
 @settings(deadline=None, max_examples=50)
 @given(contexts | st.none(), st.floats(0, 100), st.floats(0, 1, exclude_max=True))
-def test_who_began_the_trace_decides_and_else_chance(
+def test_the_caller_decides_on_sampling_and_otherwise_chance(
     parent: TraceContext | None, percent: float, chance: float
 ) -> None:
     expected = chance * 100 < percent if parent is None else parent.is_sampled
     assert is_recorded(parent, percent, chance) is expected
 
 
-def test_none_or_all_of_them_means_none_or_all() -> None:
+def test_sampling_of_0_or_100_percent_records_none_or_all() -> None:
     assert not is_recorded(None, 0.0, 0.0)
     assert is_recorded(None, 100.0, 1.0 - 2**-53)

@@ -17,6 +17,6 @@ def test_the_sooner_of_header_and_call_counts() -> None:
 
 
 @pytest.mark.parametrize("given", ["", "0", "-1", "1.5", "soon", "3600001", "9" * 30, "١٢", "a\nb"])
-def test_anything_else_is_refused_with_what_is_allowed(given: str) -> None:
+def test_an_invalid_deadline_is_refused_with_the_allowed_range(given: str) -> None:
     with pytest.raises(InflightError, match="x-inflight-deadline-ms: expected 1 to 3600000 milliseconds"):
         read_deadline(given, None, 0.0)

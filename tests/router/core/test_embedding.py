@@ -41,7 +41,7 @@ async def test_a_long_list_comes_back_in_order_from_a_few_calls_at_once(router: 
     assert response.headers["x-request-id"].startswith("embd-")
 
 
-async def test_what_it_took_is_counted(router: RunningRouter) -> None:
+async def test_tokens_and_requests_of_embeddings_are_counted(router: RunningRouter) -> None:
     response = await embed(router, ["abc", "defg"])
     assert response.json()["usage"]["total_tokens"] == 11
     who = {"model": EMBEDDER, "tenant": "local"}
@@ -51,7 +51,7 @@ async def test_what_it_took_is_counted(router: RunningRouter) -> None:
     assert router.embedder.tenants == {"local"}
 
 
-async def test_it_has_a_scope_of_its_own_and_is_billed_by_its_own_price(router: RunningRouter) -> None:
+async def test_embeddings_have_their_own_scope_and_price(router: RunningRouter) -> None:
     price = Price(EMBEDDER, prompt=1_000_000, cached_prompt=0, completion=0)
     await router.parts.tenancy.administer(lambda admin: admin.set_price(SYSTEM, price))
     tenant = await router.new_tenant(limits=Limits(tokens_per_min=40))
@@ -67,7 +67,7 @@ async def test_it_has_a_scope_of_its_own_and_is_billed_by_its_own_price(router: 
     assert (summary.requests, summary.prompt_tokens, summary.cost) == (3, 33, 33)
 
 
-async def test_it_is_settled_before_the_answer_leaves(
+async def test_an_embedding_request_is_settled_before_its_answer_leaves(
     router: RunningRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running: list[int] = []
@@ -82,7 +82,7 @@ async def test_it_is_settled_before_the_answer_leaves(
     assert running == [0]
 
 
-async def test_a_client_that_leaves_stops_the_calls(router: RunningRouter) -> None:
+async def test_a_client_that_disconnects_stops_its_embedding_calls(router: RunningRouter) -> None:
     router.embedder.hold()
     client = await RawClient.connect(router.port)
     await client.send(post("/v1/embeddings", {"model": EMBEDDER, "input": LONG_LIST}))
@@ -95,7 +95,7 @@ async def test_a_client_that_leaves_stops_the_calls(router: RunningRouter) -> No
     assert router.metric("inflight_requests_ended_total", outcome="cancelled", **who) == 1
 
 
-async def test_a_shutdown_cuts_them_with_a_503(router: RunningRouter) -> None:
+async def test_a_shutdown_ends_embedding_calls_with_a_503(router: RunningRouter) -> None:
     router.embedder.hold()
     asked = asyncio.ensure_future(embed(router, LONG_LIST))
     await router.until(lambda: router.embedder.under_way == CALLS_AT_ONCE)
@@ -105,7 +105,7 @@ async def test_a_shutdown_cuts_them_with_a_503(router: RunningRouter) -> None:
     assert response.json()["error"]["message"] == "the server is shutting down"
 
 
-async def test_one_call_that_fails_fails_the_request_and_ends_the_others(router: RunningRouter) -> None:
+async def test_one_failed_call_fails_the_request_and_cancels_the_other_calls(router: RunningRouter) -> None:
     def fail(call: EmbeddingCall) -> Exception | None:
         second = call.rows[0] == LONG_LIST[ROWS_PER_CALL]
         return (
@@ -124,14 +124,14 @@ async def test_one_call_that_fails_fails_the_request_and_ends_the_others(router:
     assert (await embed(router, "again")).status_code == 200
 
 
-async def test_a_fault_of_ours_is_a_500_without_its_words(router: RunningRouter) -> None:
+async def test_an_internal_error_is_a_500_without_its_message(router: RunningRouter) -> None:
     router.embedder.fail = lambda call: RuntimeError("a secret")
     response = await embed(router, ["a"])
     assert response.status_code == 500
     assert "secret" not in response.text
 
 
-async def test_a_request_that_comes_to_too_many_tokens_is_ended_on_the_way(router: RunningRouter) -> None:
+async def test_a_request_that_exceeds_its_token_limit_is_ended_midway(router: RunningRouter) -> None:
     router.embedder.tokens = lambda row: MAX_TOTAL_TOKENS // 40
     response = await embed(router, LONG_LIST)
     assert response.status_code == 400
@@ -167,11 +167,11 @@ async def test_embeddings_of_a_text_model_are_refused_with_a_model_that_makes_th
     assert router.embedder.calls == []
 
 
-async def test_it_is_shown_among_the_models(router: RunningRouter) -> None:
+async def test_an_embedding_model_is_listed_among_the_models(router: RunningRouter) -> None:
     assert (await router.http.get(f"/v1/models/{EMBEDDER}")).json()["id"] == EMBEDDER
 
 
-async def test_the_official_client_gets_both_forms_and_reads_the_errors(router: RunningRouter) -> None:
+async def test_the_official_client_reads_both_encodings_and_the_errors(router: RunningRouter) -> None:
     async with openai.AsyncOpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0) as client:
         plain = await client.embeddings.create(model=EMBEDDER, input=LONG_LIST, encoding_format="float")
         packed = await client.embeddings.create(model=EMBEDDER, input=[[1, 2], [3]])

@@ -75,22 +75,22 @@ def test_a_manifest_is_read_as_it_was_written(manifest: Manifest) -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_whatever_differs_gives_another_digest(change: dict[str, Any]) -> None:
+def test_any_difference_in_a_manifest_changes_its_digest(change: dict[str, Any]) -> None:
     assert replace(ONE, **change).digest != ONE.digest
 
 
-def test_the_order_of_parameters_does_not_matter() -> None:
+def test_the_order_of_parameters_does_not_change_the_digest() -> None:
     assert replace(ONE, parameters={"a": "2", "b": "1"}).digest == ONE.digest
 
 
-def test_two_releases_of_the_same_thing_differ_in_their_number_alone() -> None:
+def test_releases_of_equal_content_have_one_identity_whatever_their_number() -> None:
     other = replace(ONE, version=2, members=("m.2",))
     assert other.identity == ONE.identity
     assert replace(other, weights_sha256="b").identity != ONE.identity
 
 
 @given(json_values, st.sampled_from(sorted(json.loads(ONE.to_json()))))
-def test_what_is_no_manifest_is_refused_with_a_value_error(value: Any, field: str) -> None:
+def test_an_invalid_manifest_is_refused_with_a_value_error(value: Any, field: str) -> None:
     for text in (json.dumps(value), json.dumps({**json.loads(ONE.to_json()), field: value})):
         try:
             read = from_json(text)
@@ -100,7 +100,7 @@ def test_what_is_no_manifest_is_refused_with_a_value_error(value: Any, field: st
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "null", "[]", '{"model": "m"}'])
-def test_what_is_not_even_json_is_refused_with_a_value_error(text: str) -> None:
+def test_a_manifest_that_is_not_json_is_refused_with_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         from_json(text)
 
@@ -120,7 +120,7 @@ def test_what_is_not_even_json_is_refused_with_a_value_error(text: str) -> None:
         ({"members": ("../m",)}, "name of a Triton model"),
     ],
 )
-def test_a_bad_name_or_number_is_named(change: dict[str, Any], message: str) -> None:
+def test_a_bad_model_name_or_version_is_named_in_the_error(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(ONE, **change)
 
@@ -132,7 +132,7 @@ def test_a_pin_is_read_as_it_is_written(model: str, version: int) -> None:
 
 
 @given(st.text(max_size=12))
-def test_a_version_has_one_way_to_be_written(text: str) -> None:
+def test_a_version_has_one_spelling(text: str) -> None:
     try:
         version = read_version(text)
     except ValueError:
@@ -143,7 +143,7 @@ def test_a_version_has_one_way_to_be_written(text: str) -> None:
 @pytest.mark.parametrize(
     "version", ["", "0", "01", "-1", "+1", "1.0", "x", "²", "١", "2147483648", "1" * 5000]
 )
-def test_a_pin_to_what_is_no_number_is_refused_in_few_words(version: str) -> None:
+def test_a_pin_that_is_not_a_number_is_refused(version: str) -> None:
     with pytest.raises(ValueError, match="is no version") as refused:
         split_name(f"m@{version}")
     assert len(str(refused.value)) < 80

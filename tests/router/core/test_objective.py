@@ -13,7 +13,7 @@ LIMITS = st.one_of(st.none(), st.floats(0.001, 3600))
 
 @settings(deadline=None)
 @given(LIMITS, LIMITS, LIMITS, st.dictionaries(st.sampled_from(Metric), LIMITS))
-def test_what_is_wanted_is_changed_and_nothing_else(
+def test_setting_some_limits_of_an_objective_keeps_the_others(
     first: float | None, between: float | None, whole: float | None, wanted: dict[Metric, float | None]
 ) -> None:
     before = Objective("smol", Tier.BATCH, first, between, whole)
@@ -26,11 +26,11 @@ def test_what_is_wanted_is_changed_and_nothing_else(
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, 0.0009, 3601.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("metric", Metric)
-def test_a_limit_that_cannot_be_meant_is_refused_by_name(metric: Metric, wrong: float) -> None:
+def test_an_impossible_limit_is_refused_by_name(metric: Metric, wrong: float) -> None:
     with pytest.raises(ValueError, match=rf"{metric.field}: expected 0.001 to 3600 seconds"):
         Objective("smol", Tier.STANDARD).wanting({metric: wrong})
 
 
-def test_only_text_has_tokens_to_wait_for() -> None:
+def test_only_text_models_are_measured_by_token() -> None:
     assert metrics_of(Kind.TEXT) == (Metric.FIRST_TOKEN, Metric.INTER_TOKEN)
     assert metrics_of(Kind.EMBEDDINGS) == metrics_of(Kind.TENSORS) == (Metric.END_TO_END,)

@@ -15,7 +15,7 @@ def stage_seconds(router: Moments, engine: EngineTimes | None) -> dict[str, floa
 
 
 @given(st.lists(seconds, min_size=9, max_size=9).map(sorted))
-def test_stages_add_up_to_the_whole(moments: list[float]) -> None:
+def test_stages_add_up_to_the_whole_request(moments: list[float]) -> None:
     arrived, admitted, dispatched, *engine, received, ended = moments
     router = Moments(arrived, admitted, dispatched, received, ended)
     for times in (EngineTimes(*engine), None):
@@ -32,7 +32,7 @@ def test_another_machines_clock_never_makes_a_stage_negative(engine: list[float]
     assert sum(found.values()) == pytest.approx(6.0)
 
 
-def test_each_stage_is_what_its_name_says() -> None:
+def test_each_stage_covers_the_moments_that_its_name_says() -> None:
     found = stage_seconds(Moments(0.0, 0.75, 1.0, 22.0, 29.0), EngineTimes(3.0, 6.0, 10.0, 15.0))
     assert found == {
         "admission": 0.75,

@@ -42,7 +42,7 @@ def test_limits_and_prices_out_of_range_are_refused_by_name(amount: int) -> None
         Price("smol", 0, 0, amount)
 
 
-def test_a_share_is_something_and_not_more_than_all() -> None:
+def test_a_share_is_more_than_zero_and_at_most_all() -> None:
     assert Limits(weight=1, slot_percent=100) != Limits(weight=1000, slot_percent=1)
     for wrong in (-1, 0, 1001):
         with pytest.raises(ValueError, match=r"weight: expected [01] to"):

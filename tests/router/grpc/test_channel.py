@@ -54,7 +54,7 @@ async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_many_streams_side_by_side_each_get_their_own_messages(
+async def test_many_concurrent_streams_each_get_their_own_messages(
     server: RealServer, triton: TritonConnection
 ) -> None:
     streams = [triton.infer(order(str(number), count=20, pause_s=0.001)) for number in range(100)]
@@ -63,11 +63,11 @@ async def test_many_streams_side_by_side_each_get_their_own_messages(
     assert len(server.peers) == 1
 
 
-async def test_an_empty_stream_is_an_end(triton: TritonConnection) -> None:
+async def test_an_empty_stream_ends_cleanly(triton: TritonConnection) -> None:
     assert await names(triton.infer(order(count=0))) == []
 
 
-async def test_single_calls_have_single_answers(triton: TritonConnection) -> None:
+async def test_unary_calls_have_single_answers(triton: TritonConnection) -> None:
     answer = await triton.call("ServerLive", service_pb2.ServerLiveRequest(), service_pb2.ServerLiveResponse)
     assert answer.live
     payload = bytes(range(256)) * 20
@@ -101,13 +101,13 @@ async def test_messages_before_an_error_are_read_first(triton: TritonConnection)
     assert (await failure(stream.read)).code is StatusCode.NOT_FOUND
 
 
-async def test_a_method_nobody_has_is_unimplemented(triton: TritonConnection) -> None:
+async def test_an_unknown_method_is_unimplemented(triton: TritonConnection) -> None:
     request = service_pb2.ServerLiveRequest()
     error = await failure(lambda: triton.call("Nothing", request, service_pb2.ServerLiveResponse))
     assert error.code is StatusCode.UNIMPLEMENTED
 
 
-async def test_an_answer_of_two_messages_is_not_a_single_one(server: RealServer) -> None:
+async def test_a_unary_call_refuses_an_answer_of_two_messages(server: RealServer) -> None:
     channel = Channel(server.url)
     request = order(count=2).SerializeToString()
     path = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -133,7 +133,7 @@ async def test_a_cancel_reaches_the_server(server: RealServer, triton: TritonCon
     assert await names(triton.infer(order())) == ["r-0"]
 
 
-async def test_a_single_call_whose_caller_is_cancelled_is_cancelled_too(
+async def test_a_unary_call_whose_caller_is_cancelled_is_cancelled(
     server: RealServer, triton: TritonConnection
 ) -> None:
     request = order(count=1000, pause_s=0.01)
@@ -211,7 +211,7 @@ async def until_called(triton: TritonConnection, works: bool) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_more_streams_than_one_connection_may_have_take_another() -> None:
+async def test_streams_beyond_a_connections_limit_open_another_connection() -> None:
     server = await RealServer(options=[("grpc.max_concurrent_streams", 3)]).start()
     triton = TritonConnection(server.url)
     streams = [triton.infer(order(str(number), count=5, pause_s=0.02)) for number in range(10)]
@@ -257,7 +257,7 @@ async def test_a_killed_server_ends_every_stream_once_and_a_frozen_one_by_its_de
         await triton.close()
 
 
-async def test_a_port_where_nobody_listens_fails_at_once_and_again_after_a_pause() -> None:
+async def test_a_port_without_a_listener_fails_at_once_and_again_after_a_pause() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -269,7 +269,9 @@ async def test_a_port_where_nobody_listens_fails_at_once_and_again_after_a_pause
     await triton.close()
 
 
-async def test_a_server_that_accepts_and_says_nothing_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_accepts_and_never_answers_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("router.grpc.channel._CONNECT_TIMEOUT_S", 0.1)
     silent = await asyncio.start_server(_say(b""), "127.0.0.1", 0)
     triton = TritonConnection(f"127.0.0.1:{silent.sockets[0].getsockname()[1]}")
@@ -282,7 +284,7 @@ async def test_a_server_that_accepts_and_says_nothing_is_unavailable(monkeypatch
 @pytest.mark.parametrize(
     "first_words", [b"HTTP/1.1 400 Bad Request\r\n\r\n" * 700, b"", b"\0\0\x08\x07" + bytes(13)]
 )
-async def test_what_is_no_grpc_server_is_unavailable(first_words: bytes) -> None:
+async def test_a_server_that_does_not_speak_grpc_is_unavailable(first_words: bytes) -> None:
     server = await asyncio.start_server(_say(first_words, close=True), "127.0.0.1", 0)
     triton = TritonConnection(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
     stream = triton.infer(order())
@@ -305,7 +307,7 @@ def _say(
     return act
 
 
-async def test_a_call_that_was_refused_three_times_is_unavailable() -> None:
+async def test_a_call_refused_three_times_is_unavailable() -> None:
     refusals = 0
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -328,7 +330,7 @@ async def test_a_call_that_was_refused_three_times_is_unavailable() -> None:
     server.close()
 
 
-async def test_closing_ends_what_runs_and_what_comes_after(server: RealServer) -> None:
+async def test_closing_a_channel_ends_running_and_later_calls(server: RealServer) -> None:
     triton = TritonConnection(server.url)
     running = triton.infer(order(count=1000, pause_s=0.02))
     await running.read()
@@ -339,6 +341,6 @@ async def test_closing_ends_what_runs_and_what_comes_after(server: RealServer) -
 
 
 @given(st.floats(0, 10))
-def test_pauses_between_attempts_are_between_a_tenth_and_a_second(pause_s: float) -> None:
+def test_reconnects_pause_between_a_tenth_of_a_second_and_a_second(pause_s: float) -> None:
     assert 0.1 <= next_pause_s(pause_s) <= 1.0
     assert next_pause_s(pause_s) >= min(pause_s, 1.0)

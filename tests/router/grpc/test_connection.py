@@ -28,7 +28,7 @@ async def failure(call: Call) -> GrpcError:
 # Requests
 
 
-async def test_a_small_request_is_two_frames() -> None:
+async def test_a_small_request_is_sent_as_two_frames() -> None:
     peer = Peer()
     call = peer.begin(b"hello")
     first, second = peer.heard()
@@ -75,7 +75,7 @@ def test_a_request_is_sent_within_the_windows_and_whole_in_the_end(
     asyncio.run(check())
 
 
-async def test_a_new_setting_changes_the_windows_of_requests_under_way() -> None:
+async def test_a_new_setting_changes_the_windows_of_requests_in_flight() -> None:
     peer = Peer({Setting.INITIAL_WINDOW_SIZE: 10})
     peer.begin(b"x" * 95)
     assert [len(frame.payload) for frame in peer.heard()[1:]] == [10]
@@ -112,7 +112,9 @@ async def test_a_request_answered_before_it_was_sent_is_not_sent_on() -> None:
     answers=st.lists(st.lists(st.binary(max_size=60), max_size=4), min_size=1, max_size=4),
     sizes=st.lists(st.integers(1, 80), max_size=60),
 )
-def test_any_split_of_the_bytes_gives_the_same_messages(answers: list[list[bytes]], sizes: list[int]) -> None:
+def test_messages_do_not_depend_on_how_their_bytes_are_split(
+    answers: list[list[bytes]], sizes: list[int]
+) -> None:
     async def check() -> None:
         peer = Peer()
         calls = [peer.begin() for _ in answers]
@@ -178,7 +180,7 @@ async def test_an_answer_of_trailers_only_is_an_end() -> None:
     assert (error.code, error.details) == (StatusCode.UNAVAILABLE, "busy")
 
 
-async def test_an_informational_answer_is_passed_over() -> None:
+async def test_an_informational_answer_is_skipped() -> None:
     peer = Peer()
     call = peer.begin()
     peer.say(headers(1, literal(":status", "103")) + answer(1, b"a"))
@@ -200,7 +202,7 @@ async def test_an_informational_answer_is_passed_over() -> None:
         (trailers(1, literal("x", "y")), StatusCode.UNKNOWN),
     ],
 )
-async def test_an_answer_that_is_none_ends_its_call_and_no_other(told: bytes, code: StatusCode) -> None:
+async def test_an_invalid_answer_ends_its_call_and_no_other(told: bytes, code: StatusCode) -> None:
     peer = Peer()
     bad, good = peer.begin(), peer.begin()
     peer.say(told)
@@ -235,7 +237,7 @@ async def test_an_answer_that_is_none_ends_its_call_and_no_other(told: bytes, co
         + frames.frame(frames.CONTINUATION, 0, 1, b"x" * 16_000) * 20,
     ],
 )
-async def test_a_server_that_breaks_the_protocol_is_left(
+async def test_a_server_that_breaks_the_protocol_is_disconnected(
     told: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer = Peer()
@@ -254,7 +256,7 @@ async def test_a_server_that_breaks_the_protocol_is_left(
 @given(
     st.lists(st.tuples(st.integers(0, 11), st.integers(0, 255), st.integers(0, 5), st.binary(max_size=24)))
 )
-def test_no_frames_whatever_do_more_than_end_the_connection(
+def test_no_frames_do_more_than_end_the_connection(
     told: list[tuple[int, int, int, bytes]],
 ) -> None:
     async def check() -> None:
@@ -273,7 +275,7 @@ def test_no_frames_whatever_do_more_than_end_the_connection(
 # Windows
 
 
-async def test_a_reader_that_does_not_read_holds_its_own_stream_back() -> None:
+async def test_a_slow_reader_holds_back_only_its_own_stream() -> None:
     peer = Peer()
     slow, quick = peer.begin(), peer.begin()
     peer.heard()
@@ -323,7 +325,9 @@ async def test_a_message_larger_than_the_window_comes_through() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60_000)), max_size=60))
-def test_the_window_and_what_waits_are_always_one_window_together(steps: list[tuple[bool, int]]) -> None:
+def test_a_streams_window_and_its_unread_bytes_always_add_up_to_one_window(
+    steps: list[tuple[bool, int]],
+) -> None:
     async def check() -> None:
         peer = Peer()
         call = peer.begin()
@@ -363,7 +367,9 @@ async def test_a_call_without_a_reader_runs_to_its_end() -> None:
     assert await call.read() is None
 
 
-async def test_the_connections_window_is_given_back_whoever_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_connections_window_is_replenished_even_for_cancelled_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("router.grpc.connection._WINDOW_BYTES", 100_000)
     peer = Peer()
     peer.begin().cancel()
@@ -378,7 +384,7 @@ async def test_the_connections_window_is_given_back_whoever_reads(monkeypatch: p
 # Ends
 
 
-async def test_a_cancelled_call_tells_the_server_once_and_frees_its_reader() -> None:
+async def test_a_cancelled_call_resets_its_stream_once_and_frees_its_reader() -> None:
     peer = Peer()
     call = peer.begin()
     reading = asyncio.ensure_future(call.read())
@@ -395,7 +401,7 @@ async def test_a_cancelled_call_tells_the_server_once_and_frees_its_reader() -> 
     assert peer.connection.open_calls == 0
 
 
-async def test_two_readers_of_one_call_are_a_mistake() -> None:
+async def test_two_readers_of_one_call_are_an_error() -> None:
     call = Peer().begin()
     reading = asyncio.ensure_future(call.read())
     await asyncio.sleep(0)
@@ -404,7 +410,7 @@ async def test_two_readers_of_one_call_are_a_mistake() -> None:
     reading.cancel()
 
 
-async def test_a_deadline_ends_a_silent_call() -> None:
+async def test_a_deadline_ends_a_call_without_an_answer() -> None:
     peer = Peer()
     call = Call("/s/M", b"", 100)
     call.set_deadline(0.02)
@@ -424,7 +430,7 @@ async def test_pings_and_settings_are_acknowledged() -> None:
     assert (settings_.kind, settings_.flags, settings_.payload) == (frames.SETTINGS, frames.ACK, b"")
 
 
-async def test_a_server_that_goes_away_finishes_what_it_named_and_the_rest_goes_elsewhere() -> None:
+async def test_after_goaway_accepted_calls_finish_and_the_rest_go_to_another_connection() -> None:
     peer = Peer()
     kept, refused = peer.begin(), peer.begin()
     peer.say(goaway((1 << 31) - 1) + goaway(1))
@@ -436,7 +442,7 @@ async def test_a_server_that_goes_away_finishes_what_it_named_and_the_rest_goes_
     assert peer.changes > 0
 
 
-async def test_a_refused_stream_goes_elsewhere() -> None:
+async def test_a_refused_stream_goes_to_another_connection() -> None:
     peer = Peer()
     call = peer.begin()
     peer.say(frames.reset(1, frames.ErrorCode.REFUSED_STREAM))
@@ -444,7 +450,7 @@ async def test_a_refused_stream_goes_elsewhere() -> None:
     assert not call.ended
 
 
-async def test_a_silent_server_is_asked_and_then_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_server_is_pinged_and_then_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.grpc.connection._SILENCE_S", 0.05)
     monkeypatch.setattr("router.grpc.connection._PING_TIMEOUT_S", 0.2)
     peer = Peer()
@@ -463,7 +469,7 @@ async def test_a_silent_server_is_asked_and_then_left(monkeypatch: pytest.Monkey
     assert "pings" in (await failure(call)).details
 
 
-async def test_room_is_what_the_server_allows() -> None:
+async def test_a_connection_has_as_many_streams_as_the_server_allows() -> None:
     peer = Peer({Setting.MAX_CONCURRENT_STREAMS: 2})
     calls = [peer.begin(), peer.begin()]
     room = [peer.connection.has_room]

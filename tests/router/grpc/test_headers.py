@@ -66,7 +66,7 @@ def test_trailers_name_the_status_and_a_percent_encoded_message() -> None:
     assert (error.code, error.details) == (StatusCode.NOT_FOUND, 'no "mödel" 50%')
 
 
-def test_a_status_nobody_knows_is_unknown() -> None:
+def test_an_unknown_status_code_is_reported_as_unknown() -> None:
     for status in ("17", "-1", "4711"):
         error = outcome(grpc_status=status)
         assert error is not None
@@ -82,7 +82,7 @@ def test_a_status_nobody_knows_is_unknown() -> None:
         ("418", StatusCode.UNKNOWN),
     ],
 )
-def test_an_answer_that_is_not_grpcs_is_named_by_its_http_status(status: str, code: StatusCode) -> None:
+def test_an_answer_that_is_not_grpc_is_named_by_its_http_status(status: str, code: StatusCode) -> None:
     error = read_block(literal(":status", status) + literal("content-type", "text/html")).outcome()
     assert error is not None
     assert error.code is code
@@ -105,12 +105,12 @@ def test_blocks_of_any_encoder_without_a_table_are_read() -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=60))
-def test_no_bytes_whatever_do_more_than_end_the_connection(block: bytes) -> None:
+def test_no_header_block_does_more_than_end_the_connection(block: bytes) -> None:
     with contextlib.suppress(ConnectionFailure):
         read_block(block)
 
 
-def test_known_blocks_do_not_pile_up() -> None:
+def test_cached_header_blocks_are_bounded() -> None:
     from router.grpc import headers
 
     for number in range(2000):

@@ -22,7 +22,7 @@ def test_messages_are_the_same_however_their_bytes_are_split(messages: list[byte
     assert reader.held_bytes == 0
 
 
-def test_what_is_missing_is_waited_for() -> None:
+def test_an_incomplete_message_waits_for_its_missing_bytes() -> None:
     reader = MessageReader(max_message_bytes=1000)
     whole = prefixed(b"abcdef")
     for byte in whole[:-1]:

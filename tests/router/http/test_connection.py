@@ -99,7 +99,7 @@ async def test_expect_continue_stays_out_of_the_answer_to_the_request_before(
     assert (await client.reply()).status == 200
 
 
-async def test_what_cannot_be_read_has_an_id_and_is_counted_and_logged(
+async def test_an_unreadable_request_has_an_id_and_is_counted_and_logged(
     router: RunningRouter, client: RawClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -120,7 +120,7 @@ async def test_a_client_that_offers_http_2_is_answered_in_http_1(client: RawClie
     assert (await client.reply()).status == 200
 
 
-async def test_any_number_of_such_offers_is_answered(client: RawClient) -> None:
+async def test_any_number_of_http_2_upgrade_offers_is_answered(client: RawClient) -> None:
     offer = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
     await client.send(offer * 1500)
     assert {(await client.reply()).status for _ in range(1500)} == {200}
@@ -208,7 +208,7 @@ async def test_a_million_tiny_chunks_are_refused(client: RawClient) -> None:
     assert (await client.reply()).status == 413
 
 
-async def test_nothing_is_kept_of_a_body_that_was_refused_nor_of_a_connection_that_is_closed(
+async def test_refused_bodies_and_closed_connections_leave_nothing_in_memory(
     router: RunningRouter,
 ) -> None:
     """Not even until the garbage collector comes, which is seldom."""
@@ -259,7 +259,7 @@ async def impatient() -> AsyncIterator[RunningRouter]:
         (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{", 0.4),
     ],
 )
-async def test_a_request_that_trickles_in_is_ended(
+async def test_a_request_that_trickles_in_times_out(
     impatient: RunningRouter, sent: bytes, limit_s: float
 ) -> None:
     client = await RawClient.connect(impatient.port)
@@ -271,13 +271,13 @@ async def test_a_request_that_trickles_in_is_ended(
     await client.close()
 
 
-async def test_silent_connections_are_closed_without_a_word(impatient: RunningRouter) -> None:
+async def test_connections_without_a_request_are_closed_silently(impatient: RunningRouter) -> None:
     client = await RawClient.connect(impatient.port)
     assert await client.closed()
     await client.close()
 
 
-async def test_idle_connections_are_closed_after_their_own_longer_time(impatient: RunningRouter) -> None:
+async def test_idle_connections_are_closed_after_their_own_longer_timeout(impatient: RunningRouter) -> None:
     client = await RawClient.connect(impatient.port)
     await client.send(LIVE)
     await client.reply()

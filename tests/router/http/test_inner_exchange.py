@@ -19,7 +19,7 @@ async def test_an_answer_in_pieces_is_collected_without_framing() -> None:
     assert exchange.body == b"one two"
 
 
-def test_whoever_answers_is_told_when_the_answer_is_no_longer_wanted() -> None:
+def test_the_handler_learns_when_the_answer_is_no_longer_wanted() -> None:
     exchange = InnerExchange("/v1/x", b"{}")
     told: list[bool] = []
     exchange.on_disconnect(lambda: told.append(True))

@@ -110,7 +110,7 @@ async def test_a_client_that_trusts_another_authority_refuses(tmp_path: Path) ->
             await client.get("/v1/models")
 
 
-async def test_with_a_client_ca_a_certificate_of_it_must_be_shown(tmp_path: Path) -> None:
+async def test_with_a_client_ca_set_a_client_must_show_its_certificate(tmp_path: Path) -> None:
     async with serving(written(tmp_path, client=OTHER_AUTHORITY)) as door:
         async with door.client(trusting(AUTHORITY, OTHER_AUTHORITY)) as client:
             assert (await client.get("/v1/models")).status_code == 200
@@ -125,7 +125,7 @@ async def test_with_a_client_ca_a_certificate_of_it_must_be_shown(tmp_path: Path
     ("version", "is_taken"),
     [(ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, True)],
 )
-async def test_versions_before_1_2_are_refused(
+async def test_tls_versions_before_1_2_are_refused(
     version: ssl.TLSVersion, is_taken: bool, tmp_path: Path
 ) -> None:
     context = trusting(AUTHORITY)
@@ -153,7 +153,7 @@ async def test_a_new_certificate_is_used_without_a_restart_and_open_connections_
                 await late.get("/v1/models")
 
 
-async def test_a_client_ca_that_is_replaced_no_longer_counts(tmp_path: Path) -> None:
+async def test_a_replaced_client_ca_is_no_longer_trusted(tmp_path: Path) -> None:
     async with serving(written(tmp_path, client=AUTHORITY)) as door:
         async with door.client(trusting(AUTHORITY, AUTHORITY)) as client:
             assert (await client.get("/v1/models")).status_code == 200
@@ -166,7 +166,7 @@ async def test_a_client_ca_that_is_replaced_no_longer_counts(tmp_path: Path) -> 
                 await client.get("/v1/models")
 
 
-async def test_a_renewal_that_is_half_written_changes_nothing_until_it_is_whole(
+async def test_a_half_written_certificate_renewal_changes_nothing_until_it_is_whole(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = written(tmp_path)
@@ -180,7 +180,7 @@ async def test_a_renewal_that_is_half_written_changes_nothing_until_it_is_whole(
         assert door.certificates.refresh()
 
 
-async def test_the_files_are_watched(tmp_path: Path) -> None:
+async def test_the_certificate_files_are_watched(tmp_path: Path) -> None:
     async with serving(written(tmp_path)) as door:
         watching = asyncio.create_task(door.certificates.watch(every_s=0.01))
         written(tmp_path, OTHER_AUTHORITY)
@@ -196,7 +196,7 @@ async def test_the_files_are_watched(tmp_path: Path) -> None:
         watching.cancel()
 
 
-async def test_a_handshake_that_does_not_go_on_is_closed(tmp_path: Path) -> None:
+async def test_a_stalled_tls_handshake_is_closed(tmp_path: Path) -> None:
     async with serving(written(tmp_path), handshake_timeout_s=0.2) as door:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         writer.write(b"\x16\x03\x01")
@@ -204,7 +204,7 @@ async def test_a_handshake_that_does_not_go_on_is_closed(tmp_path: Path) -> None
         writer.close()
 
 
-async def test_plain_http_at_a_tls_port_gets_no_answer(tmp_path: Path) -> None:
+async def test_plain_http_on_a_tls_port_gets_no_answer(tmp_path: Path) -> None:
     async with serving(written(tmp_path)) as door:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -212,7 +212,7 @@ async def test_plain_http_at_a_tls_port_gets_no_answer(tmp_path: Path) -> None:
         writer.close()
 
 
-def test_nothing_set_is_no_tls_and_a_part_is_refused() -> None:
+def test_no_tls_settings_mean_no_tls_and_a_part_of_them_is_refused() -> None:
     assert tls_files("", "", "") is None
     assert tls_files("cert", "key", "") == TlsFiles("cert", "key")
     for given, missing in (
@@ -224,7 +224,7 @@ def test_nothing_set_is_no_tls_and_a_part_is_refused() -> None:
             tls_files(*given)
 
 
-def test_files_that_cannot_be_used_stop_the_start_by_name(tmp_path: Path) -> None:
+def test_unusable_certificate_files_stop_the_start_by_name(tmp_path: Path) -> None:
     good = written(tmp_path)
     encrypted = tmp_path / "encrypted.pem"
     private = serialization.load_pem_private_key(Path(good.key).read_bytes(), None)
@@ -246,7 +246,7 @@ def test_files_that_cannot_be_used_stop_the_start_by_name(tmp_path: Path) -> Non
             Certificates(files)
 
 
-def test_a_grpc_server_has_the_same_certificates_and_takes_up_new_ones(tmp_path: Path) -> None:
+def test_a_grpc_server_has_the_same_certificates_and_reloads_them(tmp_path: Path) -> None:
     files = written(tmp_path, client=OTHER_AUTHORITY)
     server = grpc.server(ThreadPoolExecutor(2))
     port = server.add_secure_port("127.0.0.1:0", Certificates(files).grpc_credentials())

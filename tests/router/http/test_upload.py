@@ -30,7 +30,7 @@ async def test_a_large_body_lies_on_disk_and_its_sender_waits_for_the_disk() -> 
     upload.close()
 
 
-async def test_what_comes_while_the_disk_is_busy_is_written_in_order() -> None:
+async def test_data_that_arrives_while_the_disk_is_busy_is_written_in_order() -> None:
     upload = Upload()
     pieces = [bytes([number]) * 1_500_000 for number in range(5)]
     for piece in pieces:
@@ -53,7 +53,7 @@ async def test_closing_while_the_disk_is_busy_closes_behind_it() -> None:
     assert upload._file.closed
 
 
-async def test_a_disk_that_is_full_is_told_to_whoever_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_reported_to_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(**options: object) -> None:
         raise OSError(28, "No space left on device")
 

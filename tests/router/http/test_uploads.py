@@ -46,7 +46,7 @@ async def client(router: RunningRouter) -> AsyncIterator[RawClient]:
     await router.until(lambda: router.listener.open_uploads == 0)
 
 
-async def test_a_file_larger_than_other_bodies_may_be_is_taken(client: RawClient) -> None:
+async def test_a_file_larger_than_other_bodies_may_be_is_accepted(client: RawClient) -> None:
     body = form(b"y" * (2 << 20))
     await client.send(head(len(body)) + body + LIVE)
     reply = await client.reply()
@@ -75,12 +75,12 @@ async def test_a_file_in_a_form_that_just_fits_is_still_too_large(client: RawCli
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/files/file-1", "/nowhere"])
-async def test_only_files_may_be_large(client: RawClient, path: str) -> None:
+async def test_only_file_uploads_may_be_large(client: RawClient, path: str) -> None:
     await client.send(head(2 << 20, path))
     assert (await client.reply()).status == 413
 
 
-async def test_who_has_no_valid_key_may_send_no_more_than_elsewhere(router: RunningRouter) -> None:
+async def test_without_a_valid_key_an_upload_has_the_ordinary_body_limit(router: RunningRouter) -> None:
     key = await router.new_key(await router.new_tenant(), frozenset({Scope.FILES}))
     for authorization, status in (("", 413), ("Authorization: Bearer sk-wrong\r\n", 413), (key, 200)):
         client = await RawClient.connect(router.port)
@@ -99,7 +99,7 @@ async def test_a_client_that_offers_http_2_may_upload(client: RawClient, router:
     assert (await client.reply()).status == 200
 
 
-async def test_only_so_many_uploads_are_taken_at_once(router: RunningRouter) -> None:
+async def test_a_bounded_number_of_uploads_is_accepted_at_once(router: RunningRouter) -> None:
     clients = [await RawClient.connect(router.port) for _ in range(3)]
     for client in clients:
         await client.send(head(2 << 20))
@@ -110,7 +110,7 @@ async def test_only_so_many_uploads_are_taken_at_once(router: RunningRouter) -> 
     await router.until(lambda: router.listener.open_uploads == 0)
 
 
-async def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(
+async def test_a_client_that_disconnects_mid_upload_leaves_nothing_behind(
     client: RawClient, router: RunningRouter
 ) -> None:
     await client.send(head(3 << 20) + b"x" * (2 << 20))

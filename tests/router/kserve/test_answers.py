@@ -31,7 +31,7 @@ def text(value: str) -> Output:
         max_size=4,
     )
 )
-def test_an_answer_is_read_by_the_contract_or_the_engine_is_to_blame(
+def test_an_answer_that_breaks_the_contract_is_the_engines_fault(
     outputs: list[tuple[str, str, list[int], bytes]],
 ) -> None:
     response = service_pb2.ModelInferResponse()

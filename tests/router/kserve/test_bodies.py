@@ -42,7 +42,7 @@ def prompt(**more: Any) -> dict[str, Any]:
 
 @settings(deadline=None)
 @given(st.lists(INPUT, max_size=4), st.binary(max_size=20), st.one_of(st.none(), st.text(max_size=8)))
-def test_any_body_is_read_or_refused_clearly(
+def test_any_infer_body_is_read_or_refused_clearly(
     inputs: list[dict[str, Any]], tail: bytes, length: str | None
 ) -> None:
     body, right = infer_body(*inputs, tail=tail)
@@ -52,14 +52,14 @@ def test_any_body_is_read_or_refused_clearly(
 
 @settings(deadline=None)
 @given(st.dictionaries(NAMES, JSON))
-def test_any_object_is_generated_from_or_refused_clearly(fields: dict[str, Any]) -> None:
+def test_any_generate_body_is_read_or_refused_clearly(fields: dict[str, Any]) -> None:
     body = json.dumps(fields).encode()
     assert is_clear(outcome(lambda: read_inputs(INPUTS, messages.read_fields(body, INPUTS)[1])))
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=60))
-def test_bytes_that_are_no_json_are_refused_clearly(body: bytes) -> None:
+def test_bytes_that_are_not_json_are_refused_clearly(body: bytes) -> None:
     assert is_clear(outcome(lambda: messages.read_body(body, None)))
     assert is_clear(outcome(lambda: messages.read_fields(body, INPUTS)))
 
@@ -74,7 +74,7 @@ def test_bytes_behind_the_json_belong_to_inputs_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "9" * 30, "99999", "1e3", "", "٣", "0" * 12 + "9" * 5000])
-def test_a_header_length_that_cannot_be_is_refused(length: str) -> None:
+def test_an_impossible_header_length_is_refused(length: str) -> None:
     body, _ = infer_body(prompt(data=["a"]))
     with pytest.raises(InflightError):
         messages.read_body(body, length)
@@ -95,7 +95,9 @@ def test_a_header_length_that_cannot_be_is_refused(length: str) -> None:
         (prompt(data=["a"], more=1), b"", "more"),
     ],
 )
-def test_what_does_not_add_up_is_refused(given: dict[str, Any], tail: bytes, why: str) -> None:
+def test_tensor_data_that_does_not_match_its_description_is_refused(
+    given: dict[str, Any], tail: bytes, why: str
+) -> None:
     body, length = infer_body(given, tail=tail)
     with pytest.raises(InflightError, match=why):
         messages.read_body(body, length)
@@ -115,7 +117,7 @@ def test_outputs_take_binary_data_alone(parameters: dict[str, Any]) -> None:
         messages.binary_outputs(messages.read_body(body, None)[0], by_default=False)
 
 
-def test_a_field_that_is_there_twice_is_refused() -> None:
+def test_a_field_given_twice_is_refused() -> None:
     body = json.dumps({"text_input": "a", "parameters": {"text_input": "b"}}).encode()
     with pytest.raises(InflightError, match="twice"):
         messages.read_fields(body, INPUTS)

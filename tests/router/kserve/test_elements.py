@@ -34,7 +34,7 @@ def test_elements_are_written_as_tritons_clients_write_them(case: tuple[str, lis
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=5), min_size=1), st.binary(max_size=3))
-def test_bytes_are_whole_when_each_length_is_followed_by_so_many(elements: list[bytes], more: bytes) -> None:
+def test_bytes_elements_are_valid_when_each_length_prefix_matches(elements: list[bytes], more: bytes) -> None:
     raw = encode("BYTES", elements)
     assert raw == serialize_byte_tensor(np.array(elements, dtype=np.object_)).item()
     assert is_whole("BYTES", len(elements), raw)

@@ -21,7 +21,7 @@ def values(rows: int = 1, **more: Value) -> dict[str, Value]:
     return {"text_input": texts, "max_tokens": column("INT32", *[5] * rows), **more}
 
 
-def test_the_router_always_asks_for_what_it_accounts_by() -> None:
+def test_the_router_always_requests_the_outputs_that_it_accounts_by() -> None:
     sent = complete(values(return_num_input_tokens=column("BOOL", False)), whole=False)
     for flag in ("return_num_input_tokens", "return_num_output_tokens", "return_perf_metrics"):
         assert sent[flag].elements == [True]
@@ -41,7 +41,7 @@ def test_stop_words_keep_to_few_widths_and_lose_nothing(rows: int, width: int) -
         assert not any(sent.row(row)[width:])
 
 
-def test_amounts_have_limits() -> None:
+def test_token_amounts_have_limits() -> None:
     with pytest.raises(InflightError, match="max_tokens"):
         complete(values(max_tokens=column("INT32", 0)), whole=False)
     for wrong in (0, -1, MAX_SEQUENCES + 1):
@@ -57,7 +57,7 @@ def test_each_sequence_of_each_row_is_reserved_and_a_prompt_once() -> None:
     assert (found.prompt_tokens, found.completion_tokens) == (4, 20)
 
 
-def test_only_a_whole_answer_echoes_and_only_unless_it_is_told_not_to() -> None:
+def test_only_a_whole_answer_echoes_its_prompt_and_only_unless_excluded() -> None:
     asked = values(
         3,
         exclude_input_in_output=column("BOOL", False, True, False),
@@ -67,7 +67,7 @@ def test_only_a_whole_answer_echoes_and_only_unless_it_is_told_not_to() -> None:
     assert echoes(complete(asked, whole=True)) == [True, False, True]
 
 
-def test_outputs_that_only_the_router_asked_for_are_not_shown() -> None:
+def test_outputs_that_only_the_router_requested_are_not_shown() -> None:
     usual = shown_outputs(values(), frozenset())
     assert "text_output" in usual
     assert usual.isdisjoint(

@@ -77,7 +77,9 @@ async def test_a_decoupled_model_answers_plain_infer_with_everything_in_one_resp
     assert received(kserve.triton)["stream"] == [False]
 
 
-async def test_nothing_of_the_clients_message_is_passed_on(kserve: RunningKserve, client: Any) -> None:
+async def test_no_id_header_or_parameter_of_the_client_reaches_triton(
+    kserve: RunningKserve, client: Any
+) -> None:
     await client.infer(MODEL, prompt_inputs(grpc_input), request_id="mine", headers={"x-secret": "1"})
     (sent,) = kserve.triton.requests
     assert sent.model_name == "ensemble"
@@ -87,7 +89,9 @@ async def test_nothing_of_the_clients_message_is_passed_on(kserve: RunningKserve
     assert "x-secret" not in kserve.triton.metadata[0]
 
 
-async def test_token_counts_are_shown_to_who_asks_alone(kserve: RunningKserve, client: Any) -> None:
+async def test_token_counts_are_shown_only_to_clients_that_ask_for_them(
+    kserve: RunningKserve, client: Any
+) -> None:
     plain = await client.infer(MODEL, prompt_inputs(grpc_input))
     assert [output.name for output in plain.get_response().outputs] == ["text_output", "finish_reason"]
     flagged = prompt_inputs(grpc_input, return_num_output_tokens=("BOOL", [[True]]))
@@ -115,7 +119,7 @@ async def test_a_stream_carries_several_requests_and_marks_the_end_of_each(kserv
         assert not mine[-1].outputs
 
 
-async def test_an_empty_last_response_comes_only_to_who_asked_for_it(kserve: RunningKserve) -> None:
+async def test_an_empty_final_response_is_sent_only_to_clients_that_ask_for_it(kserve: RunningKserve) -> None:
     kserve.triton.script = lambda request: [Reply("a"), Reply("b"), Reply(final=True, bare=True)]
     assert len(await raw_stream(kserve, [raw_request()])) == 2
     assert len(await raw_stream(kserve, [raw_request(wants_final=True)])) == 3
@@ -131,7 +135,7 @@ async def test_an_error_in_a_stream_names_its_kind_and_leaves_the_others_alone(
     assert texts([each for each in results if each not in errors]) == ["Hello", " world"]
 
 
-async def test_rows_come_back_below_one_another(kserve: RunningKserve, client: Any) -> None:
+async def test_rows_come_back_stacked_in_one_tensor(kserve: RunningKserve, client: Any) -> None:
     kserve.triton.script = lambda request: [
         Reply("second", row=1, finish="end_id"),
         Reply("first", row=0, finish="length", final=True),
@@ -165,7 +169,7 @@ async def test_steps_inside_a_pipeline_cannot_be_called(client: Any, model: str)
     assert refused.value.status() == "StatusCode.NOT_FOUND"
 
 
-async def test_what_only_an_operator_may_do_is_refused_with_the_reason(client: Any) -> None:
+async def test_operator_calls_are_refused_with_the_reason(client: Any) -> None:
     with pytest.raises(InferenceServerException, match="operator") as refused:
         await client.load_model(MODEL)
     assert refused.value.status() == "StatusCode.PERMISSION_DENIED"
@@ -173,7 +177,7 @@ async def test_what_only_an_operator_may_do_is_refused_with_the_reason(client: A
         await client.register_system_shared_memory("a", "/a", 10)
 
 
-async def test_keys_are_needed_once_there_are_some(kserve: RunningKserve, client: Any) -> None:
+async def test_keys_are_required_once_some_exist(kserve: RunningKserve, client: Any) -> None:
     tenant = await kserve.router.new_tenant()
     key = await kserve.router.new_key(tenant)
     for headers in ({}, {"authorization": "Bearer ik-wrong"}, {"authorization": key}):
@@ -205,7 +209,7 @@ async def test_a_key_is_for_its_models_and_scopes(kserve: RunningKserve, client:
     assert refused.value.status() == "StatusCode.PERMISSION_DENIED"
 
 
-async def test_a_spent_limit_is_resource_exhausted_with_a_time_to_come_back(
+async def test_an_exhausted_limit_is_resource_exhausted_with_a_retry_time(
     kserve: RunningKserve, client: Any
 ) -> None:
     tenant = await kserve.router.new_tenant(limits=Limits(requests_per_min=1))
@@ -302,7 +306,7 @@ def ask_with_threads(url: str) -> list[Any]:
     return [whole, *found]
 
 
-async def test_the_client_with_threads_works_too(kserve: RunningKserve) -> None:
+async def test_the_threaded_client_works(kserve: RunningKserve) -> None:
     whole, *streamed = await asyncio.to_thread(ask_with_threads, kserve.grpc_url)
     assert "".join(texts(streamed)) == "Hello world"
     assert texts([whole])
@@ -335,7 +339,7 @@ async def test_while_draining_requests_are_refused_and_idle_streams_end(
     await asyncio.wait_for(kserve.server.stop(10), 5)
 
 
-async def test_a_triton_that_is_away_is_unavailable(kserve: RunningKserve, client: Any) -> None:
+async def test_an_unreachable_triton_is_unavailable(kserve: RunningKserve, client: Any) -> None:
     await kserve.triton.stop()
     with pytest.raises(InferenceServerException) as failed:
         await client.infer(MODEL, prompt_inputs(grpc_input))

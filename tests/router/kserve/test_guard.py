@@ -66,21 +66,25 @@ async def test_forbidden_text_in_pieces_never_leaves_and_the_engine_is_stopped(k
 
 
 @pytest.mark.parametrize("end", [{"finish": "end_id", "final": True}, {}])
-async def test_what_was_held_back_comes_with_the_end(kserve: RunningKserve, end: dict[str, Any]) -> None:
+async def test_held_back_text_is_sent_with_the_end_of_the_answer(
+    kserve: RunningKserve, end: dict[str, Any]
+) -> None:
     last = [] if end else [Reply(final=True, bare=True)]
     kserve.triton.script = lambda request: [Reply("a sec"), Reply("ond", **end), *last]
     told = events(await ask(kserve))
     assert "".join(event["text_output"] for event in told) == "a second"
 
 
-async def test_a_whole_answer_is_checked_too(kserve: RunningKserve) -> None:
+async def test_a_whole_answer_is_checked(kserve: RunningKserve) -> None:
     kserve.triton.script = lambda request: story("my secret")
     answer = (await ask(kserve, "generate")).json()
     assert (answer["text_output"], answer["finish_reason"]) == ("my ", "content_filter")
 
 
 @pytest.mark.parametrize("wish", [{"return_generation_logits": True}, {"num_return_sequences": 2}])
-async def test_what_would_go_past_the_check_is_refused(kserve: RunningKserve, wish: dict[str, Any]) -> None:
+async def test_outputs_that_would_bypass_the_check_are_refused(
+    kserve: RunningKserve, wish: dict[str, Any]
+) -> None:
     answer = await ask(kserve, **wish)
     assert answer.status_code == 400
     assert "are checked" in answer.json()["error"]

@@ -119,7 +119,7 @@ async def test_errors_are_in_tritons_shape(kserve: RunningKserve, client: Any, h
     assert answer.text.endswith('data: {"error":"the model cannot answer at the moment"}\n\n')
 
 
-async def test_the_api_describes_these_paths_and_their_errors_too(http: Any) -> None:
+async def test_the_openapi_description_has_the_kserve_paths_and_their_errors(http: Any) -> None:
     document = (await http.get("/openapi.json")).json()
     infer = document["paths"]["/v2/models/{name}/infer"]["post"]
     assert infer["responses"]["default"]["content"]["application/json"]["schema"]["$ref"].endswith(
@@ -197,7 +197,7 @@ async def test_a_client_that_leaves_stops_the_engine(kserve: RunningKserve, http
     await kserve.router.until(lambda: kserve.router.permits.open_count == 0)
 
 
-async def test_the_client_without_asyncio_works_too(kserve: RunningKserve) -> None:
+async def test_the_client_without_asyncio_works(kserve: RunningKserve) -> None:
     def ask() -> Any:
         with triton.InferenceServerClient(kserve.http_url) as client:
             return client.infer(MODEL, prompt_inputs(http_input)).as_numpy("text_output").tolist()
@@ -205,7 +205,7 @@ async def test_the_client_without_asyncio_works_too(kserve: RunningKserve) -> No
     assert await asyncio.to_thread(ask) == [b"Hello world"]
 
 
-async def test_what_is_wrong_as_http_is_told_as_triton_tells_it_too(http: httpx.AsyncClient) -> None:
+async def test_malformed_http_is_refused_in_tritons_error_shape(http: httpx.AsyncClient) -> None:
     """Before it is known who asks for what."""
     response = await http.get("/v2/models/tiny", headers={"not_a_header": "1"})
     assert response.status_code == 400

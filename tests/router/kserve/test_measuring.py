@@ -24,7 +24,7 @@ def asked(tier: str, **more: Any) -> dict[str, Any]:
     return {"model_name": MODEL, "inputs": inputs, "parameters": {"inflight_tier": tier}}
 
 
-async def test_streams_are_measured_and_what_comes_whole_only_as_a_whole(kserve: RunningKserve) -> None:
+async def test_streams_are_measured_by_token_and_whole_answers_as_a_whole(kserve: RunningKserve) -> None:
     async with triton_aio.InferenceServerClient(kserve.grpc_url) as client:
         await stream(client, [asked("interactive", stream=("BOOL", [[True]]))])
         await kserve.router.until(lambda: samples(kserve, MODEL, Tier.INTERACTIVE)[2] == 1)
@@ -37,7 +37,7 @@ async def test_streams_are_measured_and_what_comes_whole_only_as_a_whole(kserve:
     assert sent == ["interactive", "batch"]
 
 
-async def test_a_model_without_tokens_has_tiers_too(kserve: RunningKserve) -> None:
+async def test_a_model_without_tokens_has_tiers(kserve: RunningKserve) -> None:
     async with triton_aio.InferenceServerClient(kserve.grpc_url) as client:
         texts = [grpc_input("TEXT", "BYTES", [[b"abc"]])]
         await client.infer(EMBEDDER, texts, parameters={"inflight_tier": "batch"})

@@ -33,7 +33,7 @@ def usual() -> Any:
     return message
 
 
-def test_typed_contents_are_as_good_as_bytes() -> None:
+def test_typed_contents_are_read_like_raw_bytes() -> None:
     asked = read(usual())
     assert isinstance(asked, Asked)
     assert asked.values["max_tokens"].elements == [4]
@@ -73,7 +73,7 @@ def wrongs() -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize(("why", "message"), wrongs(), ids=[why for why, _ in wrongs()])
-def test_what_is_wrong_is_said(why: str, message: Any) -> None:
+def test_an_invalid_message_is_refused_with_the_reason(why: str, message: Any) -> None:
     error = read(message)
     assert isinstance(error, InflightError)
     assert why in error.message
@@ -103,7 +103,7 @@ def messages(draw: st.DrawFn) -> Any:
 
 @settings(deadline=None)
 @given(messages())
-def test_any_message_is_read_or_refused_clearly(message: Any) -> None:
+def test_any_grpc_message_is_read_or_refused_clearly(message: Any) -> None:
     found = read(message)
     if isinstance(found, InflightError):
         assert found.kind.is_callers_fault

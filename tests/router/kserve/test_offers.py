@@ -87,7 +87,7 @@ def test_a_version_pins_a_release_however_it_is_given() -> None:
         ("embeddings", "", "does not exist"),
     ],
 )
-def test_what_is_not_served_is_not_found(name: str, version: str, why: str) -> None:
+def test_a_model_or_version_that_is_not_served_is_not_found(name: str, version: str, why: str) -> None:
     error = refused(BOTH, name, version)
     assert error.kind is ErrorKind.MODEL_NOT_FOUND
     assert why in error.message
@@ -105,12 +105,12 @@ def test_without_a_version_the_split_decides_for_each_request_alone() -> None:
     assert found.find("tiny", "", LOCAL_CALLER).served.version == 2  # the last arm stands for the model
 
 
-def test_tritons_name_means_the_model_and_not_its_release() -> None:
+def test_tritons_own_model_name_means_the_model_and_not_its_release() -> None:
     promoted = offers(lineup(release(1, triton_name="ensemble"), release(2), arms=((2, 1.0),)))
     assert chosen(promoted, "ensemble") == ("tiny", 2)
 
 
-def test_tritons_name_means_nothing_where_it_is_not_of_one_model_alone() -> None:
+def test_tritons_own_model_name_is_ambiguous_where_several_models_share_it() -> None:
     two = offers(
         lineup(release(1, triton_name="ensemble")), lineup(release(1, "other", triton_name="ensemble"))
     )
@@ -119,14 +119,14 @@ def test_tritons_name_means_nothing_where_it_is_not_of_one_model_alone() -> None
     assert chosen(own, "ensemble") == ("ensemble", 1)
 
 
-def test_a_model_of_which_nothing_is_loaded_is_known_and_cannot_answer() -> None:
+def test_a_model_without_a_loaded_release_is_known_and_cannot_answer() -> None:
     empty = offers(replace(lineup(release(1)), releases={}))
     for name, version in (("tiny", ""), ("tiny", "1"), ("tiny@1", "")):
         assert refused(empty, name, version).kind is ErrorKind.OVERLOADED
     assert empty.for_caller(LOCAL_CALLER) == []
 
 
-def test_a_key_finds_what_it_is_for_and_hears_of_nothing_else() -> None:
+def test_a_key_finds_only_its_own_models() -> None:
     vectors = ServedEmbedder("vectors", FakeEmbedder(), LIMITS)
     found = offers(lineup(release(1)), lineup(release(1, "other")), lineup(vectors))
     key = replace(
@@ -139,7 +139,7 @@ def test_a_key_finds_what_it_is_for_and_hears_of_nothing_else() -> None:
     assert "there are tiny, vectors" in refused(found, "nothing", "", caller).message
 
 
-def test_what_is_published_counts_from_the_next_request_on() -> None:
+def test_a_published_lineup_counts_from_the_next_request_on() -> None:
     registry = Registry([release(1)])
     found = Offers(registry, make)
     assert found.versions(found.find("tiny", "", LOCAL_CALLER)) == ["1"]
@@ -154,6 +154,6 @@ TEXT = st.one_of(st.sampled_from(["tiny", "tiny@12", "ensemble", "1", "12", "@",
 
 @settings(deadline=None)
 @given(TEXT, TEXT, TEXT)
-def test_any_names_are_found_or_refused_clearly(name: str, version: str, pinned: str) -> None:
+def test_any_model_name_and_version_is_found_or_refused_clearly(name: str, version: str, pinned: str) -> None:
     record = Record("grpc ModelInfer", "infer-1", pinned_release=pinned)
     assert is_clear(outcome(lambda: BOTH.choose(name, version, record)), ErrorKind.MODEL_NOT_FOUND)

@@ -12,7 +12,7 @@ from tests.router.kserve.asking import is_clear, outcome
 PLAIN = st.one_of(st.booleans(), st.integers(), st.floats(), st.text())
 
 
-def test_the_documented_ones_are_taken() -> None:
+def test_documented_parameters_are_accepted() -> None:
     given = {
         "add_special_tokens": False,
         "inflight_tier": "batch",
@@ -46,27 +46,27 @@ def test_the_documented_ones_are_taken() -> None:
         "\0" * 100,
     ],
 )
-def test_reserved_and_unknown_ones_are_refused_by_name(name: str) -> None:
+def test_reserved_and_unknown_parameters_are_refused_by_name(name: str) -> None:
     with pytest.raises(InflightError, match="is not taken") as refused:
         read_parameters({name: True})
     assert refused.value.message.isprintable()
 
 
 @pytest.mark.parametrize("tier", ["", "first", 1, True, 0.5])
-def test_a_tier_that_is_none_is_refused(tier: object) -> None:
+def test_an_unknown_tier_is_refused(tier: object) -> None:
     with pytest.raises(InflightError, match="interactive, standard, batch"):
         read_parameters({"inflight_tier": tier})
 
 
 @pytest.mark.parametrize("bias", ["", "[]", '{"a": 1}', '{"1": 101}', '{"1": "x"}', "{" * 1000, 5, True])
-def test_a_bias_that_the_api_would_refuse_is_refused_here_too(bias: object) -> None:
+def test_a_logit_bias_that_the_openai_api_would_refuse_is_refused(bias: object) -> None:
     with pytest.raises(InflightError, match="300 token ids"):
         read_parameters({"inflight_logit_bias": bias})
 
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(), PLAIN, max_size=40))
-def test_nothing_undocumented_ever_reaches_a_model(given: dict[str, object]) -> None:
+def test_no_undocumented_parameter_reaches_a_model(given: dict[str, object]) -> None:
     found = outcome(lambda: read_parameters(given))
     assert is_clear(found)
     if isinstance(found, Parameters):

@@ -42,7 +42,9 @@ def good(draw: st.DrawFn) -> tuple[Tensor, int, Sent, bytes]:
 
 @settings(deadline=None)
 @given(good())
-def test_what_the_config_allows_is_sent_on_as_it_came(case: tuple[Tensor, int, Sent, bytes]) -> None:
+def test_tensors_that_the_config_allows_are_sent_on_as_they_came(
+    case: tuple[Tensor, int, Sent, bytes],
+) -> None:
     tensor, max_batch_size, sent, raw = case
     found = read_tensors({"X": tensor}, max_batch_size, [sent])
     assert found == {"X": RawTensor(tensor.dtype, tuple(sent.shape), raw)}
@@ -65,7 +67,7 @@ def test_what_the_config_allows_is_sent_on_as_it_came(case: tuple[Tensor, int, S
     ),
     st.booleans(),
 )
-def test_whatever_comes_fits_the_config_or_is_refused_clearly(
+def test_any_tensors_fit_the_config_or_are_refused_clearly(
     dtype: str, dims: tuple[int, ...], max_batch_size: int, inputs: list[Sent], right_type: bool
 ) -> None:
     if right_type:
@@ -109,12 +111,12 @@ def test_inputs_are_sent_in_the_order_of_the_config_and_optional_ones_may_be_mis
         ([ROW, Sent("MORE", "BYTES", [2, 1], ["a", "b"])], "the same number of rows"),
     ],
 )
-def test_what_is_wrong_is_named(inputs: list[Sent], why: str) -> None:
+def test_a_tensor_error_names_its_cause(inputs: list[Sent], why: str) -> None:
     with pytest.raises(InflightError, match=why):
         read_tensors(ONE, 4, inputs)
 
 
-def test_types_have_their_own_rules() -> None:
+def test_bool_and_bf16_tensors_have_their_own_rules() -> None:
     flags = {"X": Tensor("X", "BOOL", (2,))}
     with pytest.raises(InflightError, match="the bytes 0 and 1"):
         read_tensors(flags, 0, [Sent("X", "BOOL", [2], b"\x01\x02")])
@@ -123,7 +125,7 @@ def test_types_have_their_own_rules() -> None:
         read_tensors(halves, 0, [Sent("X", "BF16", [1], [1.0])])
 
 
-def test_a_size_of_0_hides_no_overflow() -> None:
+def test_a_dimension_of_0_hides_no_overflow() -> None:
     free = {"X": Tensor("X", "FP32", (-1, -1))}
     assert read_tensors(free, 0, [Sent("X", "FP32", [0, 7], b"")])
     with pytest.raises(InflightError, match="has shape"):

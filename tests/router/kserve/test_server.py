@@ -23,7 +23,9 @@ async def test_a_port_that_is_taken_is_an_error_and_not_shared(kserve: RunningKs
     await second.stop()
 
 
-async def test_with_certificates_it_takes_tls_alone(kserve: RunningKserve, tmp_path: Path) -> None:
+async def test_with_certificates_the_grpc_server_accepts_tls_alone(
+    kserve: RunningKserve, tmp_path: Path
+) -> None:
     doorkeeper = Doorkeeper(kserve.router.parts.tenancy, is_private=True)
     credentials = Certificates(written(tmp_path)).grpc_credentials()
     server = KserveServer(kserve.door, doorkeeper, kserve.router.parts.accounts, 1 << 20, credentials)
@@ -38,7 +40,7 @@ async def test_with_certificates_it_takes_tls_alone(kserve: RunningKserve, tmp_p
     await server.stop()
 
 
-async def test_who_connects_and_says_nothing_is_sent_away(
+async def test_a_connection_without_a_handshake_is_closed(
     kserve: RunningKserve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kserve_server, "HANDSHAKE_TIMEOUT_S", 0.2)

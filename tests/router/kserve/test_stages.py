@@ -49,21 +49,27 @@ async def stages(kserve: RunningKserve, model: str, requests: int = 1) -> set[st
     return set(counts)
 
 
-async def test_text_streamed_and_whole(kserve: RunningKserve, grpc: Any, http: Any) -> None:
+async def test_text_requests_streamed_and_whole_have_stage_times(
+    kserve: RunningKserve, grpc: Any, http: Any
+) -> None:
     inputs = prompt_inputs(grpc_input, stream=("BOOL", [[True]]))
     await stream(grpc, [{"model_name": MODEL, "inputs": inputs}])
     await http.infer(MODEL, prompt_inputs(http_input))
     assert await stages(kserve, MODEL, 2) == AROUND | {"triton"}, "this engine tells no times"
 
 
-async def test_embeddings_by_either_protocol(kserve: RunningKserve, grpc: Any, http: Any) -> None:
+async def test_embeddings_have_stage_times_by_either_protocol(
+    kserve: RunningKserve, grpc: Any, http: Any
+) -> None:
     await grpc.infer(EMBEDDER, [grpc_input("TEXT", "BYTES", [[b"abc"]])])
     await http.infer(EMBEDDER, [http_input("TEXT", "BYTES", [[b"abc"]])])
     await kserve.router.http.post("/v1/embeddings", json={"model": EMBEDDER, "input": ["a", "b"]})
     assert await stages(kserve, EMBEDDER, 3) == AROUND | {"triton"}
 
 
-async def test_tensors_that_come_once_and_that_come_often(kserve: RunningKserve, grpc: Any) -> None:
+async def test_tensor_models_have_stage_times_with_one_answer_or_many(
+    kserve: RunningKserve, grpc: Any
+) -> None:
     Models(kserve)
     await grpc.infer(CLASSIFIER, image(grpc_input))
     await stream(grpc, [{"model_name": TICKER, "inputs": count(grpc_input)}])

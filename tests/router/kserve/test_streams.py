@@ -26,7 +26,7 @@ async def forever() -> AsyncIterator[Any]:
     await asyncio.Event().wait()
 
 
-async def test_a_client_that_does_not_read_is_taken_for_one_that_left() -> None:
+async def test_a_client_that_does_not_read_is_treated_as_disconnected() -> None:
     left = asyncio.Event()
 
     async def answer(outbox: Outbox, departure: Departure) -> None:
@@ -63,7 +63,7 @@ async def _put_all(outbox: Outbox, count: int) -> None:
         await outbox.put(number)
 
 
-async def test_who_asks_late_is_told_of_a_departure_at_once() -> None:
+async def test_a_listener_added_after_the_disconnect_is_called_at_once() -> None:
     told: list[int] = []
     departure = Departure()
     departure.on_leave(lambda: told.append(1))

@@ -154,7 +154,7 @@ async def test_tensors_go_through_and_nothing_else_does(models: Models, grpc: An
 
 
 @pytest.mark.parametrize("binary", [True, False])
-async def test_http_takes_them_as_bytes_and_as_json(http: Any, models: Models, binary: bool) -> None:
+async def test_http_accepts_tensors_as_bytes_and_as_json(http: Any, models: Models, binary: bool) -> None:
     title = http_input("TITLE", "BYTES", [["a cat" if not binary else b"\xff\xd8"]], binary)
     asked = [httpclient.InferRequestedOutput("SCORES", binary_data=binary)]
     inputs = [http_input("IMAGE", "FP32", [[[1.0], [2.0]]], binary), title]
@@ -166,7 +166,7 @@ async def test_http_takes_them_as_bytes_and_as_json(http: Any, models: Models, b
     assert sent.raw_input_contents[1] == (b"\x02\0\0\0\xff\xd8" if binary else b"\x05\0\0\0a cat")
 
 
-async def test_every_type_comes_back_as_it_went(models: Models, grpc: Any, http: Any) -> None:
+async def test_tensors_of_every_type_come_back_as_they_went(models: Models, grpc: Any, http: Any) -> None:
     for dtype, size in {**ELEMENT_BYTES, "BYTES": 4}.items():
         for client, module in ((grpc, grpcclient), (http, httpclient)):
             tensor = module.InferInput(dtype, [1], dtype)
@@ -181,7 +181,7 @@ async def test_every_type_comes_back_as_it_went(models: Models, grpc: Any, http:
         ] * 2
 
 
-async def test_typed_contents_are_as_good_as_bytes(models: Models, plain: httpx.AsyncClient) -> None:
+async def test_typed_contents_are_read_like_raw_bytes(models: Models, plain: httpx.AsyncClient) -> None:
     for dtype, values in (("INT8", [-128]), ("UINT16", [65535]), ("FP64", [0.1]), ("BOOL", [True])):
         body = {"inputs": [{"name": dtype, "datatype": dtype, "shape": [1], "data": values}]}
         answer = (await plain.post(f"/v2/models/{EVERYTHING}/infer", json=body)).json()
@@ -191,7 +191,7 @@ async def test_typed_contents_are_as_good_as_bytes(models: Models, plain: httpx.
     assert "BF16 is sent as bytes" in refused.json()["error"]
 
 
-async def test_an_answer_in_bf16_goes_as_bytes_alone(models: Models, plain: httpx.AsyncClient) -> None:
+async def test_an_answer_in_bf16_is_sent_as_bytes_alone(models: Models, plain: httpx.AsyncClient) -> None:
     models.everything.script = lambda request: [response(("BF16", "BF16", [1], b"\x80\x3f"))]
     refused = await plain.post(f"/v2/models/{EVERYTHING}/infer", json={"inputs": []})
     assert "ask for it with binary_data" in refused.json()["error"]
@@ -206,12 +206,12 @@ async def test_the_documentations_example_is_answered(models: Models, plain: htt
     assert answer.json()["outputs"][0]["data"] == [0.5, 1.5]
 
 
-async def test_fields_of_a_json_object_are_tensors_too(plain: httpx.AsyncClient) -> None:
+async def test_fields_of_a_json_object_become_tensors(plain: httpx.AsyncClient) -> None:
     answer = await plain.post(f"/v2/models/{EVERYTHING}/generate", json={"INT64": [1, 2], "BYTES": "a"})
     assert (answer.json()["INT64"], answer.json()["BYTES"]) == ([1, 2], "a")
 
 
-async def test_what_the_config_does_not_allow_is_refused_before_anything_is_sent(
+async def test_tensors_that_the_config_does_not_allow_are_refused_before_anything_is_sent(
     models: Models, grpc: Any, http: Any
 ) -> None:
     for wrong, why in (
@@ -233,7 +233,7 @@ async def test_what_the_config_does_not_allow_is_refused_before_anything_is_sent
     assert not models.classifier.requests
 
 
-async def test_a_model_that_answers_several_times_is_asked_in_a_stream(models: Models, grpc: Any) -> None:
+async def test_a_decoupled_model_is_called_in_a_stream(models: Models, grpc: Any) -> None:
     results = await stream(grpc, [{"model_name": TICKER, "inputs": count(grpc_input), "request_id": "a"}])
     assert [result.as_numpy("TICK").tolist() for result in results] == [[0], [1], [2]]
     (sent,) = models.ticker.requests
@@ -243,20 +243,20 @@ async def test_a_model_that_answers_several_times_is_asked_in_a_stream(models: M
     assert refused.value.status() == "StatusCode.UNIMPLEMENTED"
 
 
-async def test_its_answers_come_as_events_over_http(plain: httpx.AsyncClient) -> None:
+async def test_a_decoupled_models_answers_come_as_events_over_http(plain: httpx.AsyncClient) -> None:
     answer = await plain.post(f"/v2/models/{TICKER}/generate_stream", json={"COUNT": 3})
     events = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line]
     assert [event["TICK"] for event in events] == [0, 1, 2]
 
 
-async def test_any_model_may_be_asked_in_a_stream(grpc: Any) -> None:
+async def test_any_model_may_be_called_in_a_stream(grpc: Any) -> None:
     asked = {"model_name": CLASSIFIER, "inputs": image(grpc_input)}
     results = await stream(grpc, [asked, asked])
     assert [result.as_numpy("SCORES").tolist() for result in results] == [[[0.5, 1.5]]] * 2
     assert results[0].get_response().parameters["triton_final_response"].bool_param
 
 
-async def test_a_request_counts_as_one_of_no_tokens(models: Models, grpc: Any) -> None:
+async def test_a_tensor_request_counts_as_one_request_without_tokens(models: Models, grpc: Any) -> None:
     router = models.kserve.router
     tenant = await router.new_tenant(limits=Limits(requests_per_min=2, tokens_per_min=1))
     headers = {"authorization": f"Bearer {await router.new_key(tenant)}"}
@@ -279,7 +279,7 @@ async def test_a_key_for_other_models_is_refused(models: Models, grpc: Any) -> N
     assert refused.value.status() == "StatusCode.PERMISSION_DENIED"
 
 
-async def test_who_leaves_has_the_call_given_up(models: Models, grpc: Any) -> None:
+async def test_a_client_that_disconnects_cancels_its_call(models: Models, grpc: Any) -> None:
     models.classifier.script = lambda request: [None]
     asking = asyncio.ensure_future(grpc.infer(CLASSIFIER, image(grpc_input)))
     await asyncio.wait_for(models.classifier.began.wait(), 5)
@@ -291,7 +291,9 @@ async def test_who_leaves_has_the_call_given_up(models: Models, grpc: Any) -> No
     assert router.metric("inflight_requests_ended_total", **ended) == 1
 
 
-async def test_who_leaves_a_stream_has_the_model_stopped(models: Models, plain: httpx.AsyncClient) -> None:
+async def test_a_client_that_disconnects_from_a_stream_stops_the_model(
+    models: Models, plain: httpx.AsyncClient
+) -> None:
     models.ticker.script = lambda request: [ticks(request)[0], None]
     path = f"/v2/models/{TICKER}/generate_stream"
     async with plain.stream("POST", path, json={"COUNT": 3}) as answer:
@@ -301,7 +303,7 @@ async def test_who_leaves_a_stream_has_the_model_stopped(models: Models, plain: 
 
 
 @pytest.mark.parametrize("name", [CLASSIFIER, TICKER])
-async def test_a_silent_model_is_given_up_after_a_while(
+async def test_a_call_to_a_silent_model_times_out(
     models: Models, grpc: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(tensor_models, "TIMEOUT_S", 0.05)
@@ -322,7 +324,7 @@ async def test_a_silent_model_is_given_up_after_a_while(
         ([response(("TICK", "INT32", [1], [1]))], "ended before the answer did"),
     ],
 )
-async def test_what_goes_wrong_in_the_model_ends_the_request_once(
+async def test_an_error_in_the_model_ends_the_request_once(
     models: Models, grpc: Any, script: list[Any], why: str
 ) -> None:
     models.ticker.script = lambda request: script
@@ -340,7 +342,7 @@ async def test_an_error_has_tritons_shape_over_http(models: Models, plain: httpx
     assert (answer.status_code, answer.json()) == (503, {"error": "it cannot"})
 
 
-async def test_it_does_not_decide_whether_the_server_is_ready(models: Models, grpc: Any) -> None:
+async def test_a_tensor_model_does_not_decide_whether_the_server_is_ready(models: Models, grpc: Any) -> None:
     models.classifier.is_ready = False
     assert not await grpc.is_model_ready(CLASSIFIER)
     assert await grpc.is_server_ready()
@@ -348,7 +350,7 @@ async def test_it_does_not_decide_whether_the_server_is_ready(models: Models, gr
     assert (index[CLASSIFIER], index[TICKER]) == ("UNAVAILABLE", "READY")
 
 
-async def test_texts_that_go_in_are_checked() -> None:
+async def test_text_inputs_are_checked_by_the_operators_rules() -> None:
     async with running_kserve(Safety(NoSecrets())) as running:
         models = Models(running)
         async with grpc_aio.InferenceServerClient(running.grpc_url) as client:
@@ -359,7 +361,7 @@ async def test_texts_that_go_in_are_checked() -> None:
             await client.infer(CLASSIFIER, image(grpc_input))
 
 
-async def test_the_clients_without_asyncio_work_too(models: Models) -> None:
+async def test_the_clients_without_asyncio_work(models: Models) -> None:
     def ask() -> list[Any]:
         found = []
         with httpclient.InferenceServerClient(models.kserve.http_url) as http:
@@ -371,6 +373,6 @@ async def test_the_clients_without_asyncio_work_too(models: Models) -> None:
     assert all(np.array_equal(each, [[0.5, 1.5]]) for each in await asyncio.to_thread(ask))
 
 
-def test_a_request_holds_nothing_that_was_not_asked_for() -> None:
+def test_a_request_to_triton_holds_only_what_was_asked_for() -> None:
     empty = tensor_models.build("id", {}, frozenset(), False)
     assert empty == service_pb2.ModelInferRequest(id="id")

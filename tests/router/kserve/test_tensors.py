@@ -55,7 +55,7 @@ def good_inputs(draw: st.DrawFn) -> tuple[Tensor, Sent, list[Any]]:
 
 @settings(deadline=None)
 @given(good_inputs())
-def test_what_the_contract_allows_is_read_as_it_was_sent(case: tuple[Tensor, Sent, list[Any]]) -> None:
+def test_inputs_that_the_contract_allows_are_read_as_sent(case: tuple[Tensor, Sent, list[Any]]) -> None:
     tensor, sent, elements = case
     values = read_inputs(INPUTS, [PROMPT, MOST, sent])
     assert values[tensor.name] == Value(tensor.dtype, tuple(sent.shape), elements)
@@ -68,7 +68,7 @@ def test_what_the_contract_allows_is_read_as_it_was_sent(case: tuple[Tensor, Sen
         max_size=5,
     )
 )
-def test_whatever_comes_is_read_or_refused_clearly(inputs: list[Sent]) -> None:
+def test_any_inputs_are_read_or_refused_clearly(inputs: list[Sent]) -> None:
     found = outcome(lambda: read_inputs(INPUTS, [PROMPT, MOST, *inputs]))
     assert is_clear(found)
     if not isinstance(found, InflightError):
@@ -85,7 +85,7 @@ def test_bytes_of_any_length_fit_their_shape_or_are_refused(name: str, width: in
     assert isinstance(found, InflightError) or len(found[name].elements) == width
 
 
-def test_what_is_wrong_is_named() -> None:
+def test_an_input_error_names_its_cause() -> None:
     assert "'nothing'" in refused(PROMPT, MOST, Sent("nothing", "BOOL", [1, 1], b"\x01"))
     assert "'max_tokens' is missing" in refused(PROMPT)
     assert "twice" in refused(PROMPT, MOST, MOST)
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_named() -> None:
     "shape",
     [[], [1], [1, 1, 1], [-1, 1], [1, -1], [0, 1], [MAX_ROWS + 1, 1], [2**62, 2**62], [1, 2], [1] * 100],
 )
-def test_shapes_that_cannot_be_are_refused(shape: list[int]) -> None:
+def test_impossible_shapes_are_refused(shape: list[int]) -> None:
     assert "shape" in refused(PROMPT, Sent("max_tokens", "INT32", shape, b"\0" * 4))
 
 

@@ -41,7 +41,7 @@ async def client(kserve: RunningKserve) -> AsyncIterator[triton_aio.InferenceSer
         yield opened
 
 
-async def test_rows_and_their_sequences_take_a_place_each(kserve: RunningKserve, client: Any) -> None:
+async def test_rows_and_their_sequences_take_a_slot_each(kserve: RunningKserve, client: Any) -> None:
     gated = Gated(kserve.router)
     inputs = [
         grpc_input("text_input", "BYTES", [[b"a"], [b"b"]]),
@@ -55,7 +55,7 @@ async def test_rows_and_their_sequences_take_a_place_each(kserve: RunningKserve,
     await kserve.router.until(gated.is_empty)
 
 
-async def test_of_what_comes_whole_the_first_token_is_not_heard(kserve: RunningKserve, client: Any) -> None:
+async def test_an_answer_that_comes_whole_has_no_first_token_time(kserve: RunningKserve, client: Any) -> None:
     gated = Gated(kserve.router)
     await client.infer(MODEL, prompt_inputs(grpc_input))
     assert gated.policy().heard_count == 0
@@ -65,7 +65,7 @@ async def test_of_what_comes_whole_the_first_token_is_not_heard(kserve: RunningK
     assert gated.policy().heard_count == 1
 
 
-async def test_the_deadline_of_a_call_is_the_requests(kserve: RunningKserve, client: Any) -> None:
+async def test_a_grpc_deadline_becomes_the_requests_deadline(kserve: RunningKserve, client: Any) -> None:
     await client.infer(MODEL, prompt_inputs(grpc_input), client_timeout=5.0)
     headers = {"x-inflight-deadline-ms": "700"}
     await client.infer(MODEL, prompt_inputs(grpc_input), client_timeout=5.0, headers=headers)
@@ -75,7 +75,7 @@ async def test_the_deadline_of_a_call_is_the_requests(kserve: RunningKserve, cli
     assert waits[1:] == pytest.approx([0.7, 60.0])
 
 
-async def test_a_refusal_is_unavailable_with_a_time(kserve: RunningKserve, client: Any) -> None:
+async def test_a_refusal_is_unavailable_with_a_retry_time(kserve: RunningKserve, client: Any) -> None:
     policy = Gated(kserve.router).policy()
     policy.refusal = Refused(Reason.BUSY, "too many wait already", 10.0)
     with pytest.raises(InferenceServerException, match="too many wait already") as refused:
@@ -85,7 +85,7 @@ async def test_a_refusal_is_unavailable_with_a_time(kserve: RunningKserve, clien
 
 
 @pytest.mark.parametrize("way", ["infer", "generate", "generate_stream"])
-async def test_a_refusal_over_http_has_a_status_and_a_time_and_tritons_shape(
+async def test_a_refusal_over_http_has_a_status_a_retry_time_and_tritons_shape(
     kserve: RunningKserve, way: str
 ) -> None:
     text: dict[str, Any] = {"text_input": "one two", "max_tokens": 2}
@@ -103,7 +103,7 @@ async def test_a_refusal_over_http_has_a_status_and_a_time_and_tritons_shape(
     assert kserve.triton.requests == []
 
 
-async def test_a_client_that_gives_up_while_it_waits_is_not_waited_for(
+async def test_a_client_that_cancels_in_the_queue_is_not_waited_for(
     kserve: RunningKserve, client: Any
 ) -> None:
     gated = Gated(kserve.router)
@@ -120,7 +120,7 @@ async def test_a_client_that_gives_up_while_it_waits_is_not_waited_for(
     await kserve.router.until(gated.is_empty)
 
 
-def test_a_request_to_a_model_without_batches_is_one() -> None:
+def test_a_request_to_a_model_without_batching_counts_as_one_row() -> None:
     tensors = {"IMAGE": RawTensor("FP32", (3, 2), b"")}
     assert rows_of(tensors, 8) == 3
     assert rows_of(tensors, 0) == 1

@@ -38,7 +38,7 @@ async def test_a_new_batch_is_shown_as_openai_shows_one(client: BatchClient) -> 
     assert await client.openai.batches.retrieve(made.id) == made
 
 
-async def test_output_files_expire_when_it_was_asked_for(router: RunningRouter, client: BatchClient) -> None:
+async def test_output_files_expire_as_requested(router: RunningRouter, client: BatchClient) -> None:
     made = await client.openai.batches.create(
         input_file_id=await client.upload(INPUT),
         endpoint="/v1/chat/completions",
@@ -71,9 +71,7 @@ async def test_batches_are_listed_newest_first_in_pages(client: BatchClient) -> 
         ({"colour": "red"}, "colour"),
     ],
 )
-async def test_a_batch_that_cannot_be_is_refused(
-    router: RunningRouter, fields: dict[str, Any], param: str
-) -> None:
+async def test_an_invalid_batch_is_refused(router: RunningRouter, fields: dict[str, Any], param: str) -> None:
     body = {"input_file_id": "file-1", "endpoint": "/v1/completions", "completion_window": "24h", **fields}
     answer = await router.http.post("/v1/batches", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
@@ -99,7 +97,7 @@ async def test_an_input_cannot_be_deleted_while_its_batch_needs_it(
     assert (await client.openai.files.delete(batch.input_file_id)).deleted
 
 
-async def test_only_what_is_not_over_can_be_cancelled(router: RunningRouter, client: BatchClient) -> None:
+async def test_only_an_unfinished_batch_can_be_cancelled(router: RunningRouter, client: BatchClient) -> None:
     batch = await client.make(INPUT)
     assert (await client.openai.batches.cancel(batch.id)).status == "cancelling"
     assert (await client.openai.batches.cancel(batch.id)).status == "cancelling"
@@ -112,13 +110,13 @@ async def test_only_what_is_not_over_can_be_cancelled(router: RunningRouter, cli
 
 
 @pytest.mark.parametrize("batch_id", ["nope", "%00", "x" * 300])
-async def test_what_is_not_there_is_not_found(router: RunningRouter, batch_id: str) -> None:
+async def test_an_unknown_batch_is_not_found(router: RunningRouter, batch_id: str) -> None:
     assert (await router.http.get(f"/v1/batches/{batch_id}")).status_code == 404
     assert (await router.http.post(f"/v1/batches/{batch_id}/cancel")).status_code == 404
     assert (await router.http.get(f"/v1/batches?after={batch_id}")).status_code == 404
 
 
-async def test_other_organisations_see_nothing(router: RunningRouter) -> None:
+async def test_batches_are_invisible_to_other_organisations(router: RunningRouter) -> None:
     scopes = frozenset({Scope.FILES, Scope.INFERENCE})
     ours = await router.new_key(await router.new_tenant("ours"), scopes)
     theirs = await router.new_key(await router.new_tenant("theirs"), scopes)
@@ -135,14 +133,14 @@ async def test_other_organisations_see_nothing(router: RunningRouter) -> None:
         assert (await we.openai.batches.retrieve(batch.id)).status == "validating"
 
 
-async def test_a_key_must_be_one_that_could_send_the_lines_itself(router: RunningRouter) -> None:
+async def test_a_batch_needs_a_key_that_could_send_its_lines(router: RunningRouter) -> None:
     key = await router.new_key(await router.new_tenant(), frozenset({Scope.FILES, Scope.EMBEDDINGS}))
     async with batch_client(router, key) as client:
         with pytest.raises(openai.PermissionDeniedError, match="lacks the scope inference"):
             await client.make(INPUT)
 
 
-async def test_an_organisation_has_only_so_many_batches_open(
+async def test_an_organisation_has_a_bounded_number_of_open_batches(
     client: BatchClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "MAX_OPEN", 2)

@@ -43,7 +43,7 @@ def with_fields(**fields: object) -> bytes:
         (b"[" * 200_000, "the body: expected `object`, got `array`"),
     ],
 )
-def test_a_body_that_cannot_be_read_is_refused_with_a_reason(body: bytes, message: str) -> None:
+def test_an_unreadable_body_is_refused_with_a_reason(body: bytes, message: str) -> None:
     error = refusal(body)
     assert error.kind is ErrorKind.INVALID_REQUEST
     assert error.message.startswith(message)
@@ -122,7 +122,7 @@ def test_a_wrong_value_is_refused_naming_the_field_and_what_is_allowed(
         ("web_search_options", {}),
     ],
 )
-def test_what_is_not_honoured_yet_is_refused_by_name(field: str, value: object) -> None:
+def test_chat_fields_that_are_not_supported_yet_are_refused_by_name(field: str, value: object) -> None:
     error = refusal(with_fields(**{field: value}))
     assert error.kind is ErrorKind.UNSUPPORTED
     assert error.message.startswith(f"{field} is not supported yet")
@@ -142,12 +142,12 @@ def test_what_is_not_honoured_yet_is_refused_by_name(field: str, value: object) 
         {"user": "u", "metadata": {"a": "b"}, "store": True, "prompt_cache_key": "k"},
     ],
 )
-def test_values_that_ask_for_nothing_new_are_accepted(fields: dict[str, object]) -> None:
+def test_neutral_values_of_unsupported_fields_are_accepted(fields: dict[str, object]) -> None:
     decode_chat(with_fields(**fields))
 
 
 @pytest.mark.parametrize(("field", "value"), [("suffix", "x"), ("best_of", 2)])
-def test_what_completions_do_not_honour_yet_is_refused_by_name(field: str, value: object) -> None:
+def test_completion_fields_that_are_not_supported_yet_are_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(InflightError, match=f"{field} is not supported yet"):
         decode_completion(json.dumps({"model": MODEL, "prompt": "x", field: value}).encode())
 
@@ -183,13 +183,13 @@ def test_messages_that_no_template_could_take_are_refused(messages: list[Any], m
     assert caught.value.message.startswith(message)
 
 
-def test_both_names_for_the_token_limit_at_once_are_refused() -> None:
+def test_both_names_of_the_token_limit_at_once_are_refused() -> None:
     body = decode_chat(with_fields(max_tokens=5, max_completion_tokens=6))
     with pytest.raises(InflightError, match="not both"):
         chat_calls(body, "x", "id", "local", SamplingDefaults())
 
 
-def test_more_minimum_than_maximum_is_refused() -> None:
+def test_a_token_minimum_above_the_maximum_is_refused() -> None:
     body = decode_chat(with_fields(max_tokens=5, min_tokens=6))
     with pytest.raises(InflightError, match="min_tokens: 6 is more than the 5 allowed"):
         chat_calls(body, "x", "id", "local", SamplingDefaults())
@@ -210,7 +210,7 @@ def test_more_minimum_than_maximum_is_refused() -> None:
         ([{"a": 1}], "expected a string, a list of strings, token ids"),
     ],
 )
-def test_prompts_of_other_kinds_are_refused(prompt: object, message: str) -> None:
+def test_prompts_of_unsupported_kinds_are_refused(prompt: object, message: str) -> None:
     body = decode_completion(json.dumps({"model": MODEL, "prompt": prompt}).encode())
     with pytest.raises(InflightError, match=message):
         completion_calls(body, "id", "local", SamplingDefaults())
@@ -226,7 +226,7 @@ _fields = {*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__, "trit
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fields=st.dictionaries(st.sampled_from(sorted(_fields)), _values, max_size=4), chat=st.booleans())
-async def test_no_value_of_any_field_is_our_failure(
+async def test_no_value_of_any_field_causes_a_server_error(
     router: RunningRouter, fields: dict[str, Any], chat: bool
 ) -> None:
     fields.pop("stream", None)
@@ -241,7 +241,7 @@ async def test_no_value_of_any_field_is_our_failure(
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.binary(max_size=64))
-async def test_no_bytes_are_our_failure(router: RunningRouter, body: bytes) -> None:
+async def test_no_bytes_cause_a_server_error(router: RunningRouter, body: bytes) -> None:
     headers = {"content-type": "application/json"}
     response = await router.http.post("/v1/chat/completions", content=body, headers=headers)
     assert response.status_code == 400

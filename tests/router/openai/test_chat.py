@@ -30,7 +30,7 @@ def chunks(body: str) -> list[dict[str, object]]:
     return [json.loads(chunk) for chunk in chunked]
 
 
-async def test_a_whole_answer_has_text_reason_and_usage(router: RunningRouter) -> None:
+async def test_a_whole_answer_has_text_finish_reason_and_usage(router: RunningRouter) -> None:
     response = await router.chat()
     answer = response.json()
     assert response.status_code == 200
@@ -50,7 +50,7 @@ async def test_a_whole_answer_has_text_reason_and_usage(router: RunningRouter) -
     assert counts(answer["usage"]) == (7, 2, 9)
 
 
-async def test_a_stream_begins_with_the_role_and_ends_with_the_reason(router: RunningRouter) -> None:
+async def test_a_stream_begins_with_the_role_and_ends_with_the_finish_reason(router: RunningRouter) -> None:
     response = await router.chat(stream=True)
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     got = chunks(response.text)
@@ -66,14 +66,14 @@ async def test_a_stream_begins_with_the_role_and_ends_with_the_reason(router: Ru
     assert [choice["finish_reason"] for choice in choices] == [None, None, None, "stop"]
 
 
-async def test_usage_comes_last_and_only_when_asked_for(router: RunningRouter) -> None:
+async def test_usage_is_the_last_chunk_and_only_on_request(router: RunningRouter) -> None:
     got = chunks((await router.chat(stream=True, stream_options={"include_usage": True})).text)
     assert all(chunk["usage"] is None for chunk in got[:-1])
     assert got[-1]["choices"] == []
     assert counts(got[-1]["usage"]) == (7, 2, 9)
 
 
-async def test_several_answers_to_one_prompt_are_told_apart_and_its_tokens_counted_once(
+async def test_several_answers_to_one_prompt_have_indexes_and_count_its_tokens_once(
     router: RunningRouter,
 ) -> None:
     router.pipeline.script = lambda call: words(f"seed {call.seed}")
@@ -85,7 +85,7 @@ async def test_several_answers_to_one_prompt_are_told_apart_and_its_tokens_count
     assert len({call.request_id for call in router.pipeline.calls}) == 3
 
 
-async def test_each_of_several_streamed_answers_has_its_index_and_its_end(router: RunningRouter) -> None:
+async def test_several_streamed_answers_each_have_an_index_and_an_end(router: RunningRouter) -> None:
     got = chunks((await router.chat(stream=True, n=2)).text)
     choices = [chunk["choices"][0] for chunk in got]  # type: ignore[index]  # JSON
     for index in range(2):
@@ -137,7 +137,7 @@ async def test_a_bias_on_tokens_reaches_the_engine(router: RunningRouter) -> Non
 @pytest.mark.parametrize(
     ("finish", "reason"), [("end_id", "stop"), ("stop_words", "stop"), ("length", "length")]
 )
-async def test_the_reason_is_the_engines_own(router: RunningRouter, finish: str, reason: str) -> None:
+async def test_the_finish_reason_is_the_engines_own(router: RunningRouter, finish: str, reason: str) -> None:
     router.pipeline.script = lambda call: words("a", finish=finish)
     assert (await router.chat()).json()["choices"][0]["finish_reason"] == reason
 
@@ -150,7 +150,7 @@ async def test_the_first_token_opens_the_stream_even_without_text(router: Runnin
     await client.close()
 
 
-async def test_each_chunk_leaves_on_its_own(router: RunningRouter) -> None:
+async def test_each_chunk_is_sent_on_its_own(router: RunningRouter) -> None:
     texts = [f" {n}" for n in range(5)]
     router.pipeline.script = lambda call: [step for text in texts for step in (Delta(text, 1, 1), 0.03)]
     client = await RawClient.connect(router.port)
@@ -198,7 +198,7 @@ async def test_defaults_are_those_of_openai(router: RunningRouter) -> None:
     assert (call.repetition_penalty, call.presence_penalty, call.frequency_penalty) == (1.0, 0.0, 0.0)
 
 
-async def test_two_requests_without_seed_get_different_ones(router: RunningRouter) -> None:
+async def test_two_requests_without_a_seed_get_different_ones(router: RunningRouter) -> None:
     await router.chat()
     await router.chat()
     first, second = router.pipeline.calls
@@ -294,7 +294,7 @@ async def test_an_error_in_mid_stream_is_an_event_and_there_is_no_done(router: R
     assert router.metric("inflight_requests_ended_total", outcome="failed", model=MODEL, tenant="local") == 1
 
 
-async def test_unavailable_says_when_to_come_back(router: RunningRouter) -> None:
+async def test_an_unavailable_error_has_a_retry_time(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: [InflightError(ErrorKind.OVERLOADED, "busy")]
     response = await router.chat()
     assert response.status_code == 503
@@ -305,7 +305,7 @@ async def test_unavailable_says_when_to_come_back(router: RunningRouter) -> None
 @pytest.mark.parametrize(
     "error", [ValueError("/secret/path"), InflightError(ErrorKind.INTERNAL, "/secret/path")]
 )
-async def test_a_defect_is_told_by_request_id_and_nothing_else(
+async def test_an_internal_error_shows_its_request_id_and_nothing_else(
     router: RunningRouter, error: Exception
 ) -> None:
     router.pipeline.script = lambda call: [error]
@@ -316,7 +316,7 @@ async def test_a_defect_is_told_by_request_id_and_nothing_else(
     assert router.permits.open_count == 0
 
 
-async def test_an_engine_that_stops_by_itself_without_reason_is_an_error(router: RunningRouter) -> None:
+async def test_an_engine_that_ends_without_a_finish_reason_is_an_error(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: words("a", finish="cancelled")
     assert (await router.chat()).status_code == 503
     router.pipeline.script = lambda call: [Delta("a", 1, 1)]
@@ -324,7 +324,7 @@ async def test_an_engine_that_stops_by_itself_without_reason_is_an_error(router:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_stops_the_engine(router: RunningRouter, stream: bool) -> None:
+async def test_a_client_that_disconnects_stops_the_engine(router: RunningRouter, stream: bool) -> None:
     router.pipeline.script = lambda call: [Delta("a", 1, 1), Delta("b", 1, 1), None]
     client = await RawClient.connect(router.port)
     await client.send(chat_request(stream=stream))
@@ -343,7 +343,9 @@ async def test_a_client_that_leaves_stops_the_engine(router: RunningRouter, stre
     assert router.metric("inflight_completion_tokens_total", **who) == 2
 
 
-async def test_a_client_that_leaves_before_the_first_token_stops_the_engine(router: RunningRouter) -> None:
+async def test_a_client_that_disconnects_before_the_first_token_stops_the_engine(
+    router: RunningRouter,
+) -> None:
     router.pipeline.script = lambda call: [None]
     client = await RawClient.connect(router.port)
     await client.send(chat_request(stream=True))
@@ -353,7 +355,7 @@ async def test_a_client_that_leaves_before_the_first_token_stops_the_engine(rout
     assert router.pipeline.generations[0].stopped
 
 
-async def test_a_storm_of_leaving_clients_leaves_nothing_behind(router: RunningRouter) -> None:
+async def test_a_storm_of_disconnecting_clients_leaves_nothing_behind(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: [step for _ in range(50) for step in (Delta("x", 1, 1), 0.01)]
 
     async def visit(number: int) -> None:
@@ -368,7 +370,7 @@ async def test_a_storm_of_leaving_clients_leaves_nothing_behind(router: RunningR
     assert router.metric("inflight_requests_in_flight", model=MODEL, tenant="local") == 0
 
 
-async def test_draining_refuses_new_requests_and_says_when_to_come_back(router: RunningRouter) -> None:
+async def test_draining_refuses_new_requests_with_a_retry_time(router: RunningRouter) -> None:
     router.permits.drain()
     response = await router.chat()
     assert response.status_code == 503
@@ -385,7 +387,7 @@ async def test_draining_refuses_new_requests_and_says_when_to_come_back(router: 
         ("priority", "interactive", "priority"),
     ],
 )
-async def test_a_service_tier_is_one_of_the_engines(
+async def test_a_service_tier_is_mapped_to_the_engines_tiers(
     router: RunningRouter, asked: str, tier: str | None, told: str
 ) -> None:
     assert (await router.chat(service_tier=asked)).json()["service_tier"] == told
@@ -395,7 +397,7 @@ async def test_a_service_tier_is_one_of_the_engines(
     assert "service_tier" not in (await router.chat()).json()
 
 
-async def test_the_usage_tells_what_was_cached(router: RunningRouter) -> None:
+async def test_usage_shows_the_cached_prompt_tokens(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: [
         Delta("Hi", 1, 7, cached_tokens=5),
         Delta("", 0, 7, "end_id", cached_tokens=5),

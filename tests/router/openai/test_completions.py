@@ -40,7 +40,7 @@ async def test_answers_to_several_prompts_come_prompt_by_prompt(router: RunningR
     assert answer["usage"]["prompt_tokens"] == 14
 
 
-async def test_more_answers_in_all_than_are_allowed_are_refused(router: RunningRouter) -> None:
+async def test_more_answers_over_all_prompts_than_allowed_are_refused(router: RunningRouter) -> None:
     response = await router.complete(prompt=["a"] * 33, n=2)
     assert response.status_code == 400
     assert response.json()["error"]["message"] == "n: at most 64 answers to all prompts together"
@@ -87,7 +87,7 @@ async def test_several_prompts_stream_side_by_side(router: RunningRouter) -> Non
     assert texts == {0: "aa", 1: "bb"}
 
 
-async def test_when_one_of_several_fails_the_others_are_stopped(router: RunningRouter) -> None:
+async def test_when_one_of_several_prompts_fails_the_others_are_stopped(router: RunningRouter) -> None:
     error = InflightError(ErrorKind.INVALID_REQUEST, "no")
     router.pipeline.script = lambda call: [0.05, error] if call.prompt == "bad" else [Delta("x", 1, 1), None]
     assert (await router.complete(prompt=["good", "bad"])).status_code == 400
@@ -98,7 +98,7 @@ async def test_when_one_of_several_fails_the_others_are_stopped(router: RunningR
     await router.until(lambda: router.permits.open_count == 0)
 
 
-async def test_a_client_that_leaves_stops_all_its_prompts(router: RunningRouter) -> None:
+async def test_a_client_that_disconnects_stops_all_its_prompts(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: [None]
     client = await RawClient.connect(router.port)
     await client.send(post("/v1/completions", {"model": MODEL, "prompt": ["a", "b"]}))
@@ -108,13 +108,13 @@ async def test_a_client_that_leaves_stops_all_its_prompts(router: RunningRouter)
     assert all(generation.stopped for generation in router.pipeline.generations)
 
 
-async def test_ids_are_a_prompt_and_lists_of_ids_are_several(router: RunningRouter) -> None:
+async def test_a_list_of_token_ids_is_one_prompt_and_lists_of_ids_are_several(router: RunningRouter) -> None:
     assert len((await router.complete(prompt=[5, 6, 7])).json()["choices"]) == 1
     assert len((await router.complete(prompt=[[5, 6], [7]])).json()["choices"]) == 2
     assert [call.prompt_ids for call in router.pipeline.calls] == [(5, 6, 7), (5, 6), (7,)]
 
 
-async def test_an_id_that_the_engine_does_not_know_is_told_in_the_callers_words(
+async def test_an_unknown_token_id_is_refused_in_the_callers_terms(
     router: RunningRouter,
 ) -> None:
     error = InflightError(ErrorKind.INVALID_REQUEST, "the prompt holds token id 99999; allowed: 0 to 49151")

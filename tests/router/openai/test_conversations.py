@@ -21,7 +21,7 @@ def texts(items: list[Any]) -> list[str]:
     return [item.content[0].text for item in items]
 
 
-async def test_a_conversation_goes_on_from_what_was_said(
+async def test_a_conversation_continues_from_its_items(
     client: openai.AsyncOpenAI, router: RunningRouter
 ) -> None:
     conversation = await client.conversations.create(
@@ -43,7 +43,9 @@ async def test_a_conversation_goes_on_from_what_was_said(
     assert texts(items) == ["Be brief.", "one", "Hello world", "two", "Hello world", "three", "Hello world"]
 
 
-async def test_what_fails_is_not_part_of_it(client: openai.AsyncOpenAI, router: RunningRouter) -> None:
+async def test_a_failed_response_is_not_added_to_its_conversation(
+    client: openai.AsyncOpenAI, router: RunningRouter
+) -> None:
     conversation = await client.conversations.create()
     with pytest.raises(openai.BadRequestError):
         await client.responses.create(
@@ -52,7 +54,7 @@ async def test_what_fails_is_not_part_of_it(client: openai.AsyncOpenAI, router: 
     assert (await client.conversations.items.list(conversation.id)).data == []
 
 
-async def test_it_can_be_renamed_and_deleted(client: openai.AsyncOpenAI) -> None:
+async def test_a_conversation_can_be_renamed_and_deleted(client: openai.AsyncOpenAI) -> None:
     made = await client.conversations.create(metadata={"title": "A"})
     changed = await client.conversations.update(made.id, metadata={"title": "B"})
     assert changed.metadata == {"title": "B"}
@@ -63,7 +65,7 @@ async def test_it_can_be_renamed_and_deleted(client: openai.AsyncOpenAI) -> None
         await client.conversations.retrieve(made.id)
 
 
-async def test_items_can_be_added_read_and_deleted(client: openai.AsyncOpenAI) -> None:
+async def test_conversation_items_can_be_added_read_and_deleted(client: openai.AsyncOpenAI) -> None:
     made = await client.conversations.create()
     added = await client.conversations.items.create(
         made.id,
@@ -82,7 +84,9 @@ async def test_items_can_be_added_read_and_deleted(client: openai.AsyncOpenAI) -
     assert rest == ["message", "function_call_output"]
 
 
-async def test_ones_own_are_listed(client: openai.AsyncOpenAI, router: RunningRouter) -> None:
+async def test_a_callers_own_conversations_are_listed(
+    client: openai.AsyncOpenAI, router: RunningRouter
+) -> None:
     made = [(await client.conversations.create(metadata={"title": title})).id for title in "abc"]
     await client.conversations.items.create(made[0], items=[{"role": "user", "content": "again"}])
     page = (await router.http.get("/v1/conversations?limit=2")).json()
@@ -94,7 +98,9 @@ async def test_ones_own_are_listed(client: openai.AsyncOpenAI, router: RunningRo
         assert (await router.http.get(f"/v1/conversations?{query}")).status_code in (400, 404)
 
 
-async def test_all_of_it_can_be_taken_away(client: openai.AsyncOpenAI, router: RunningRouter) -> None:
+async def test_a_conversation_is_exported_as_json_and_markdown(
+    client: openai.AsyncOpenAI, router: RunningRouter
+) -> None:
     made = await client.conversations.create(
         metadata={"title": "Trees\nand more"},
         items=[
@@ -137,7 +143,7 @@ async def test_bad_bodies_are_refused_by_name(router: RunningRouter) -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-async def test_for_others_it_does_not_exist(router: RunningRouter) -> None:
+async def test_a_conversation_does_not_exist_for_other_users_and_organisations(router: RunningRouter) -> None:
     """Neither for another user of the organisation, nor for another organisation."""
     tenants = [await router.new_tenant("one"), await router.new_tenant("two")]
     keys = [await router.new_key(tenant) for tenant in (tenants[0], tenants[0], tenants[1])]

@@ -85,9 +85,7 @@ def test_a_long_list_becomes_several_calls_in_order() -> None:
         (b'{"model": "m", "input": "a", "x": 1}', "Unrecognized request argument supplied: x", "x"),
     ],
 )
-def test_a_body_that_cannot_be_read_is_refused_with_a_reason(
-    body: bytes, message: str, param: str | None
-) -> None:
+def test_an_unreadable_body_is_refused_with_a_reason(body: bytes, message: str, param: str | None) -> None:
     error = refusal(body)
     assert error.message.startswith(message)
     assert error.param == param
@@ -143,7 +141,7 @@ def test_a_wrong_option_is_refused_by_name(fields: dict[str, Any], message: str)
     assert error.param == next(iter(fields))
 
 
-def test_texts_are_counted_while_their_answers_come() -> None:
+def test_tokens_of_texts_are_counted_as_their_answers_come() -> None:
     check_total(MAX_TOTAL_TOKENS)
     with pytest.raises(InflightError, match="300001 tokens in all; allowed: at most 300000 a request"):
         check_total(MAX_TOTAL_TOKENS + 1)
@@ -158,7 +156,9 @@ JSON = st.recursive(
 
 @settings(deadline=None)
 @given(JSON, JSON, JSON)
-def test_any_json_is_taken_or_refused_but_never_a_fault(value: Any, dimensions: Any, encoding: Any) -> None:
+def test_any_json_body_is_accepted_or_refused_without_a_server_error(
+    value: Any, dimensions: Any, encoding: Any
+) -> None:
     fields = {"model": MODEL, "input": value, "dimensions": dimensions, "encoding_format": encoding}
     body = json.dumps(fields).encode("utf-8", "surrogatepass")
     try:
@@ -175,7 +175,7 @@ def test_any_json_is_taken_or_refused_but_never_a_fault(value: Any, dimensions: 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=5))
-def test_what_is_reserved_is_never_less_than_what_it_comes_to(
+def test_the_reserved_tokens_are_never_fewer_than_those_used(
     embeddings_tokenizer: Any, texts: list[str]
 ) -> None:
     (call,) = embedding_calls(
@@ -202,7 +202,7 @@ def embeddings_tokenizer(embeddings_checkpoint: Path) -> Any:
     return tokenizer
 
 
-def test_limits_are_those_of_the_checkpoint(embeddings_checkpoint: Path) -> None:
+def test_limits_on_embeddings_are_those_of_the_checkpoint(embeddings_checkpoint: Path) -> None:
     assert load_limits(embeddings_checkpoint) == LIMITS
 
 
@@ -219,7 +219,7 @@ def render(encoding_format: str | None) -> bytes:
 
 
 @pytest.mark.parametrize("encoding_format", [None, "float", "base64"])
-def test_answers_are_put_together_in_order_and_lose_no_bit(encoding_format: str | None) -> None:
+def test_answers_are_joined_in_order_bit_for_bit(encoding_format: str | None) -> None:
     body = json.loads(render(encoding_format))
     assert body["object"] == "list"
     assert body["model"] == MODEL
@@ -233,7 +233,7 @@ def test_answers_are_put_together_in_order_and_lose_no_bit(encoding_format: str 
         assert found == expected.tolist()
 
 
-def test_the_official_client_reads_both_forms() -> None:
+def test_the_official_client_reads_both_encodings() -> None:
     import httpx
     import openai
 

@@ -24,7 +24,7 @@ async def client(router: RunningRouter) -> AsyncIterator[openai.AsyncOpenAI]:
         yield made
 
 
-async def test_the_life_of_a_file(client: openai.AsyncOpenAI) -> None:
+async def test_a_file_is_uploaded_read_and_deleted(client: openai.AsyncOpenAI) -> None:
     made = await client.files.create(file=("Größe.txt", b"hello"), purpose="user_data")
     assert (made.bytes, made.filename, made.purpose) == (5, "Größe.txt", "user_data")
     assert (made.status, made.expires_at) == ("processed", None)
@@ -43,7 +43,9 @@ async def test_the_life_of_a_file(client: openai.AsyncOpenAI) -> None:
         await client.files.delete(made.id)
 
 
-async def test_a_large_file_comes_back_as_it_went(router: RunningRouter, client: openai.AsyncOpenAI) -> None:
+async def test_a_large_file_comes_back_as_it_was_uploaded(
+    router: RunningRouter, client: openai.AsyncOpenAI
+) -> None:
     content = b"".join(number.to_bytes(4, "little") for number in range(3 << 18))
     made = await client.files.create(file=("big.bin", content), purpose="assistants")
     assert (await client.files.content(made.id)).content == content
@@ -66,7 +68,7 @@ async def test_files_are_listed_in_pages(client: openai.AsyncOpenAI) -> None:
     )
 
 
-async def test_a_file_expires_when_it_was_asked_to(router: RunningRouter, client: openai.AsyncOpenAI) -> None:
+async def test_a_file_expires_as_requested(router: RunningRouter, client: openai.AsyncOpenAI) -> None:
     made = await client.files.create(
         file=b"x", purpose="user_data", expires_after={"anchor": "created_at", "seconds": 3600}
     )
@@ -78,7 +80,7 @@ async def test_a_file_expires_when_it_was_asked_to(router: RunningRouter, client
         await client.files.retrieve(made.id)
 
 
-async def test_what_is_wrong_with_an_upload_is_said(
+async def test_an_invalid_upload_is_refused_with_the_reason(
     router: RunningRouter, client: openai.AsyncOpenAI
 ) -> None:
     with pytest.raises(openai.BadRequestError, match="'fine-tune' is not supported") as refused:
@@ -96,18 +98,18 @@ async def test_what_is_wrong_with_an_upload_is_said(
 @pytest.mark.parametrize(
     "query", ["limit=0", "limit=10001", "limit=x", "order=up", "colour=red", "purpose=%00"]
 )
-async def test_a_list_that_cannot_be_given_is_refused(router: RunningRouter, query: str) -> None:
+async def test_an_invalid_page_query_is_refused(router: RunningRouter, query: str) -> None:
     assert (await router.http.get(f"/v1/files?{query}")).status_code == 400
 
 
 @pytest.mark.parametrize("file_id", ["nope", "%00", "%ff", "x" * 300, "..%2f..", "%F0%9F%92%A9"])
-async def test_what_is_not_there_is_not_found(router: RunningRouter, file_id: str) -> None:
+async def test_an_unknown_file_is_not_found(router: RunningRouter, file_id: str) -> None:
     for path in (f"/v1/files/{file_id}", f"/v1/files/{file_id}/content"):
         assert (await router.http.get(path)).status_code == 404
     assert (await router.http.get(f"/v1/files?after={file_id}")).status_code == 404
 
 
-async def test_other_organisations_see_nothing(router: RunningRouter) -> None:
+async def test_files_are_invisible_to_other_organisations(router: RunningRouter) -> None:
     ours = await router.new_key(await router.new_tenant("ours"), FILES)
     theirs = await router.new_key(await router.new_tenant("theirs"), FILES)
     async with (
@@ -131,7 +133,7 @@ async def test_a_key_without_the_scope_is_refused(router: RunningRouter) -> None
     assert answer.status_code == 403
 
 
-async def test_more_than_an_organisation_may_keep_is_refused_until_something_is_deleted() -> None:
+async def test_uploads_beyond_an_organisations_quota_are_refused_until_something_is_deleted() -> None:
     async with (
         running_router(file_limits=FileLimits(max_bytes_per_tenant=1000)) as router,
         openai.AsyncOpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0) as client,

@@ -50,7 +50,7 @@ def streamed(text: str) -> list[tuple[str, Any]]:
     return [(choice["delta"].get("content", ""), choice["logprobs"]) for choice in choices]
 
 
-async def test_a_chat_tells_each_tokens_own_and_the_likeliest(router: RunningRouter) -> None:
+async def test_a_chat_has_each_tokens_log_probability_and_the_top_ones(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: spoken(b"Hi", b" \xf0\x9f", b"\x98\x80")
     answer = (await router.chat(logprobs=True, top_logprobs=2)).json()["choices"][0]
     assert answer["message"]["content"] == "Hi 😀"
@@ -63,14 +63,14 @@ async def test_a_chat_tells_each_tokens_own_and_the_likeliest(router: RunningRou
     assert router.pipeline.calls[1].top_log_probs == 0
 
 
-async def test_a_chat_that_does_not_ask_gets_none(router: RunningRouter) -> None:
+async def test_a_chat_without_logprobs_requested_has_none(router: RunningRouter) -> None:
     for fields in ({}, {"logprobs": False}, {"logprobs": None, "top_logprobs": 0}):
         answer = (await router.chat(**fields)).json()
         assert answer["choices"][0]["logprobs"] is None
     assert {call.top_log_probs for call in router.pipeline.calls} == {None}
 
 
-async def test_in_a_stream_they_come_with_the_text_of_their_tokens(router: RunningRouter) -> None:
+async def test_streamed_log_probabilities_come_with_the_text_of_their_tokens(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: spoken(b"Hi", b"\xc3", b"\xa9")
     got = streamed((await router.chat(logprobs=True, top_logprobs=2, stream=True)).text)
     half = [entry(b"\xc3", "\\xc3"), entry(b"\xa9", "\\xa9")]
@@ -83,7 +83,9 @@ async def test_in_a_stream_they_come_with_the_text_of_their_tokens(router: Runni
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_none_come_for_what_a_stop_string_cuts_off(router: RunningRouter, stream: bool) -> None:
+async def test_text_cut_off_by_a_stop_string_has_no_log_probabilities(
+    router: RunningRouter, stream: bool
+) -> None:
     router.pipeline.script = lambda call: [*spoken(b"one E", b"N", b"D two")[:-1], None]
     response = await router.chat(logprobs=True, stop="END", stream=stream)
     if stream:
@@ -97,7 +99,7 @@ async def test_none_come_for_what_a_stop_string_cuts_off(router: RunningRouter, 
     assert tokens == ["one E"], "a part of it has left"
 
 
-async def test_what_looked_like_a_stop_string_and_was_none_comes_late_and_whole(
+async def test_text_held_back_for_a_false_stop_string_comes_late_with_its_log_probabilities(
     router: RunningRouter,
 ) -> None:
     router.pipeline.script = lambda call: spoken(b"a", b"E", b"N", b"!")
@@ -106,14 +108,14 @@ async def test_what_looked_like_a_stop_string_and_was_none_comes_late_and_whole(
     assert told == [("a", ["a"]), ("EN!", ["E", "N", "!"])]
 
 
-async def test_an_end_lets_out_what_was_held_back(router: RunningRouter) -> None:
+async def test_the_end_of_an_answer_releases_held_back_log_probabilities(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: spoken(b"a", b"EN", finish="length")
     got = streamed((await router.chat(logprobs=True, stop="END", stream=True)).text)
     told = [(text, [each["token"] for each in log["content"]]) for text, log in got if log]
     assert told == [("a", ["a"]), ("EN", ["EN"])]
 
 
-async def test_half_a_character_that_never_was_whole_has_none(router: RunningRouter) -> None:
+async def test_an_incomplete_character_has_no_log_probabilities(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: spoken(b"a", b"\xc3", finish="length")
     answer = (await router.chat(logprobs=True)).json()["choices"][0]
     assert [each["token"] for each in answer["logprobs"]["content"]] == ["a"]
@@ -126,7 +128,7 @@ async def test_a_hidden_token_has_a_name_and_no_bytes(router: RunningRouter) -> 
     assert [(each["token"], each["bytes"]) for each in content] == [("<|x|>", None), ("a", [97])]
 
 
-async def test_what_is_all_but_impossible_is_a_number_still(router: RunningRouter) -> None:
+async def test_an_infinite_log_probability_is_sent_as_a_number(router: RunningRouter) -> None:
     never = LoggedToken(b"a", -math.inf, 1, top=((b"b", -math.inf),))
     router.pipeline.script = lambda call: [
         Delta("a", 1, 7, tokens=(never,)),
@@ -136,7 +138,7 @@ async def test_what_is_all_but_impossible_is_a_number_still(router: RunningRoute
     assert (told["logprob"], told["top_logprobs"][0]["logprob"]) == (-9999.0, -9999.0)
 
 
-async def test_the_tokens_of_a_call_come_when_the_call_is_whole(router: RunningRouter) -> None:
+async def test_log_probabilities_of_a_tool_call_come_when_the_call_is_whole(router: RunningRouter) -> None:
     call = b'<tool_call>{"name": "now", "arguments": {}}</tool_call>'
     tools = [{"type": "function", "function": {"name": "now"}}]
     router.pipeline.script = lambda _: spoken(b"so ", call[:20], call[20:])
@@ -155,7 +157,7 @@ async def test_the_tokens_of_a_call_come_when_the_call_is_whole(router: RunningR
         ({"top_logprobs": 2}, "top_logprobs: is only allowed when logprobs is true"),
     ],
 )
-async def test_what_a_chat_cannot_have_is_refused(
+async def test_invalid_log_probability_options_of_a_chat_are_refused(
     router: RunningRouter, fields: dict[str, Any], message: str
 ) -> None:
     response = await router.chat(**fields)
@@ -163,7 +165,7 @@ async def test_what_a_chat_cannot_have_is_refused(
     assert response.json()["error"]["message"] == message
 
 
-async def test_completions_tell_texts_numbers_and_places(router: RunningRouter) -> None:
+async def test_completions_have_token_texts_log_probabilities_and_offsets(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: spoken(b"Hello", b" \xf0\x9f", b"\x98\x80", b"!")
     answer = (await router.complete(logprobs=2)).json()["choices"][0]
     half, rest = "bytes: \\xf0\\x9f", "bytes:\\x98\\x80"
@@ -181,7 +183,7 @@ async def test_completions_tell_texts_numbers_and_places(router: RunningRouter) 
     }
 
 
-async def test_completions_with_none_beside_have_no_likeliest(router: RunningRouter) -> None:
+async def test_completions_with_logprobs_0_have_no_top_ones(router: RunningRouter) -> None:
     plain = LoggedToken(b"a", -0.5, 1)
     router.pipeline.script = lambda call: [
         Delta("a", 1, 7, tokens=(plain,)),
@@ -200,7 +202,7 @@ def echoing(call: GenerationCall) -> list[Step]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_echo_has_the_prompts_tokens_too(router: RunningRouter, stream: bool) -> None:
+async def test_an_echo_has_the_prompt_tokens_log_probabilities(router: RunningRouter, stream: bool) -> None:
     router.pipeline.script = echoing
     response = await router.complete(prompt="Once", echo=True, logprobs=1, stop=["Once"], stream=stream)
     if not stream:
@@ -221,7 +223,7 @@ async def test_an_echo_has_the_prompts_tokens_too(router: RunningRouter, stream:
     assert "".join(chunk["choices"][0]["text"] for chunk in got) == "Once"
 
 
-async def test_an_echo_of_ids_is_the_engines(router: RunningRouter) -> None:
+async def test_an_echo_of_token_ids_is_the_engines_text(router: RunningRouter) -> None:
     router.pipeline.script = echoing
     answer = (await router.complete(prompt=[5, 6], echo=True)).json()["choices"][0]
     assert answer["text"] == "OnceOnce upon"

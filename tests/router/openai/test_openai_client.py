@@ -26,7 +26,7 @@ async def client(router: RunningRouter) -> AsyncIterator[openai.AsyncOpenAI]:
         yield made
 
 
-async def test_chat(client: openai.AsyncOpenAI) -> None:
+async def test_the_client_reads_a_chat(client: openai.AsyncOpenAI) -> None:
     answer = await client.chat.completions.create(
         model=MODEL, messages=[{"role": "user", "content": "hi"}], temperature=0
     )
@@ -37,7 +37,7 @@ async def test_chat(client: openai.AsyncOpenAI) -> None:
     assert answer._request_id == answer.id
 
 
-async def test_an_answer_can_be_sent_back_as_it_came(client: openai.AsyncOpenAI) -> None:
+async def test_a_chat_answer_can_be_sent_back_as_it_came(client: openai.AsyncOpenAI) -> None:
     first = await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hi"}])
     again = await client.chat.completions.create(
         model=MODEL,
@@ -50,7 +50,7 @@ async def test_an_answer_can_be_sent_back_as_it_came(client: openai.AsyncOpenAI)
     assert again.choices[0].finish_reason == "stop"
 
 
-async def test_chat_stream_with_usage(client: openai.AsyncOpenAI) -> None:
+async def test_the_client_reads_a_chat_stream_with_usage(client: openai.AsyncOpenAI) -> None:
     stream = await client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "hi"}],
@@ -75,12 +75,12 @@ async def test_text_with_every_kind_of_line_end_survives_streaming(
     assert [chunk.choices[0].text async for chunk in stream][:-1] == nasty
 
 
-async def test_completions_of_several_prompts(client: openai.AsyncOpenAI) -> None:
+async def test_the_client_reads_completions_of_several_prompts(client: openai.AsyncOpenAI) -> None:
     answer = await client.completions.create(model=MODEL, prompt=["a", "b"], max_tokens=4)
     assert [choice.index for choice in answer.choices] == [0, 1]
 
 
-async def test_models(client: openai.AsyncOpenAI) -> None:
+async def test_the_client_lists_models(client: openai.AsyncOpenAI) -> None:
     assert MODEL in [model.id async for model in client.models.list()]
     assert (await client.models.retrieve(MODEL)).id == MODEL
 
@@ -111,7 +111,7 @@ async def test_an_error_in_mid_stream_is_raised(router: RunningRouter, client: o
         _ = [chunk async for chunk in stream]
 
 
-async def test_log_probabilities(router: RunningRouter, client: openai.AsyncOpenAI) -> None:
+async def test_the_client_reads_log_probabilities(router: RunningRouter, client: openai.AsyncOpenAI) -> None:
     token = LoggedToken(b"Hi", -0.5, 2, top=((b"Ho", -0.75),))
     router.pipeline.script = lambda call: [
         Delta("Hi", 1, 7, tokens=(token,)),
@@ -131,7 +131,9 @@ async def test_log_probabilities(router: RunningRouter, client: openai.AsyncOpen
     assert plain.top_logprobs == [{"Ho": -0.75, "Hi": -0.5}]
 
 
-async def test_ids_tiers_and_details(router: RunningRouter, client: openai.AsyncOpenAI) -> None:
+async def test_the_client_sends_token_ids_and_tiers_and_reads_usage_details(
+    router: RunningRouter, client: openai.AsyncOpenAI
+) -> None:
     answer = await client.completions.create(model=MODEL, prompt=[[1, 2], [3]])
     assert len(answer.choices) == 2
     chat = await client.chat.completions.create(

@@ -44,7 +44,7 @@ def decode(**fields: Any) -> Any:
         ({"temperature": 3}, "temperature"),
     ],
 )
-def test_what_is_not_allowed_is_refused_by_name(fields: dict[str, object], param: str) -> None:
+def test_an_invalid_field_is_refused_by_name(fields: dict[str, object], param: str) -> None:
     with pytest.raises(InflightError) as caught:
         decode(**fields)
     assert caught.value.kind.http_status == 400
@@ -62,13 +62,11 @@ def test_what_is_not_allowed_is_refused_by_name(fields: dict[str, object], param
         ({"conversation": "conv_a", "truncation": "disabled"}, False),
     ],
 )
-def test_history_is_cut_where_it_is_asked_for_and_in_conversations(
-    fields: dict[str, object], cuts: bool
-) -> None:
+def test_history_is_cut_on_request_and_in_conversations(fields: dict[str, object], cuts: bool) -> None:
     assert decode(**fields).cuts_history is cuts
 
 
-def test_a_response_is_the_chat_that_does_the_same() -> None:
+def test_a_response_makes_the_same_calls_as_the_equivalent_chat() -> None:
     body = decode(
         max_output_tokens=5,
         temperature=0,

@@ -60,7 +60,9 @@ async def test_a_question_is_answered(client: openai.AsyncOpenAI, router: Runnin
     assert router.pipeline.calls[-1].max_tokens == 50
 
 
-async def test_what_was_said_is_remembered(client: openai.AsyncOpenAI, router: RunningRouter) -> None:
+async def test_a_previous_response_is_part_of_the_prompt(
+    client: openai.AsyncOpenAI, router: RunningRouter
+) -> None:
     first = await client.responses.create(model=MODEL, input="one", instructions="Only now.")
     second = await client.responses.create(model=MODEL, input="two", previous_response_id=first.id)
     await client.responses.create(model=MODEL, input="three", previous_response_id=second.id)
@@ -158,7 +160,7 @@ async def test_a_tool_is_called_and_answered(client: openai.AsyncOpenAI, router:
     assert "<tool_response>\nsun\n</tool_response>" in prompt(router)
 
 
-async def test_a_call_can_be_demanded(client: openai.AsyncOpenAI, router: RunningRouter) -> None:
+async def test_a_tool_call_can_be_required(client: openai.AsyncOpenAI, router: RunningRouter) -> None:
     router.pipeline.script = lambda call: words('{"name": "weather", "arguments": {}}')
     answer = await client.responses.create(
         model=MODEL, input="hi", tools=[WEATHER], tool_choice={"type": "function", "name": "weather"}
@@ -232,7 +234,7 @@ def logged(*texts: str) -> list[Step]:
     return [*deltas, Delta("", prompt_tokens=7, finish="end_id")]
 
 
-async def test_what_is_not_allowed_is_refused_by_name(router: RunningRouter) -> None:
+async def test_an_unsupported_field_is_refused_by_name(router: RunningRouter) -> None:
     picture = {"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}
     refused: list[tuple[dict[str, object], str]] = [
         ({"background": True}, "background"),
@@ -247,7 +249,7 @@ async def test_what_is_not_allowed_is_refused_by_name(router: RunningRouter) -> 
     assert router.pipeline.calls == []
 
 
-async def test_what_asks_for_nothing_is_accepted(router: RunningRouter) -> None:
+async def test_neutral_values_of_unsupported_fields_are_accepted(router: RunningRouter) -> None:
     answer = await create(
         router,
         background=False,
@@ -263,7 +265,7 @@ async def test_what_asks_for_nothing_is_accepted(router: RunningRouter) -> None:
     assert answer["http_status"] == 200
 
 
-async def test_other_ids_are_not_found(router: RunningRouter) -> None:
+async def test_unknown_response_and_conversation_ids_are_not_found(router: RunningRouter) -> None:
     for fields in (
         {"previous_response_id": "resp_x"},
         {"conversation": "conv_x"},
@@ -300,7 +302,7 @@ async def test_a_stream_has_openais_events(client: openai.AsyncOpenAI) -> None:
     assert await client.responses.retrieve(last.response.id) == last.response
 
 
-async def test_a_stream_names_its_events_and_has_no_other_end(router: RunningRouter) -> None:
+async def test_a_stream_names_its_events_and_has_no_done_marker(router: RunningRouter) -> None:
     body = {"model": MODEL, "input": "hi", "stream": True}
     text = (await router.http.post("/v1/responses", json=body)).text
     for block in text.removesuffix("\n\n").split("\n\n"):
@@ -308,7 +310,7 @@ async def test_a_stream_names_its_events_and_has_no_other_end(router: RunningRou
         assert name.removeprefix("event: ") == json.loads(data.removeprefix("data: "))["type"]
 
 
-async def test_openais_helper_for_streams_understands_them(
+async def test_openais_stream_helper_reads_the_events(
     client: openai.AsyncOpenAI, router: RunningRouter
 ) -> None:
     router.pipeline.script = lambda call: words("\n", "I look. ", CALL, "\n", CALL)
@@ -322,7 +324,7 @@ async def test_openais_helper_for_streams_understands_them(
 
 
 @pytest.mark.parametrize("script", [words(), words(" ", "\n")], ids=["nothing", "white space"])
-async def test_an_answer_of_nothing_is_a_message_all_the_same(
+async def test_an_empty_answer_is_still_a_message(
     client: openai.AsyncOpenAI, router: RunningRouter, script: list[Step]
 ) -> None:
     router.pipeline.script = lambda call: list(script)
@@ -334,7 +336,7 @@ async def test_an_answer_of_nothing_is_a_message_all_the_same(
     assert last.response.output_text == whole.output_text
 
 
-async def test_lines_in_a_text_do_not_break_its_events(
+async def test_line_ends_in_a_text_do_not_break_its_events(
     client: openai.AsyncOpenAI, router: RunningRouter
 ) -> None:
     odd = "a\u2028b\u0085c"
@@ -367,7 +369,9 @@ async def test_an_error_in_a_stream_fails_the_response(
         await client.responses.retrieve(last.response.id)
 
 
-async def test_a_client_that_leaves_stops_the_engine_and_nothing_is_stored(router: RunningRouter) -> None:
+async def test_a_client_that_disconnects_stops_the_engine_and_nothing_is_stored(
+    router: RunningRouter,
+) -> None:
     router.pipeline.script = lambda call: [Delta("Hel", completion_tokens=1, prompt_tokens=7), None]
     conversation = (await router.http.post("/v1/conversations", json={})).json()["id"]
     body = {"model": MODEL, "input": "hi", "stream": True, "conversation": conversation}
@@ -402,7 +406,7 @@ def away(router: RunningRouter, monkeypatch: pytest.MonkeyPatch) -> Away:
     return Away(router, monkeypatch)
 
 
-async def test_without_the_store_a_response_is_answered_as_one_that_is_not_stored(
+async def test_while_the_store_is_unreachable_a_response_is_answered_unstored(
     router: RunningRouter, away: Away
 ) -> None:
     away.break_writes()
@@ -410,7 +414,7 @@ async def test_without_the_store_a_response_is_answered_as_one_that_is_not_store
     assert (answer["status"], answer["store"]) == ("completed", False)
 
 
-async def test_without_the_store_one_that_must_be_stored_fails_clearly(
+async def test_while_the_store_is_unreachable_a_response_that_must_be_stored_fails_clearly(
     router: RunningRouter, away: Away, client: openai.AsyncOpenAI
 ) -> None:
     conversation = await client.conversations.create()
@@ -442,7 +446,7 @@ def with_room_for(most: int) -> Any:
     return script
 
 
-async def test_truncation_is_refused_unless_it_is_asked_for(
+async def test_a_prompt_too_long_is_refused_unless_truncation_was_requested(
     client: openai.AsyncOpenAI, router: RunningRouter
 ) -> None:
     first = await client.responses.create(model=MODEL, input="x" * 900)
@@ -456,7 +460,7 @@ async def test_truncation_is_refused_unless_it_is_asked_for(
     assert prompt(router) == f"<user>{'y' * 200}</user><assistant>"
 
 
-async def test_a_conversation_is_cut_by_itself_and_every_attempt_is_accounted_for(
+async def test_a_conversation_is_truncated_automatically_and_every_attempt_is_accounted_for(
     client: openai.AsyncOpenAI, router: RunningRouter
 ) -> None:
     conversation = await client.conversations.create(
@@ -481,7 +485,7 @@ async def test_a_conversation_is_cut_by_itself_and_every_attempt_is_accounted_fo
     assert len(await all_items(client, conversation.id)) == 3 + 2 * 2
 
 
-async def test_new_input_that_does_not_fit_is_refused_whatever_is_dropped(
+async def test_new_input_that_does_not_fit_alone_is_refused(
     client: openai.AsyncOpenAI, router: RunningRouter
 ) -> None:
     conversation = await client.conversations.create(items=[{"role": "user", "content": "x" * 100}])
@@ -497,7 +501,7 @@ async def all_items(client: openai.AsyncOpenAI, conversation_id: str) -> list[An
 
 
 @pytest.mark.parametrize(("asked", "told", "sent"), [("flex", "flex", "batch"), ("auto", "default", None)])
-async def test_a_tier_can_be_asked_for(
+async def test_a_service_tier_is_passed_to_the_engine(
     router: RunningRouter, asked: str, told: str, sent: str | None
 ) -> None:
     assert (await create(router, service_tier=asked))["service_tier"] == told

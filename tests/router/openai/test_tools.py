@@ -38,7 +38,7 @@ def read(
 
 
 @given(st.lists(st.integers(0, 200)))
-def test_calls_are_found_however_the_text_is_cut(cuts: list[int]) -> None:
+def test_tool_calls_are_found_however_the_text_is_split(cuts: list[int]) -> None:
     text = f"I look. {CALL}{CALL.replace('Paris', 'Rome')} Done <tool."
     left, calls = read(text, cuts)
     assert left == "I look.  Done <tool."
@@ -46,7 +46,7 @@ def test_calls_are_found_however_the_text_is_cut(cuts: list[int]) -> None:
 
 
 @given(st.text(st.sampled_from("<tol_ca>/{} x")), st.lists(st.integers(0, 50)))
-def test_text_without_a_call_leaves_as_it_is(text: str, cuts: list[int]) -> None:
+def test_text_without_a_tool_call_is_unchanged(text: str, cuts: list[int]) -> None:
     assert read(text, cuts) == (text, [])
 
 
@@ -62,7 +62,7 @@ def test_text_without_a_call_leaves_as_it_is(text: str, cuts: list[int]) -> None
         "<tool_call>" + "[" * 9000 + "</tool_call>",
     ],
 )
-def test_what_looks_like_a_call_and_is_none_is_text(text: str) -> None:
+def test_text_that_only_looks_like_a_tool_call_stays_text(text: str) -> None:
     assert read(text, [5, 20]) == (text, [])
 
 
@@ -70,7 +70,7 @@ def test_a_call_without_its_closing_tag_counts_when_nothing_more_comes() -> None
     assert read(CALL.removesuffix("</tool_call>"), [30]) == ("", [("weather", {"city": "Paris"})])
 
 
-def test_one_call_is_enough_where_no_more_are_allowed() -> None:
+def test_only_the_first_tool_call_counts_without_parallel_calls() -> None:
     assert read(CALL + CALL, [30], at_most=1) == ("", [("weather", {"city": "Paris"})])
 
 
@@ -84,20 +84,20 @@ def test_one_call_is_enough_where_no_more_are_allowed() -> None:
         ('"other": 1', "{}"),
     ],
 )
-def test_arguments_are_told_as_the_model_wrote_them(written: str, told: str) -> None:
+def test_arguments_are_passed_on_as_the_model_wrote_them(written: str, told: str) -> None:
     reader = ToolReader(["weather"])
     assert reader.feed(f'<tool_call>{{"name": "weather", {written}}}</tool_call>') == ""
     assert [call.arguments for call in reader.calls] == [told]
 
 
-def test_a_forced_call_is_the_whole_answer() -> None:
+def test_a_forced_tool_call_is_the_whole_answer() -> None:
     assert read('{"name": "time", "arguments": {}}', [3, 9], ("time",), is_forced=True) == (
         "",
         [("time", {})],
     )
 
 
-async def test_a_call_is_told_whole_and_ends_the_answer(router: RunningRouter) -> None:
+async def test_a_tool_call_is_returned_whole_and_ends_the_answer(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: words("Let me", " see.", CALL[:20], CALL[20:])
     choice = (await router.chat(tools=[WEATHER])).json()["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
@@ -108,7 +108,7 @@ async def test_a_call_is_told_whole_and_ends_the_answer(router: RunningRouter) -
     assert call["function"] == {"name": "weather", "arguments": '{"city": "Paris"}'}  # as written
 
 
-async def test_a_call_in_a_stream_comes_as_a_delta_of_its_own(router: RunningRouter) -> None:
+async def test_a_tool_call_in_a_stream_comes_as_a_delta_of_its_own(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: words(CALL[:20], CALL[20:], CALL)
     got = chunks((await router.chat(tools=[WEATHER], stream=True)).text)
     choices = [chunk["choices"][0] for chunk in got]  # type: ignore[index]  # JSON
@@ -120,7 +120,7 @@ async def test_a_call_in_a_stream_comes_as_a_delta_of_its_own(router: RunningRou
     assert choices[-1]["finish_reason"] == "tool_calls"
 
 
-async def test_without_tools_or_with_none_wanted_tags_are_text(router: RunningRouter) -> None:
+async def test_without_tools_or_with_tool_choice_none_tags_are_text(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: words(CALL)
     for fields in ({}, {"tools": [WEATHER], "tool_choice": "none"}):
         choice = (await router.chat(**fields)).json()["choices"][0]
@@ -129,7 +129,7 @@ async def test_without_tools_or_with_none_wanted_tags_are_text(router: RunningRo
         assert "weather" not in router.pipeline.calls[-1].prompt
 
 
-async def test_a_demanded_call_is_guided_by_the_tools_own_schema(router: RunningRouter) -> None:
+async def test_a_required_tool_call_is_guided_by_the_tools_own_schema(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: words('{"name": "weather", "arguments": {"city": "Rome"}}')
     named = {"type": "function", "function": {"name": "weather"}}
     response = await router.chat(tools=[WEATHER, TIME], tool_choice=named)
@@ -153,7 +153,7 @@ def resolved(schema: Any, reference: str) -> Any:
 
 
 @pytest.mark.parametrize("others", [[], [TIME]])
-def test_references_in_a_tools_schema_lead_where_they_led(others: list[Any]) -> None:
+def test_references_in_a_tools_schema_still_resolve(others: list[Any]) -> None:
     """As pydantic writes them: by the root of the parameters, which is not the root of what is demanded."""
     city = {"type": "string", "enum": ["Paris"]}
     tree = {"$ref": "#"}
@@ -167,7 +167,7 @@ def test_references_in_a_tools_schema_lead_where_they_led(others: list[Any]) -> 
     assert LLMatcher.validate_grammar(grammar_from("json_schema", json.dumps(schema))) == ""
 
 
-def test_any_of_several_tools_may_be_demanded() -> None:
+def test_any_of_several_tools_may_be_required() -> None:
     schema = forced_schema(body(tools=[WEATHER, TIME], tool_choice="required"))
     assert schema is not None
     assert [call["properties"]["name"]["const"] for call in schema["anyOf"]] == ["weather", "time"]
@@ -184,7 +184,7 @@ def test_any_of_several_tools_may_be_demanded() -> None:
         ),
     ],
 )
-def test_a_demand_that_cannot_be_met_is_refused(fields: dict[str, object], message: str) -> None:
+def test_a_tool_choice_that_cannot_be_met_is_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(InflightError, match=message):
         forced_schema(body(**fields))
 
@@ -213,7 +213,7 @@ def test_a_template_that_knows_tools_gets_calls_and_results_as_they_are() -> Non
     assert rendered[2]["tool_call_id"] == "c1"
 
 
-def test_any_other_template_gets_them_as_text() -> None:
+def test_a_template_without_tool_support_gets_calls_and_results_as_text() -> None:
     rendered = chat_messages(body(messages=HISTORY, tools=[WEATHER]), knows_tools=False)
     assert [message["role"] for message in rendered] == ["system", "user", "assistant", "user"]
     assert '"name":"weather"' in rendered[0]["content"]
@@ -221,7 +221,7 @@ def test_any_other_template_gets_them_as_text() -> None:
     assert "rain" in rendered[3]["content"]
 
 
-def test_a_system_message_stays_and_the_tools_follow_it() -> None:
+def test_a_system_message_is_kept_and_the_tools_follow_it() -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
     rendered = chat_messages(body(messages=messages, tools=[TIME]), knows_tools=False)
     assert rendered[0]["content"].startswith("Be brief.\n\n# Tools")
@@ -246,12 +246,12 @@ def test_a_system_message_stays_and_the_tools_follow_it() -> None:
         ),
     ],
 )
-def test_a_history_that_makes_no_sense_is_refused(message: dict[str, object], problem: str) -> None:
+def test_an_inconsistent_tool_history_is_refused(message: dict[str, object], problem: str) -> None:
     with pytest.raises(InflightError, match=problem):
         chat_messages(body(messages=[message]))
 
 
-def test_templates_say_themselves_whether_they_know_tools() -> None:
+def test_templates_declare_whether_they_know_tools() -> None:
     assert not ChatTemplate("{{ messages }}").knows_tools
     knowing = ChatTemplate("{% if tools %}{{ tools | length }}{% endif %}")
     assert knowing.knows_tools

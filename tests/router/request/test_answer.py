@@ -20,7 +20,7 @@ TOKEN_BYTES = 500  # in Triton, which keeps what is not read
 
 
 @given(tokens=st.integers(1, 1_000_000), lasted_s=st.floats(0.001, 10_000))
-def test_a_client_that_does_not_read_makes_triton_keep_a_few_megabytes_at_most(
+def test_a_client_that_does_not_read_makes_triton_keep_at_most_a_few_megabytes(
     tokens: int, lasted_s: float
 ) -> None:
     pace = tokens / lasted_s
@@ -29,7 +29,7 @@ def test_a_client_that_does_not_read_makes_triton_keep_a_few_megabytes_at_most(
 
 
 @given(tokens=st.integers(0, 300))
-def test_at_the_pace_of_a_usual_model_it_has_half_a_minute(tokens: int) -> None:
+def test_a_slow_reader_has_half_a_minute_at_the_pace_of_a_usual_model(tokens: int) -> None:
     assert patience_s(tokens, lasted_s=1.0) >= 30
 
 

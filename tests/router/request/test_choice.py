@@ -55,9 +55,7 @@ async def events(router: RunningRouter, path: str, **body: object) -> list[dict[
         '"{\\"text\\": \\"blue heron\\"}"',
     ],
 )
-async def test_a_call_that_says_what_is_forbidden_is_never_told(
-    guarded: RunningRouter, arguments: str
-) -> None:
+async def test_a_tool_call_with_forbidden_text_is_never_sent(guarded: RunningRouter, arguments: str) -> None:
     guarded.pipeline.script = letters(f"I note. {call('{}')}{call(arguments)} Done.")
     choice = (await guarded.chat(tools=[NOTE])).json()["choices"][0]
     assert choice["finish_reason"] == "content_filter"
@@ -70,7 +68,7 @@ async def test_a_call_that_says_what_is_forbidden_is_never_told(
     assert told[-1]["choices"][0]["finish_reason"] == "content_filter"
 
 
-async def test_two_halves_around_a_call_are_read_as_the_client_reads_them(guarded: RunningRouter) -> None:
+async def test_forbidden_text_split_around_a_tool_call_is_found(guarded: RunningRouter) -> None:
     guarded.pipeline.script = letters(f"a blue {call('{}')}heron sings")
     for stream in (False, True):
         response = await guarded.chat(tools=[NOTE], stream=stream)
@@ -78,7 +76,7 @@ async def test_two_halves_around_a_call_are_read_as_the_client_reads_them(guarde
         assert "heron" not in response.text
 
 
-async def test_a_call_that_is_demanded_is_judged_too(guarded: RunningRouter) -> None:
+async def test_a_required_tool_call_is_checked(guarded: RunningRouter) -> None:
     guarded.pipeline.script = letters('{"name": "note", "arguments": {"text": "blue heron"}}')
     choice = (await guarded.chat(tools=[NOTE], tool_choice="required")).json()["choices"][0]
     assert choice["finish_reason"] == "content_filter"
@@ -86,7 +84,7 @@ async def test_a_call_that_is_demanded_is_judged_too(guarded: RunningRouter) -> 
     assert "tool_calls" not in choice["message"]
 
 
-async def test_each_of_several_answers_is_ended_by_itself(guarded: RunningRouter) -> None:
+async def test_each_of_several_answers_is_filtered_separately(guarded: RunningRouter) -> None:
     texts = iter(["a blue heron", "a grey goose"] * 2)
     guarded.pipeline.script = lambda asked: words(*next(texts))
     choices = (await guarded.chat(n=2)).json()["choices"]
@@ -94,14 +92,14 @@ async def test_each_of_several_answers_is_ended_by_itself(guarded: RunningRouter
     assert [choice["finish_reason"] for choice in choices] == ["content_filter", "stop"]
 
 
-async def test_what_begins_in_an_echoed_prompt_is_found(guarded: RunningRouter) -> None:
+async def test_forbidden_text_that_begins_in_an_echoed_prompt_is_found(guarded: RunningRouter) -> None:
     guarded.pipeline.script = letters(" heron")
     body = {"model": MODEL, "prompt": "a blue", "echo": True}
     (choice,) = (await guarded.http.post("/v1/completions", json=body)).json()["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("a ", "content_filter")
 
 
-async def test_no_event_of_a_response_has_what_is_forbidden(guarded: RunningRouter) -> None:
+async def test_no_event_of_a_response_contains_forbidden_text(guarded: RunningRouter) -> None:
     guarded.pipeline.script = letters(f"I saw {call('{}')} a blue heron there")
     tool = {"type": "function", "name": "note"}
     told = await events(guarded, "/v1/responses", input="hi", tools=[tool])
@@ -113,7 +111,7 @@ async def test_no_event_of_a_response_has_what_is_forbidden(guarded: RunningRout
     assert "heron" not in stored.text
 
 
-async def test_the_prompt_log_has_calls_below_the_text(tmp_path: Path, guarded: RunningRouter) -> None:
+async def test_the_prompt_log_has_tool_calls_below_the_text(tmp_path: Path, guarded: RunningRouter) -> None:
     guarded.pipeline.script = letters("I note." + call('{"a": 1}'))
     await guarded.chat(tools=[NOTE])
     assert guarded.parts.prompt_log is not None

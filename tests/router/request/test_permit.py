@@ -38,14 +38,14 @@ async def chat(router: RunningRouter, key: str | None = None, **fields: object) 
     return await router.http.post("/v1/chat/completions", json={**CHAT, **fields}, headers=headers)
 
 
-async def test_without_keys_everybody_on_this_machine_is_the_local_tenant(router: RunningRouter) -> None:
+async def test_without_keys_all_local_callers_are_the_local_tenant(router: RunningRouter) -> None:
     assert (await chat(router)).status_code == 200
     assert (await chat(router, "whatever")).status_code == 200
     (summary,) = await router.usage("local")
     assert (summary.group, summary.requests) == ((MODEL,), 2)
 
 
-async def test_from_the_first_key_on_everybody_needs_one(router: RunningRouter) -> None:
+async def test_from_the_first_key_on_every_request_needs_one(router: RunningRouter) -> None:
     key = await router.new_key(await router.new_tenant())
     refusals = [await chat(router), await chat(router, "sk-wrong"), await chat(router, key[:-1] + "!")]
     assert [each.status_code for each in refusals] == [401, 401, 401]
@@ -55,20 +55,20 @@ async def test_from_the_first_key_on_everybody_needs_one(router: RunningRouter) 
     assert router.pipeline.calls[-1].tenant.startswith("org-")
 
 
-async def test_taking_the_last_key_back_does_not_open_the_door(router: RunningRouter) -> None:
+async def test_removing_the_last_key_does_not_open_the_api(router: RunningRouter) -> None:
     await router.new_key(tenant := await router.new_tenant())
     await router.parts.tenancy.administer(lambda admin: admin.delete_organisation(SYSTEM, tenant))
     assert (await chat(router)).status_code == 401
     assert (await router.http.get("/admin/tenants")).status_code == 401
 
 
-async def test_health_metrics_and_the_description_need_no_key(router: RunningRouter) -> None:
+async def test_health_metrics_and_the_api_description_need_no_key(router: RunningRouter) -> None:
     await router.new_key(await router.new_tenant())
     for path in ("/health/live", "/health/ready", "/metrics", "/openapi.json", "/docs"):
         assert (await router.http.get(path)).status_code == 200, path
 
 
-async def test_where_others_reach_the_router_metrics_need_the_administrations_key() -> None:
+async def test_on_a_public_address_metrics_need_an_administrators_key() -> None:
     async with running_router(is_private=False) as router:
         tenant = await router.new_tenant()
         usual = await router.new_key(tenant)
@@ -122,14 +122,14 @@ async def test_tokens_are_reserved_before_and_settled_after(router: RunningRoute
     assert (await chat(router, key, max_tokens=60)).status_code == 200
 
 
-async def test_a_request_that_can_never_fit_says_so_and_names_no_time(router: RunningRouter) -> None:
+async def test_a_request_that_can_never_fit_is_refused_without_a_retry_time(router: RunningRouter) -> None:
     key = await router.new_key(await router.new_tenant(), limits=Limits(tokens_per_min=50))
     refusal = await chat(router, key, max_tokens=500)
     assert (refusal.status_code, refusal.headers.get("retry-after")) == (429, None)
     assert "this request alone is more than the limit" in refusal.json()["error"]["message"]
 
 
-async def test_requests_at_once_are_limited_and_freed(router: RunningRouter) -> None:
+async def test_concurrent_requests_are_limited_and_freed(router: RunningRouter) -> None:
     key = await router.new_key(await router.new_tenant(limits=Limits(concurrent_requests=3)))
     router.pipeline.script = lambda call: [0.1, *words("slow")]
     answers = await asyncio.gather(*(chat(router, key) for _ in range(12)))
@@ -139,7 +139,7 @@ async def test_requests_at_once_are_limited_and_freed(router: RunningRouter) -> 
     assert (await chat(router, key)).status_code == 200
 
 
-async def test_a_budget_that_is_spent_refuses_and_is_never_overspent(router: RunningRouter) -> None:
+async def test_an_exhausted_budget_refuses_and_is_never_overspent(router: RunningRouter) -> None:
     """Each answer costs 10 of 35 micro-dollars, and may cost no more."""
     price = Price(MODEL, prompt=0, cached_prompt=0, completion=1_000_000)
     await router.parts.tenancy.administer(lambda admin: admin.set_price(SYSTEM, price))
@@ -153,7 +153,7 @@ async def test_a_budget_that_is_spent_refuses_and_is_never_overspent(router: Run
     assert (summary.requests, summary.completion_tokens, summary.cost) == (3, 30, 30)
 
 
-async def test_an_answer_that_was_cut_is_billed_for_what_was_delivered(router: RunningRouter) -> None:
+async def test_an_interrupted_answer_is_billed_for_what_was_delivered(router: RunningRouter) -> None:
     key = await router.new_key(tenant := await router.new_tenant())
     router.pipeline.script = lambda call: slowly(*TEN, *TEN)
     async with router.http.stream(
@@ -170,7 +170,7 @@ async def test_an_answer_that_was_cut_is_billed_for_what_was_delivered(router: R
     assert counted == summary.completion_tokens
 
 
-async def test_what_was_refused_before_it_was_sent_is_not_recorded(router: RunningRouter) -> None:
+async def test_a_request_refused_before_dispatch_is_not_recorded(router: RunningRouter) -> None:
     key = await router.new_key(tenant := await router.new_tenant())
     assert (await chat(router, key, temperature=7)).status_code == 400
     router.permits.drain()
@@ -179,7 +179,7 @@ async def test_what_was_refused_before_it_was_sent_is_not_recorded(router: Runni
     assert router.parts.tenancy.ledger.running(tenant) == 0
 
 
-async def test_what_failed_is_recorded_and_costs_nothing(router: RunningRouter) -> None:
+async def test_a_failed_request_is_recorded_and_costs_nothing(router: RunningRouter) -> None:
     price = Price(MODEL, prompt=1_000_000, cached_prompt=0, completion=1_000_000)
     await router.parts.tenancy.administer(lambda admin: admin.set_price(SYSTEM, price))
     key = await router.new_key(tenant := await router.new_tenant(limits=Limits(monthly_budget=1000)))
@@ -211,7 +211,7 @@ async def test_a_request_that_waited_for_a_lease_while_draining_began_is_refused
 
 
 @given(limit=st.sampled_from(Limit), wait_s=st.none() | st.floats(0, 1e6), chance=st.floats(0, 1))
-def test_every_refusal_has_a_sentence_and_an_honest_time(
+def test_every_refusal_has_a_sentence_and_an_honest_retry_time(
     limit: Limit, wait_s: float | None, chance: float
 ) -> None:
     wait_ns = None if wait_s is None else int(wait_s * NS_PER_S)

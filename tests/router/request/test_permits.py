@@ -52,7 +52,7 @@ def permits(metrics: Metrics) -> Permits:
         (InflightError(ErrorKind.OVERLOADED, "x"), InflightError(ErrorKind.OVERLOADED, "x"), "failed"),
     ],
 )
-async def test_each_way_to_end_has_its_name_and_happens_once(
+async def test_each_way_a_ticket_ends_has_a_name_and_happens_once(
     permits: Permits,
     metrics: Metrics,
     error: BaseException | None,
@@ -83,7 +83,7 @@ async def test_each_way_to_end_has_its_name_and_happens_once(
     assert metrics.registry.get_sample_value("inflight_requests_in_flight", who) == 0
 
 
-async def test_a_cut_stops_what_runs_and_what_is_attached_later(permits: Permits) -> None:
+async def test_a_cut_stops_running_and_later_attached_work(permits: Permits) -> None:
     early, late = FakeGeneration([None]), FakeGeneration([None])
     permit = await permits.admit(record(), NEED)
     permit.attach(early)

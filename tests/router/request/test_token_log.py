@@ -13,7 +13,7 @@ def token(characters: int, piece: bytes = b"x") -> LoggedToken:
     return LoggedToken(piece, -1.0, characters)
 
 
-def test_half_a_character_waits_for_the_other_half() -> None:
+def test_log_probabilities_of_half_a_character_wait_for_the_other_half() -> None:
     log = TokenLog()
     first, second = token(0, b"\xc3"), token(1, b"\xa9")
     log.add([first])
@@ -24,7 +24,7 @@ def test_half_a_character_waits_for_the_other_half() -> None:
     assert log.take() == [(0, first), (0, second)]
 
 
-def test_what_is_held_back_waits_and_what_is_cut_never_leaves() -> None:
+def test_held_back_tokens_wait_and_cut_tokens_never_leave() -> None:
     log = TokenLog()
     one, two, three = token(3), token(2), token(4)
     log.add([one, two])
@@ -35,7 +35,7 @@ def test_what_is_held_back_waits_and_what_is_cut_never_leaves() -> None:
     assert log.take() == []
 
 
-def test_what_a_later_stage_holds_back_waits_too() -> None:
+def test_tokens_held_back_by_a_later_stage_wait() -> None:
     log = TokenLog()
     one, two = token(2), token(2)
     log.add([one, two])

@@ -17,14 +17,14 @@ HARMLESS = (Failure.OVERLOADED, Failure.CALLER, Failure.CUT)
 
 
 @pytest.mark.parametrize("failure", WEIGHTY)
-def test_a_server_that_is_gone_and_a_process_that_died_count_at_once(failure: Failure) -> None:
+def test_an_unreachable_server_and_a_dead_process_open_the_breaker_at_once(failure: Failure) -> None:
     health = Health().after_failure(failure, began_s=9.0, now_s=10.0)
     assert health.phase is Phase.DOWN
     assert not health.may_take(10.0)
     assert health.is_reviving is (failure is Failure.STUB_DEAD)
 
 
-def test_the_engines_failures_count_when_there_are_many_without_an_answer() -> None:
+def test_engine_failures_open_the_breaker_only_when_many_without_an_answer() -> None:
     health = Health()
     for number in range(replica_choice.FAILURES_TO_BREAK - 1):
         health = health.after_failure(Failure.ENGINE, number, number)
@@ -35,14 +35,14 @@ def test_the_engines_failures_count_when_there_are_many_without_an_answer() -> N
 
 
 @given(st.lists(st.sampled_from(HARMLESS), max_size=50))
-def test_overload_and_callers_faults_never_count(failures: list[Failure]) -> None:
+def test_overload_and_callers_faults_never_open_the_breaker(failures: list[Failure]) -> None:
     health = Health()
     for at_s, failure in enumerate(failures):
         health = health.after_failure(failure, at_s, at_s)
     assert health == Health()
 
 
-def test_one_request_at_a_time_finds_out_whether_it_is_back() -> None:
+def test_one_trial_request_at_a_time_tests_an_open_breaker() -> None:
     health = Health().after_failure(Failure.UNREACHABLE, 0.0, 0.0)
     assert not health.may_take(0.49)
     assert health.may_take(0.5)
@@ -53,7 +53,7 @@ def test_one_request_at_a_time_finds_out_whether_it_is_back() -> None:
     assert trial.may_take(0.5 + replica_choice.TRIAL_LIMIT_S), "a trial that is never heard of does not block"
 
 
-def test_each_failed_trial_makes_the_pause_longer_up_to_a_limit() -> None:
+def test_each_failed_trial_doubles_the_pause_up_to_a_limit() -> None:
     health = Health().after_failure(Failure.UNREACHABLE, 0.0, 0.0)
     pauses = []
     for _ in range(8):
@@ -65,7 +65,7 @@ def test_each_failed_trial_makes_the_pause_longer_up_to_a_limit() -> None:
 
 
 @pytest.mark.parametrize("failure", [Failure.OVERLOADED, Failure.CALLER])
-def test_a_trial_that_is_refused_shows_that_somebody_is_there(failure: Failure) -> None:
+def test_a_trial_that_is_refused_shows_that_the_server_is_back(failure: Failure) -> None:
     trial = Health().after_failure(Failure.UNREACHABLE, 0.0, 0.0).taking(1.0)
     assert trial.after_failure(failure, 1.0, 1.1).is_up
 
@@ -82,7 +82,7 @@ EVIDENCE = st.lists(
 
 @settings(deadline=None)
 @given(EVIDENCE, st.sampled_from(WEIGHTY))
-def test_it_never_flaps_between_two_looks(
+def test_an_open_breaker_ignores_older_requests_until_its_pause_is_over(
     evidence: list[tuple[Failure | None, float, float]], failure: Failure
 ) -> None:
     """Once down it takes nothing before its pause is over, whatever comes in of older requests."""
@@ -98,7 +98,7 @@ def test_it_never_flaps_between_two_looks(
 
 @settings(deadline=None)
 @given(EVIDENCE, st.booleans())
-def test_what_is_known_for_certain_holds_until_the_contrary_is_known(
+def test_a_probed_outage_holds_until_the_probe_sees_the_replica_up(
     evidence: list[tuple[Failure | None, float, float]], reviving: bool
 ) -> None:
     health = Health().down("a ping was not answered", 1.0, reviving)
@@ -118,6 +118,6 @@ def test_what_is_known_for_certain_holds_until_the_contrary_is_known(
     assert back.after_failure(Failure.UNREACHABLE, began_s=499.0, now_s=501.0).is_up, "from before"
 
 
-def test_what_is_up_stays_as_it_is_when_it_is_said_again() -> None:
+def test_marking_a_healthy_replica_up_changes_nothing() -> None:
     health = Health().after_failure(Failure.ENGINE, 1.0, 1.0)
     assert health.up(2.0) is health

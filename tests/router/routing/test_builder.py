@@ -26,7 +26,7 @@ output [ { name: "y", data_type: TYPE_FP32, dims: [ 1 ] } ]
 
 
 @pytest.mark.parametrize("kind", [Kind.EMBEDDINGS, Kind.TENSORS])
-async def test_models_of_every_kind_wait_for_a_replica_as_long_as_the_settings_say(
+async def test_models_of_every_kind_wait_for_a_replica_as_long_as_the_settings_allow(
     kind: Kind, tmp_path: Path
 ) -> None:
     (tmp_path / "doubled.1").mkdir()

@@ -30,13 +30,13 @@ def divided(draw: st.DrawFn) -> Split:
         (Sticky.CONVERSATION, Asking("r2", "acme", "bob", "c1")),
     ],
 )
-def test_whose_requests_stay_together(sticky: Sticky, same: Asking) -> None:
+def test_the_stickiness_decides_which_requests_share_a_key(sticky: Sticky, same: Asking) -> None:
     first = Asking("r1", "acme", "ann", "c1")
     assert sticky_key(sticky, first) == sticky_key(sticky, same)
     assert sticky_key(Sticky.REQUEST, first) != sticky_key(Sticky.REQUEST, same)
 
 
-def test_the_next_wider_circle_decides_where_the_narrow_one_is_not_known() -> None:
+def test_an_unknown_sticky_identity_falls_back_to_the_next_wider_one() -> None:
     by_conversation = [
         sticky_key(Sticky.CONVERSATION, asking)
         for asking in (Asking("r", "acme", "ann"), Asking("r", "acme"), Asking("r"))
@@ -52,7 +52,7 @@ def test_users_and_conversations_of_two_tenants_are_not_the_same(sticky: Sticky)
 
 
 @given(divided(), st.sampled_from(Sticky), askings, st.sets(versions))
-def test_whoever_answers_is_ready_and_the_splits_own_choice_where_that_is(
+def test_the_chosen_release_is_ready_and_the_splits_own_choice_where_possible(
     split: Split, sticky: Sticky, asking: Asking, ready: set[int]
 ) -> None:
     chosen = choose_version(split, sticky, asking, ready)
@@ -98,7 +98,7 @@ def test_a_shadow_gets_its_share_and_never_what_it_answers_itself() -> None:
     assert is_shadowed(Shadow(2, 1.0), "salt", "r1", 1)
 
 
-def test_who_is_shadowed_does_not_depend_on_who_answers() -> None:
+def test_the_shadowed_share_does_not_depend_on_the_chosen_release() -> None:
     """Or a comparison of the two would be one of other requests."""
     shadow, split = Shadow(3, 0.5), Split("salt", (Arm("2", 0.5), Arm("1", 0.5)))
     both = [(split.choose(f"r{n}"), is_shadowed(shadow, "salt", f"r{n}", 1)) for n in range(2_000)]
@@ -108,6 +108,6 @@ def test_who_is_shadowed_does_not_depend_on_who_answers() -> None:
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.1, math.nan])
-def test_the_share_of_a_shadow_is_one(share: float) -> None:
+def test_the_share_of_a_shadow_is_between_zero_and_one(share: float) -> None:
     with pytest.raises(ValueError, match="allowed: above 0, up to 1"):
         Shadow(1, share)

@@ -55,7 +55,7 @@ def revive_soon(replica: Replica) -> None:
     asyncio.get_running_loop().call_later(0.002, lambda: replica.mark_up(time.monotonic()))
 
 
-async def test_one_healthy_replica_answers_as_it_always_did() -> None:
+async def test_one_healthy_replica_answers_a_generation() -> None:
     replicas, (triton,) = fleet_of(says(*HELLO))
     assert await collect(pipeline_of(replicas).generate(CALL)) == HELLO
     (request,) = triton.requests
@@ -64,7 +64,7 @@ async def test_one_healthy_replica_answers_as_it_always_did() -> None:
     assert_nothing_is_left(replicas)
 
 
-async def test_a_trace_tells_of_each_attempt() -> None:
+async def test_a_trace_records_each_attempt() -> None:
     script = in_turn([DEAD_STUB], HELLO)
     replicas, _ = fleet_of(script, script)
     trace = Trace("GET", {}, TraceContext(1, 2, True))
@@ -75,7 +75,7 @@ async def test_a_trace_tells_of_each_attempt() -> None:
     assert 0 < first.began_s <= second.began_s
 
 
-async def test_what_is_under_way_counts_for_its_replica_and_less_with_each_token() -> None:
+async def test_tokens_in_flight_count_for_their_replica_and_fall_with_each_token() -> None:
     replicas, _ = fleet_of(says(*HELLO))
     (replica,) = replicas.replicas
     generation = pipeline_of(replicas).generate(CALL)
@@ -109,7 +109,7 @@ async def test_a_request_whose_replica_fails_before_the_first_token_goes_to_anot
         (GrpcError(StatusCode.UNAVAILABLE, "Request timeout expired"), ErrorKind.OVERLOADED),
     ],
 )
-async def test_what_is_not_the_replicas_fault_is_not_tried_again(error: Step, kind: ErrorKind) -> None:
+async def test_an_error_that_is_not_the_replicas_fault_is_not_retried(error: Step, kind: ErrorKind) -> None:
     replicas, tritons = fleet_of(says(error), says(error))
     generation = pipeline_of(replicas).generate(CALL)
     with pytest.raises(InflightError) as caught:
@@ -121,7 +121,7 @@ async def test_what_is_not_the_replicas_fault_is_not_tried_again(error: Step, ki
     assert_nothing_is_left(replicas)
 
 
-async def test_a_server_that_is_gone_fails_its_requests_at_once_where_there_is_no_other() -> None:
+async def test_an_unreachable_server_fails_its_requests_at_once_where_there_is_no_other() -> None:
     replicas, _ = fleet_of(says(*HELLO[:1], LOST))
     generation = pipeline_of(replicas, wait_s=30.0).generate(CALL)
     assert await generation.__anext__() == HELLO[0]
@@ -140,7 +140,7 @@ async def test_new_requests_wait_for_a_replica_that_is_being_revived() -> None:
     assert await collect(pipeline_of(replicas).generate(CALL)) == HELLO
 
 
-async def test_waiting_ends_when_it_takes_too_long_or_nobody_revives_any_more() -> None:
+async def test_waiting_ends_by_timeout_or_when_no_replica_is_being_revived() -> None:
     replicas, _ = fleet_of(says(*HELLO))
     (replica,) = replicas.replicas
     replica.mark_down("a process died", time.monotonic(), reviving=True)
@@ -154,7 +154,7 @@ async def test_waiting_ends_when_it_takes_too_long_or_nobody_revives_any_more() 
         await asyncio.wait_for(waiting, 1)
 
 
-async def test_a_stop_while_it_waits_ends_it_exactly_once() -> None:
+async def test_a_stop_while_a_generation_waits_ends_it_exactly_once() -> None:
     replicas, (triton,) = fleet_of(says(*HELLO))
     replicas.replicas[0].mark_down("a process died", time.monotonic(), reviving=True)
     generation = pipeline_of(replicas, wait_s=30.0).generate(CALL)
@@ -176,7 +176,7 @@ async def test_a_stop_before_the_start_never_reaches_triton() -> None:
     assert triton.requests == []
 
 
-async def test_a_reader_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
+async def test_a_reader_that_leaves_while_a_generation_waits_leaves_nothing_behind() -> None:
     replicas, _ = fleet_of(says(*HELLO))
     replicas.replicas[0].mark_down("a process died", time.monotonic(), reviving=True)
     generation = pipeline_of(replicas, wait_s=30.0).generate(CALL)
@@ -206,7 +206,7 @@ async def test_a_reader_that_leaves_in_mid_answer_counts_until_the_engine_has_st
     assert_nothing_is_left(replicas)
 
 
-async def test_one_that_is_stopped_when_its_process_dies_ends_as_stopped() -> None:
+async def test_a_generation_stopped_when_its_process_dies_ends_as_stopped() -> None:
     replicas, (triton,) = fleet_of(says(*HELLO[:1], None))
     triton.is_deaf = True
     generation = pipeline_of(replicas).generate(CALL)
@@ -219,7 +219,7 @@ async def test_one_that_is_stopped_when_its_process_dies_ends_as_stopped() -> No
     await triton.close()
 
 
-async def test_an_answer_that_was_cut_is_generated_again_with_the_same_seed_on_another_replica() -> None:
+async def test_an_interrupted_answer_is_generated_again_with_the_same_seed_on_another_replica() -> None:
     replicas, tritons = fleet_of(says(*HELLO[:2], None), says(*HELLO[:2], None))
     generation = pipeline_of(replicas).generate(CALL)
     got = [await generation.__anext__(), await generation.__anext__()]
@@ -239,7 +239,7 @@ async def test_an_answer_that_was_cut_is_generated_again_with_the_same_seed_on_a
     assert_nothing_is_left(replicas)
 
 
-async def test_an_answer_that_is_cut_on_a_replica_that_is_up_goes_on_there() -> None:
+async def test_an_answer_interrupted_on_a_replica_that_is_up_continues_there() -> None:
     """Somebody else has revived it, and it never looked dead from here."""
     replicas, _ = fleet_of(in_turn([*HELLO[:2], None], HELLO))
     generation = pipeline_of(replicas).generate(CALL)
@@ -250,7 +250,7 @@ async def test_an_answer_that_is_cut_on_a_replica_that_is_up_goes_on_there() -> 
     assert_nothing_is_left(replicas)
 
 
-async def test_a_second_run_that_says_something_else_fails() -> None:
+async def test_a_replay_that_generates_different_text_fails() -> None:
     replicas, tritons = fleet_of(in_turn([*HELLO[:2], None], [Delta("Hell", 1), Delta("a!", 1), None]))
     generation = pipeline_of(replicas).generate(CALL)
     got = [await generation.__anext__(), await generation.__anext__()]
@@ -272,14 +272,14 @@ async def test_attempts_are_bounded() -> None:
     assert sum(len(triton.requests) for triton in tritons) == 4
 
 
-async def test_a_prompt_goes_where_its_opening_went_before() -> None:
+async def test_a_prompt_goes_to_the_replica_that_served_its_prefix() -> None:
     replicas, tritons = fleet_of(says(*HELLO), says(*HELLO), says(*HELLO))
     for _ in range(5):
         await collect(pipeline_of(replicas).generate(CALL))
     assert sorted(len(triton.requests) for triton in tritons) == [0, 0, 5]
 
 
-async def test_it_is_ready_when_a_replica_is() -> None:
+async def test_a_pipeline_is_ready_when_a_replica_is() -> None:
     replicas, (first, second) = fleet_of(says(), says())
     pipeline = pipeline_of(replicas)
     first.is_ready = False
@@ -294,7 +294,7 @@ async def test_it_is_ready_when_a_replica_is() -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(ANSWERS, st.data())
-def test_whatever_fails_and_however_each_run_is_cut_the_client_gets_exactly_the_answer(
+def test_the_client_gets_exactly_the_answer_whatever_fails_and_wherever_runs_are_cut(
     answer: Answer, data: st.DataObject
 ) -> None:
     """One replica that is brought back, or three of which some fail: every token once, and one finish."""
@@ -353,7 +353,7 @@ async def _read_into(generation: FleetGeneration, got: list[Delta]) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(ANSWERS, st.data())
-def test_a_stop_or_a_cut_at_any_moment_ends_it_exactly_once_and_leaves_nothing(
+def test_a_stop_or_a_cut_at_any_moment_ends_a_generation_once_and_leaves_nothing(
     answer: Answer, data: st.DataObject
 ) -> None:
     deltas = data.draw(chunks(answer))
@@ -397,7 +397,7 @@ def test_a_stop_or_a_cut_at_any_moment_ends_it_exactly_once_and_leaves_nothing(
     asyncio.run(play())
 
 
-async def test_one_answer_after_a_failure_takes_a_replica_up_again() -> None:
+async def test_one_answer_after_a_failure_marks_a_replica_up_again() -> None:
     """By the clock that requests go by, where a trial begins a moment after it was let in."""
     replicas, _ = fleet_of(in_turn(HELLO))
     replica = replicas.replicas[0]

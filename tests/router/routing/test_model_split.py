@@ -44,12 +44,12 @@ def check(split: ModelSplit) -> None:
 
 
 @given(model_splits())
-def test_whatever_was_done_to_a_split_it_holds_together(split: ModelSplit) -> None:
+def test_a_split_stays_consistent_after_any_operations(split: ModelSplit) -> None:
     check(split)
 
 
 @given(model_splits(), versions)
-def test_all_to_one_keeps_the_keys_places_and_lets_the_stable_one_stand_by(
+def test_sending_all_traffic_to_one_release_keeps_the_keys_and_makes_the_stable_one_standby(
     split: ModelSplit, version: int
 ) -> None:
     after = split.all_to(version)
@@ -62,7 +62,7 @@ def test_all_to_one_keeps_the_keys_places_and_lets_the_stable_one_stand_by(
 
 
 @given(model_splits(), versions, st.lists(weights, min_size=1, max_size=4), st.text(max_size=20))
-def test_a_canary_that_grows_loses_no_key(
+def test_a_growing_canary_keeps_its_keys(
     split: ModelSplit, canary: int, steps: list[float], key: str
 ) -> None:
     split = split.all_to(split.stable)
@@ -79,21 +79,21 @@ def test_a_canary_that_grows_loses_no_key(
 
 
 @pytest.mark.parametrize("weight", [0.01, 0.25, 1.0])
-def test_the_end_of_a_rollout_at_any_step_leaves_the_right_one_on_standby(weight: float) -> None:
+def test_a_rollout_ended_at_any_step_leaves_the_right_release_on_standby(weight: float) -> None:
     split = first_split("m", 1).all_to(2).with_canary(3, weight, rollout_id=4, step=0)
     assert (split.stable, split.standby) == (2, 1)
     assert split.all_to(3).standby == 2  # promoted: the one before it
     assert split.all_to(2).standby == 1  # taken back: not the one that has failed
 
 
-def test_a_standby_that_becomes_the_canary_stands_by_no_more() -> None:
+def test_a_standby_that_becomes_the_canary_is_no_longer_standby() -> None:
     split = first_split("m", 1).all_to(2).with_canary(1, 0.5, rollout_id=1, step=0)
     assert split.standby is None
     assert split.versions == {1, 2}
     assert split.all_to(2).standby is None
 
 
-def test_a_release_with_no_weight_is_not_what_a_canary_is_measured_against() -> None:
+def test_a_release_without_weight_is_not_a_canarys_baseline() -> None:
     split = ModelSplit("m", ((1, 1.0), (2, 0.0)), "s")
     assert split.with_canary(3, 0.1, 1, 0).arms == ((3, 0.1), (1, 0.9))
 
@@ -104,26 +104,28 @@ def test_the_stable_release_cannot_be_its_own_canary() -> None:
 
 
 @given(model_splits(), st.lists(st.text(max_size=20), max_size=20))
-def test_over_a_restart_nothing_changes_and_every_key_stays(split: ModelSplit, keys: list[str]) -> None:
+def test_a_split_survives_a_restart_and_every_key_keeps_its_release(
+    split: ModelSplit, keys: list[str]
+) -> None:
     again = split_from_json("m", split.to_json())
     assert again == split
     assert [again.split().choose(key) for key in keys] == [split.split().choose(key) for key in keys]
 
 
-def test_each_part_of_a_split_has_a_name() -> None:
+def test_each_release_in_a_split_has_a_role() -> None:
     rollout = first_split("m", 1).all_to(2).with_canary(3, 1.0, 1, 3)
     assert [rollout.role_of(version) for version in (1, 2, 3, 4)] == ["standby", "stable", "canary", ""]
     by_hand = ModelSplit("m", ((1, 0.5), (2, 0.5)), "s", shadow=Shadow(3, 0.5))
     assert [by_hand.role_of(version) for version in (1, 2, 3)] == ["arm", "stable", "shadow"]
 
 
-def test_two_models_divide_their_requests_in_ways_of_their_own() -> None:
+def test_two_models_split_requests_with_different_salts() -> None:
     assert first_split("m", 1).salt != first_split("m", 1).salt
 
 
 @pytest.mark.parametrize(
     "arms", [(), ((1, 0.5),), ((1, 0.5), (1, 0.5)), ((1, 1.5), (2, -0.5)), ((1, math.nan),)]
 )
-def test_weights_that_are_none_are_refused(arms: tuple[tuple[int, float], ...]) -> None:
+def test_invalid_weights_are_refused(arms: tuple[tuple[int, float], ...]) -> None:
     with pytest.raises(ValueError, match=r"split|weights"):
         ModelSplit("m", arms, "s")

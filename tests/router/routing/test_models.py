@@ -91,7 +91,9 @@ async def test_a_release_is_pinned_by_its_name_or_by_a_header(router: RunningRou
     assert {answer.json()["model"] for answer in answers} == {MODEL}
 
 
-async def test_a_stream_a_chat_and_a_response_are_pinned_and_say_who_answers(router: RunningRouter) -> None:
+async def test_streams_chats_and_responses_can_be_pinned_and_name_their_release(
+    router: RunningRouter,
+) -> None:
     serve_two(router)
     chat = {"model": f"{MODEL}@2", "messages": QUESTION}
     for path, body in (
@@ -105,7 +107,7 @@ async def test_a_stream_a_chat_and_a_response_are_pinned_and_say_who_answers(rou
         assert answer.headers["x-inflight-release"] == "2", (path, body)
 
 
-async def test_an_answer_that_failed_says_whose_it_was(router: RunningRouter) -> None:
+async def test_a_failed_answer_names_its_release(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: [InflightError(ErrorKind.ENGINE_FAILED, "it is away")]
     answer = await complete(router, MODEL)
     assert (answer.status_code, answer.headers["x-inflight-release"]) == (503, "1")
@@ -113,14 +115,14 @@ async def test_an_answer_that_failed_says_whose_it_was(router: RunningRouter) ->
     assert "x-inflight-release" not in (await router.http.get("/v1/models")).headers
 
 
-async def test_a_model_for_embeddings_is_pinned_too(router: RunningRouter) -> None:
+async def test_an_embedding_model_can_be_pinned(router: RunningRouter) -> None:
     for name, status in ((f"{EMBEDDER}@1", 200), (f"{EMBEDDER}@2", 404)):
         answer = await router.http.post("/v1/embeddings", json={"model": name, "input": "hi"})
         assert answer.status_code == status
         assert answer.headers.get("x-inflight-release") == ("1" if status == 200 else None)
 
 
-async def test_one_model_is_shown_by_its_pin_and_the_list_has_each_model_once(router: RunningRouter) -> None:
+async def test_a_model_is_shown_by_its_pin_and_listed_once(router: RunningRouter) -> None:
     serve_two(router)
     shown = await router.http.get(f"/v1/models/{MODEL}@2")
     assert (shown.status_code, shown.json()["id"]) == (200, MODEL)
@@ -150,7 +152,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("name", ["other", *ODD])
-def test_odd_names_are_as_unknown_as_unknown_ones(name: str) -> None:
+def test_odd_model_names_are_not_found(name: str) -> None:
     with pytest.raises(InflightError) as refused:
         registry_of(HALF, 1, 2).find(name, record())
     shown = name if name.isprintable() and len(name) <= 64 else "that name"
@@ -160,7 +162,7 @@ def test_odd_names_are_as_unknown_as_unknown_ones(name: str) -> None:
 
 
 @pytest.mark.parametrize("header", ["x", "0", "m@2", "2 ", "1" * 5000])
-def test_an_odd_header_is_a_404_too(header: str) -> None:
+def test_an_odd_release_header_is_a_404(header: str) -> None:
     with pytest.raises(InflightError) as refused:
         registry_of(HALF, 1, 2).find("m", record(pinned_release=header))
     assert refused.value.kind is ErrorKind.MODEL_NOT_FOUND
@@ -173,7 +175,7 @@ def test_a_release_is_served_as_long_as_it_is_in_the_lineup() -> None:
     assert served_now == [True, False, False, False]
 
 
-def test_a_pin_to_a_release_that_is_not_loaded_says_which_are() -> None:
+def test_a_pin_to_a_release_that_is_not_loaded_lists_the_loaded_ones() -> None:
     with pytest.raises(InflightError, match=r"'m@3' is not served; there are m@1, m@2") as refused:
         registry_of(HALF, 2, 1).find("m@3", record())
     assert refused.value.kind is ErrorKind.MODEL_NOT_FOUND
@@ -206,7 +208,7 @@ async def test_usage_the_log_and_the_metrics_name_the_release(
     assert [tuple(row) for row in rows] == [(MODEL, "2")]
 
 
-async def test_one_that_is_refused_before_it_is_let_in_counts_for_no_release(router: RunningRouter) -> None:
+async def test_a_request_refused_before_admission_counts_for_no_release(router: RunningRouter) -> None:
     await router.complete(temperature=9)
     await router.http.post("/v1/completions", json={"model": EMBEDDER, "prompt": "hi"})
     labels = {"route": "/v1/completions", "status": "400", "model": "", "tenant": "local"}
@@ -253,7 +255,7 @@ async def test_over_http_the_body_names_the_user_and_a_header_the_conversation(
     assert {release for releases in answered.values() for release in releases} == {"1", "2"}
 
 
-def test_where_the_choice_is_not_loaded_another_release_answers() -> None:
+def test_where_the_chosen_release_is_not_loaded_another_answers() -> None:
     registry = registry_of(HALF, 1)
     assert {registry.find("m", record(number)).version for number in range(20)} == {1}
     alone = ModelSplit("m", ((1, 1.0),), "salt", standby=2)
@@ -265,7 +267,7 @@ def test_where_the_choice_is_not_loaded_another_release_answers() -> None:
     assert refused.value.kind is ErrorKind.OVERLOADED
 
 
-def test_the_step_of_the_rollout_that_chose_is_noted_and_none_for_a_pin() -> None:
+def test_the_rollout_step_that_chose_is_recorded_and_none_for_a_pin() -> None:
     split = ModelSplit("m", ((1, 1.0),), "salt").with_canary(2, 0.5, rollout_id=7, step=1)
     registry = registry_of(split, 1, 2)
     asked, pinned = record(1), record(2)
@@ -275,13 +277,13 @@ def test_the_step_of_the_rollout_that_chose_is_noted_and_none_for_a_pin() -> Non
     assert (asked.model_version in ("1", "2"), pinned.model_version) == (True, "2")
 
 
-def test_what_only_looks_gets_the_stable_release() -> None:
+def test_a_lookup_without_a_request_gets_the_stable_release() -> None:
     split = ModelSplit("m", ((1, 1.0),), "salt").with_canary(2, 1.0, rollout_id=7, step=3)
     assert registry_of(split, 1, 2).find_any("m").version == 1
     assert [model.version for model in registry_of(split, 1, 2)] == [1]
 
 
-def test_a_shadow_is_told_for_its_share_and_not_for_its_own_answers() -> None:
+def test_a_shadow_gets_its_share_and_never_its_own_answers() -> None:
     split = ModelSplit("m", ((1, 1.0),), "salt", shadow=Shadow(2, 1.0))
     registry = registry_of(split, 1, 2)
     asked, pinned = record(), record()
@@ -296,7 +298,7 @@ def test_a_shadow_is_told_for_its_share_and_not_for_its_own_answers() -> None:
     assert registry_of(split, 1).shadow_of(asked) is None
 
 
-def test_a_model_that_takes_tensors_is_told_from_others() -> None:
+def test_a_tensor_model_is_refused_for_text_and_embeddings_with_the_right_path() -> None:
     registry = Registry()
     thing = ServedThing("m")
     registry.publish({"m": Lineup("m", {1: thing}, ModelSplit("m", ((1, 1.0),), "salt"))})

@@ -46,7 +46,9 @@ CHATS: list[list[dict[str, Any]]] = [
 
 @pytest.mark.parametrize("template", [CHATML, LLAMA2, FANCY])
 @pytest.mark.parametrize("messages", CHATS)
-def test_prompts_are_those_of_transformers(template: str, messages: list[dict[str, Any]]) -> None:
+def test_prompts_are_rendered_as_transformers_renders_them(
+    template: str, messages: list[dict[str, Any]]
+) -> None:
     options: dict[str, Any] = {"add_generation_prompt": True, **TOKENS}
     rendered = render_jinja_template(conversations=[messages], chat_template=template, **options)
     assert ChatTemplate(template, TOKENS).render(messages) == rendered[0][0]
@@ -65,7 +67,7 @@ def test_a_template_that_refuses_messages_says_why() -> None:
     assert error.param == "messages"
 
 
-def test_a_template_that_stumbles_is_the_requests_fault() -> None:
+def test_a_template_error_is_the_requests_fault() -> None:
     refuses("{{ messages[5].content.upper() }}", CHATS[0])
 
 
@@ -73,7 +75,7 @@ def test_a_template_that_stumbles_is_the_requests_fault() -> None:
     "template",
     ["{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ raise_exception.__globals__.os }}"],
 )
-def test_a_template_cannot_reach_out_of_its_box(template: str) -> None:
+def test_a_template_cannot_escape_its_sandbox(template: str) -> None:
     refuses(template, CHATS[0])
 
 
@@ -94,7 +96,7 @@ def test_the_template_file_comes_before_the_one_in_the_config(tmp_path: Path) ->
     assert template.render(CHATS[0]) == "file <s>"
 
 
-def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
+def test_of_several_templates_the_default_is_used(tmp_path: Path) -> None:
     templates = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
     write(tmp_path, {"chat_template": templates})
     template = load_template(tmp_path)

@@ -48,14 +48,14 @@ async def texts(generation: Any) -> list[str]:
     return [read_delta(response).text async for response in generation]
 
 
-async def test_responses_are_passed_on_as_they_are() -> None:
+async def test_relayed_responses_are_passed_on_unchanged() -> None:
     replicas, (triton,) = fleet_of(says(*HELLO))
     assert await texts(relay_of(replicas)) == ["Hel", "lo", " world"]
     assert triton.requests[0].model_name == "smol.1"
     assert_nothing_is_left(replicas)
 
 
-async def test_a_trace_tells_of_each_attempt() -> None:
+async def test_a_trace_records_each_attempt() -> None:
     script = in_turn([DEAD_STUB], HELLO)
     replicas, _ = fleet_of(script, script)
     trace = Trace("GET", {}, TraceContext(1, 2, True))
@@ -65,7 +65,7 @@ async def test_a_trace_tells_of_each_attempt() -> None:
 
 
 @pytest.mark.parametrize("failure", [LOST, DEAD_STUB])
-async def test_a_relayed_request_goes_elsewhere_before_its_first_response_and_never_after_it(
+async def test_a_relayed_request_is_retried_before_its_first_response_and_never_after_it(
     failure: Any,
 ) -> None:
     replicas, _ = fleet_of(*[in_turn([failure], HELLO)] * 2)
@@ -80,7 +80,7 @@ async def test_a_relayed_request_goes_elsewhere_before_its_first_response_and_ne
     assert_nothing_is_left(replicas)
 
 
-async def test_a_relayed_request_that_is_stopped_before_it_begins_says_nothing() -> None:
+async def test_a_relayed_request_stopped_before_it_starts_sends_nothing() -> None:
     replicas, (triton,) = fleet_of(says(*HELLO))
     generation = relay_of(replicas)
     generation.stop()
@@ -88,7 +88,7 @@ async def test_a_relayed_request_that_is_stopped_before_it_begins_says_nothing()
     assert triton.requests == []
 
 
-async def test_an_embedding_is_asked_for_elsewhere_when_its_replica_fails() -> None:
+async def test_an_embedding_is_retried_on_another_replica_when_its_own_fails() -> None:
     for failure in (LOST, STUB_DEAD):
         replicas, tritons = fleet_of(*[in_turn_whole(failure)] * 2)
         assert (await FleetEmbedder(replicas).embed(TEXTS, "embd-1", "local")).tokens == [4, 5]
@@ -101,7 +101,7 @@ def in_turn_whole(*failures: GrpcError) -> Script:
     return in_turn(*[[failure] for failure in failures], [embedding_response().SerializeToString()])
 
 
-async def test_an_embedding_that_is_cut_waits_for_its_replica() -> None:
+async def test_an_interrupted_embedding_waits_for_its_replica() -> None:
     replicas, _ = fleet_of(in_turn([None], [embedding_response().SerializeToString()]))
     asking = asyncio.ensure_future(FleetEmbedder(replicas).embed(TEXTS, "embd-1", "local"))
     await asyncio.sleep(0.005)
@@ -112,7 +112,7 @@ async def test_an_embedding_that_is_cut_waits_for_its_replica() -> None:
     assert_nothing_is_left(replicas)
 
 
-async def test_a_call_that_is_cancelled_leaves_nothing_behind() -> None:
+async def test_a_cancelled_call_leaves_nothing_behind() -> None:
     replicas, _ = fleet_of(whole(None))
     asking = asyncio.ensure_future(FleetEmbedder(replicas).embed(TEXTS, "embd-1", "local"))
     await asyncio.sleep(0.005)
@@ -122,7 +122,7 @@ async def test_a_call_that_is_cancelled_leaves_nothing_behind() -> None:
     assert_nothing_is_left(replicas)
 
 
-async def test_with_no_replica_left_a_call_fails_at_once() -> None:
+async def test_with_no_replica_available_a_call_fails_at_once() -> None:
     replicas, _ = fleet_of(whole(LOST))
     for _ in range(2):
         with pytest.raises(InflightError) as caught:
@@ -131,7 +131,7 @@ async def test_with_no_replica_left_a_call_fails_at_once() -> None:
     assert not await FleetEmbedder(replicas).ready()
 
 
-async def test_tensors_go_to_the_release_whatever_the_request_names() -> None:
+async def test_tensors_go_to_the_chosen_release_whatever_the_request_names() -> None:
     response = service_pb2.ModelInferResponse(id="infer-1")
     replicas, (triton,) = fleet_of(whole(response), manifest=TENSORS)
     tensors = FleetTensors(replicas)
@@ -166,7 +166,7 @@ async def test_tensors_go_to_the_release_whatever_the_request_names() -> None:
         ),
     ],
 )
-async def test_what_the_model_says_is_told_without_internals_and_asked_once(
+async def test_a_models_own_error_is_shown_without_internals_and_not_retried(
     error: GrpcError, kind: ErrorKind, message: str
 ) -> None:
     replicas, tritons = fleet_of(whole(error), whole(error), manifest=TENSORS)
@@ -178,7 +178,7 @@ async def test_what_the_model_says_is_told_without_internals_and_asked_once(
     assert_nothing_is_left(replicas)
 
 
-async def test_a_decoupled_model_is_stopped_by_giving_up_its_call() -> None:
+async def test_a_decoupled_model_is_stopped_by_cancelling_its_call() -> None:
     replicas, (triton,) = fleet_of(says(HELLO[0], None), manifest=TENSORS)
     stream = FleetTensors(replicas).stream(request())
     assert read_delta(await stream.__anext__()).text == "Hel"

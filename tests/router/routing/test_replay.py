@@ -24,7 +24,7 @@ def test_retries_are_a_bounded_share_of_the_requests(events: list[bool], share: 
         assert retries <= reserve + share * requests + 1e-6 + share
 
 
-def test_a_reserve_that_was_used_up_fills_again() -> None:
+def test_a_spent_retry_budget_refills() -> None:
     budget = RetryBudget(share=0.5, reserve=1)
     assert budget.take()
     assert not budget.take()
@@ -34,7 +34,7 @@ def test_a_reserve_that_was_used_up_fills_again() -> None:
 
 
 @pytest.mark.parametrize("failure", Failure)
-def test_only_what_the_replica_is_at_fault_for_is_tried_again(failure: Failure) -> None:
+def test_only_failures_of_the_replica_are_retried(failure: Failure) -> None:
     faults = {Failure.UNREACHABLE, Failure.STUB_DEAD, Failure.NOT_LOADED, Failure.CUT}
     assert may_go_on(failure, 1) is (failure in faults)
     assert not may_go_on(failure, MAX_ATTEMPTS)
@@ -42,7 +42,7 @@ def test_only_what_the_replica_is_at_fault_for_is_tried_again(failure: Failure) 
 
 @settings(deadline=None)
 @given(ANSWERS, st.data())
-def test_however_each_run_is_cut_into_chunks_the_client_gets_the_answer_once(
+def test_a_replay_gives_the_answer_once_however_each_run_is_chunked(
     answer: Answer, data: st.DataObject
 ) -> None:
     told, got = Told(), []
@@ -79,7 +79,7 @@ def test_however_each_run_is_cut_into_chunks_the_client_gets_the_answer_once(
         [Delta("Hello wo", 1, finish="end_id")],
     ],
 )
-def test_another_answer_is_noticed(second: list[Delta]) -> None:
+def test_a_replay_with_a_different_answer_is_detected(second: list[Delta]) -> None:
     told = Told()
     told.add(Delta("Hello wo", 2))
     told.begin_again()
@@ -90,7 +90,7 @@ def test_another_answer_is_noticed(second: list[Delta]) -> None:
         told.pass_over(last)
 
 
-def test_the_steps_of_a_second_run_are_told_with_its_end() -> None:
+def test_the_steps_of_a_replay_are_reported_with_its_end() -> None:
     told = Told()
     told.add(Delta("Hel", 1))
     told.begin_again()
@@ -99,7 +99,7 @@ def test_the_steps_of_a_second_run_are_told_with_its_end() -> None:
     assert (last.text, last.steps) == ("lo", (1, 2, 3, 4, 5, 6))
 
 
-def test_a_second_run_may_be_stopped_before_it_has_caught_up() -> None:
+def test_a_replay_may_be_stopped_before_it_has_caught_up() -> None:
     told = Told()
     told.add(Delta("Hello", 2))
     told.begin_again()

@@ -29,13 +29,13 @@ NAMES = st.lists(st.text("abcdef0123456789.:", min_size=1, max_size=20), min_siz
 KEYS = st.none() | st.binary(max_size=30)
 
 
-def test_nobody_is_chosen_where_nobody_is() -> None:
+def test_without_replicas_none_is_chosen() -> None:
     assert choose([], b"key") is None
 
 
 @settings(deadline=None)
 @given(NAMES, st.lists(st.tuples(KEYS, st.integers(1, 3000)), max_size=60))
-def test_nobody_starves_and_nobody_is_overloaded(
+def test_no_replica_starves_and_none_is_overloaded(
     names: list[str], requests: list[tuple[bytes | None, int]]
 ) -> None:
     """Whatever the keys: none gets work that has more than its share beside the least loaded."""
@@ -54,7 +54,7 @@ def test_nobody_starves_and_nobody_is_overloaded(
 
 
 @given(NAMES, st.integers(1, 40))
-def test_requests_without_a_key_go_round_where_all_are_idle(names: list[str], requests: int) -> None:
+def test_requests_without_a_key_rotate_over_idle_replicas(names: list[str], requests: int) -> None:
     begun = dict.fromkeys(names, 0)
     for _ in range(requests):
         chosen = choose([Candidate(name, 0, begun[name]) for name in names], None)
@@ -65,7 +65,7 @@ def test_requests_without_a_key_go_round_where_all_are_idle(names: list[str], re
 
 @settings(deadline=None)
 @given(NAMES, st.binary(max_size=30), st.data())
-def test_a_key_stays_where_it_is_when_another_replica_leaves(
+def test_a_key_stays_with_its_replica_when_another_leaves(
     names: list[str], key: bytes, data: st.DataObject
 ) -> None:
     candidates = [Candidate(name, 0) for name in names]
@@ -79,7 +79,7 @@ def test_a_key_stays_where_it_is_when_another_replica_leaves(
 
 @settings(deadline=None)
 @given(NAMES.filter(lambda names: len(names) > 1), st.binary(max_size=30), st.integers(0, 50_000))
-def test_a_key_leaves_a_home_that_is_overloaded(names: list[str], key: bytes, least: int) -> None:
+def test_a_key_leaves_an_overloaded_replica(names: list[str], key: bytes, least: int) -> None:
     home = choose([Candidate(name, 0) for name in names], key)
     assert home is not None
 
@@ -93,14 +93,14 @@ def test_a_key_leaves_a_home_that_is_overloaded(names: list[str], key: bytes, le
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7])
-def test_keys_are_spread_over_all(count: int) -> None:
+def test_keys_are_spread_over_all_replicas(count: int) -> None:
     candidates = [Candidate(f"triton-{number}", 0) for number in range(count)]
     chosen = [choose(candidates, f"prompt {number}".encode()) for number in range(4000)]
     share = 4000 / count
     assert all(0.85 * share < chosen.count(each) < 1.15 * share for each in candidates)
 
 
-def test_a_request_counts_for_its_prompt_and_what_it_may_come_to() -> None:
+def test_a_request_counts_for_its_prompt_and_its_possible_answer() -> None:
     assert text_tokens("a" * 300) == byte_tokens(300) == 101
     assert text_tokens("汉" * 300) == 300
     assert answer_tokens(max_tokens=100, context_tokens=8192) == 100

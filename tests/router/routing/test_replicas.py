@@ -28,7 +28,7 @@ def nothing(request: object) -> list[None]:
     return []
 
 
-def test_work_counts_from_its_begin_to_its_end_and_not_after_it() -> None:
+def test_work_counts_from_its_start_to_its_end() -> None:
     replicas, _ = fleet_of(nothing)
     (replica,) = replicas.replicas
     first, second = FakeWork(), FakeWork()
@@ -47,7 +47,7 @@ def test_work_counts_from_its_begin_to_its_end_and_not_after_it() -> None:
     assert replica.busy_since_s == math.inf
 
 
-def test_all_that_is_under_way_can_be_cut() -> None:
+def test_all_work_in_flight_on_a_replica_can_be_cut() -> None:
     replicas, _ = fleet_of(nothing)
     (replica,) = replicas.replicas
     open_work, done = FakeWork(), FakeWork()
@@ -58,7 +58,7 @@ def test_all_that_is_under_way_can_be_cut() -> None:
     assert (open_work.reasons, done.reasons) == (["frozen"], [])
 
 
-def test_only_replicas_that_may_take_are_picked() -> None:
+def test_only_replicas_that_may_take_work_are_picked() -> None:
     replicas, _ = fleet_of(nothing, nothing, nothing, nothing)
     loaded, draining, down, unloaded = replicas.replicas
     assert not loaded.is_loaded, "nobody has said so yet"
@@ -70,7 +70,7 @@ def test_only_replicas_that_may_take_are_picked() -> None:
     assert replicas.pick(None, exclude=[loaded]) is None
 
 
-def test_the_least_loaded_is_picked() -> None:
+def test_the_least_loaded_replica_is_picked() -> None:
     replicas, _ = fleet_of(nothing, nothing)
     busy, idle = replicas.replicas
     busy.began(FakeWork(), 5000)
@@ -89,7 +89,7 @@ def test_a_replica_that_is_down_gets_one_request_when_its_pause_is_over() -> Non
     assert replicas.pick() is replica
 
 
-async def test_all_who_wait_are_woken_when_one_is_up() -> None:
+async def test_all_waiting_requests_wake_when_a_replica_is_up() -> None:
     replicas, _ = fleet_of(nothing)
     (replica,) = replicas.replicas
     assert await replicas.wait_for_one(0)
@@ -101,7 +101,7 @@ async def test_all_who_wait_are_woken_when_one_is_up() -> None:
     assert await asyncio.wait_for(asyncio.gather(*waiting), 1) == [True] * 3
 
 
-async def test_a_dead_process_that_nobody_revives_is_tried_in_the_end() -> None:
+async def test_a_dead_process_that_is_not_revived_is_tried_in_the_end() -> None:
     """So a router without control is not stuck: whoever waits becomes the trial."""
     replicas, _ = fleet_of(nothing)
     (replica,) = replicas.replicas
@@ -110,14 +110,14 @@ async def test_a_dead_process_that_nobody_revives_is_tried_in_the_end() -> None:
     assert await asyncio.wait_for(replicas.wait_for_one(30), 2)
 
 
-async def test_nobody_waits_for_a_server_that_is_gone() -> None:
+async def test_no_request_waits_for_an_unreachable_server() -> None:
     replicas, _ = fleet_of(nothing)
     replicas.replicas[0].failed(Failure.UNREACHABLE, time.monotonic())
     assert not await asyncio.wait_for(replicas.wait_for_one(30), 1)
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
-async def test_nobody_waits_for_a_release_that_is_taken_out_of_service(is_forgotten: bool) -> None:
+async def test_no_request_waits_for_a_release_taken_out_of_service(is_forgotten: bool) -> None:
     """While its process was being revived."""
     fleet = Fleet([each.server for each in fleet_of(nothing)[0].replicas])
     replicas = fleet.set_of(MANIFEST)
@@ -144,7 +144,7 @@ def test_a_fleet_keeps_one_set_for_each_release() -> None:
     assert dict(fleet.sets) == {}
 
 
-def test_the_figures_say_what_each_replica_does() -> None:
+def test_metrics_show_what_each_replica_does() -> None:
     replicas, _ = fleet_of(nothing, nothing)
     fleet = Fleet([replica.server for replica in replicas.replicas])
     first, second = fleet.set_of(MANIFEST).replicas

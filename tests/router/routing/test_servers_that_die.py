@@ -61,7 +61,7 @@ async def test_all_answers_are_whole_when_one_of_two_servers_dies(tritons: list[
         await server.close()
 
 
-async def test_the_only_server_s_death_is_told_within_a_second_and_its_return_is_found(
+async def test_the_only_servers_death_is_reported_within_a_second_and_its_return_noticed(
     tritons: list[FakeTriton],
 ) -> None:
     replicas, (server,) = fleet(tritons[:1])

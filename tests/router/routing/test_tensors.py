@@ -29,7 +29,7 @@ def contract(text: str) -> TensorContract:
     return tensors_of(text_format.Parse(text, model_config_pb2.ModelConfig()))
 
 
-def test_a_config_says_what_goes_in_and_out() -> None:
+def test_a_config_describes_inputs_and_outputs() -> None:
     found = contract(CONFIG)
     assert found.inputs == {
         "IMAGE": Tensor("IMAGE", "FP32", (3, -1, -1)),
@@ -49,7 +49,7 @@ def test_a_config_says_what_goes_in_and_out() -> None:
         (CONFIG.replace("optional: true", "is_shape_tensor: true"), "shape tensors"),
     ],
 )
-def test_what_no_client_could_use_is_refused(wrong: str, why: str) -> None:
+def test_a_config_that_no_client_could_use_is_refused(wrong: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         contract(wrong)
 
@@ -68,7 +68,7 @@ async def test_a_release_is_served_by_the_config_beside_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("wrong", [b"max_batch_size: many", b"\xff", b"unknown: 1"])
-def test_a_config_that_cannot_be_read_says_so_without_its_place(tmp_path: Path, wrong: bytes) -> None:
+def test_an_unreadable_config_is_reported_without_its_path(tmp_path: Path, wrong: bytes) -> None:
     path = tmp_path / "config.pbtxt"
     path.write_bytes(wrong)
     with pytest.raises(ValueError, match=r"config\.pbtxt cannot be read") as refused:

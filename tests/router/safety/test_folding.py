@@ -19,17 +19,17 @@ from router.safety.folding import Folding
         ("한국", "한국".encode().decode()),
     ],
 )
-def test_texts_that_read_alike_are_equal(text: str, folded: str) -> None:
+def test_texts_that_read_alike_fold_to_equal_text(text: str, folded: str) -> None:
     assert Folding().whole(text) == Folding().whole(folded)
 
 
-def test_vowels_of_other_scripts_count() -> None:
+def test_vowel_signs_of_other_scripts_are_kept() -> None:
     folding = Folding()
     assert folding.whole("कि") != folding.whole("कु")
     assert folding.whole("か") != folding.whole("が")
 
 
-def test_letters_of_other_scripts_that_look_latin_are_equal_only_when_that_is_asked_for() -> None:
+def test_latin_lookalikes_fold_to_equal_text_only_on_request() -> None:
     assert Folding().whole("hеrоn") != "heron"
     assert Folding(homoglyphs=True).whole("hеrоn") == "heron"
     folding = Folding(homoglyphs=True)
@@ -49,6 +49,6 @@ def test_folding_does_not_depend_on_where_a_text_is_split(text: str, at: int) ->
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60))
-def test_folded_text_is_folded_already(text: str) -> None:
+def test_folding_is_idempotent(text: str) -> None:
     folding = Folding(homoglyphs=True)
     assert folding.whole(folding.whole(text)) == folding.whole(text)

@@ -45,7 +45,7 @@ def test_forbidden_text_never_leaves_however_it_is_split_and_disguised(
 
 
 @pytest.mark.parametrize("word", FORBIDDEN)
-def test_it_never_leaves_split_in_two_at_any_character(word: str) -> None:
+def test_forbidden_text_never_leaves_split_in_two_at_any_character(word: str) -> None:
     text = f"so: {word}."
     for at in range(len(text) + 1):
         left, guard = pour(CHECK, [text[:at], text[at:]])
@@ -55,7 +55,7 @@ def test_it_never_leaves_split_in_two_at_any_character(word: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.text(st.sampled_from("herony project12-ab\u200b. xz"), max_size=60))
-def test_what_is_not_forbidden_leaves_unchanged_and_is_held_no_longer_than_the_longest_rule(
+def test_allowed_text_is_unchanged_and_held_no_longer_than_the_longest_rule(
     data: st.DataObject, text: str
 ) -> None:
     whole = CHECK.judge(text)
@@ -91,7 +91,7 @@ RULES = st.one_of(
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.lists(RULES, min_size=1, max_size=3), st.text("ab c-1\u200bA", max_size=25))
-def test_a_stream_ends_where_the_whole_text_would_and_lets_no_more_out(
+def test_a_checked_stream_ends_where_the_whole_text_would(
     data: st.DataObject, rules: list[Rule], text: str
 ) -> None:
     judge = check(*rules)
@@ -102,7 +102,7 @@ def test_a_stream_ends_where_the_whole_text_would_and_lets_no_more_out(
     assert guard.tripped or "".join(left) == text
 
 
-def test_benign_text_that_begins_no_rule_is_not_held_at_all() -> None:
+def test_text_that_begins_no_rule_is_not_held_at_all() -> None:
     left, _ = pour(check(terms(*FORBIDDEN)), ["All", " is", " well", "."])
     assert left == ["All", " is", " well", ".", ""]
 
@@ -124,13 +124,13 @@ def test_invisible_characters_inside_a_word_are_not_held_without_end() -> None:
     assert left == ""
 
 
-def test_after_it_tripped_nothing_leaves() -> None:
+def test_a_tripped_guard_sends_no_more_text() -> None:
     guard = StreamGuard(CHECK.reader)
     assert guard.feed("a xyzzy b") == "a "
     assert (guard.feed("more"), guard.flush(), guard.held_chars) == ("", "", 0)
 
 
-def test_several_checks_are_one() -> None:
+def test_several_checks_work_as_one() -> None:
     both = AllChecks([check(terms("one two")), check(terms("two three", name="other"))])
     for text, rule, shown in (("a one two", "words", "a "), ("one xtwo  three", "other", "one x")):
         assert both.judge(text) == rule
@@ -158,7 +158,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("clear_chars", [None, -1, 99])
-def test_a_check_that_fails_lets_nothing_pass_and_no_text_into_the_log(
+def test_a_check_that_fails_passes_nothing_and_logs_no_text(
     clear_chars: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     guard = StreamGuard(lambda: Broken(clear_chars))
@@ -187,7 +187,7 @@ async def test_a_forbidden_prompt_is_refused_with_the_name_of_the_rule_alone() -
         assert raised.value.message == "the prompt is refused by the rule 'words'"
 
 
-async def test_what_cannot_be_read_as_text_is_refused() -> None:
+async def test_token_ids_and_log_probabilities_are_refused_for_a_guarded_model() -> None:
     def call(**fields: Any) -> GenerationCall:
         return GenerationCall(**{"request_id": "1", "prompt": "hi", "max_tokens": 1, "seed": 1, **fields})
 

@@ -45,7 +45,7 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_of_rules_is_read(tmp_path: Path) -> None:
+def test_a_rules_file_is_read(tmp_path: Path) -> None:
     judge = RuleCheck(load_rules(written(tmp_path, FILE)))
     assert judge.judge("where is the Вlue heron?") == "project names"
     assert judge.judge("blue herons") is None
@@ -66,12 +66,12 @@ def test_a_file_of_rules_is_read(tmp_path: Path) -> None:
         ("rules = 'x", "rules.toml"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_by_name(text: str, message: str, tmp_path: Path) -> None:
+def test_an_unusable_rules_file_is_refused_by_name(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=message):
         load_rules(written(tmp_path, text))
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_rules_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"safety_rules: cannot read .*nothing\.toml"):
         load_rules(tmp_path / "nothing.toml")
 
@@ -91,7 +91,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("(cat)?", "matches where there is nothing"),
     ],
 )
-def test_a_pattern_that_cannot_be_followed_through_a_stream_is_refused(pattern: str, message: str) -> None:
+def test_a_pattern_that_cannot_be_matched_in_a_stream_is_refused(pattern: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         check(Rule("pets", pattern=pattern, max_chars=20))
 
@@ -99,11 +99,11 @@ def test_a_pattern_that_cannot_be_followed_through_a_stream_is_refused(pattern: 
 @pytest.mark.parametrize(
     "pattern", [r"[$^]cat", r"c[]a]t", r"c\$a{2,3}t?x", r"(?:cat|dog)s{0,1}", r"[^\]]x{3}"]
 )
-def test_other_patterns_are_taken(pattern: str) -> None:
+def test_patterns_that_can_be_matched_in_a_stream_are_accepted(pattern: str) -> None:
     check(Rule("pets", pattern=pattern, max_chars=20))
 
 
-def test_a_term_that_nobody_could_see_is_refused() -> None:
+def test_an_invisible_term_is_refused() -> None:
     with pytest.raises(SettingsError, match="a term without a visible character"):
         check(terms("\u200b"))
 
@@ -132,13 +132,13 @@ def test_a_pattern_holds_no_more_than_its_longest_match() -> None:
     assert reader.read("a12", False).clear_chars == 0
 
 
-def test_a_pattern_that_never_ends_fails_instead() -> None:
+def test_a_pattern_that_backtracks_endlessly_times_out() -> None:
     judge = check(Rule("endless", pattern="(?:a|a)+c", max_chars=500, whole_words=False))
     with pytest.raises(TimeoutError):
         judge.judge("a" * 60 + "bc")
 
 
-async def test_the_check_of_the_settings_is_made(tmp_path: Path) -> None:
+async def test_the_check_named_in_the_settings_is_built(tmp_path: Path) -> None:
     rules = str(written(tmp_path, FILE))
     own = f"{__name__}:OnlyShouting"
     assert load_safety("", "", [], ["m"]) is None
@@ -162,7 +162,7 @@ async def test_the_check_of_the_settings_is_made(tmp_path: Path) -> None:
         ("builtins:dict", "has no judge and reader"),
     ],
 )
-def test_a_check_that_cannot_be_made_stops_the_start(path: str, message: str) -> None:
+def test_a_check_that_cannot_be_built_stops_the_start(path: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         load_safety("", path, [], ["m"])
 

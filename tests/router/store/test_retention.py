@@ -63,7 +63,7 @@ def counts(store: Store) -> dict[str, int]:
     return {name: count for name, count in counted.items() if count}
 
 
-def test_what_is_older_than_the_limit_goes_with_its_parts_and_the_rest_stays(store: Store) -> None:
+def test_rows_older_than_the_limit_are_deleted_with_their_parts(store: Store) -> None:
     keep(store, "org-1", OLD_S)
     Treasury(store, "one").charge([usage("old", started_s=OLD_S)])
     keep(store, "org-1", NOW_S)
@@ -75,13 +75,13 @@ def test_what_is_older_than_the_limit_goes_with_its_parts_and_the_rest_stays(sto
     assert Retention(store, 30, clock=lambda: NOW_S).delete_old() == 0
 
 
-def test_a_batch_that_is_still_running_keeps_its_input(store: Store) -> None:
+def test_a_running_batch_keeps_its_input(store: Store) -> None:
     keep(store, "org-1", OLD_S, status="in_progress")
     Retention(store, 30, clock=lambda: NOW_S).delete_old()
     assert counts(store) == {"files": 1, "file_pieces": 1, "batches": 1, "batch_lines": 1}
 
 
-def test_many_rows_go_in_small_transactions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_deleted_in_small_transactions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "_ROWS_AT_ONCE", 2)
     Treasury(store, "one").charge([usage(f"old-{number}", started_s=OLD_S) for number in range(7)])
     keep(store, "org-1", OLD_S)
@@ -105,9 +105,7 @@ def test_many_rows_go_in_small_transactions(store: Store, monkeypatch: pytest.Mo
     assert max(deleted) == 2
 
 
-def test_a_conversation_that_is_used_again_meanwhile_stays(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversation_used_again_meanwhile_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(store, "org-1", OLD_S)
     looked = Retention._delete_parts
 
@@ -122,7 +120,7 @@ def test_a_conversation_that_is_used_again_meanwhile_stays(
     assert counts(store) == {"conversations": 1}
 
 
-async def test_an_error_that_nobody_expects_does_not_end_it(
+async def test_an_unexpected_error_does_not_end_retention(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = Retention(store, 30, clock=lambda: NOW_S, every_s=0.01)
@@ -142,7 +140,7 @@ async def test_an_error_that_nobody_expects_does_not_end_it(
     assert "what is old could not be deleted" in caplog.text
 
 
-async def test_without_a_limit_all_is_kept(store: Store) -> None:
+async def test_without_a_limit_everything_is_kept(store: Store) -> None:
     keep(store, "org-1", OLD_S)
     before = counts(store)
     await Retention(store, 0, clock=lambda: NOW_S).keep_deleting()
@@ -150,7 +148,7 @@ async def test_without_a_limit_all_is_kept(store: Store) -> None:
     assert counts(store) == before
 
 
-async def test_it_deletes_again_and_again_until_it_is_cancelled(store: Store) -> None:
+async def test_retention_repeats_until_it_is_cancelled(store: Store) -> None:
     task = asyncio.create_task(Retention(store, 30, clock=lambda: NOW_S, every_s=0.01).keep_deleting())
     for name in ("one", "two"):
         Treasury(store, "one").charge([usage(name, started_s=OLD_S)])
@@ -182,7 +180,7 @@ def test_files_batches_responses_and_conversations_are_exported_and_deleted_with
     assert administration.export_organisation(SYSTEM, other)["files"]
 
 
-def test_an_error_of_the_store_does_not_quote_what_was_to_be_stored(store: Store) -> None:
+def test_a_store_error_does_not_quote_what_was_to_be_stored(store: Store) -> None:
     """Ids may be told: PostgreSQL names the key that is there twice."""
     row = filled(content_tables.files, id="file-1", filename="my diary.txt")
     with store.begin() as connection:

@@ -53,7 +53,7 @@ class Scene:
         return self.metrics.registry.get_sample_value(f"inflight_{name}", {"model": "tiny", **labels})
 
 
-def test_the_signals_of_a_release_are_metrics() -> None:
+def test_the_admission_signals_of_a_release_are_metrics() -> None:
     scene = Scene()
     for _ in range(9):
         scene.gates.offer(Record("test", "req", model="tiny", model_version="1"), Need(1, 1))
@@ -81,7 +81,7 @@ def test_refusals_and_forecasts_are_counted() -> None:
     assert scene.value("forecasts_covered_total", release="1") == 1
 
 
-def test_engines_are_shown_by_replica() -> None:
+def test_engine_reports_are_shown_by_replica() -> None:
     scene = Scene()
     of = {"release": "1", "replica": "s0"}
     assert scene.value("replica_step_cost_error_ratio", **of) == 0.02
@@ -95,7 +95,7 @@ def test_engines_are_shown_by_replica() -> None:
     assert scene.value("replica_batch_occupancy_ratio", **of) is None
 
 
-def test_the_busy_ratio_follows_what_the_engine_says_and_outlives_a_new_life() -> None:
+def test_the_busy_ratio_follows_the_engines_counter_across_restarts() -> None:
     busy = BusyRatio()
     for second in range(60):
         busy.add(int(second * 0.4e9), float(second + 1))
@@ -105,7 +105,7 @@ def test_the_busy_ratio_follows_what_the_engine_says_and_outlives_a_new_life() -
     assert busy.ratio == pytest.approx(0.4, abs=0.01)
 
 
-def test_a_noisy_tenant_is_named_when_it_begins_and_when_it_stops(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_noisy_tenant_is_logged_when_it_begins_and_when_it_stops(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     caplog.set_level(logging.INFO, "router.telemetry.admission")
     scene.policy.noisy = NoisyTenant("org-1", 0.8, 4.0, 0.0)
@@ -121,7 +121,7 @@ def test_a_noisy_tenant_is_named_when_it_begins_and_when_it_stops(caplog: pytest
     assert scene.value("noisy_tenant_ratio", tenant="org-1") is None
 
 
-def test_the_noise_of_a_release_that_is_gone_is_forgotten() -> None:
+def test_the_noisy_tenant_of_a_removed_release_is_forgotten() -> None:
     scene = Scene()
     scene.policy.noisy = NoisyTenant("org-1", 0.8, 4.0, 0.0)
     scene.admission.look()
@@ -132,7 +132,7 @@ def test_the_noise_of_a_release_that_is_gone_is_forgotten() -> None:
     assert scene.admission._noisy == {}
 
 
-def test_a_cost_that_is_frozen_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_frozen_step_cost_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     caplog.set_level(logging.INFO, "router.telemetry.admission")
     good = cast("LearnedStepCost", REPORT.learned)

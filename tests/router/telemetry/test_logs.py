@@ -55,7 +55,7 @@ def test_messages_arguments_tracebacks_and_stacks_are_redacted(written: io.Strin
     assert not [secret for secret in planted(36) if heart_of(secret) in text]
 
 
-def test_what_nobody_caught_and_warnings_are_redacted_too(written: io.StringIO) -> None:
+def test_uncaught_errors_and_warnings_are_redacted(written: io.StringIO) -> None:
     secret = planted(1)[0]
     try:
         fail(secret)
@@ -73,7 +73,7 @@ def test_what_nobody_caught_and_warnings_are_redacted_too(written: io.StringIO) 
     assert secret not in text
 
 
-def test_a_traceback_that_another_handler_made_is_redacted(written: io.StringIO) -> None:
+def test_a_traceback_cached_by_another_handler_is_redacted(written: io.StringIO) -> None:
     secret = planted(1)[0]
     try:
         fail(secret)
@@ -84,13 +84,13 @@ def test_a_traceback_that_another_handler_made_is_redacted(written: io.StringIO)
     assert secret not in RedactingFormatter().format(record)
 
 
-def test_the_time_of_a_line_is_left_alone() -> None:
+def test_the_timestamp_of_a_line_is_left_alone() -> None:
     record = logging.LogRecord("x", logging.INFO, "x.py", 1, "done", None, None)
     line = RedactingFormatter("%(asctime)s %(message)s").format(record)
     assert "redacted" not in line
 
 
-async def test_nothing_that_users_send_is_in_logs_or_metrics_whatever_goes_wrong(
+async def test_user_content_is_never_in_logs_or_metrics_whatever_goes_wrong(
     written: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secrets = planted(200)
@@ -139,7 +139,7 @@ def lines(written: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in written.getvalue().splitlines()]
 
 
-def test_as_json_everything_is_redacted_too(objects: io.StringIO) -> None:
+def test_json_log_lines_are_redacted(objects: io.StringIO) -> None:
     log, secrets = logging.getLogger("some.library"), planted(36)
     for secret in secrets:
         log.info("given %s", secret)
@@ -158,7 +158,7 @@ def test_as_json_everything_is_redacted_too(objects: io.StringIO) -> None:
     assert not [secret for secret in secrets if heart_of(secret) in objects.getvalue()]
 
 
-def test_half_a_character_and_another_handlers_traceback_make_a_line_too() -> None:
+def test_a_lone_surrogate_and_a_cached_traceback_still_make_one_json_line() -> None:
     secret = planted(1)[0]
     try:
         fail(secret)
@@ -172,7 +172,7 @@ def test_half_a_character_and_another_handlers_traceback_make_a_line_too() -> No
     assert heart_of(secret) not in line
 
 
-async def test_a_request_is_one_object_with_all_that_is_known_of_it(objects: io.StringIO) -> None:
+async def test_a_request_is_logged_as_one_object_with_all_its_fields(objects: io.StringIO) -> None:
     asked, answered = "what-is-asked", "what-is-answered"
 
     def script(call: GenerationCall) -> list[Step]:

@@ -14,9 +14,7 @@ from router.tenants.rbac import SYSTEM
 from tests.router.control.releases.values import MODEL, manifest, office
 
 
-async def test_prometheus_is_told_what_is_asked_beside_what_is_measured(
-    lite: Store, access: StoreAccess
-) -> None:
+async def test_prometheus_shows_objectives_beside_the_measurements(lite: Store, access: StoreAccess) -> None:
     office(lite).add(manifest())
     wanted = {Metric.FIRST_TOKEN: 0.5, Metric.INTER_TOKEN: 0.05}
     ObjectiveCommands(lite, SYSTEM).set(MODEL, [Tier.STANDARD], wanted)
@@ -40,7 +38,7 @@ async def test_prometheus_is_told_what_is_asked_beside_what_is_measured(
     assert value("inflight_objective_seconds", "first_token", "batch") is None, "nothing is asked"
 
 
-async def test_what_missed_its_objective_is_counted_for_good(lite: Store, access: StoreAccess) -> None:
+async def test_missed_objectives_are_counted_permanently(lite: Store, access: StoreAccess) -> None:
     office(lite).add(manifest())
     acts, published, metrics = ObjectiveCommands(lite, SYSTEM), Published(), Metrics()
     publisher = ObjectivePublisher(access, published, metrics.objectives.hold_to)

@@ -23,7 +23,7 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_requests_are_written_redacted_for_the_owner_alone(tmp_path: Path) -> None:
+def test_prompts_are_written_redacted_and_readable_by_the_owner_alone(tmp_path: Path) -> None:
     kept = PromptLog(tmp_path / "log", 7, clock=lambda: NOW_S)
     kept.start()
     record = Record("/v1/completions", "cmpl-1", model="tiny", finish_reason="stop")
@@ -58,7 +58,7 @@ def test_each_day_has_a_file_and_old_ones_are_deleted_at_the_start(tmp_path: Pat
     assert names == ["prompts-2026-11-08.jsonl", TODAY, "prompts-2026-11-16.jsonl"]
 
 
-def test_old_files_are_deleted_while_it_runs(tmp_path: Path) -> None:
+def test_old_files_are_deleted_while_the_log_runs(tmp_path: Path) -> None:
     now_s = [NOW_S]
     kept = PromptLog(tmp_path, 1, clock=lambda: now_s[0], sweep_s=0.01)
     kept.start()
@@ -72,13 +72,13 @@ def test_old_files_are_deleted_while_it_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "org-1" / TODAY).exists()
 
 
-def test_nothing_is_too_old_where_there_is_no_limit() -> None:
+def test_without_a_retention_limit_no_file_is_too_old() -> None:
     assert not is_too_old("prompts-1999-01-01.jsonl", NOW_S, 0)
     assert is_too_old("prompts-2026-11-13.jsonl", NOW_S, 1)
     assert not is_too_old("prompts-2026-11-14.jsonl", NOW_S, 1)
 
 
-def test_what_the_disk_does_not_take_in_time_is_dropped_and_counted(
+def test_entries_beyond_the_disks_pace_are_dropped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prompt_log, "_MAX_WAITING_CHARS", 20)
@@ -92,7 +92,7 @@ def test_what_the_disk_does_not_take_in_time_is_dropped_and_counted(
     assert len(lines(tmp_path / "org-1" / TODAY)) == 2
 
 
-def test_a_disk_that_fails_is_told_of_once_and_stops_nothing(
+def test_a_failing_disk_is_logged_once_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = PromptLog(tmp_path, 0)

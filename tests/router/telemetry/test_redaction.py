@@ -13,7 +13,7 @@ from tests.router.telemetry.planted import heart_of, planted
 @pytest.mark.parametrize(
     "around", ["{}", "it is {}, is it not?", "'{}'", "({})", '{{"text": "{}"}}', "a={};"]
 )
-def test_every_kind_of_secret_is_taken_out_wherever_it_stands(around: str) -> None:
+def test_every_kind_of_secret_is_redacted_wherever_it_stands(around: str) -> None:
     for secret in planted():
         shown = redact(around.format(secret))
         assert heart_of(secret) not in shown, shown
@@ -33,7 +33,7 @@ def test_every_kind_of_secret_is_taken_out_wherever_it_stands(around: str) -> No
         ("call 555-123-4567 or 030/901820", "call [redacted phone] or [redacted phone]"),
     ],
 )
-def test_the_text_around_it_stays(text: str, shown: str) -> None:
+def test_the_text_around_a_secret_is_kept(text: str, shown: str) -> None:
     assert redact(text) == shown
 
 
@@ -50,11 +50,11 @@ def test_the_text_around_it_stays(text: str, shown: str) -> None:
         "d41d8cd98f00b204e9800998ecf8427e",
     ],
 )
-def test_other_text_is_left_alone(text: str) -> None:
+def test_text_without_secrets_is_left_alone(text: str) -> None:
     assert redact(text) == text
 
 
-def test_addresses_go_where_that_is_asked_for() -> None:
+def test_addresses_are_redacted_only_on_request() -> None:
     text = "from 10.1.2.3, 2001:db8::1 and ::ffff:10.0.0.1 to 999.1.1.1 at 11:22:33"
     assert redact(text) == text
     shown = redact(text, addresses=True)
@@ -64,7 +64,7 @@ def test_addresses_go_where_that_is_asked_for() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(st.text(max_size=20), st.sampled_from(planted(36))), max_size=6).map(" ".join))
-def test_what_was_redacted_is_redacted(text: str) -> None:
+def test_redaction_is_idempotent(text: str) -> None:
     once = redact(text, addresses=True)
     assert redact(once, addresses=True) == once
 
@@ -77,7 +77,7 @@ _HOSTILE = [
 
 
 @pytest.mark.parametrize("piece", _HOSTILE)
-def test_no_text_takes_more_than_its_length_is_worth(piece: str) -> None:
+def test_redaction_takes_linear_time(piece: str) -> None:
     """A pattern that backtracks would take minutes; a slow machine needs a second."""
     began_s = time.process_time()
     redact(piece * (200_000 // len(piece)) + "@", addresses=True)

@@ -19,7 +19,7 @@ def lineup(split: ModelSplit, *versions: int) -> Lineup:
     )
 
 
-def test_prometheus_is_told_who_gets_what_and_how_far_the_rollout_is() -> None:
+def test_prometheus_shows_each_releases_share_and_the_rollout_step() -> None:
     served, metrics = Registry(), Metrics()
     served.publish({"smol": lineup(SPLIT, 1, 2, 3)})
     releases = ReleaseMetrics(served.published)
@@ -36,7 +36,7 @@ def test_prometheus_is_told_who_gets_what_and_how_far_the_rollout_is() -> None:
         assert line in text
 
 
-def test_without_a_rollout_there_is_no_step_and_a_count_to_grow_from() -> None:
+def test_without_a_rollout_there_is_no_step_and_rollbacks_start_at_zero() -> None:
     served, prometheus = Registry(), CollectorRegistry()
     prometheus.register(ReleaseMetrics(served.published))
     assert b"{" not in generate_latest(prometheus)

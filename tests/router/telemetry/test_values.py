@@ -24,7 +24,7 @@ def samples(registry: CollectorRegistry) -> dict[tuple[str, frozenset[tuple[str,
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([0.0, 0.005, 0.05, 1.0, 31.0]))))
-def test_what_is_told_is_what_prometheus_own_client_tells(seen: list[tuple[str, float]]) -> None:
+def test_our_metrics_are_those_of_prometheus_own_client(seen: list[tuple[str, float]]) -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     histograms = (
         Histogram("h", "text", ("model",), BUCKETS, ours),
@@ -49,6 +49,6 @@ def test_what_is_told_is_what_prometheus_own_client_tells(seen: list[tuple[str, 
     assert samples(ours) == samples(theirs)
 
 
-def test_a_label_too_few_is_a_mistake() -> None:
+def test_a_missing_label_is_an_error() -> None:
     with pytest.raises(ValueError, match="c has the labels model, tenant"):
         Counter("c", "text", ("model", "tenant"), CollectorRegistry()).labels("a")

@@ -75,7 +75,7 @@ def new_key(office: Office, user: User, expires_s: float | None = None) -> tuple
     return key.id, text
 
 
-def test_a_new_key_works_at_once_and_its_secret_is_nowhere_in_the_store(office: Office) -> None:
+def test_a_new_key_works_at_once_and_its_secret_is_not_in_the_store(office: Office) -> None:
     key_id, text = new_key(office, office.member)
     found = office.verify(text)
     assert isinstance(found, Caller)
@@ -112,14 +112,14 @@ def test_a_rotated_key_keeps_its_id_and_its_old_secret_for_the_grace_period(offi
     assert len(office.keyring) == 2
 
 
-def test_an_expired_key_is_refused_without_anybody_doing_anything(office: Office) -> None:
+def test_an_expired_key_is_refused_without_further_action(office: Office) -> None:
     _, text = new_key(office, office.member, expires_s=NOW_S + 10)
     assert isinstance(office.verify(text), Caller)
     office.now_s += 10
     assert isinstance(office.verify(text), Refused)
 
 
-def test_other_processes_learn_of_a_change_when_they_ask(office: Office) -> None:
+def test_other_processes_learn_of_a_change_at_their_next_refresh(office: Office) -> None:
     elsewhere = Keyring(PEPPER)
     catalogue = Catalogue(office.store, elsewhere)
     assert catalogue.refresh()
@@ -153,7 +153,7 @@ def test_limits_and_roles_reach_the_callers(office: Office) -> None:
     assert listed == {organisation_id: whole, key_id: own}
 
 
-def test_a_tenants_share_reaches_the_catalogue_and_goes_with_it(office: Office) -> None:
+def test_a_tenants_share_reaches_the_catalogue_and_is_removed_with_it(office: Office) -> None:
     organisation_id, do = office.organisation.id, office.administration
     key_id, _ = new_key(office, office.member)
     assert share_of(office) == (1, 1.0)
@@ -167,7 +167,7 @@ def test_a_tenants_share_reaches_the_catalogue_and_goes_with_it(office: Office) 
     assert office.catalogue.weight("org-nowhere") == 1
 
 
-def test_nobody_gets_above_oneself(office: Office) -> None:
+def test_no_actor_can_raise_its_own_rights(office: Office) -> None:
     """Neither by making a user, nor a role, nor a key of somebody with more rights, nor by rotating one."""
     admin, organisation_id = Actor.of(office.admin), office.organisation.id
     key_id, _ = new_key(office, office.owner)
@@ -220,7 +220,7 @@ def test_another_organisation_is_out_of_reach_whether_it_exists_or_not(office: O
         office.administration.set_limits(SYSTEM, other.id, Limits(), key_id)
 
 
-def test_a_member_sees_the_own_keys_and_an_admin_all(office: Office) -> None:
+def test_a_member_sees_only_the_own_keys_and_an_admin_all(office: Office) -> None:
     mine, _ = new_key(office, office.member)
     theirs, _ = new_key(office, office.owner)
     do, organisation_id = office.administration, office.organisation.id
@@ -228,7 +228,7 @@ def test_a_member_sees_the_own_keys_and_an_admin_all(office: Office) -> None:
     assert {key.id for key in do.list_keys(Actor.of(office.admin), organisation_id)} == {mine, theirs}
 
 
-def test_a_key_without_the_scope_does_not_administer_whoever_holds_it(office: Office) -> None:
+def test_a_key_without_the_scope_does_not_administer_whatever_its_holders_role(office: Office) -> None:
     actor = Actor.of(office.owner, frozenset({Scope.INFERENCE, Scope.ADMIN_READ}))
     office.administration.list_users(actor, office.organisation.id)
     with pytest.raises(Forbidden):
@@ -250,7 +250,7 @@ def test_names_are_unique_and_a_change_that_fails_is_not_in_the_audit_log(office
     assert office.administration.audit_log(SYSTEM, None) == before
 
 
-def test_every_change_is_in_the_audit_log_with_who_and_what(office: Office) -> None:
+def test_every_change_is_in_the_audit_log_with_actor_and_target(office: Office) -> None:
     key_id, text = new_key(office, office.member)
     actor = Actor.of(office.member)
     office.administration.rotate_key(actor, office.organisation.id, key_id)
@@ -265,7 +265,7 @@ def test_every_change_is_in_the_audit_log_with_who_and_what(office: Office) -> N
     assert entries[2].at_s == NOW_S
 
 
-def test_a_tenant_can_be_exported_and_then_deleted_whole(office: Office) -> None:
+def test_a_tenant_can_be_exported_and_then_deleted_completely(office: Office) -> None:
     organisation_id, owner = office.organisation.id, Actor.of(office.owner)
     key_id, text = new_key(office, office.member)
     other = office.administration.create_organisation(SYSTEM, "other")
@@ -299,7 +299,9 @@ def test_a_tenant_can_be_exported_and_then_deleted_whole(office: Office) -> None
         office.administration.delete_organisation(SYSTEM, organisation_id)
 
 
-def test_others_can_write_while_a_tenant_is_exported(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_is_writable_while_a_tenant_is_exported(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def export(connection: Connection, organisation_id: str) -> dict[str, Any]:
         office.administration.create_user(SYSTEM, organisation_id, "meanwhile", Role.VIEWER)
         return {"organisation": organisation_id}
@@ -312,7 +314,7 @@ def test_others_can_write_while_a_tenant_is_exported(office: Office, monkeypatch
 
 
 @pytest.mark.parametrize("expires_s", [NOW_S - 1, 1e18])
-def test_a_key_expires_at_a_time_that_comes_and_can_be_shown(office: Office, expires_s: float) -> None:
+def test_a_keys_expiry_must_be_in_the_future_and_representable(office: Office, expires_s: float) -> None:
     with pytest.raises(ValueError, match="expires: expected a time that is still to come"):
         office.administration.create_key(
             SYSTEM, office.organisation.id, office.owner.id, "k", expires_s=expires_s
@@ -320,12 +322,12 @@ def test_a_key_expires_at_a_time_that_comes_and_can_be_shown(office: Office, exp
 
 
 @pytest.mark.parametrize("day", ["yesterday", "2026-02-30", "2026-2-3", "", "٢٠٢٦-٠١-٠١"])
-def test_usage_is_asked_for_by_days_that_there_are(office: Office, day: str) -> None:
+def test_usage_of_an_invalid_day_is_refused(office: Office, day: str) -> None:
     with pytest.raises(ValueError, match="since: expected a day as YYYY-MM-DD"):
         office.administration.usage(SYSTEM, None, (), day, "2026-12-01")
 
 
-def test_prices_are_the_platforms_to_set_and_everybodys_to_read(office: Office) -> None:
+def test_prices_are_set_by_the_platform_and_readable_by_all(office: Office) -> None:
     for completion in (5, 6):
         office.administration.set_price(SYSTEM, Price("smol", 1, 2, completion))
     assert office.administration.list_prices(Actor.of(office.member)) == [Price("smol", 1, 2, 6)]

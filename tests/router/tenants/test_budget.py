@@ -17,7 +17,7 @@ money = st.integers(0, 10**12)
 
 @settings(deadline=None)
 @given(budget=money, spent=money, leased=money, need=money)
-def test_a_lease_is_enough_or_nothing_and_never_more_than_the_rest(
+def test_a_lease_is_granted_in_full_or_not_at_all_and_never_beyond_the_budget(
     budget: int, spent: int, leased: int, need: int
 ) -> None:
     size = lease_size(budget, spent, leased, need)
@@ -105,7 +105,7 @@ def test_routers_that_keep_their_leases_never_spend_more_than_the_budget(
 
 @settings(deadline=None, max_examples=300)
 @given(steps(most_pause_s=100.0, acts=5))
-def test_leases_that_expire_or_whose_router_dies_exceed_it_by_no_more_than_was_delivered_late(
+def test_expired_leases_and_dead_routers_overspend_at_most_what_was_delivered_late(
     done: list[tuple[int, int, int, float, float]],
 ) -> None:
     play(done, late_allowed=True)
@@ -125,7 +125,7 @@ def test_a_router_stops_using_a_lease_before_another_one_may_have_it() -> None:
     assert other.held
 
 
-def test_all_of_a_budget_can_be_spent_by_several_routers() -> None:
+def test_a_budget_can_be_fully_spent_by_several_routers() -> None:
     books, ids = Books(), count()
     routers = [Router(FakeTreasury(books, f"router-{number}")) for number in range(3)]
     for turn in range(200):

@@ -32,7 +32,7 @@ def reason(answer: Caller | Refused) -> Reason:
     return answer.reason
 
 
-def test_a_minted_key_has_the_agreed_form_and_is_never_the_same() -> None:
+def test_a_minted_key_has_the_agreed_form_and_is_unique() -> None:
     minted = {keys.mint() for _ in range(100)}
     assert len({prefix for _, prefix in minted}) == 100
     for text, prefix in minted:
@@ -47,7 +47,7 @@ def test_a_key_is_known_by_its_text_alone() -> None:
     assert keyring(known).verify(text, NOW_S) is known
 
 
-def test_the_holder_of_a_key_is_known_by_its_id_while_the_key_is_good() -> None:
+def test_a_keys_holder_is_found_by_its_id_while_the_key_is_valid() -> None:
     known, _ = ringed()
     ring = keyring(known, ringed("key-2")[0])
     assert ring.holder("org-1", "key-1", NOW_S) is known
@@ -62,7 +62,7 @@ def test_the_holder_of_a_key_is_known_by_its_id_while_the_key_is_good() -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=80), st.integers(0, 51), st.characters())
-def test_any_other_text_is_refused(text: str, at: int, other: str) -> None:
+def test_any_other_key_text_is_refused(text: str, at: int, other: str) -> None:
     known, right = ringed()
     ring = keyring(known)
     assert isinstance(ring.verify(text, NOW_S), Refused)
@@ -71,7 +71,7 @@ def test_any_other_text_is_refused(text: str, at: int, other: str) -> None:
     assert isinstance(ring.verify(right + other, NOW_S), Refused)
 
 
-def test_unknown_wrong_and_revoked_read_the_same_and_only_the_holder_learns_of_expiry() -> None:
+def test_unknown_wrong_and_revoked_keys_read_alike_and_only_the_holder_learns_of_expiry() -> None:
     known, text = ringed()
     unknown = keyring().verify(text, NOW_S)
     wrong = keyring(known).verify(text[:-1] + ("a" if text[-1] != "a" else "b"), NOW_S)
@@ -111,7 +111,7 @@ def test_after_rotation_both_secrets_work_until_the_grace_period_ends() -> None:
     assert reason(ring.verify(old, NOW_S + 60)) is Reason.REPLACED
 
 
-def test_replacing_an_organisations_keys_drops_those_that_are_gone_and_no_others() -> None:
+def test_replacing_an_organisations_keys_drops_only_its_removed_ones() -> None:
     (one, one_text), (two, two_text), (other, other_text) = ringed(), ringed("key-2"), ringed("key-3")
     ring = keyring(one, two)
     ring.replace("org-2", [other])
@@ -138,7 +138,7 @@ def _seconds(ring: Keyring, presented: str) -> float:
     return (time.perf_counter() - started_s) / 50
 
 
-def test_the_pepper_is_made_once_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
+def test_the_pepper_is_created_once_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "pepper"
     pepper = keys.load_pepper(path)
     assert len(pepper) == 32

@@ -22,7 +22,7 @@ def refused(ledger: Ledger, who: Caller, tokens: int, now_ns: int = 0, cost: int
     return answer
 
 
-def test_all_limits_or_nothing() -> None:
+def test_a_reservation_takes_all_limits_or_none() -> None:
     """The organisation's limit stands in the way: the key's bucket must not have been touched."""
     ledger = Ledger()
     who = caller(Limits(requests_per_min=2), Limits(tokens_per_min=100))
@@ -44,7 +44,7 @@ def test_keys_of_one_organisation_share_its_limits_and_not_their_own() -> None:
     granted(ledger, two, 50)
 
 
-def test_settling_for_less_refunds_and_for_more_delays_the_next() -> None:
+def test_settling_for_less_refunds_and_for_more_delays_the_next_request() -> None:
     ledger = Ledger()
     who = caller(organisation_limits=Limits(tokens_per_min=60))
     granted(ledger, who, 60).settle(10, 0)
@@ -103,7 +103,7 @@ def test_a_hard_budget_needs_a_lease_and_spends_only_from_it() -> None:
     granted(ledger, who, 1, cost=110)
 
 
-def test_who_calls_no_more_is_forgotten_once_nothing_is_owed_either_way() -> None:
+def test_an_idle_caller_is_forgotten_once_nothing_is_owed_either_way() -> None:
     ledger = Ledger()
     idle, busy, limited = (
         caller(Limits(tokens_per_min=each), organisation_id=f"org-{each}", key_id=f"key-{each}")
@@ -122,7 +122,7 @@ def test_who_calls_no_more_is_forgotten_once_nothing_is_owed_either_way() -> Non
     assert refused(ledger, idle, 1, now_ns=3 * NS_PER_MIN).limit is Limit.TOKENS
 
 
-def test_a_soft_budget_stops_nobody() -> None:
+def test_a_soft_budget_refuses_no_request() -> None:
     ledger = Ledger()
     granted(ledger, caller(organisation_limits=Limits(monthly_budget=1, budget_is_hard=False)), 1, cost=10**9)
 
@@ -157,7 +157,7 @@ def test_leases_in_use_are_extended_and_idle_ones_are_returned() -> None:
     assert ledger.upkeep(4 * NS_PER_MIN) == []
 
 
-def test_what_an_older_lease_reserved_is_not_given_back_to_a_newer() -> None:
+def test_a_reservation_from_an_older_lease_is_not_returned_to_a_newer_one() -> None:
     ledger = Ledger()
     who = caller(organisation_limits=Limits(monthly_budget=1000))
     refused(ledger, who, 1, cost=10)
@@ -177,7 +177,7 @@ def test_what_an_older_lease_reserved_is_not_given_back_to_a_newer() -> None:
         max_size=80,
     )
 )
-def test_however_requests_come_and_go_all_limits_hold_and_everything_returns(
+def test_all_limits_hold_and_every_reservation_returns_under_random_requests(
     steps: list[tuple[int, int, int, int]],
 ) -> None:
     ledger, now_ns, held = Ledger(), 0, list[Reservation]()

@@ -18,7 +18,7 @@ def test_a_full_bucket_gives_its_burst_at_once_and_then_its_rate() -> None:
     assert bucket.wait_ns(10, NS_PER_S) == 9 * NS_PER_S
 
 
-def test_what_never_fits_is_refused_for_good() -> None:
+def test_an_amount_that_never_fits_is_refused_for_good() -> None:
     assert Bucket(60, 10, 0).wait_ns(11, 0) is None
     empty = Bucket(0, 1, 0)
     empty.take(1)
@@ -32,7 +32,9 @@ def test_what_never_fits_is_refused_for_good() -> None:
     taken=st.integers(0, 10**7),
     amount=st.integers(1, 10**7),
 )
-def test_the_wait_is_honest_to_the_nanosecond(rate: int, burst: int, taken: int, amount: int) -> None:
+def test_the_wait_for_a_bucket_is_exact_to_the_nanosecond(
+    rate: int, burst: int, taken: int, amount: int
+) -> None:
     bucket = Bucket(rate, burst, 0)
     bucket.take(taken)
     wait_ns = bucket.wait_ns(amount, 0)
@@ -43,21 +45,21 @@ def test_the_wait_is_honest_to_the_nanosecond(rate: int, burst: int, taken: int,
         assert bucket.wait_ns(amount, wait_ns) == 0
 
 
-def test_a_clock_that_stands_still_or_goes_back_fills_nothing() -> None:
+def test_a_clock_that_stands_still_or_goes_back_refills_nothing() -> None:
     bucket = Bucket(60, 10, NS_PER_MIN)
     bucket.take(10)
     assert bucket.wait_ns(1, 0) == NS_PER_S
     assert bucket.wait_ns(1, NS_PER_MIN) == NS_PER_S
 
 
-def test_a_debt_delays_the_next() -> None:
+def test_a_debt_delays_the_next_request() -> None:
     bucket = Bucket(60, 10, 0)
     bucket.take(10)
     bucket.take(5)
     assert bucket.wait_ns(1, 0) == 6 * NS_PER_S
 
 
-def test_a_refund_never_makes_more_than_a_full_bucket() -> None:
+def test_a_refund_never_overfills_a_bucket() -> None:
     bucket = Bucket(60, 10, 0)
     bucket.take(5)
     bucket.wait_ns(0, NS_PER_MIN)
@@ -66,7 +68,7 @@ def test_a_refund_never_makes_more_than_a_full_bucket() -> None:
     assert bucket.wait_ns(10, NS_PER_MIN) == 0
 
 
-def test_a_change_of_limits_fills_no_bucket() -> None:
+def test_a_change_of_limits_refills_no_bucket() -> None:
     gate = LimitSet("org-1", Limits(tokens_per_min=60, token_burst=10), 0)
     gate.take(10, 0)
     gate.configure(Limits(tokens_per_min=120, token_burst=100), 0)
@@ -84,7 +86,7 @@ def test_a_change_of_limits_fills_no_bucket() -> None:
         (Limits(concurrent_requests=1), Limit.CONCURRENCY),
     ],
 )
-def test_each_limit_stands_in_the_way_by_its_name(limits: Limits, limit: Limit) -> None:
+def test_each_limit_refuses_by_its_name(limits: Limits, limit: Limit) -> None:
     gate = LimitSet("key-1", limits, 0)
     assert gate.refusal(7, 0, 0, MONTH) is None
     gate.take(7, 0)
@@ -95,7 +97,7 @@ def test_each_limit_stands_in_the_way_by_its_name(limits: Limits, limit: Limit) 
     assert refusal.retry_after_s > 0
 
 
-def test_of_several_limits_the_longest_wait_is_told() -> None:
+def test_of_several_limits_the_longest_wait_is_reported() -> None:
     short, long = Refusal(Limit.REQUESTS, "a", 5), Refusal(Limit.TOKENS, "b", 9)
     never = Refusal(Limit.TOKENS, "c", None)
     assert longer(short, long) is longer(long, short) is long

@@ -27,7 +27,7 @@ def scope_for(action: str) -> Scope:
 
 
 @pytest.mark.parametrize("action", Action)
-def test_every_role_scope_and_target_is_as_the_table_says(action: Action) -> None:
+def test_every_role_scope_and_target_follows_the_permission_table(action: Action) -> None:
     for role, platform, scopes, target in product(Role, (False, True), SCOPES, ("own", "other", None)):
         actor = Actor("user-1", "own", role, platform, scopes)
         by_role = platform or (target == "own" and action.label in WITHIN[role])
@@ -35,13 +35,13 @@ def test_every_role_scope_and_target_is_as_the_table_says(action: Action) -> Non
         assert allows(actor, action, target) == (by_role and by_scope), (actor, target)
 
 
-def test_an_actor_without_an_organisation_is_nobody_unless_it_is_the_platforms() -> None:
+def test_an_actor_without_an_organisation_may_do_nothing_unless_it_is_the_platform() -> None:
     for action, role in product(Action, Role):
         assert not allows(Actor("user-1", None, role), action, None)
         assert allows(SYSTEM, action, None)
 
 
-def test_nobody_acts_for_somebody_above() -> None:
+def test_no_actor_acts_for_a_user_of_a_higher_role() -> None:
     order = [Role.VIEWER, Role.MEMBER, Role.ADMIN, Role.OWNER]
     for actor_role, role in product(order, order):
         actor = Actor("user-1", "own", actor_role)

@@ -19,18 +19,18 @@ def used(
     return Used(generation, requests, tokens, left, None, running)
 
 
-def test_what_was_taken_since_it_was_last_heard_is_charged() -> None:
+def test_usage_since_the_last_message_is_charged() -> None:
     others = Others()
     others.hear({"b": {"acme": used(3, 100)}})
     assert others.hear({"b": {"acme": used(5, 90)}}) == [Charge("acme", 2, -10)]
     assert others.hear({"b": {"acme": used(5, 90)}}) == []
 
 
-def test_who_is_heard_for_the_first_time_has_left_only_what_is_left_there() -> None:
+def test_a_router_heard_for_the_first_time_sets_only_what_is_left() -> None:
     assert Others().hear({"b": {"acme": used(500, left=7)}}) == [Charge("acme", requests_left=7)]
 
 
-def test_a_subject_that_is_new_in_a_known_router_is_charged_with_all_of_it() -> None:
+def test_a_new_subject_of_a_known_router_is_charged_in_full() -> None:
     others = Others()
     others.hear({"b": {}})
     assert others.hear({"b": {"acme": used(4)}}) == [Charge("acme", 4)]
@@ -115,7 +115,7 @@ class Site:
     st.integers(2, 3),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, NS_PER_S), st.integers(1, 8)), max_size=60),
 )
-def test_all_together_grant_no_more_than_the_limit_and_what_nobody_could_know(
+def test_all_routers_grant_no_more_than_the_limit_and_what_is_not_yet_shared(
     rate: int, burst: int, count: int, events: list[tuple[int, int, int]]
 ) -> None:
     site = Site(Limits(requests_per_min=rate, request_burst=burst), count, NS_PER_S // 4)
@@ -131,7 +131,7 @@ def test_all_together_grant_no_more_than_the_limit_and_what_nobody_could_know(
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(60, 600), st.integers(1, 30), st.integers(0, 120))
-def test_what_an_idle_router_does_not_use_is_there_for_the_other_at_once(
+def test_what_an_idle_router_leaves_unused_is_available_to_the_other_at_once(
     rate: int, burst: int, seconds: int
 ) -> None:
     site = Site(Limits(requests_per_min=rate, request_burst=burst), 2, NS_PER_S // 4)
@@ -145,7 +145,7 @@ def test_what_an_idle_router_does_not_use_is_there_for_the_other_at_once(
     assert site.routers[0].granted_ns == alone.granted_ns
 
 
-def test_two_that_are_asked_in_turn_grant_what_one_would() -> None:
+def test_two_routers_called_in_turn_grant_what_one_would() -> None:
     site = Site(Limits(requests_per_min=60, request_burst=10), 2, NS_PER_S // 4)
     for each in range(600):
         site.routers[each % 2].ask(site.now_ns)

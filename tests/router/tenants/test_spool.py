@@ -55,7 +55,7 @@ def files(directory: Path) -> list[str]:
     return sorted(path.suffix for path in (directory / "spool").iterdir() if path.suffix)
 
 
-def test_a_record_survives_the_way_to_disk_and_back() -> None:
+def test_a_record_survives_the_round_trip_to_disk() -> None:
     record = usage("request-1")
     assert from_line(to_line(record)) == record
 
@@ -82,7 +82,7 @@ def test_a_torn_file_gives_all_lines_before_the_tear(
     assert contents.damaged_lines == 0
 
 
-def test_what_is_appended_is_on_disk_soon_and_in_the_store_when_delivered(
+def test_an_appended_record_is_on_disk_soon_and_in_the_store_when_delivered(
     spool: UsageSpool, tmp_path: Path
 ) -> None:
     spool.start()
@@ -97,7 +97,7 @@ def test_what_is_appended_is_on_disk_soon_and_in_the_store_when_delivered(
     assert (spool.bytes, spool.pending, files(tmp_path)) == (0, 0, [".usage"])  # the next one, still empty
 
 
-def test_closing_writes_what_is_left(tmp_path: Path) -> None:
+def test_closing_the_spool_writes_what_is_left(tmp_path: Path) -> None:
     spool = UsageSpool(tmp_path / "spool")
     spool.append(usage("request-1"))
     spool.close()
@@ -110,7 +110,7 @@ def test_closing_writes_what_is_left(tmp_path: Path) -> None:
     again.close()
 
 
-def test_while_the_store_is_away_the_spool_grows_warns_and_loses_nothing(
+def test_while_the_store_is_unreachable_the_spool_grows_warns_and_loses_nothing(
     spool: UsageSpool, tmp_path: Path
 ) -> None:
     store = FakeStore()

@@ -37,7 +37,7 @@ def test_preparing_a_store_again_changes_nothing(store: Store) -> None:
         assert store.last_change(connection) == 1
 
 
-def test_a_store_of_the_version_before_keeps_its_limits_and_gets_shares(empty_store_url: str) -> None:
+def test_a_store_of_the_previous_version_keeps_its_limits_and_gets_shares(empty_store_url: str) -> None:
     store = Store(empty_store_url)
     migrate.upgrade(store.engine, "0004")
     row = {"id": "org-1", "name": "acme", "created_s": 1.0, "deleted_s": None, "version": 0}
@@ -56,7 +56,7 @@ def test_a_store_of_the_version_before_keeps_its_limits_and_gets_shares(empty_st
     store.close()
 
 
-def test_a_schema_from_the_future_is_refused_in_a_clear_sentence(store: Store) -> None:
+def test_a_schema_from_the_future_is_refused_with_a_clear_message(store: Store) -> None:
     with store.begin() as connection:
         connection.execute(sql.text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(migrate.SchemaError, match=r"has schema 9999, which a newer version .* up to \d{4}:"):
@@ -134,7 +134,7 @@ def test_a_failed_transaction_leaves_nothing_behind(store: Store) -> None:
         assert connection.scalar(sql.select(sql.func.count()).select_from(counters)) == 1
 
 
-def test_a_read_sees_one_moment(store: Store) -> None:
+def test_a_read_transaction_sees_one_moment(store: Store) -> None:
     with store.read() as reader:
         assert store.last_change(reader) == 0
         with store.begin() as writer:
@@ -144,7 +144,7 @@ def test_a_read_sees_one_moment(store: Store) -> None:
         assert store.last_change(reader) == 1
 
 
-def test_sqlite_reads_while_somebody_writes(tmp_path: Path) -> None:
+def test_sqlite_reads_while_another_transaction_writes(tmp_path: Path) -> None:
     store = Store(sqlite_url(tmp_path / "tenants.db"))
     store.prepare(fingerprint(PEPPER))
     with store.begin() as writer:
@@ -155,6 +155,6 @@ def test_sqlite_reads_while_somebody_writes(tmp_path: Path) -> None:
     store.close()
 
 
-def test_other_databases_are_refused() -> None:
+def test_unsupported_databases_are_refused() -> None:
     with pytest.raises(ValueError, match="mysql is not supported; use sqlite or postgresql"):
         Store("mysql://root@localhost/x")

@@ -60,7 +60,7 @@ def known(tenancy: Tenancy, text: str) -> Caller:
     return caller
 
 
-async def test_a_change_is_known_here_at_once_and_elsewhere_within_a_second(
+async def test_a_change_is_known_here_at_once_and_on_other_routers_within_a_second(
     pair: tuple[Tenancy, Tenancy],
 ) -> None:
     one, two = pair
@@ -117,7 +117,9 @@ async def test_a_burst_on_two_routers_spends_the_budget_exactly_and_is_billed_on
     assert one.worker.is_well
 
 
-async def test_a_lease_is_not_lost_with_the_request_that_asked_for_it(pair: tuple[Tenancy, Tenancy]) -> None:
+async def test_a_lease_survives_the_cancelled_request_that_asked_for_it(
+    pair: tuple[Tenancy, Tenancy],
+) -> None:
     one, _ = pair
     _, _, text = await one.administer(set_up)
     store_answers = threading.Event()
@@ -132,7 +134,7 @@ async def test_a_lease_is_not_lost_with_the_request_that_asked_for_it(pair: tupl
     answer.cancel()
 
 
-async def test_a_store_that_hangs_does_not_hold_requests(
+async def test_a_store_that_hangs_does_not_block_requests(
     pair: tuple[Tenancy, Tenancy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _ = pair
@@ -146,7 +148,7 @@ async def test_a_store_that_hangs_does_not_hold_requests(
     store_answers.set()
 
 
-async def test_one_lease_that_cannot_be_kept_does_not_end_the_upkeep_of_all(
+async def test_one_failed_lease_does_not_end_the_upkeep_of_the_others(
     pair: tuple[Tenancy, Tenancy], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, _ = pair
@@ -167,7 +169,7 @@ async def test_one_lease_that_cannot_be_kept_does_not_end_the_upkeep_of_all(
     assert "a lease could not be kept" in caplog.text
 
 
-async def test_what_was_recorded_last_is_in_the_store_after_a_stop(store_url: str, tmp_path: Path) -> None:
+async def test_the_last_records_are_in_the_store_after_a_stop(store_url: str, tmp_path: Path) -> None:
     settings = TenancySettings(store_url, PEPPER, tmp_path / "spool", deliver_s=60)
     tenancy = Tenancy(settings)
     tenancy.start()
@@ -186,7 +188,7 @@ async def test_what_was_recorded_last_is_in_the_store_after_a_stop(store_url: st
     again.stop()
 
 
-async def test_while_postgresql_is_away_known_keys_work_and_usage_waits(
+async def test_while_postgresql_is_unreachable_known_keys_work_and_usage_waits(
     postgres: Postgres, tmp_path: Path
 ) -> None:
     url = postgres.new_database("goes_away")

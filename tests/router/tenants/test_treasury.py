@@ -58,13 +58,13 @@ def test_a_record_counts_once_however_often_it_is_delivered(store: Store) -> Non
         assert [usage_of(row) for row in rows] == records
 
 
-def test_the_local_tenant_which_is_its_own_key_pays_once(store: Store) -> None:
+def test_the_local_tenant_which_is_its_own_key_is_charged_once(store: Store) -> None:
     treasury = Treasury(store, "a")
     treasury.charge([usage("request-1", 10, organisation_id="local", key_id="local")])
     assert treasury.spent("local", MONTH) == 10
 
 
-def test_usage_is_summed_by_what_is_asked_for(store: Store) -> None:
+def test_usage_is_summed_by_the_requested_groups(store: Store) -> None:
     Treasury(store, "a").charge(
         [
             usage("request-1", 10, model="smol"),
@@ -98,7 +98,7 @@ def test_usage_is_summed_by_what_is_asked_for(store: Store) -> None:
             usage_summary(connection, None, ("colour",), DAY, DAY)
 
 
-def test_leases_and_what_is_spent_fit_the_budget(store: Store) -> None:
+def test_leases_and_spending_together_fit_the_budget(store: Store) -> None:
     one, other = Treasury(store, "one"), Treasury(store, "other")
     assert one.lease(ask(60_000), NOW_S) == LeaseAnswer(60_000, continued=False)
     assert other.lease(ask(50_000), NOW_S) == LeaseAnswer(0, continued=False)
@@ -110,7 +110,7 @@ def test_leases_and_what_is_spent_fit_the_budget(store: Store) -> None:
     assert one.lease(ask(30_000), NOW_S) == LeaseAnswer(30_000, continued=True)
 
 
-def test_an_expired_lease_is_free_for_others_and_its_owner_is_told(store: Store) -> None:
+def test_an_expired_lease_is_free_for_others_and_its_owner_learns_it(store: Store) -> None:
     one, other = Treasury(store, "one"), Treasury(store, "other")
     one.lease(ask(BUDGET), NOW_S)
     assert other.lease(ask(1), NOW_S + LEASE_S - 1).amount == 0
@@ -172,7 +172,7 @@ def router(store: Store, name: str, ids: Callable[[], int], stop: threading.Even
     return spent
 
 
-def test_many_routers_at_once_spend_the_budget_and_never_more(store: Store) -> None:
+def test_many_concurrent_routers_spend_the_budget_and_never_more(store: Store) -> None:
     numbers, stop, sums = count(), threading.Event(), list[int]()
 
     def watch() -> None:

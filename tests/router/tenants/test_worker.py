@@ -19,7 +19,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_calls_are_done_in_order_and_answered_with_value_or_error() -> None:
+def test_calls_run_in_order_and_return_a_value_or_an_error() -> None:
     done: list[int] = []
 
     def call(number: int) -> int:
@@ -36,7 +36,7 @@ def test_calls_are_done_in_order_and_answered_with_value_or_error() -> None:
         failed.result()
 
 
-def test_handing_over_a_call_never_waits_for_the_one_before() -> None:
+def test_submitting_a_call_never_waits_for_the_one_before() -> None:
     worker, go_on = Worker([]), threading.Event()
     worker.start()
     first = worker.submit(go_on.wait)
@@ -49,7 +49,7 @@ def test_handing_over_a_call_never_waits_for_the_one_before() -> None:
     worker.stop(5)
 
 
-def test_a_chore_that_fails_is_logged_once_tried_again_later_and_seen_from_outside(
+def test_a_chore_that_fails_is_logged_once_retried_later_and_visible_outside(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -37,7 +37,7 @@ async def test_deltas_come_in_order_with_their_tokens(triton: FakeTriton, pipeli
     assert triton.running == {}
 
 
-async def test_an_empty_final_response_after_the_end_is_passed_over(
+async def test_an_empty_final_response_after_the_end_is_skipped(
     triton: FakeTriton, pipeline: TritonPipeline
 ) -> None:
     triton.script = lambda request: [Reply("a", finish="length"), Reply(tokens=0, final=True)]
@@ -45,7 +45,7 @@ async def test_an_empty_final_response_after_the_end_is_passed_over(
 
 
 @pytest.mark.parametrize(("tokens", "finish"), [(2, "end_id"), (3, "length")])
-async def test_an_engine_that_does_not_say_why_it_ended_is_judged_by_its_tokens(
+async def test_a_finish_reason_missing_from_the_engine_is_inferred_from_the_tokens(
     triton: FakeTriton, pipeline: TritonPipeline, tokens: int, finish: str
 ) -> None:
     triton.script = lambda request: [Reply("a", tokens=tokens), Reply(tokens=0, final=True)]
@@ -59,7 +59,7 @@ async def test_a_stream_that_ends_early_is_a_failure(triton: FakeTriton, pipelin
     assert caught.value.kind is ErrorKind.ENGINE_FAILED
 
 
-async def test_the_engines_complaint_about_a_request_reaches_the_caller(
+async def test_an_engines_complaint_about_a_request_reaches_the_caller(
     triton: FakeTriton, pipeline: TritonPipeline
 ) -> None:
     text = "in ensemble 'ensemble', context_length_exceeded: 9000 tokens do not fit 8192"
@@ -78,7 +78,7 @@ async def test_the_engines_complaint_about_a_request_reaches_the_caller(
         ("something odd at 0x7f00", ErrorKind.INTERNAL),
     ],
 )
-async def test_what_is_not_the_callers_fault_is_told_without_internals(
+async def test_an_error_that_is_not_the_callers_fault_is_shown_without_internals(
     triton: FakeTriton,
     pipeline: TritonPipeline,
     caplog: pytest.LogCaptureFixture,
@@ -92,7 +92,7 @@ async def test_what_is_not_the_callers_fault_is_told_without_internals(
     assert text in caplog.text
 
 
-async def test_a_triton_that_is_not_there_is_unavailable() -> None:
+async def test_an_unreachable_triton_is_unavailable() -> None:
     connection = TritonConnection("127.0.0.1:1")
     pipeline = TritonPipeline(connection, "ensemble", "tensorrt_llm")
     assert not await pipeline.ready()
@@ -116,7 +116,7 @@ async def test_a_triton_that_dies_in_mid_stream_ends_the_request(
     assert triton.stops == []
 
 
-async def test_readiness_is_tritons_own(triton: FakeTriton, pipeline: TritonPipeline) -> None:
+async def test_a_pipelines_readiness_is_tritons_own(triton: FakeTriton, pipeline: TritonPipeline) -> None:
     assert await pipeline.ready()
     triton.ready = False
     assert not await pipeline.ready()
@@ -156,7 +156,7 @@ async def test_a_stop_before_the_start_never_reaches_triton(
     assert triton.requests == triton.stops == []
 
 
-async def test_an_engine_deaf_to_stops_is_given_up(
+async def test_an_engine_that_ignores_stops_is_given_up(
     triton: FakeTriton, pipeline: TritonPipeline, caplog: pytest.LogCaptureFixture
 ) -> None:
     triton.deaf_to_stops = 1000
@@ -179,7 +179,7 @@ async def test_a_stream_left_open_after_the_answer_is_given_up(
     assert [delta.text for delta in deltas] == ["a"]
 
 
-async def test_cancelling_the_reader_is_passed_on(triton: FakeTriton, pipeline: TritonPipeline) -> None:
+async def test_cancelling_the_reader_is_propagated(triton: FakeTriton, pipeline: TritonPipeline) -> None:
     triton.script = lambda request: [Reply("a", pause_s=30)]
     reading = asyncio.ensure_future(collect(pipeline))
     await asyncio.wait_for(triton.began.wait(), 5)
@@ -205,8 +205,6 @@ async def test_a_stop_after_the_reader_was_cancelled_still_reaches_the_engine(
     assert [delta async for delta in generation] == []
 
 
-async def test_nothing_of_the_clients_reaches_the_metadata(
-    triton: FakeTriton, pipeline: TritonPipeline
-) -> None:
+async def test_no_client_data_reaches_the_grpc_metadata(triton: FakeTriton, pipeline: TritonPipeline) -> None:
     await collect(pipeline)
     assert set(triton.metadata[0]) <= {"user-agent"}

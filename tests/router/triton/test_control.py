@@ -31,12 +31,12 @@ async def test_a_model_is_loaded_and_unloaded(triton: ControlledTriton, control:
     assert not triton.models["b"].loaded
 
 
-async def test_the_index_has_every_model_and_a_ready_version_counts(control: TritonControl) -> None:
+async def test_the_index_lists_every_model_and_counts_a_ready_version(control: TritonControl) -> None:
     assert await control.index() == {"a": ModelState("READY"), "b": ModelState("")}
     assert [state.is_ready for state in (await control.index()).values()] == [True, False]
 
 
-async def test_a_refusal_carries_tritons_words(triton: ControlledTriton, control: TritonControl) -> None:
+async def test_a_refusal_carries_tritons_message(triton: ControlledTriton, control: TritonControl) -> None:
     triton.models["b"].load_error = "failed to load 'b': no version"
     with pytest.raises(ControlError, match="failed to load 'b': no version"):
         await control.load("b")
@@ -72,7 +72,7 @@ async def test_a_server_is_alive_until_it_stops(triton: ControlledTriton, contro
     assert not await control.is_alive()
 
 
-async def test_without_the_secret_nothing_is_controlled(triton: ControlledTriton) -> None:
+async def test_without_the_secret_no_model_is_controlled(triton: ControlledTriton) -> None:
     control = TritonControl(triton.url, "")
     assert not control.can_control
     with pytest.raises(ControlError, match="restricted"):

@@ -49,7 +49,7 @@ def inputs(request: Any) -> dict[str, tuple[str, list[int], list[Any]]]:
     }
 
 
-async def test_texts_go_as_rows_and_vectors_come_back() -> None:
+async def test_texts_are_sent_as_rows_and_vectors_come_back() -> None:
     connection = FakeConnection(answer())
     found = await TritonEmbedder(connection, "embeddings").embed(CALL, "embd-1-0", "somebody")
     assert found.tokens == [4, 5]
@@ -63,7 +63,7 @@ async def test_texts_go_as_rows_and_vectors_come_back() -> None:
     }
 
 
-async def test_ids_of_different_lengths_are_filled_up() -> None:
+async def test_ids_of_different_lengths_are_padded() -> None:
     connection = FakeConnection(answer())
     await TritonEmbedder(connection, "embeddings").embed(EmbeddingCall([[7], [8, 9]], 3, 20), "x", "local")
     assert inputs(connection.requests[0])["INPUT_IDS"] == ("INT32", [2, 2], [7, -1, 8, 9])
@@ -82,7 +82,7 @@ async def test_ids_of_different_lengths_are_filled_up() -> None:
         (StatusCode.DEADLINE_EXCEEDED, "", ErrorKind.OVERLOADED, "the model did not answer in time"),
     ],
 )
-async def test_errors_are_told_in_our_words(
+async def test_tritons_errors_are_mapped_to_our_kinds_and_messages(
     code: StatusCode, details: str, kind: ErrorKind, message: str
 ) -> None:
     with pytest.raises(InflightError) as failure:
@@ -90,6 +90,6 @@ async def test_errors_are_told_in_our_words(
     assert (failure.value.kind, failure.value.message) == (kind, message)
 
 
-async def test_it_is_ready_when_its_model_is() -> None:
+async def test_an_embedder_is_ready_when_its_model_is() -> None:
     assert await TritonEmbedder(FakeConnection(None), "embeddings").ready()
     assert not await TritonEmbedder(FakeConnection(None), "other").ready()

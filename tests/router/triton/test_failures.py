@@ -25,7 +25,7 @@ from router.triton.failures import from_status, from_text
         ("something odd", Failure.ENGINE),
     ],
 )
-def test_a_text_says_whose_fault_it_was(text: str, failure: Failure) -> None:
+def test_an_error_text_is_classified_by_whose_fault_it_was(text: str, failure: Failure) -> None:
     assert from_text(text, "r").failure is failure
 
 
@@ -58,6 +58,8 @@ def test_a_text_says_whose_fault_it_was(text: str, failure: Failure) -> None:
         ),
     ],
 )
-def test_a_status_says_it_too(error: GrpcError, failure: Failure, kind: ErrorKind) -> None:
+def test_a_status_code_is_classified_by_whose_fault_it_was(
+    error: GrpcError, failure: Failure, kind: ErrorKind
+) -> None:
     found = from_status(error, "r")
     assert (found.failure, found.kind) == (failure, kind)

@@ -46,7 +46,7 @@ def inputs(message: Any) -> dict[str, tuple[str, list[int], list[Any]]]:
     }
 
 
-def test_a_guide_and_a_bias_come_along_only_where_they_were_asked_for() -> None:
+def test_a_guide_and_a_bias_are_sent_only_on_request() -> None:
     requests = GenerateRequests("ensemble")
     plain = inputs(requests.build(CALL))
     asked = msgspec.structs.replace(CALL, guide=("json_schema", '{"a": 1}'), logit_bias={"5": -1.5})
@@ -86,7 +86,7 @@ def test_a_call_becomes_the_tensors_of_the_contract() -> None:
     assert parameters["triton_enable_empty_final_response"].bool_param is True
 
 
-def test_every_request_has_the_same_inputs_or_triton_would_not_batch_them() -> None:
+def test_every_request_has_the_same_inputs_so_that_triton_can_batch_them() -> None:
     requests = GenerateRequests("ensemble")
     plain = GenerationCall(request_id="x", prompt="y", max_tokens=1, seed=0)
     shapes = [
@@ -102,7 +102,7 @@ def test_ignoring_the_end_sends_an_end_id_that_no_token_has() -> None:
     assert inputs(GenerateRequests("ensemble").build(call))["end_id"] == ("INT32", [1, 1], [-1])
 
 
-def test_building_one_request_leaves_no_trace_in_the_next() -> None:
+def test_building_one_request_does_not_affect_the_next() -> None:
     requests = GenerateRequests("ensemble")
     requests.build(CALL)
     again = requests.build(GenerationCall(request_id="x", prompt="y", max_tokens=1, seed=0))
@@ -131,7 +131,7 @@ def response(*outputs: tuple[str, str, list[Any]]) -> Any:
     return message
 
 
-def test_orders_to_the_engine_are_stops_of_nobody_to_one_that_does_not_know_them() -> None:
+def test_an_engine_that_does_not_know_a_command_reads_it_as_a_stop_of_no_request() -> None:
     report = report_request("tensorrt_llm")
     told = configure_request("tensorrt_llm", {Tier.INTERACTIVE: 40.5, Tier.BATCH: None})
     for message in (report, told):
@@ -142,14 +142,14 @@ def test_orders_to_the_engine_are_stops_of_nobody_to_one_that_does_not_know_them
     assert msgspec.json.decode(told.parameters["inflight_configure"].string_param) == wanted
 
 
-def test_a_report_is_found_by_its_name_where_there_is_one() -> None:
+def test_a_report_is_found_by_its_output_name() -> None:
     report = EngineReport(8, 512, 8, 512, 100, 4, 16, 2, 0, True)
     message = response(("finish_reason", "BYTES", ["end_id"]), ("engine_report", "BYTES", [report.to_text()]))
     assert read_engine_report(message) == report
     assert read_engine_report(service_pb2.ModelInferResponse()) is None
 
 
-def test_outputs_are_read_by_name_and_others_passed_over() -> None:
+def test_outputs_are_read_by_name_and_others_skipped() -> None:
     message = response(
         ("cum_log_probs", "FP32", [0.5]),
         ("num_output_tokens", "INT32", [3]),
@@ -168,7 +168,7 @@ def test_a_response_without_outputs_is_an_empty_delta() -> None:
     assert read_delta(response()) == Delta("")
 
 
-def test_the_final_flag_is_read_without_being_made() -> None:
+def test_the_final_flag_is_read_without_being_created() -> None:
     message = response()
     assert not is_final(message)
     assert not message.parameters
@@ -176,7 +176,7 @@ def test_the_final_flag_is_read_without_being_made() -> None:
     assert is_final(message)
 
 
-def test_what_the_contract_has_no_tensors_for_goes_as_parameters() -> None:
+def test_options_without_a_contract_tensor_are_sent_as_parameters() -> None:
     requests = GenerateRequests("ensemble")
     asked = msgspec.structs.replace(CALL, top_log_probs=0, tier="batch", echo=True)
     parameters = requests.build(asked).parameters
@@ -189,7 +189,7 @@ def test_what_the_contract_has_no_tensors_for_goes_as_parameters() -> None:
         assert not names & {"inflight_top_log_probs", "inflight_tier", "inflight_echo"}
 
 
-def test_a_trace_goes_along_as_parameters() -> None:
+def test_a_trace_context_is_sent_as_parameters() -> None:
     trace = Trace("GET", {}, TraceContext(0xABC, 0x1, True, "congo=1"))
     parameters = GenerateRequests("ensemble").build(msgspec.structs.replace(CALL, trace=trace)).parameters
     assert parameters["inflight_trace"].bool_param
@@ -204,7 +204,7 @@ def test_steps_are_read_row_after_row() -> None:
     assert list(read_delta(response(("engine_steps", "INT64", steps))).steps) == steps
 
 
-def test_ids_go_beside_an_empty_text() -> None:
+def test_prompt_ids_are_sent_beside_an_empty_text() -> None:
     call = msgspec.structs.replace(CALL, prompt="", prompt_ids=(5, 6), ignore_eos=True)
     found = inputs(GenerateRequests("ensemble").build(call))
     assert found["prompt_ids"] == ("INT32", [1, 2], [5, 6])

@@ -10,7 +10,7 @@ from router.triton.server import TritonServer
 from tests.fakes.controlled_triton import SECRET, ControlledTriton, FakeModel
 
 
-async def test_requests_go_without_the_secret_and_control_with_it() -> None:
+async def test_requests_are_sent_without_the_secret_and_control_calls_with_it() -> None:
     triton = await ControlledTriton({"a": FakeModel()}).start()
     server = TritonServer("one", triton.url, SECRET)
     assert server.control.can_control

@@ -22,12 +22,12 @@ from tests.fakes.conversation import RequestError
         ("", False),
     ],
 )
-def test_a_fault_of_the_gpu_is_told_from_what_one_request_did(message: str, fatal: bool) -> None:
+def test_a_gpu_fault_is_distinguished_from_a_requests_error(message: str, fatal: bool) -> None:
     assert is_fatal(message) == fatal
     assert (failure_of(RequestError(message), RequestError) is None) == fatal
 
 
-def test_every_other_error_has_its_own_end() -> None:
+def test_every_other_error_is_mapped_to_its_own_kind() -> None:
     refused, unread = failure_of(ValueError("no"), RequestError), failure_of(Unreadable("no"), RequestError)
     assert refused is not None
     assert refused.kind is ErrorKind.INVALID_REQUEST

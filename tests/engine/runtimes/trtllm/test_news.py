@@ -45,7 +45,7 @@ def test_a_row_of_log_probs_has_its_own_token_first_and_then_the_likeliest() -> 
     assert log_prob_row(7, -1.5) == [(7, -1.5)]
 
 
-def test_times_that_are_told_otherwise_are_passed_over() -> None:
+def test_timing_metrics_of_another_form_are_ignored() -> None:
     assert read_perf(SimpleNamespace(timing="other")) is None
     times = {
         name: timedelta(seconds=2) for name in ("first_scheduled_time", "first_token_time", "last_token_time")
@@ -56,7 +56,7 @@ def test_times_that_are_told_otherwise_are_passed_over() -> None:
     assert (found.first_token_ns, found.new_blocks) == (2_000_000_000, 3)
 
 
-def test_statistics_add_up_and_what_is_missing_stays() -> None:
+def test_statistics_add_up_and_missing_values_stay() -> None:
     iterations = Iterations()
     iterations.take(
         {"iter": 3, "iterLatencyMS": 2.5, "kvCacheStats": {"maxNumBlocks": 9, "usedNumBlocks": 2}}

@@ -54,7 +54,7 @@ def started(**more: Any) -> Run:
     return run
 
 
-def test_tokens_become_events_and_the_end_says_why() -> None:
+def test_tokens_become_events_and_the_last_has_a_finish_reason() -> None:
     run = started()
     run.there.say(0, 10)
     run.there.say(0, 11)
@@ -86,7 +86,7 @@ def test_a_stop_word_of_several_tokens_ends_the_answer_and_is_part_of_it() -> No
     assert run.there.aborted == run.there.asked
 
 
-def test_an_answer_that_is_long_enough_is_not_waited_for() -> None:
+def test_an_answer_at_its_length_limit_is_not_waited_for() -> None:
     run = started(max_new_tokens=2)
     run.there.say(0, 10, 11, 12)
     (event,) = run.step()
@@ -107,7 +107,7 @@ def test_a_cancelled_request_ends_once_whatever_comes_later() -> None:
     run.runtime.cancel(77)  # nobody knows it
 
 
-def test_a_place_is_free_when_the_abort_is_confirmed() -> None:
+def test_a_slot_is_free_when_the_abort_is_confirmed() -> None:
     run = Run(LlmFacts(100, 64, 1, 32, 16, 16))
     run.add(1)
     run.add(2)
@@ -120,7 +120,7 @@ def test_a_place_is_free_when_the_abort_is_confirmed() -> None:
     assert len(run.there.asked) == 2
 
 
-def test_who_waits_is_served_by_tier_and_then_by_arrival() -> None:
+def test_queued_requests_are_served_by_tier_and_then_by_arrival() -> None:
     run = Run(LlmFacts(100, 64, 1, 32, 16, 16))
     for key, tier in enumerate((Tier.STANDARD, Tier.BATCH, Tier.STANDARD, Tier.INTERACTIVE)):
         run.add(key, tier=tier, prompt_ids=[key + 20])
@@ -133,7 +133,7 @@ def test_who_waits_is_served_by_tier_and_then_by_arrival() -> None:
     assert order == [3, 0, 2, 1]
 
 
-def test_fewer_places_hold_from_the_next_start_and_more_than_at_the_start_are_refused() -> None:
+def test_fewer_slots_hold_from_the_next_request_and_more_than_at_the_start_are_refused() -> None:
     run = Run()
     run.runtime.configure(None, 1, None)
     run.add(1)
@@ -145,7 +145,7 @@ def test_fewer_places_hold_from_the_next_start_and_more_than_at_the_start_are_re
         run.runtime.configure(None, 5, None)
 
 
-def test_several_sequences_are_asked_for_apart_with_seeds_of_their_own() -> None:
+def test_several_sequences_are_requested_separately_with_their_own_seeds() -> None:
     run = started(num_return_sequences=2, sampling=SamplingParams(temperature=0.7, top_p=0.9, seed=5))
     assert [run.sampling(number)["seed"] for number in (0, 1)] == [5, 6]
     run.there.say(1, 10, ends="length")
@@ -153,7 +153,7 @@ def test_several_sequences_are_asked_for_apart_with_seeds_of_their_own() -> None
     assert sorted((event.sequence_index, event.token_ids[0]) for event in run.step()) == [(0, 11), (1, 10)]
 
 
-def test_one_requests_error_ends_that_request_alone() -> None:
+def test_a_requests_own_error_ends_that_request_alone() -> None:
     run = Run()
     for key in (1, 2, 3):
         run.add(key)
@@ -167,7 +167,7 @@ def test_one_requests_error_ends_that_request_alone() -> None:
     assert third.finish_reason is FinishReason.LENGTH
 
 
-def test_any_other_error_breaks_the_engine_and_still_everybody_hears_of_it() -> None:
+def test_any_other_error_breaks_the_engine_and_every_request_is_told() -> None:
     run = Run()
     run.add(1)
     run.add(2)
@@ -183,7 +183,7 @@ def test_any_other_error_breaks_the_engine_and_still_everybody_hears_of_it() -> 
     }
 
 
-def test_a_fault_of_the_gpu_breaks_the_engine_though_it_is_told_as_one_requests_error() -> None:
+def test_a_gpu_fault_breaks_the_engine_though_it_is_reported_as_a_requests_error() -> None:
     run = started()
     run.there.fail(0, RequestError("CUDA error: an illegal memory access was encountered"))
     with pytest.raises(EngineBroken, match="illegal memory access"):
@@ -198,7 +198,7 @@ def test_silence_breaks_the_engine_when_it_cannot_go_on() -> None:
     assert [event.finish_reason for event in run.runtime.abort("broken")] == [FinishReason.ERROR]
 
 
-def test_a_request_that_cannot_be_put_into_words_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_cannot_be_translated_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**arguments: Any) -> None:
         raise OverflowError("int too big to convert")
 
@@ -210,7 +210,7 @@ def test_a_request_that_cannot_be_put_into_words_ends_alone(monkeypatch: pytest.
     assert run.runtime.gauges().active == 1
 
 
-def test_what_cannot_be_understood_ends_its_own_sequence_alone() -> None:
+def test_an_unreadable_result_ends_its_own_sequence_alone() -> None:
     run = Run()
     run.add(1, top_log_probs=2)
     run.add(2)
@@ -223,7 +223,7 @@ def test_what_cannot_be_understood_ends_its_own_sequence_alone() -> None:
     assert run.there.aborted == run.there.asked[:1]
 
 
-def test_an_end_without_a_reason_is_an_error() -> None:
+def test_an_end_without_a_finish_reason_is_an_error() -> None:
     run = started()
     run.there.say(0, 10, ends="timeout")
     (event,) = run.step()
@@ -242,7 +242,7 @@ def test_an_end_without_a_reason_is_an_error() -> None:
         ({"prompt_ids": [100]}, "allowed: 0 to 99"),
     ],
 )
-def test_what_it_cannot_do_is_refused_by_name(asked: dict[str, Any], name: str) -> None:
+def test_an_unsupported_request_is_refused_by_name(asked: dict[str, Any], name: str) -> None:
     run = Run()
     with pytest.raises(InflightError, match=name):
         run.add(1, **asked)
@@ -258,7 +258,7 @@ def test_a_guide_needs_a_tokenizer_and_ends_with_the_models_own_token() -> None:
         without.add(1, guide=Guide(GuideKind.JSON))
 
 
-def test_everything_else_of_a_request_has_its_place() -> None:
+def test_every_other_field_of_a_request_is_passed_on() -> None:
     run = started(
         cache_salt="ours",
         token_bias={3: 1.5},
@@ -301,7 +301,7 @@ def test_no_field_of_a_request_is_forgotten() -> None:
     assert {field.name for field in fields(GenerationRequest)} == mapped | of_no_account
 
 
-def test_logits_that_do_not_come_are_an_error_and_not_a_silence() -> None:
+def test_missing_logits_are_an_error() -> None:
     run = started(returns_context_logits=True)
     assert run.there.asked[0].arguments["streaming"] is False
     run.there.say(0, 10, ends="length")

@@ -67,12 +67,12 @@ def ids(events: list[SequenceEvent]) -> list[int]:
     return [token_id for event in events for token_id in event.token_ids]
 
 
-def test_it_says_what_it_holds(runtime: LlmRuntime) -> None:
+def test_the_runtime_reports_its_capacity(runtime: LlmRuntime) -> None:
     ready = runtime.describe()
     assert (ready.max_sequence_tokens, ready.total_blocks * ready.tokens_per_block) == (2048, 4096)
 
 
-def test_the_ids_are_those_of_our_engine_alone_and_together(runtime: LlmRuntime, checkpoint: Path) -> None:
+def test_the_ids_are_those_of_our_engine_alone_and_in_a_batch(runtime: LlmRuntime, checkpoint: Path) -> None:
     requests = [GenerationRequest(prompt, 12) for prompt in PROMPTS]
     engine = build_engine(EngineConfig(str(checkpoint), precision="fp32", max_tokens_in_kv_cache=4096))
     for key, request in enumerate(requests):
@@ -85,7 +85,7 @@ def test_the_ids_are_those_of_our_engine_alone_and_together(runtime: LlmRuntime,
     assert [ids(events) for events in answers(runtime, *requests)] == expected
 
 
-def test_log_probs_and_logits_agree(runtime: LlmRuntime) -> None:
+def test_log_probs_and_logits_are_those_of_our_engine(runtime: LlmRuntime) -> None:
     request = GenerationRequest(
         PROMPTS[1],
         4,
@@ -123,7 +123,7 @@ def test_sampling_repeats_with_its_seed(runtime: LlmRuntime) -> None:
     assert texts == [ids([event for event in again if event.sequence_index == index]) for index in (0, 1)]
 
 
-def test_a_request_that_leaves_is_aborted_there(runtime: LlmRuntime) -> None:
+def test_a_cancelled_request_is_aborted_in_tensorrt_llm(runtime: LlmRuntime) -> None:
     runtime.add(1, GenerationRequest(PROMPTS[0], 2000), time.monotonic_ns())
     events: list[SequenceEvent] = []
     while not ids(events):
@@ -144,7 +144,7 @@ def test_a_request_that_leaves_is_aborted_there(runtime: LlmRuntime) -> None:
 @pytest.mark.parametrize(
     ("prompt", "words"), [([7, 7, 7], "illegal memory access"), ([8, 8, 8], "cannot go on")]
 )
-def test_a_fault_there_breaks_the_engine_also_when_nobody_is_told(
+def test_a_fault_in_tensorrt_llm_breaks_the_engine_even_if_no_request_is_told(
     llmapi: Any, checkpoint: Path, prompt: list[int], words: str
 ) -> None:
     broken = load_llm(parameters(checkpoint))
@@ -160,7 +160,7 @@ def test_a_fault_there_breaks_the_engine_also_when_nobody_is_told(
     assert [event.key for event in broken.abort("engine_failed: broken")] == [1]
 
 
-def test_gauges_go_on_while_a_single_answer_does(runtime: LlmRuntime) -> None:
+def test_gauges_are_updated_during_a_single_answer(runtime: LlmRuntime) -> None:
     runtime.add(1, GenerationRequest(PROMPTS[0], 2000), time.monotonic_ns())
     seen = {runtime.gauges().step_count}
     deadline_s = time.monotonic() + 5
@@ -173,13 +173,13 @@ def test_gauges_go_on_while_a_single_answer_does(runtime: LlmRuntime) -> None:
     assert len(seen) == 5
 
 
-def test_bad_words_never_come_though_its_sampler_does_not_know_them(runtime: LlmRuntime) -> None:
+def test_bad_words_never_come_though_tensorrt_llms_sampler_does_not_know_them(runtime: LlmRuntime) -> None:
     (bad,) = ids(answers(runtime, GenerationRequest(PROMPTS[0], 1))[0])
     (events,) = answers(runtime, GenerationRequest(PROMPTS[0], 8, bad_sequences=((bad,),)))
     assert bad not in ids(events)
 
 
-def test_what_runs_is_aborted_at_the_end_and_its_thread_ends(llmapi: Any, checkpoint: Path) -> None:
+def test_closing_aborts_running_requests_and_ends_the_thread(llmapi: Any, checkpoint: Path) -> None:
     llm = llmapi.LLM(str(checkpoint))
     conversation = Conversation(llm, 0.1)
     sampling = llmapi.SamplingParams(max_tokens=2000, end_id=0, ignore_eos=True)
@@ -199,7 +199,7 @@ def test_what_runs_is_aborted_at_the_end_and_its_thread_ends(llmapi: Any, checkp
         ({"inflight_max_sequence_tokens": 4000}, "at most 2048, the model's own"),
     ],
 )
-def test_what_it_cannot_load_is_refused_by_name(
+def test_a_model_that_cannot_be_loaded_is_refused_by_name(
     llmapi: Any, checkpoint: Path, given: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InflightError, match=words):
@@ -211,7 +211,7 @@ def test_a_folder_without_a_model_is_refused(llmapi: Any, tmp_path: Path) -> Non
         load_llm(parameters(tmp_path))
 
 
-def test_it_computes_in_this_process_which_is_no_rank_of_an_mpi_job(
+def test_tensorrt_llm_runs_in_this_process_which_is_not_an_mpi_rank(
     llmapi: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TLLM_WORKER_USE_SINGLE_PROCESS", raising=False)

@@ -55,7 +55,7 @@ def verify(tenancy: Tenancy, key: str) -> Caller | Refused:
     return tenancy.keyring.verify(key, 2e9)
 
 
-def test_a_key_is_made_used_rotated_and_revoked(inflight: Shell) -> None:
+def test_a_key_is_created_used_rotated_and_revoked(inflight: Shell) -> None:
     inflight("tenants", "create", "acme")
     key = inflight("keys", "create", "laptop", "--tenant", "acme").strip()
     tenancy = inflight.tenancy()
@@ -73,14 +73,14 @@ def test_a_key_is_made_used_rotated_and_revoked(inflight: Shell) -> None:
     tenancy.store.close()
 
 
-def test_the_first_key_needs_nothing_but_a_name(inflight: Shell) -> None:
+def test_the_first_key_needs_only_a_name(inflight: Shell) -> None:
     assert inflight("keys", "create", "mine").startswith("ik-")
     (kept,) = json.loads(inflight("keys", "list", "--json"))
     assert (kept["organisation_id"], kept["name"]) == ("local", "mine")
     assert "digest" not in kept
 
 
-def test_a_key_is_never_for_less_than_was_asked_because_its_user_was_there_already(inflight: Shell) -> None:
+def test_a_key_for_an_existing_user_never_has_fewer_rights_than_requested(inflight: Shell) -> None:
     inflight("keys", "create", "first")
     message = "the user owner exists already, as owner and no platform admin: choose another --user"
     assert message in inflight.refusal("keys", "create", "second", "--platform-admin")
@@ -120,7 +120,7 @@ def test_limits_prices_and_usage_are_shown_in_dollars(inflight: Shell) -> None:
     assert "acme" not in inflight("tenants", "list")
 
 
-def test_an_export_brings_along_what_is_in_the_files(inflight: Shell, tmp_path: Path) -> None:
+def test_an_export_includes_the_contents_of_files(inflight: Shell, tmp_path: Path) -> None:
     inflight("tenants", "list")
     file = StoredFile("file-1", LOCAL, "a.txt", "user_data", 6, 1.0)
     store = inflight.tenancy().store
@@ -161,13 +161,13 @@ def test_an_export_brings_along_what_is_in_the_files(inflight: Shell, tmp_path: 
         ("tenants limit local --monthly-budget 1e300", "monthly_budget: expected 0 to"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_that_says_what_can(
+def test_an_impossible_command_is_one_line_that_says_what_is_possible(
     inflight: Shell, words: str, message: str
 ) -> None:
     assert message in inflight.refusal(*words.split())
 
 
-def test_a_store_that_cannot_be_used_is_named(inflight: Shell, tmp_path: Path) -> None:
+def test_an_unusable_store_is_named(inflight: Shell, tmp_path: Path) -> None:
     config = tmp_path / "inflight.toml"
     for url, message in (
         ("mysql://x", "store: mysql is not supported"),

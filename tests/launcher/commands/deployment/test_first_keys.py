@@ -39,7 +39,7 @@ def kept(tmp_path: Path) -> dict[str, ApiKey]:
         return {key.name: key for key in admin.list_keys(SYSTEM, "local")}
 
 
-def test_they_are_known_after_the_first_start_and_made_no_second_time(
+def test_first_keys_exist_after_the_first_start_and_are_created_once(
     keys: tuple[FirstKey, ...], tmp_path: Path
 ) -> None:
     assert ensure_keys(keys, tmp_path / "state", {}) == ["admin", "metrics"]
@@ -54,7 +54,7 @@ def test_they_are_known_after_the_first_start_and_made_no_second_time(
     assert not users["deployment-metrics"].platform_admin
 
 
-def test_one_that_was_rotated_or_revoked_does_not_come_back(
+def test_a_rotated_or_revoked_first_key_does_not_come_back(
     keys: tuple[FirstKey, ...], tmp_path: Path
 ) -> None:
     ensure_keys(keys, tmp_path / "state", {})
@@ -76,7 +76,7 @@ def test_a_new_text_in_the_file_is_one_more_key_of_the_same_user(
         assert len(admin.list_keys(SYSTEM, "local")) == 3
 
 
-def test_a_router_that_makes_them_at_the_same_moment_does_no_harm(
+def test_two_routers_that_create_first_keys_at_once_do_no_harm(
     keys: tuple[FirstKey, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = iter([False, True])
@@ -88,7 +88,7 @@ def test_a_router_that_makes_them_at_the_same_moment_does_no_harm(
     assert len(kept(tmp_path)) == 1
 
 
-def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path) -> None:
+def test_an_invalid_key_file_is_refused_without_showing_its_content(tmp_path: Path) -> None:
     (tmp_path / "admin").write_text("correct horse")
     key = FirstKey("admin", tmp_path / "admin", is_admin=True)
     with pytest.raises(
@@ -100,7 +100,7 @@ def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path) -> None:
         ensure_keys([FirstKey("metrics", tmp_path / "nowhere", False)], tmp_path / "state", {})
 
 
-def test_a_store_that_cannot_be_used_is_named(keys: tuple[FirstKey, ...], tmp_path: Path) -> None:
+def test_an_unusable_store_is_named(keys: tuple[FirstKey, ...], tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"\[router\] store_url: expected"):
         ensure_keys(keys, tmp_path / "state", {"store_url": "cheese"})
     assert ensure_keys([], tmp_path / "state", {"store_url": "cheese"}) == []

@@ -18,7 +18,7 @@ TABLES = st.lists(TEXTS, max_size=3).map(tuple)
 
 @settings(deadline=None, max_examples=50)
 @given(models=TABLES, embedders=TABLES)
-def test_what_is_written_is_read(
+def test_written_model_facts_are_read_back(
     models: tuple[dict[str, str], ...],
     embedders: tuple[dict[str, str], ...],
     tmp_path_factory: pytest.TempPathFactory,
@@ -28,7 +28,7 @@ def test_what_is_written_is_read(
     assert read_facts(state) == Served(models, embedders)
 
 
-def test_routers_of_other_users_can_read_it_and_nothing_half_written_stays(tmp_path: Path) -> None:
+def test_model_facts_are_readable_by_other_users_and_never_half_written(tmp_path: Path) -> None:
     path = write_facts(tmp_path / "state", Served(({"name": "a"},)))
     write_facts(tmp_path / "state", Served(({"name": "b"},)))
     assert path.stat().st_mode & 0o777 == 0o644
@@ -36,7 +36,7 @@ def test_routers_of_other_users_can_read_it_and_nothing_half_written_stays(tmp_p
     assert read_facts(tmp_path / "state") == Served(({"name": "b"},))
 
 
-def test_a_failed_write_leaves_the_former_one(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_former_facts(tmp_path: Path) -> None:
     write_facts(tmp_path, Served(({"name": "a"},)))
     with pytest.raises(TypeError):
         write_facts(tmp_path, Served(({"name": object()},)))
@@ -44,7 +44,7 @@ def test_a_failed_write_leaves_the_former_one(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == [FACTS_FILE]
 
 
-def test_before_it_is_written_there_is_nothing(tmp_path: Path) -> None:
+def test_before_the_first_write_there_are_no_facts(tmp_path: Path) -> None:
     assert read_facts(tmp_path) is None
     assert read_facts(tmp_path / "not-there") is None
 
@@ -59,7 +59,7 @@ def test_before_it_is_written_there_is_nothing(tmp_path: Path) -> None:
         ('{"format": 1, "models": [], "embedders": [1]}', "embedders is not a list of tables"),
     ],
 )
-def test_something_else_in_its_place_is_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_model_facts_is_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / FACTS_FILE).write_text(text)
     with pytest.raises(SettingsError, match=message):
         read_facts(tmp_path)

@@ -86,7 +86,7 @@ def tell(state: Path, name: str, checkpoint: Path) -> None:
     write_facts(state, served(BuiltIn(model, Fingerprint("aa", name, 1)), None))
 
 
-def test_it_waits_for_triton_to_say_what_it_serves_and_follows_when_that_changes(
+def test_a_router_waits_for_tritons_model_facts_and_follows_their_changes(
     tmp_path: Path, routers: list[Router], default_checkpoint: Path
 ) -> None:
     router = Router(tmp_path / "state")
@@ -103,7 +103,7 @@ def test_it_waits_for_triton_to_say_what_it_serves_and_follows_when_that_changes
     assert "INFO router.server stopped" in router.output, "the router's log is the container's"
 
 
-def test_a_stop_while_it_waits_says_which_signal(tmp_path: Path, routers: list[Router]) -> None:
+def test_a_stop_while_the_router_waits_names_the_signal(tmp_path: Path, routers: list[Router]) -> None:
     router = Router(tmp_path / "state")
     routers.append(router)
     router.until(lambda: "Waiting for" in router.output)
@@ -121,7 +121,7 @@ def test_a_stop_while_it_waits_says_which_signal(tmp_path: Path, routers: list[R
         (["--triton", "t:1", "--port", "70000"], "stack.port is 70000"),
     ],
 )
-def test_what_cannot_be_used_is_refused_before_it_waits(
+def test_unusable_options_are_refused_before_the_router_waits(
     words: list[str], message: str, tmp_path: Path
 ) -> None:
     told = CliRunner().invoke(app, ["router", "--state-dir", str(tmp_path), "--grpc-port", "-1", *words])
@@ -129,7 +129,7 @@ def test_what_cannot_be_used_is_refused_before_it_waits(
     assert message in told.stderr.replace("\n", " ")
 
 
-def test_a_file_that_cannot_be_understood_while_it_serves_is_told_once(tmp_path: Path) -> None:
+def test_unreadable_facts_while_serving_are_reported_once(tmp_path: Path) -> None:
     said = io.StringIO()
     settings = deployment_settings(None, {"port": 0, "grpc_port": -1}, tmp_path)
     console = StackConsole(errors=Console(file=said, width=200))

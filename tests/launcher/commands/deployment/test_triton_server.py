@@ -36,7 +36,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "tritonserver"
 
 
-def test_an_address_that_others_reach_needs_a_secret() -> None:
+def test_a_public_address_needs_a_secret() -> None:
     for host in ("0.0.0.0", "::", "10.0.0.7", "triton"):
         with pytest.raises(
             SettingsError, match=r"--host .*: others could reach this address and load models"
@@ -46,7 +46,7 @@ def test_an_address_that_others_reach_needs_a_secret() -> None:
     TritonOptions("127.0.0.1", 1, 2).check()
 
 
-def test_an_engine_needs_nvidias_library(tmp_path: Path, home: Path) -> None:
+def test_a_built_engine_needs_nvidias_library(tmp_path: Path, home: Path) -> None:
     with pytest.raises(SettingsError, match="--engine-dir: an engine is run by NVIDIA's own library"):
         TritonOptions("127.0.0.1", 1, 2, engine_dir=tmp_path).check()
     with pytest.raises(SettingsError, match="not-there is not a directory"):
@@ -55,14 +55,14 @@ def test_an_engine_needs_nvidias_library(tmp_path: Path, home: Path) -> None:
 
 
 @pytest.mark.parametrize("ports", [(70_000, 2), (1, -1)])
-def test_a_port_that_cannot_be_is_refused(ports: tuple[int, int]) -> None:
+def test_an_invalid_port_is_refused(ports: tuple[int, int]) -> None:
     with pytest.raises(
         SettingsError, match=r"--(grpc|metrics)-port is .*; allowed: 1 to 65535, or 0 for any"
     ):
         TritonOptions("127.0.0.1", *ports).check()
 
 
-def test_the_command_says_what_is_wrong_in_a_sentence(tmp_path: Path) -> None:
+def test_the_command_reports_an_error_in_one_sentence(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["triton", "--host", "0.0.0.0", "--data-dir", str(tmp_path)])
     assert told.exit_code == 2
     assert "--secret-file" in told.stderr
@@ -84,7 +84,7 @@ def test_an_installed_triton_gets_our_drop_in_beside_its_own_python_backend(
     assert built.environment({"LD_LIBRARY_PATH": "/cuda"})["LD_LIBRARY_PATH"] == "/cuda"
 
 
-def test_an_engine_is_run_by_the_library_that_lies_there(tmp_path: Path, home: Path) -> None:
+def test_an_engine_runs_with_the_installed_nvidia_library(tmp_path: Path, home: Path) -> None:
     built = installed_runtime(home, tmp_path, tmp_path / "run", is_native=True)
     assert built.backend_dir == home / "backends"
     (home / "backends" / "tensorrtllm" / "libtriton_tensorrtllm.so").unlink()
@@ -102,7 +102,7 @@ def test_releases_learn_from_the_environment_what_an_installed_triton_can_run(
     assert backends_of(write_project(tmp_path / "project")) == {"python", "tensorrtllm", "onnxruntime"}
 
 
-def test_triton_listens_where_it_is_told_and_is_asked_on_this_machine(home: Path, tmp_path: Path) -> None:
+def test_triton_listens_on_the_given_host_and_is_called_on_this_machine(home: Path, tmp_path: Path) -> None:
     runtime = installed_runtime(home, write_project(tmp_path / "project"), tmp_path / "run")
 
     def server(host: str) -> TritonServer:
@@ -115,7 +115,7 @@ def test_triton_listens_where_it_is_told_and_is_asked_on_this_machine(home: Path
     assert server("::1").grpc_url == "[::1]:8001"
 
 
-def test_what_a_container_runs_is_heard_in_its_log_and_remembered(
+def test_a_containers_child_output_is_echoed_to_its_log_and_remembered(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = (

@@ -28,7 +28,7 @@ def app(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
     return app
 
 
-async def test_a_router_that_runs_is_asked_for_a_token_and_an_embedding(
+async def test_a_running_router_is_asked_for_a_token_and_an_embedding(
     app: typer.Typer, tmp_path: Path
 ) -> None:
     async with running_router() as router:
@@ -44,7 +44,7 @@ async def test_a_router_that_runs_is_asked_for_a_token_and_an_embedding(
     assert not (tmp_path / "data").exists()
 
 
-def test_settings_that_cannot_be_used_are_one_finding_among_others(app: typer.Typer, tmp_path: Path) -> None:
+def test_unusable_settings_are_one_finding_among_others(app: typer.Typer, tmp_path: Path) -> None:
     config = tmp_path / "inflight.toml"
     config.write_text("[stack]\nport = 1\nnonsense = 1\n")
     result = CliRunner().invoke(app, ["doctor", "--config", str(config)])
@@ -54,7 +54,7 @@ def test_settings_that_cannot_be_used_are_one_finding_among_others(app: typer.Ty
     assert "ok      Python" in result.output
 
 
-def test_without_a_failure_the_exit_status_is_0(
+def test_the_exit_status_is_0_without_failures_and_1_with_one(
     app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launcher.commands.doctor.command._machine", lambda settings: [])

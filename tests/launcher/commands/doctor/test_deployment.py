@@ -28,7 +28,7 @@ def judged(page: str) -> dict[str, Finding]:
     return {each.check: each for each in judge_metrics(read_scrape(page, 9000.0), "1.0")}
 
 
-def test_a_deployment_that_is_well() -> None:
+def test_a_healthy_deployment_has_no_findings() -> None:
     found = judged(WELL)
     assert {each.verdict for each in found.values()} == {Verdict.OK, Verdict.SKIPPED}
     assert [check for check, each in found.items() if each.verdict is Verdict.SKIPPED] == [
@@ -70,7 +70,9 @@ def test_a_deployment_that_is_well() -> None:
         ("process_open_fds 50.0", "process_open_fds 950.0", "its open files", Verdict.WARN),
     ],
 )
-def test_what_is_not_well_is_found(before: str, after: str, check: str, verdict: Verdict) -> None:
+def test_each_problem_of_a_deployment_is_found_alone(
+    before: str, after: str, check: str, verdict: Verdict
+) -> None:
     assert before in WELL
     found = judged(WELL.replace(before, after))
     assert found[check].verdict is verdict
@@ -85,12 +87,12 @@ def test_a_release_without_any_replica_fails() -> None:
     assert found["replicas of m@1"].verdict is Verdict.FAIL
 
 
-def test_where_nothing_answers_nothing_else_is_told() -> None:
+def test_an_unreachable_router_is_the_only_finding() -> None:
     (found,) = judge_deployment(DeploymentFacts("http://x", False, "refused"), "1.0")
     assert (found.verdict, found.what) == (Verdict.FAIL, "nothing answers at http://x: refused")
 
 
-def test_readiness_and_answers_are_told_one_by_one() -> None:
+def test_readiness_and_answers_are_reported_per_model() -> None:
     answers = (
         ProbeResult("good", 200, 0.05),
         ProbeResult("secret", 403),

@@ -27,11 +27,13 @@ def parts(data_dir: Path, **router: Any) -> dict[str, Finding]:
     return {each.check: each for each in check_router_parts(settings)}
 
 
-def test_tritons_parts_are_there() -> None:
+def test_tritons_parts_are_found() -> None:
     assert [each.verdict for each in check_triton()] == [Verdict.OK, Verdict.OK]
 
 
-def test_a_triton_elsewhere_is_looked_at_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_triton_installed_elsewhere_is_checked_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
     (found,) = check_triton()
     assert (found.verdict, found.what) == (Verdict.FAIL, f"there is no bin/tritonserver in {tmp_path}")
@@ -41,13 +43,13 @@ def test_a_triton_elsewhere_is_looked_at_there(monkeypatch: pytest.MonkeyPatch, 
     assert check_triton()[0].verdict is Verdict.OK
 
 
-def test_a_data_directory_may_be_made_and_must_be_one(tmp_path: Path) -> None:
+def test_a_data_directory_may_be_missing_and_must_be_a_directory(tmp_path: Path) -> None:
     assert "made at the first start" in check_data_dir(tmp_path / "new").what
     (tmp_path / "file").touch()
     assert check_data_dir(tmp_path / "file" / "below").verdict is Verdict.FAIL
 
 
-def test_a_model_is_there_or_can_be_had(tmp_path: Path) -> None:
+def test_a_model_is_present_or_can_be_fetched(tmp_path: Path) -> None:
     known = "smollm2-135m-instruct"
     assert "fetches 89 MiB" in check_model(known, tmp_path, 10 * GIB).advice
     assert check_model(known, tmp_path, 1000).verdict is Verdict.FAIL
@@ -58,7 +60,7 @@ def test_a_model_is_there_or_can_be_had(tmp_path: Path) -> None:
     assert check_model(str(tmp_path / "own.gguf"), tmp_path, 10 * GIB).verdict is Verdict.OK
 
 
-def test_a_port_is_free_or_ours_or_somebody_elses() -> None:
+def test_a_port_is_free_ours_or_in_use() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -70,7 +72,7 @@ def test_a_port_is_free_or_ours_or_somebody_elses() -> None:
         assert check_ports(stack, frozenset({port}))[0].verdict is Verdict.SKIPPED
 
 
-def test_a_router_that_was_never_started_leaves_nothing_behind_when_it_is_looked_at(tmp_path: Path) -> None:
+def test_checking_a_router_that_was_never_started_leaves_nothing_behind(tmp_path: Path) -> None:
     found = parts(tmp_path / "data")
     assert found["router settings"].verdict is Verdict.OK
     assert "made at the first start" in found["store"].what
@@ -78,6 +80,6 @@ def test_a_router_that_was_never_started_leaves_nothing_behind_when_it_is_looked
     assert not (tmp_path / "data").exists()
 
 
-def test_a_secret_file_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_missing_secret_file_is_named(tmp_path: Path) -> None:
     (found,) = parts(tmp_path, store_url_file=str(tmp_path / "none")).values()
     assert "store_url_file" in found.what

@@ -38,7 +38,7 @@ def odd(facts: MachineFacts) -> list[Finding]:
     return [each for each in judge_machine(facts) if each.verdict is not Verdict.OK]
 
 
-def test_a_good_machine_has_nothing_to_be_said_against_it() -> None:
+def test_a_good_machine_has_no_findings() -> None:
     assert odd(GOOD) == []
 
 
@@ -61,14 +61,16 @@ def test_a_good_machine_has_nothing_to_be_said_against_it() -> None:
         ("is_clock_kept", None, Verdict.SKIPPED, "cannot be seen"),
     ],
 )
-def test_each_fact_is_judged_by_itself(fact: str, value: object, verdict: Verdict, words: str) -> None:
+def test_each_fact_of_a_machine_is_judged_by_itself(
+    fact: str, value: object, verdict: Verdict, words: str
+) -> None:
     (found,) = odd(replace(GOOD, **{fact: value}))  # type: ignore[arg-type]  # each is of its field's type
     assert found.verdict is verdict
     assert words in found.what
     assert bool(found.advice) is (verdict in (Verdict.WARN, Verdict.FAIL))
 
 
-def test_a_gpu_that_would_not_be_used_is_pointed_out() -> None:
+def test_a_gpu_that_would_not_be_used_is_reported() -> None:
     missing = "torch is not installed"
     assert judge_gpu({"gpus": [], "missing": "none", "torch": ""}).verdict is Verdict.SKIPPED
     assert judge_gpu({"gpus": ["H200"], "missing": None, "torch": "2.11"}).what == "H200, torch 2.11"
@@ -85,13 +87,13 @@ def test_a_gpu_that_would_not_be_used_is_pointed_out() -> None:
         ("0.17.0", True, Verdict.WARN),
     ],
 )
-def test_tensorrt_llm_is_used_from_a_version_on_and_with_a_gpu(
+def test_tensorrt_llm_is_used_from_a_minimum_version_and_with_a_gpu(
     version: str | None, has_gpu: bool, verdict: Verdict
 ) -> None:
     assert judge_tensorrt_llm(version, has_gpu).verdict is verdict
 
 
-def test_the_facts_of_this_machine_can_be_found_out(tmp_path: Path) -> None:
+def test_the_facts_of_this_machine_can_be_read(tmp_path: Path) -> None:
     facts = machine_facts(tmp_path / "not" / "there")
     assert facts.memory_bytes > 0
     assert facts.disk_free_bytes > 0
@@ -100,7 +102,7 @@ def test_the_facts_of_this_machine_can_be_found_out(tmp_path: Path) -> None:
     assert engine_looks().keys() == {"gpus", "missing", "torch"}
 
 
-def test_stacks_that_run_are_found(tmp_path: Path) -> None:
+def test_running_stacks_are_found(tmp_path: Path) -> None:
     assert live_runs(tmp_path) == []
     with open_run(tmp_path) as run:
         assert live_runs(tmp_path) == [run.stack_id]

@@ -22,7 +22,7 @@ def none_of_triton(name: str, package: str | None = None) -> ModuleSpec | None:
     return None if name == "pytriton" else FIND(name, package)
 
 
-def test_a_router_is_alone_where_no_triton_is_installed_and_one_elsewhere_has_told_what_it_serves(
+def test_a_router_is_alone_without_a_local_triton_and_with_facts_from_a_remote_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(router={"state_dir": str(tmp_path)})
@@ -38,7 +38,7 @@ def test_a_router_is_alone_where_no_triton_is_installed_and_one_elsewhere_has_to
     assert not is_router_alone(settings), "beside a Triton"
 
 
-def test_what_only_triton_needs_is_not_judged_there() -> None:
+def test_checks_for_triton_are_skipped_in_a_routers_container() -> None:
     found = without_tritons([failure("Triton", "missing", "make install"), fine("store", "it answers")])
     assert [each.verdict for each in found] == [Verdict.SKIPPED, Verdict.OK]
     assert found[0].what == "for Triton, which runs elsewhere"

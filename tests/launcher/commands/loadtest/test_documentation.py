@@ -29,7 +29,7 @@ def lines(beginning: str) -> list[str]:
     return re.findall(rf"^{beginning} ?(.*)$", PAGE, re.MULTILINE)
 
 
-def test_every_option_of_a_command_is_one_that_it_has() -> None:
+def test_every_documented_option_of_a_command_exists() -> None:
     command: Any = get_command(app)
     for name in ("loadtest", "run"):
         command = command.commands[name]
@@ -45,7 +45,7 @@ def test_every_option_of_a_command_is_one_that_it_has() -> None:
     assert mentioned <= known | {"--results", "--class-picker"}
 
 
-def test_every_option_of_the_locustfile_is_one_that_it_has() -> None:
+def test_every_documented_option_of_the_locustfile_exists() -> None:
     parser = Parser()
     add_options(parser)
     known = OF_LOCUST | {name for action in parser._actions for name in action.option_strings}
@@ -56,10 +56,10 @@ def test_every_option_of_the_locustfile_is_one_that_it_has() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_user_is_told_of_with_its_class(kind: str) -> None:
+def test_every_kind_of_user_is_documented_with_its_class(kind: str) -> None:
     assert f"| `{kind}` | `{kind.capitalize()}User` |" in PAGE
 
 
 @pytest.mark.parametrize("shape", NAMES)
-def test_every_shape_is_told_of(shape: str) -> None:
+def test_every_load_shape_is_documented(shape: str) -> None:
     assert f"| `{shape}` |" in PAGE

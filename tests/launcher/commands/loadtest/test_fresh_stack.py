@@ -20,7 +20,7 @@ Inflight is ready after 3.2 s.
 """
 
 
-def test_addresses_are_those_that_the_stack_tells() -> None:
+def test_addresses_are_those_that_the_stack_announces() -> None:
     stack = announced(SAID)
     assert stack.url == "http://127.0.0.1:20422"
     assert stack.grpc_address == "127.0.0.1:20423"
@@ -28,12 +28,12 @@ def test_addresses_are_those_that_the_stack_tells() -> None:
     assert stack.triton_metrics_urls == ("http://127.0.0.1:2/metrics", "http://127.0.0.1:4/metrics")
 
 
-def test_a_stack_that_tells_nothing_has_failed() -> None:
+def test_a_stack_that_announces_nothing_has_failed() -> None:
     with pytest.raises(StackFailed, match="did not tell"):
         announced("")
 
 
-def test_each_tenant_gets_a_key_of_its_own_before_there_is_a_router(tmp_path: Path) -> None:
+def test_each_tenant_gets_its_own_key_before_the_router_starts(tmp_path: Path) -> None:
     keyed, names = _register(tmp_path / "state", TENANTS)
     assert [tenant.name for tenant in keyed] == [tenant.name for tenant in TENANTS]
     assert len({tenant.key for tenant in keyed}) == len(TENANTS)
@@ -42,7 +42,7 @@ def test_each_tenant_gets_a_key_of_its_own_before_there_is_a_router(tmp_path: Pa
     assert names.items() <= there.items()
 
 
-def test_a_stack_that_does_not_come_up_says_what_it_said(tmp_path: Path) -> None:
+def test_a_stack_that_does_not_come_up_shows_its_output(tmp_path: Path) -> None:
     output = tmp_path / "stack.log"
     with output.open("w") as file:
         code = "import sys; sys.exit('there is no such model')"

@@ -13,7 +13,7 @@ def test_durations_have_units() -> None:
 
 
 @pytest.mark.parametrize("text", ["30", "", "s", "-1s", "0s", "1e9h", "2 weeks"])
-def test_what_is_no_duration_is_refused_by_name(text: str) -> None:
+def test_an_invalid_duration_is_refused_by_name(text: str) -> None:
     with pytest.raises(Mistake, match="--duration"):
         duration_s("--duration", text)
 
@@ -27,7 +27,7 @@ def test_objectives_are_for_all_tiers_or_for_one() -> None:
     assert objectives([]) == {}
 
 
-def test_measures_have_long_names_too_and_later_ones_count() -> None:
+def test_metrics_have_long_names_and_later_options_override() -> None:
     assert objectives(["first-token=1s,between-tokens=60ms", "batch=first-token:9s"]) == {
         "interactive": Slo(1.0, 0.06),
         "standard": Slo(1.0, 0.06),
@@ -46,6 +46,6 @@ def test_measures_have_long_names_too_and_later_ones_count() -> None:
         ("", "expected TIER=ttft"),
     ],
 )
-def test_an_objective_that_cannot_be_read_says_what_can(text: str, problem: str) -> None:
+def test_an_unreadable_objective_is_refused_with_the_allowed_form(text: str, problem: str) -> None:
     with pytest.raises(Mistake, match=problem):
         objectives([text])

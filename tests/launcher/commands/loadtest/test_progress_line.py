@@ -14,7 +14,7 @@ def answered(at_s: float, first_token_s: float, tokens: int) -> RequestResult:
     )
 
 
-def test_a_line_tells_of_the_last_seconds() -> None:
+def test_a_progress_line_covers_the_last_seconds() -> None:
     pulse = Pulse()
     pulse.take([answered(1, 0.9, 1000), answered(20, 0.1, 50), answered(21, 0.2, 50)])
     line = pulse.line(25, 8)
@@ -24,14 +24,14 @@ def test_a_line_tells_of_the_last_seconds() -> None:
     assert "10 tokens/s" in line
 
 
-def test_refusals_and_failures_count_from_the_beginning() -> None:
+def test_refusals_and_failures_count_from_the_start() -> None:
     pulse = Pulse()
     pulse.take([RequestResult("chat", 0, status=429, retry_after_s=1, error="x", ended_s=0.1)])
     pulse.take([RequestResult("chat", 0, status=500, error="x", ended_s=0.1)])
     assert "1 refused · 1 failed" in pulse.line(100, 1)
 
 
-def test_where_there_is_no_terminal_a_line_comes_now_and_then() -> None:
+def test_without_a_terminal_a_progress_line_comes_now_and_then() -> None:
     output = io.StringIO()
     watching = ProgressLine(Console(file=output, width=200))
     with watching.shown():

@@ -42,7 +42,9 @@ def written(directory: Path) -> dict[str, Any]:
     return read
 
 
-def test_a_trace_is_sent_and_becomes_a_report(server: CompletionsServer, trace: Path, tmp_path: Path) -> None:
+def test_a_trace_is_replayed_and_becomes_a_report(
+    server: CompletionsServer, trace: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     options = ["--url", server.url, "--slo", "standard=ttft:30s,itl:10s,e2e:60s", "--rate", 2, "--out", out]
     code, stdout, stderr = run("replay", "--trace", trace, *options, "--check", INFLIGHT_API_KEY="secret")
@@ -61,7 +63,7 @@ def test_a_trace_is_sent_and_becomes_a_report(server: CompletionsServer, trace: 
     assert max(body["max_tokens"] for body in server.bodies if len(body["prompt"]) == 20) == 13
 
 
-def test_objectives_that_are_missed_are_told_by_the_status(
+def test_missed_objectives_set_the_exit_status(
     server: CompletionsServer, trace: Path, tmp_path: Path
 ) -> None:
     options = ["--url", server.url, "--slo", "standard=ttft:1us", "--first", 3, "--out", tmp_path]
@@ -70,7 +72,7 @@ def test_objectives_that_are_missed_are_told_by_the_status(
     assert "Objectives missed: 0.0% of standard requests were good" in stdout
 
 
-def test_tenants_and_tiers_are_those_of_the_file_and_a_trace_is_repeated_as_long_as_asked_for(
+def test_tenants_and_tiers_come_from_the_file_and_a_trace_repeats_for_the_duration(
     server: CompletionsServer, trace: Path, tmp_path: Path
 ) -> None:
     people = tmp_path / "tenants.json"
@@ -111,7 +113,7 @@ def test_tenants_and_tiers_are_those_of_the_file_and_a_trace_is_repeated_as_long
         (["--out", "/proc/nowhere"], "--out: nothing can be written to /proc/nowhere"),
     ],
 )
-def test_what_cannot_be_used_is_named_before_anything_is_sent(
+def test_unusable_options_are_refused_before_anything_is_sent(
     server: CompletionsServer, trace: Path, tmp_path: Path, options: list[str], says: str
 ) -> None:
     base = ["--url", server.url, "--out", tmp_path / "out"]
@@ -122,7 +124,7 @@ def test_what_cannot_be_used_is_named_before_anything_is_sent(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_is_no_trace_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_trace_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("a,b\n1,2\n")
     code, _, stderr = run("replay", "--trace", path)
@@ -130,7 +132,7 @@ def test_a_file_that_is_no_trace_is_named(tmp_path: Path) -> None:
     assert "no column for 'at'" in stderr
 
 
-def test_where_nothing_is_answered_the_status_says_so(trace: Path, tmp_path: Path) -> None:
+def test_a_replay_without_answers_sets_the_exit_status(trace: Path, tmp_path: Path) -> None:
     with serving_aside(CompletionsServer(context_tokens=64, path="/elsewhere")) as server:
         code, stdout, _ = run(
             "replay", "--trace", trace, "--url", server.url, "--first", 2, "--out", tmp_path
@@ -141,7 +143,7 @@ def test_where_nothing_is_answered_the_status_says_so(trace: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("command", ["replay", "report", "compare"])
-def test_options_on_the_page_are_those_of_the_command(command: str) -> None:
+def test_documented_replay_options_are_those_of_the_command(command: str) -> None:
     page = (Path(__file__).parents[4] / "docs" / "loadtest.md").read_text()
     shown = re.findall(rf"^inflight loadtest {command} ((?:.*\\\n)*.*)", page, re.MULTILINE)
     assert shown

@@ -45,14 +45,14 @@ def test_two_runs_are_compared_and_the_status_can_say_which_is_worse(
 
 
 @pytest.mark.parametrize("command", ["report", "compare"])
-def test_a_folder_that_cannot_be_written_is_named(command: str, folders: tuple[Path, Path]) -> None:
+def test_an_unwritable_folder_is_named(command: str, folders: tuple[Path, Path]) -> None:
     runs = folders[:1] if command == "report" else folders
     code, _, stderr = run(command, *runs, "--out", "/proc/nowhere")
     assert code == 2
     assert stderr == "inflight: --out: nothing can be written to /proc/nowhere: No such file or directory\n"
 
 
-def test_what_is_no_run_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     code, _, stderr = run("report", tmp_path)
     assert code == 2
     assert "results.json cannot be read: No such file" in stderr

@@ -36,7 +36,9 @@ from tests.fakes.openai_server import TimedApi, timed_api
         (["--url", "http://127.0.0.1:9", "--tenants", "nowhere.json"], "nowhere.json cannot be read"),
     ],
 )
-def test_what_cannot_be_used_ends_it_with_2(tmp_path: Path, arguments: list[str], problem: str) -> None:
+def test_unusable_options_end_the_run_with_status_2(
+    tmp_path: Path, arguments: list[str], problem: str
+) -> None:
     ended = CliRunner().invoke(app, ["loadtest", "run", "--out", str(tmp_path), *arguments])
     assert ended.exit_code == 2
     assert problem in ended.output.replace("\n", " ")
@@ -71,7 +73,7 @@ def test_a_run_is_good_when_little_failed_and_the_objective_was_kept() -> None:
 
 
 @pytest.mark.skipif(find_spec("locust") is None, reason="Locust is not installed here")
-def test_ctrl_c_ends_a_run_with_a_report_of_what_there_was(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_run_with_a_report_of_what_was_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "launcher", "loadtest", "run", "--duration", "60s", "--users", "3"]
     command += ["--kinds", "chat=2,embeddings", "--answer-tokens", "4", "--think", "100ms"]
     command += ["--name", "cut short"]

@@ -83,7 +83,7 @@ def test_a_checkpoint_becomes_four_triton_models_pinned_to_each_other(
         assert (inflight.repository / f"tiny.7.{step}" / "7" / "model.py").is_file()
 
 
-def test_its_manifest_says_what_it_is_made_of_and_nobody_may_write_to_it(
+def test_a_releases_manifest_describes_its_files_which_are_read_only(
     inflight: Shell, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     checkpoint = write_checkpoint(tmp_path / "tiny")
@@ -110,7 +110,7 @@ def test_its_manifest_says_what_it_is_made_of_and_nobody_may_write_to_it(
     assert find_tampering(manifest, kept.digest, inflight.releases) is None
 
 
-def test_the_engine_is_prepared_and_what_it_decides_is_kept(inflight: Shell, tmp_path: Path) -> None:
+def test_the_engine_is_prepared_and_its_decisions_are_kept(inflight: Shell, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "tiny")
     made = add(
         inflight,
@@ -163,7 +163,7 @@ def test_shards_are_all_part_of_the_weights(inflight: Shell, tmp_path: Path) -> 
     assert {"one.safetensors", "two.safetensors", "model.safetensors.index.json"} <= names
 
 
-def test_what_makes_embeddings_is_one_triton_model(inflight: Shell, tmp_path: Path) -> None:
+def test_an_embedding_checkpoint_becomes_one_triton_model(inflight: Shell, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "bert", BERT)
     inflight("add", "vectors", str(checkpoint), "--set", "threads=1")
     manifest = inflight.release("vectors", 1).manifest
@@ -175,7 +175,7 @@ def test_what_makes_embeddings_is_one_triton_model(inflight: Shell, tmp_path: Pa
     assert "has the parameters threads" in refusal
 
 
-def test_any_triton_model_is_copied_with_all_that_is_in_its_version(inflight: Shell, tmp_path: Path) -> None:
+def test_a_triton_model_is_copied_with_its_whole_version_directory(inflight: Shell, tmp_path: Path) -> None:
     source = write_triton_model(tmp_path / "doubling")
     inflight("add", "twice", str(source), "--version", "3")
     model = inflight.repository / "twice.3"
@@ -192,7 +192,7 @@ def test_any_triton_model_is_copied_with_all_that_is_in_its_version(inflight: Sh
     assert find_tampering(kept.manifest, kept.digest, inflight.releases) is None
 
 
-def test_the_same_again_is_added_and_said(inflight: Shell, tmp_path: Path) -> None:
+def test_adding_the_same_release_again_succeeds_and_says_so(inflight: Shell, tmp_path: Path) -> None:
     checkpoint, model = write_checkpoint(tmp_path / "tiny"), write_triton_model(tmp_path / "doubling")
     for name, path in (("tiny", checkpoint), ("twice", model)):
         given = SYNTHETIC if name == "tiny" else ()
@@ -273,7 +273,7 @@ def half_a_config(directory: Path) -> None:
         (half_a_config, "config.json cannot be read"),
     ],
 )
-def test_a_broken_checkpoint_is_refused_and_nothing_is_left(
+def test_a_broken_checkpoint_is_refused_and_leaves_nothing_behind(
     damage: Any, words: str, inflight: Shell, tmp_path: Path
 ) -> None:
     checkpoint = write_checkpoint(tmp_path / "tiny")
@@ -332,7 +332,7 @@ def test_links_are_followed_and_those_that_lead_in_a_circle_are_refused(
         (tmp_path / "elsewhere" / "round").unlink()
 
 
-def test_what_may_run_may_run_in_the_release_too(inflight: Shell, tmp_path: Path) -> None:
+def test_executable_files_stay_executable_in_a_release(inflight: Shell, tmp_path: Path) -> None:
     source = write_triton_model(tmp_path / "doubling")
     (source / "triton_python_backend_stub").write_text("#!/bin/sh\n")
     (source / "triton_python_backend_stub").chmod(0o755)
@@ -341,7 +341,7 @@ def test_what_may_run_may_run_in_the_release_too(inflight: Shell, tmp_path: Path
     assert (modes["triton_python_backend_stub"], modes["labels.txt"]) == (0o555, 0o444)
 
 
-def test_a_directory_whose_number_begins_with_0_is_no_version(inflight: Shell, tmp_path: Path) -> None:
+def test_a_directory_with_a_leading_zero_is_not_a_version(inflight: Shell, tmp_path: Path) -> None:
     source = write_triton_model(tmp_path / "doubling")
     (source / "010").mkdir()
     (source / "010" / "model.py").write_text("VERSION = 0\n")
@@ -351,7 +351,7 @@ def test_a_directory_whose_number_begins_with_0_is_no_version(inflight: Shell, t
     assert (model / "010" / "model.py").read_text() == "VERSION = 0\n"
 
 
-def test_a_number_is_not_used_again(inflight: Shell, tmp_path: Path) -> None:
+def test_a_version_number_is_not_reused(inflight: Shell, tmp_path: Path) -> None:
     source = str(write_triton_model(tmp_path / "doubling"))
     inflight("add", "twice", source)
     inflight("remove", "twice@1")
@@ -359,7 +359,7 @@ def test_a_number_is_not_used_again(inflight: Shell, tmp_path: Path) -> None:
     assert "twice@2 is added" in inflight("add", "twice", source)
 
 
-def test_a_model_whose_file_tells_its_backend_is_recognised(inflight: Shell, tmp_path: Path) -> None:
+def test_a_models_backend_is_recognised_from_its_file(inflight: Shell, tmp_path: Path) -> None:
     source = write_triton_model(tmp_path / "doubling", TENSORS_CONFIG.replace('backend: "python"', ""))
     inflight("add", "twice", str(source))
     for version in ("2", "10"):
@@ -384,7 +384,7 @@ def test_a_model_whose_file_tells_its_backend_is_recognised(inflight: Shell, tmp
         (["m", "{tiny}", "--config", "nowhere.toml"], "nowhere.toml cannot be read"),
     ],
 )
-def test_what_cannot_be_added_is_said_in_one_line(
+def test_a_refused_release_is_reported_in_one_line(
     words: list[str], refusal: str, inflight: Shell, tmp_path: Path
 ) -> None:
     places = {"tiny": write_checkpoint(tmp_path / "tiny"), "here": tmp_path}
@@ -392,7 +392,7 @@ def test_what_cannot_be_added_is_said_in_one_line(
     assert not list(inflight.repository.glob("*"))
 
 
-def test_a_number_that_is_taken_and_a_kind_that_differs_are_refused_before_the_work(
+def test_a_taken_version_and_a_different_kind_are_refused_before_the_work(
     inflight: Shell, tmp_path: Path
 ) -> None:
     checkpoint, model = write_checkpoint(tmp_path / "tiny"), write_triton_model(tmp_path / "doubling")
@@ -408,7 +408,7 @@ def test_a_number_that_is_taken_and_a_kind_that_differs_are_refused_before_the_w
     ("precision", "status", "words"),
     [("bf16", 2, "allowed: int8"), ("fp32", 2, "this model is a poem")],
 )
-def test_what_the_engine_cannot_take_is_said_and_nothing_is_left(
+def test_a_precision_that_the_engine_refuses_is_reported_and_leaves_nothing_behind(
     precision: str,
     status: int,
     words: str,
@@ -424,7 +424,7 @@ def test_what_the_engine_cannot_take_is_said_and_nothing_is_left(
     assert inflight.files() == [".lock"]
 
 
-def test_an_engine_that_dies_is_said_and_nothing_is_left(
+def test_an_engine_that_dies_is_reported_and_leaves_nothing_behind(
     inflight: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PREPARE_DIES", "1")
@@ -462,7 +462,7 @@ def test_ctrl_c_leaves_nothing_behind(at: str, inflight: Shell, tmp_path: Path) 
     assert inflight.json("list") == []
 
 
-def test_ctrl_c_is_said_by_the_command(
+def test_ctrl_c_is_reported_by_the_command(
     inflight: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launcher.console.StackConsole", partial(CtrlC, "Hashing weights"))
@@ -471,7 +471,7 @@ def test_ctrl_c_is_said_by_the_command(
     assert "Stopped: nothing was added." in result.output
 
 
-def test_a_stop_while_it_is_registered_comes_too_late(
+def test_a_stop_during_registration_comes_too_late(
     inflight: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true_add = ReleaseCommands.add
@@ -485,7 +485,7 @@ def test_a_stop_while_it_is_registered_comes_too_late(
     assert inflight.release("tiny", 1).manifest.members[-1] == "tiny.1"
 
 
-def test_what_cannot_be_registered_is_taken_out_again(
+def test_a_release_that_cannot_be_registered_is_removed_again(
     inflight: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: ReleaseCommands, manifest: Manifest, notes: str = "") -> Release:
@@ -498,7 +498,7 @@ def test_what_cannot_be_registered_is_taken_out_again(
     assert inflight.files() == [".lock"]
 
 
-def test_what_one_left_behind_who_was_killed_is_in_nobodys_way(inflight: Shell, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_add_do_not_block_the_next(inflight: Shell, tmp_path: Path) -> None:
     for left in (inflight.repository / "tiny.1" / "1", inflight.releases / ".work-x" / "tiny.1"):
         left.mkdir(parents=True)
         (left / "stale").write_text("")

@@ -35,7 +35,7 @@ def rollout_of(inflight: Shell, model: str = "m") -> Rollout:
         return records.list_rollouts(connection, model)[0]
 
 
-def test_list_and_show_tell_what_there_is(served: Shell) -> None:
+def test_list_and_show_describe_the_releases(served: Shell) -> None:
     listed = served("list")
     assert all(f"m@{version}" in listed for version in (1, 2, 3))
     kept = served.json("list", "m")
@@ -47,20 +47,20 @@ def test_list_and_show_tell_what_there_is(served: Shell) -> None:
     assert served.json("show", "m@2") == kept[1]
 
 
-def test_where_there_is_nothing_that_is_said(inflight: Shell) -> None:
+def test_without_releases_list_and_history_say_so(inflight: Shell) -> None:
     assert inflight("list").startswith("There are no releases yet")
     assert inflight("list", "m").startswith("There are no releases of m yet")
     assert inflight("history", "m") == "Nothing has happened to releases of m yet.\n"
 
 
-def test_what_comes_with_the_stack_has_no_files_to_verify(inflight: Shell) -> None:
+def test_a_built_in_release_has_no_files_to_verify(inflight: Shell) -> None:
     with inflight.store() as store:
         adopt(store, built_in(model="m"))
     assert "comes with the stack" in inflight("verify", "m@1")
     assert "0 files" not in inflight("show", "m@1")
 
 
-def test_a_release_that_is_not_there_is_named_with_those_that_are(served: Shell) -> None:
+def test_an_unknown_release_is_refused_with_the_known_ones(served: Shell) -> None:
     for command in ("show", "verify", "remove", "load", "unload", "canary"):
         assert "there is no release m@9; there are m@1, m@2, m@3" in served.refusal(command, "m@9")
     assert "'m' names no version: write m@VERSION" in served.refusal("show", "m")
@@ -68,7 +68,7 @@ def test_a_release_that_is_not_there_is_named_with_those_that_are(served: Shell)
     assert "'../x' cannot be the name of a model" in served.refusal("show", "../x@1")
 
 
-def test_verify_finds_what_was_changed(inflight: Shell, tmp_path: Path) -> None:
+def test_verify_finds_changed_files(inflight: Shell, tmp_path: Path) -> None:
     weights = write_checkpoint(tmp_path / "m") / "model.safetensors"
     inflight("add", "m", str(weights.parent), *SYNTHETIC)
     assert inflight("verify", "m@1").startswith("m@1 is what was added: ")
@@ -82,7 +82,7 @@ def test_verify_finds_what_was_changed(inflight: Shell, tmp_path: Path) -> None:
     assert "was not there when it was added" in inflight.ask("verify", "m@1").output
 
 
-def test_remove_deletes_the_files_of_a_release_and_of_no_other(served: Shell) -> None:
+def test_remove_deletes_the_files_of_one_release_alone(served: Shell) -> None:
     checkpoint = Path(served.release("m", 3).manifest.checkpoint_dir)
     assert "m@3 is ready: unload it first" in served.refusal("remove", "m@3")
     assert "m@1 has a part in the split of m" in served.refusal("remove", "m@1")
@@ -96,7 +96,7 @@ def test_remove_deletes_the_files_of_a_release_and_of_no_other(served: Shell) ->
     assert "m@4 is added" in served("add", "m", str(checkpoint), *SYNTHETIC), "numbers do not come back"
 
 
-def test_a_split_is_divided_stuck_and_shadowed_as_it_is_said(served: Shell) -> None:
+def test_a_split_sets_weights_stickiness_and_shadow(served: Shell) -> None:
     said = served("split", "m", "1=90%", "2=0.1", "--sticky", "user", "--shadow", "3=5%")
     assert "90% to m@1, 10% to m@2; sticky by user." in said
     split = split_of(served)
@@ -116,7 +116,7 @@ def test_a_split_is_divided_stuck_and_shadowed_as_it_is_said(served: Shell) -> N
         (["1=1", "--shadow", "2=0"], "the share of a shadow is 0"),
     ],
 )
-def test_a_split_that_is_none_is_refused_and_changes_nothing(
+def test_an_invalid_split_is_refused_and_changes_nothing(
     words: list[str], refusal: str, served: Shell
 ) -> None:
     before = split_of(served)
@@ -124,7 +124,7 @@ def test_a_split_that_is_none_is_refused_and_changes_nothing(
     assert split_of(served) == before
 
 
-def test_nobody_waits_for_a_load_by_a_split(served: Shell) -> None:
+def test_a_split_onto_a_release_that_is_not_ready_is_refused_at_once(served: Shell) -> None:
     served.comes_to("m", 2, State.FAILED, "out of memory")
     assert "m@2 is failed: out of memory; first `inflight release load m@2`" in served.refusal(
         "split", "m", "1=0.5", "2=0.5"
@@ -160,12 +160,12 @@ def test_a_canary_is_planned_paused_resumed_and_promoted(served: Shell, tmp_path
     assert "the night shift complains" in served("history")
 
 
-def test_history_tells_all_of_a_split(served: Shell) -> None:
+def test_history_shows_all_of_a_split(served: Shell) -> None:
     served("split", "m", "1=1", "--shadow", "2=10%", "--sticky", "tenant")
     assert served.json("history", "m")[0]["reason"] == "1=1, sticky by tenant, shadow 2=0.1"
 
 
-def test_golden_prompts_that_cannot_be_read_are_said(served: Shell, tmp_path: Path) -> None:
+def test_unreadable_golden_prompts_are_reported(served: Shell, tmp_path: Path) -> None:
     assert "No such file" in served.refusal("canary", "m@2", "--golden", str(tmp_path / "none"))
     (tmp_path / "latin").write_bytes(b"\xff")
     assert "this is not UTF-8" in served.refusal("canary", "m@2", "--golden", str(tmp_path / "latin"))
@@ -188,14 +188,14 @@ def test_the_first_release_of_a_model_serves_once_it_is_ready(inflight: Shell, t
     assert "inflight release canary m@2" in inflight("add", "m", str(tmp_path / "m"), *SYNTHETIC)
 
 
-def test_who_changes_something_learns_that_nobody_is_there_to_do_it(served: Shell) -> None:
+def test_a_command_warns_when_no_router_is_in_control(served: Shell) -> None:
     assert NO_ROUTER in served("split", "m", "1=1")
     with served.router_in_control():
         assert NO_ROUTER not in served("split", "m", "1=1")
         assert "m@2 is to be loaded." in served("load", "m@2", "--no-wait")
 
 
-def test_the_only_release_goes_when_the_model_is_withdrawn(inflight: Shell, tmp_path: Path) -> None:
+def test_the_only_release_is_removed_when_the_model_is_withdrawn(inflight: Shell, tmp_path: Path) -> None:
     inflight("add", "m", str(write_checkpoint(tmp_path / "m")), *SYNTHETIC)
     inflight("promote", "m@1")
     inflight.comes_to("m", 1, State.READY)

@@ -66,7 +66,7 @@ def test_a_load_is_followed_through_its_states(served: Shell) -> None:
     ]
 
 
-def test_a_load_that_fails_is_told_with_its_reason(served: Shell) -> None:
+def test_a_failed_load_is_reported_with_its_reason(served: Shell) -> None:
     served.comes_to("m", 2, State.LOADING)
     console = recorded(is_terminal=True)
     with served.router_in_control():
@@ -77,14 +77,14 @@ def test_a_load_that_fails_is_told_with_its_reason(served: Shell) -> None:
     assert "m@2: failed: [x] is missing" in said(console)
 
 
-def test_an_unload_is_over_when_the_release_is_out(served: Shell) -> None:
+def test_an_unload_is_over_when_the_release_is_unloaded(served: Shell) -> None:
     served.comes_to("m", 2, State.DRAINING)
     with served.router_in_control():
         leave = lambda look: served.comes_to("m", 2, State.UNLOADED)  # noqa: E731
         assert waited(served, recorded(), leave, is_to_load=False) == 0
 
 
-def test_ctrl_c_leaves_the_wish_in_place_and_says_so(served: Shell) -> None:
+def test_ctrl_c_keeps_the_requested_load_and_says_so(served: Shell) -> None:
     served.comes_to("m", 2, State.LOADING)
 
     def interrupt(look: int) -> None:
@@ -96,7 +96,7 @@ def test_ctrl_c_leaves_the_wish_in_place_and_says_so(served: Shell) -> None:
     assert "m@2 is still to be loaded (`inflight release unload m@2` takes that back)" in said(console)
 
 
-def test_without_a_router_in_control_nobody_is_waited_for(served: Shell) -> None:
+def test_without_a_router_in_control_load_does_not_wait(served: Shell) -> None:
     served.comes_to("m", 2, State.UNLOADED)
     result = served.ask("load", "m@2")
     assert result.exit_code == 1
@@ -118,7 +118,7 @@ def test_a_router_that_falls_silent_is_not_waited_for(served: Shell) -> None:
     assert now_s[0] == SILENCE_S
 
 
-def test_what_the_stack_does_not_bring_any_more_cannot_be_loaded(served: Shell) -> None:
+def test_a_release_that_the_stack_no_longer_brings_cannot_be_loaded(served: Shell) -> None:
     served.comes_to("m", 2, State.GONE)
     assert "m@2 is gone" in served.refusal("load", "m@2")
 
@@ -153,7 +153,7 @@ def rolled_out(shell: Shell) -> None:
         put_split(store, connection, split.with_canary(2, 0.05, rollout.id, 1))
 
 
-def test_the_status_of_a_rollout_adds_up_the_figures_of_all_routers(served: Shell) -> None:
+def test_the_status_of_a_rollout_adds_up_the_stats_of_all_routers(served: Shell) -> None:
     rolled_out(served)
     found = served.json("status", "m")
     (model,) = found["models"]
@@ -171,7 +171,7 @@ def test_the_status_of_a_rollout_adds_up_the_figures_of_all_routers(served: Shel
     assert found["in_control"] is False
 
 
-def test_the_table_shows_all_of_it(served: Shell) -> None:
+def test_the_status_table_shows_the_whole_rollout(served: Shell) -> None:
     rolled_out(served)
     served.comes_to("m", 3, State.FAILED, "[red]out of memory")
     shown = served("status")
@@ -189,7 +189,7 @@ def test_the_table_shows_all_of_it(served: Shell) -> None:
     assert "errors: 5.00% against 0.00%" in served("status")
 
 
-async def test_what_was_compared_of_a_shadow_is_shown(served: Shell) -> None:
+async def test_the_status_shows_the_comparisons_of_a_shadow(served: Shell) -> None:
     served("split", "m", "1=1", "--shadow", "2=50%")
     equal = Comparison(0.0, "m", 1, 2, True, 1.0, 10, 10, 0.1, 0.2)
     with served.store() as store:
@@ -210,7 +210,7 @@ async def test_what_was_compared_of_a_shadow_is_shown(served: Shell) -> None:
     assert "answers compared" not in served("status")
 
 
-def test_roles_are_told_apart(served: Shell) -> None:
+def test_the_status_shows_each_releases_role(served: Shell) -> None:
     served("promote", "m@2")
     served("split", "m", "2=1", "--shadow", "3=0.1", "--sticky", "tenant")
     (model,) = served.json("status")["models"]
@@ -222,12 +222,12 @@ def test_roles_are_told_apart(served: Shell) -> None:
     assert [each["role"] for each in model["releases"]] == ["standby", "stable", "arm"]
 
 
-def test_a_model_without_releases_is_said_and_none_at_all_too(inflight: Shell) -> None:
+def test_the_status_says_when_there_are_no_releases(inflight: Shell) -> None:
     assert "x has no releases" in inflight.refusal("status", "x")
     assert "There are no releases yet" in inflight("status")
 
 
-def test_a_table_that_is_watched_stays_up_to_date_until_ctrl_c(served: Shell) -> None:
+def test_a_watched_table_stays_up_to_date_until_ctrl_c(served: Shell) -> None:
     console = recorded(is_terminal=True)
     changes = iter([State.DRAINING, None])
 
@@ -242,7 +242,7 @@ def test_a_table_that_is_watched_stays_up_to_date_until_ctrl_c(served: Shell) ->
     assert "draining" in said(console)
 
 
-def test_how_long_something_lasts_is_short() -> None:
+def test_durations_are_shown_in_one_short_unit() -> None:
     assert [lasting(time_s) for time_s in (-1, 59.9, 600, 7200, 86_400 * 3)] == [
         "0 s",
         "59 s",
@@ -252,7 +252,7 @@ def test_how_long_something_lasts_is_short() -> None:
     ]
 
 
-def test_an_installation_with_a_router_in_control_is_not_complained_about(served: Shell) -> None:
+def test_an_installation_with_a_router_in_control_gets_no_warning(served: Shell) -> None:
     with served.router_in_control(), served.opened() as ours, ours.releases.look() as connection:
         console = recorded()
         console.print(status_view(read_status(connection, None), 1000.0))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @settings(deadline=None)
 @given(some.integers(0, 10_000))
-def test_a_share_is_the_same_as_a_number_and_in_percent(count: int) -> None:
+def test_a_share_is_read_as_a_number_and_in_percent(count: int) -> None:
     assert options.share(f"{count / 100}%") == pytest.approx(options.share(str(count / 10_000)))
 
 
@@ -34,7 +34,7 @@ def test_any_text_is_a_share_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "1", "=0.1", "x=0.1", "0=0.1", "1=2", "1=150%", "1=nan", "-1=0.1", "12345678901=1"]
 )
-def test_what_is_no_version_with_a_share_is_refused(text: str) -> None:
+def test_an_invalid_arm_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="for instance"):
         options.arm(text)
 
@@ -49,7 +49,7 @@ def test_an_arm_and_a_shadow_are_a_version_and_a_share() -> None:
         options.shadow("3=0")
 
 
-def test_steps_that_are_too_short_for_latencies_are_remarked_upon() -> None:
+def test_steps_too_short_for_latencies_cause_a_remark() -> None:
     assert options.remark_on(options.plan(None, None, "20s", [])) is None
     remark = options.remark_on(options.plan(None, None, "5s", []))
     assert remark is not None
@@ -63,7 +63,7 @@ def test_durations_have_a_unit() -> None:
             options.step_duration_s(text)
 
 
-def test_a_plan_is_the_default_but_for_what_is_said() -> None:
+def test_a_plan_is_the_default_except_for_the_given_options() -> None:
     assert options.plan(None, None, None, []) == Plan()
     plan = options.plan("2%, 0.5,100%", 10, "5s", ["error_rate=1%", "latency_ratio=2", "golden_failures=1"])
     assert (plan.weights, plan.min_requests, plan.min_duration_s) == ((0.02, 0.5, 1.0), 10, 5.0)
@@ -76,7 +76,7 @@ def test_a_plan_is_the_default_but_for_what_is_said() -> None:
     "text",
     ["speed=1", "error_rate", "error_rate=2", "latency_ratio=0.5", "golden_failures=x", "length_ratio=nan"],
 )
-def test_a_tolerance_that_is_none_is_refused_with_what_is_allowed(text: str) -> None:
+def test_an_invalid_tolerance_is_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(ValueError, match=r"allowed, with what holds unless said: error_rate=0\.002"):
         options.tolerance([text])
 
@@ -106,7 +106,7 @@ def test_golden_prompts_are_one_object_a_line(tmp_path: Path) -> None:
         ('{"prompt": "x", "equals": "y", "max_tokens": 0}', "line 2: max_tokens is 0"),
     ],
 )
-def test_a_golden_prompt_that_is_none_is_refused_with_its_line(line: str, words: str, tmp_path: Path) -> None:
+def test_an_invalid_golden_prompt_is_refused_with_its_line(line: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "golden.jsonl"
     file.write_text('{"prompt": "x", "contains": "y"}\n' + line)
     with pytest.raises(ValueError, match=r"golden\.jsonl") as refused:

@@ -60,7 +60,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_every_rate_is_played_with_every_policy_and_shown_in_tables_and_plots(
+def test_every_rate_is_simulated_with_every_policy_and_shown_in_tables_and_plots(
     trace: Path, tmp_path: Path
 ) -> None:
     code, shown, _ = run(
@@ -78,7 +78,7 @@ def test_every_rate_is_played_with_every_policy_and_shown_in_tables_and_plots(
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
 
 
-def test_programs_get_the_same_as_json(trace: Path) -> None:
+def test_simulate_prints_the_same_as_json(trace: Path) -> None:
     code, shown, _ = run("--trace", str(trace), "--cost", COST, "--json")
     assert code == 0
     (figures,) = json.loads(shown)
@@ -120,7 +120,7 @@ def test_a_generated_trace_needs_no_file() -> None:
         (["--trace", "gone.csv"], "gone.csv cannot be read"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_one_line(trace: Path, arguments: list[str], says: str) -> None:
+def test_an_unusable_option_is_reported_in_one_line(trace: Path, arguments: list[str], says: str) -> None:
     code, _, errors = run("--trace", str(trace), "--cost", COST, *arguments)
     assert code == 2
     assert says in errors

@@ -65,12 +65,12 @@ def quick_and_slow(monitor: ObjectiveMonitor) -> None:
     monitor.first_token("smol", Tier.BATCH, 3.0)
 
 
-def test_where_there_are_no_models_the_next_step_is_told(bare: Shell) -> None:
+def test_without_models_slo_tells_the_next_step(bare: Shell) -> None:
     assert "There are no models yet: `inflight up`" in bare("show")
     assert "there are none yet: `inflight up` first" in bare.refusal("set", "smol", "--first-token", "1s")
 
 
-def test_a_model_without_an_objective_is_offered_one_that_it_can_keep(inflight: Shell) -> None:
+def test_a_model_without_an_objective_is_offered_one_it_can_keep(inflight: Shell) -> None:
     shown = inflight("show")
     assert "inflight slo set smol --first-token 500ms --inter-token 50ms" in shown
     assert "inflight slo set vectors --end-to-end 100ms" in shown
@@ -81,7 +81,7 @@ def test_a_model_without_an_objective_is_offered_one_that_it_can_keep(inflight: 
     assert "vectors" not in shown
 
 
-def test_an_objective_is_set_bit_by_bit_and_taken_back(inflight: Shell) -> None:
+def test_an_objective_is_set_limit_by_limit_and_cleared(inflight: Shell) -> None:
     said = inflight("set", "smol", "--first-token", "500ms")
     assert "smol, standard: 95 of 100 get the first token within 500 ms.\n" in said
     assert "inflight slo show smol" in said
@@ -94,7 +94,7 @@ def test_an_objective_is_set_bit_by_bit_and_taken_back(inflight: Shell) -> None:
     assert "smol has no objective" in inflight.refusal("clear", "smol")
 
 
-def test_show_tells_what_is_asked_measured_and_to_be_done(inflight: Shell) -> None:
+def test_show_lists_objectives_measurements_and_advice(inflight: Shell) -> None:
     inflight("set", "smol", "--tier", "all", "--first-token", "500ms")
     inflight("set", "smol", "--inter-token", "50ms")
     inflight.measure(quick_and_slow)
@@ -115,14 +115,14 @@ def test_show_tells_what_is_asked_measured_and_to_be_done(inflight: Shell) -> No
     assert "No router runs" not in shown
 
 
-def test_where_the_usual_tier_was_silent_the_command_to_ask_it_is_told(inflight: Shell) -> None:
+def test_without_measurements_in_the_standard_tier_show_suggests_a_command(inflight: Shell) -> None:
     inflight("set", "smol", "--first-token", "500ms")
     assert "inflight ask --model smol" in inflight("show", "smol")
     inflight("set", "vectors", "--end-to-end", "20ms")
     assert "Nothing was measured of standard: send some requests." in inflight("show", "vectors")
 
 
-def test_programs_get_the_same_as_json(inflight: Shell) -> None:
+def test_slo_show_prints_the_same_as_json(inflight: Shell) -> None:
     inflight("set", "smol", "--first-token", "500ms")
     inflight.measure(quick_and_slow)
     (found,) = inflight.json("smol")
@@ -134,7 +134,7 @@ def test_programs_get_the_same_as_json(inflight: Shell) -> None:
     assert len(inflight.json()) == 2
 
 
-def test_what_cannot_be_meant_is_one_line_that_names_what_is_allowed(inflight: Shell) -> None:
+def test_an_invalid_slo_option_is_one_line_that_names_what_is_allowed(inflight: Shell) -> None:
     assert "such as 500ms, 1.5s or 2m" in inflight.refusal("set", "smol", "--first-token", "fast")
     assert "1ms to 60m" in inflight.refusal("set", "smol", "--first-token", "0s")
     assert "allowed: interactive, standard, batch, all" in inflight.refusal(
@@ -147,7 +147,7 @@ def test_what_cannot_be_meant_is_one_line_that_names_what_is_allowed(inflight: S
     assert "cannot be the name of a model" in inflight.refusal("show", "../x")
 
 
-def test_watching_draws_again_until_it_is_interrupted() -> None:
+def test_watching_redraws_until_it_is_interrupted() -> None:
     drawn: list[float] = []
 
     def draw() -> str:

@@ -57,7 +57,7 @@ def app(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
     return app
 
 
-def test_once_prints_what_is_seen(app: typer.Typer) -> None:
+def test_top_once_prints_one_view(app: typer.Typer) -> None:
     with served(Page) as url:
         result = CliRunner().invoke(app, ["top", "--once", "--url", url])
     assert result.exit_code == 0
@@ -65,7 +65,7 @@ def test_once_prints_what_is_seen(app: typer.Typer) -> None:
     assert "inflight 9.9" in result.output
 
 
-def test_without_the_scope_it_says_which_key_is_needed(app: typer.Typer) -> None:
+def test_without_the_scope_top_says_which_key_is_needed(app: typer.Typer) -> None:
     with served(Forbidden) as url:
         result = CliRunner().invoke(app, ["top", "--url", url])
     assert result.exit_code == 1
@@ -73,7 +73,7 @@ def test_without_the_scope_it_says_which_key_is_needed(app: typer.Typer) -> None
     assert "inflight keys create NAME --scope admin:read" in result.stderr
 
 
-def test_a_triton_that_was_named_must_answer_and_others_need_not(
+def test_a_named_triton_must_answer_and_others_need_not(
     app: typer.Typer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = "http://127.0.0.1:1/metrics"
@@ -86,13 +86,13 @@ def test_a_triton_that_was_named_must_answer_and_others_need_not(
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense"])
-def test_where_nothing_answers_it_says_so(app: typer.Typer, url: str) -> None:
+def test_an_unreachable_router_is_reported_by_top(app: typer.Typer, url: str) -> None:
     result = CliRunner().invoke(app, ["top", "--url", url])
     assert result.exit_code == 1
     assert url in result.stderr
 
 
-async def test_what_a_real_router_shows_is_understood(app: typer.Typer) -> None:
+async def test_top_reads_the_metrics_of_a_real_router(app: typer.Typer) -> None:
     async with running_router() as router:
         assert (await router.chat()).status_code == 200
         look = ["top", "--json", "--url", router.url]
@@ -105,7 +105,7 @@ async def test_what_a_real_router_shows_is_understood(app: typer.Typer) -> None:
     assert [each["tenant"] for each in view["tenants"]] == ["local"]
 
 
-def test_on_a_terminal_it_goes_on_until_q(tmp_path: object) -> None:
+def test_top_refreshes_on_a_terminal_until_q(tmp_path: object) -> None:
     code = (
         "import sys\nfrom launcher.commands.top import command, metrics_pages\n"
         "metrics_pages.local_tritons = list\ncommand.PERIOD_S = 0.2\n"
@@ -148,5 +148,5 @@ def _read_all(terminal: int) -> None:
         (["tritonserver"], None),
     ],
 )
-def test_where_a_triton_shows_its_metrics_is_in_its_command_line(command: list[str], url: str | None) -> None:
+def test_a_tritons_metrics_address_is_read_from_its_command_line(command: list[str], url: str | None) -> None:
     assert metrics_url(command) == url

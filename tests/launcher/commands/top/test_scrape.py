@@ -37,7 +37,7 @@ took_sum 8.0
 """
 
 
-def test_values_are_added_up_by_the_labels_that_are_asked_for() -> None:
+def test_metric_values_are_summed_by_the_requested_labels() -> None:
     page = read_scrape(PAGE, 0.0)
     assert page.value("asked_total", model="a") == 15
     assert page.value("asked_total", tenant="x") == 11
@@ -45,21 +45,21 @@ def test_values_are_added_up_by_the_labels_that_are_asked_for() -> None:
     assert page.label_values("asked_total", "model") == {("a",), ("b",)}
 
 
-def test_a_counter_that_begins_anew_counts_from_nothing() -> None:
+def test_a_restarted_counter_counts_from_zero() -> None:
     between = ScrapeDelta(read_scrape(PAGE, 100.0), read_scrape(LATER, 104.0))
     assert between.grown("asked_total", model="a") == 6 + 2
     assert between.rate("asked_total", model="b") == 1.0
     assert between.grown("no_such_total") == 0.0
 
 
-def test_quantiles_are_of_what_came_meanwhile_alone() -> None:
+def test_quantiles_cover_only_the_time_between_two_scrapes() -> None:
     between = ScrapeDelta(read_scrape(PAGE, 100.0), read_scrape(LATER, 104.0))
     assert between.quantile("took", 0.5) == pytest.approx(0.55)
     assert ScrapeDelta(between.new, between.new).quantile("took", 0.5) is None
     assert between.quantile("no_such", 0.5) is None
 
 
-def test_above_the_last_bound_nothing_is_known() -> None:
+def test_a_quantile_above_the_last_bound_is_that_bound() -> None:
     assert quantile([(0.1, 1.0), (inf, 10.0)], 0.95) == 0.1
     assert quantile([], 0.5) is None
 
@@ -78,7 +78,7 @@ def test_a_quantile_lies_in_the_bucket_where_its_rank_is(counts: list[int], part
         assert 0 <= found <= len(counts)
 
 
-def test_what_is_no_metrics_page_is_refused() -> None:
+def test_a_page_that_is_not_metrics_is_refused() -> None:
     for text in ("", "<html>no</html>"):
         with pytest.raises(ValueError, match=r"metrics|could not convert|html"):
             read_scrape(text, 0.0)

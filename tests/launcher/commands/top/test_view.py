@@ -88,7 +88,7 @@ def text(view: View, width: int) -> str:
     return file.getvalue()
 
 
-def test_a_release_is_shown_by_what_happened_between_two_looks() -> None:
+def test_a_release_is_shown_by_what_happened_between_two_scrapes() -> None:
     first, second = seen().releases
     assert (first.model, first.release, first.share) == ("m", "1", 0.9)
     assert (first.in_flight, first.waiting["interactive"]) == (8, 3)
@@ -99,35 +99,35 @@ def test_a_release_is_shown_by_what_happened_between_two_looks() -> None:
     assert (second.share, second.first_token_p95_s, second.replicas) == (0.1, None, 0)
 
 
-def test_who_is_noisy_comes_before_who_uses_most() -> None:
+def test_noisy_tenants_are_listed_before_the_heaviest_users() -> None:
     assert [(each.tenant, each.noisy, each.tokens_per_s) for each in seen().tenants] == [
         ("small", 3.0, 1.0),
         ("big", None, 200.0),
     ]
 
 
-def test_stages_are_parts_of_the_time_of_what_ended() -> None:
+def test_stages_are_shares_of_the_time_of_ended_requests() -> None:
     assert [(each.stage, each.mean_s, each.part) for each in seen().stages] == [
         ("queue", 0.15, 0.75),
         ("decode", 0.05, 0.25),
     ]
 
 
-def test_what_was_refused_is_counted_for_the_time_between() -> None:
+def test_refusals_are_counted_for_the_time_between_two_scrapes() -> None:
     assert [(each.what, each.count) for each in seen().troubles] == [
         ("503 at /v1/completions", 5),
         ("refused: busy, m interactive", 5),
     ]
 
 
-def test_the_router_itself_and_its_engines() -> None:
+def test_the_view_shows_the_router_and_its_engines() -> None:
     view = seen()
     assert (view.version, view.up_s, view.cpu, view.other_routers) == ("9.9", 1010.0, 0.5, None)
     (engine,) = view.engines
     assert (engine.active, engine.waiting, engine.limit, engine.kv, engine.busy) == (5, 2, 16, 0.25, 0.5)
 
 
-def test_a_wide_terminal_has_everything_and_a_narrow_one_what_matters_most() -> None:
+def test_a_wide_terminal_shows_all_columns_and_a_narrow_one_the_most_important() -> None:
     wide, narrow = text(seen(), 160), text(seen(), 60)
     for word in (
         "m@1",
@@ -152,7 +152,7 @@ def test_a_wide_terminal_has_everything_and_a_narrow_one_what_matters_most() -> 
     assert all(len(line) <= 60 for line in narrow.splitlines())
 
 
-def test_columns_fit_and_the_first_is_always_there() -> None:
+def test_columns_fit_the_terminal_and_the_first_is_always_shown() -> None:
     for width in (10, 40, 80, 200):
         chosen = columns_for(RELEASES, width)
         assert chosen[0].title == "model"
@@ -160,6 +160,6 @@ def test_columns_fit_and_the_first_is_always_there() -> None:
     assert len(columns_for(RELEASES, 200)) == len(RELEASES)
 
 
-def test_a_router_that_has_done_nothing_can_be_shown() -> None:
+def test_an_idle_router_can_be_shown() -> None:
     nothing = Scrape(1.0, {})
     assert "nothing" in text(view_of(ScrapeDelta(nothing, nothing)), 100)

@@ -30,13 +30,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return out, result.output
 
 
-def test_our_own_repository_is_fit() -> None:
+def test_our_own_repository_passes_the_check() -> None:
     result = call("check", *REPOSITORIES)
     assert result.exit_code == 0
     assert "26.07 (TensorRT-LLM 1.2.1) would serve these 5 models." in result.output
 
 
-def test_one_that_is_not_is_told_with_the_exit_status(tmp_path: Path) -> None:
+def test_a_repository_that_fails_the_check_sets_the_exit_status(tmp_path: Path) -> None:
     (tmp_path / "ensemble").mkdir()
     (tmp_path / "ensemble" / "config.pbtxt").write_text('name: "ensemble" platform: "ensemble"')
     result = call("check", str(tmp_path), "--json")
@@ -48,7 +48,7 @@ def test_one_that_is_not_is_told_with_the_exit_status(tmp_path: Path) -> None:
     ).items()
 
 
-def test_a_folder_that_is_no_model_keeps_triton_from_starting(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_model_keeps_triton_from_starting(tmp_path: Path) -> None:
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "ensemble").mkdir()
     (tmp_path / "ensemble" / "config.pbtxt").write_text('name: "ensemble" platform: "ensemble"')
@@ -65,13 +65,13 @@ def test_a_folder_that_is_no_model_keeps_triton_from_starting(tmp_path: Path) ->
         (("build", "nowhere", "--out", "there"), "nowhere is no Hugging Face checkpoint"),
     ],
 )
-def test_nonsense_is_refused_with_a_sentence(words: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_are_refused_with_a_sentence(words: tuple[str, ...], said: str) -> None:
     result = call(*words)
     assert result.exit_code == 2
     assert said in result.output
 
 
-def test_building_prints_what_to_run_and_where(tmp_path: Path) -> None:
+def test_build_prints_what_to_run_and_where(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
     result = call("build", str(tmp_path), "--out", str(tmp_path / "out"))
     assert result.exit_code == 0
@@ -82,14 +82,14 @@ def test_building_prints_what_to_run_and_where(tmp_path: Path) -> None:
     assert build.startswith("trtllm-build")
 
 
-def test_running_stops_at_the_first_command_that_fails(tmp_path: Path) -> None:
+def test_build_stops_at_the_first_command_that_fails(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
     result = call("build", str(tmp_path), "--out", str(tmp_path), "--examples", str(tmp_path), "--run")
     assert result.exit_code == 2  # python3's own, for a script that is not there
     assert "trtllm-build" not in result.output
 
 
-def test_what_is_written_is_fit_and_names_the_engine(written: tuple[Path, str]) -> None:
+def test_a_written_repository_passes_the_check_and_names_the_engine(written: tuple[Path, str]) -> None:
     out, said = written
     assert "PYTHONPATH=/inflight" in said
     assert call("check", str(out / "models")).exit_code == 0
@@ -100,7 +100,7 @@ def test_what_is_written_is_fit_and_names_the_engine(written: tuple[Path, str]) 
     assert call("repository", *again).exit_code == 2
 
 
-def test_the_python_models_need_nothing_else_of_this_project(written: tuple[Path, str]) -> None:
+def test_the_written_python_models_need_nothing_else_of_this_project(written: tuple[Path, str]) -> None:
     out, _ = written
     modules = [f"python_backend.triton_adapter.{name}" for name in ("preprocessing", "postprocessing")]
     code = f"import {', '.join(modules)}, python_backend; print(python_backend.__path__[0])"

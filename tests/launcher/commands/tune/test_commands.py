@@ -62,7 +62,7 @@ def tuned(store: Store) -> None:
             )
 
 
-def test_explain_says_what_is_in_force_what_was_measured_and_why(
+def test_explain_shows_the_delay_in_force_the_measurements_and_why(
     inflight: Callable[..., Result], tuned: None
 ) -> None:
     said = inflight("explain", "m").stdout
@@ -83,7 +83,7 @@ def test_explain_says_what_is_in_force_what_was_measured_and_why(
     assert shown["standing"][0]["detail"] == DETAIL
 
 
-def test_without_an_objective_or_a_decision_that_is_said(
+def test_explain_says_when_there_is_no_objective_or_decision(
     inflight: Callable[..., Result], store: Store
 ) -> None:
     assert "so no queue delay is tuned" in inflight("explain").stdout
@@ -100,7 +100,7 @@ def test_history_lists_changes_alone(inflight: Callable[..., Result], tuned: Non
     assert [each["action"] for each in json.loads(inflight("history", "m", "--json").stdout)] == ["raise"]
 
 
-def test_a_model_is_left_alone_and_taken_up_again(inflight: Callable[..., Result], store: Store) -> None:
+def test_tuning_of_a_model_is_paused_and_resumed(inflight: Callable[..., Result], store: Store) -> None:
     assert inflight("pause", "m").stdout == "m is left alone.\n"
     assert inflight("pause", "m").stdout == "m is already left alone.\n"
     assert "Tuning is paused since" in inflight("explain", "m").stdout
@@ -110,7 +110,7 @@ def test_a_model_is_left_alone_and_taken_up_again(inflight: Callable[..., Result
     assert inflight("resume", "m").stdout == "m is already tuned.\n"
 
 
-def test_what_is_not_there_is_one_line_and_status_2(inflight: Callable[..., Result]) -> None:
+def test_an_unknown_model_is_one_line_and_status_2(inflight: Callable[..., Result]) -> None:
     for words in (("explain", "x"), ("history", "x"), ("pause", "x"), ("resume", "../x")):
         result = inflight(*words)
         assert result.exit_code == 2

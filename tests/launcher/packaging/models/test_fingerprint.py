@@ -39,7 +39,7 @@ def test_the_same_files_elsewhere_have_the_same_fingerprint(
     assert progress.done == (3 << 20) + 8
 
 
-def test_what_was_hashed_is_not_hashed_again(
+def test_a_hashed_checkpoint_is_not_hashed_again(
     checkpoint: Checkpoint, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     found = fingerprint(checkpoint, tmp_path, progress)
@@ -47,7 +47,7 @@ def test_what_was_hashed_is_not_hashed_again(
     assert progress.count("Hashing tiny") == 1
 
 
-def test_a_change_behind_an_old_date_is_seen(
+def test_a_change_with_an_old_timestamp_is_noticed(
     checkpoint: Checkpoint, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     found = fingerprint(checkpoint, tmp_path, progress)
@@ -64,7 +64,7 @@ def test_a_change_behind_an_old_date_is_seen(
 @pytest.mark.parametrize(
     "name", ["config.json", "tokenizer.json", "chat_template.jinja", "special_tokens_map.json"]
 )
-def test_another_tokenizer_or_template_is_another_fingerprint(
+def test_a_changed_tokenizer_or_template_changes_the_fingerprint(
     name: str, checkpoint: Checkpoint, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     found = fingerprint(checkpoint, tmp_path, progress)
@@ -74,7 +74,7 @@ def test_another_tokenizer_or_template_is_another_fingerprint(
     assert changed.tokenizer_sha256 != found.tokenizer_sha256
 
 
-def test_files_that_no_answer_depends_on_do_not_count(
+def test_files_that_do_not_affect_answers_do_not_count(
     checkpoint: Checkpoint, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     found = fingerprint(checkpoint, tmp_path, progress)
@@ -93,7 +93,7 @@ def test_a_gguf_file_is_the_weights_and_its_directory_the_tokenizer(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"x": 1}'])
-def test_a_damaged_cache_costs_time_and_nothing_else(
+def test_a_damaged_fingerprint_cache_costs_only_time(
     text: str, checkpoint: Checkpoint, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     found = fingerprint(checkpoint, tmp_path, progress)
@@ -112,7 +112,7 @@ def test_the_cache_forgets_files_that_are_gone(
     assert str(checkpoint.directory) not in (tmp_path / CACHE_FILE).read_text()
 
 
-def test_without_a_cache_that_can_be_written_it_is_hashed_all_the_same(
+def test_without_a_writable_cache_a_checkpoint_is_still_hashed(
     checkpoint: Checkpoint, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     (tmp_path / "file").write_text("no directory")

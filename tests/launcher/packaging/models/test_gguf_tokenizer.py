@@ -35,7 +35,7 @@ def changed(fields: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return fields | {f"tokenizer.ggml.{name}": value for name, value in changes.items()}
 
 
-def test_it_round_trips_and_knows_its_special_tokens(gguf: Path, tmp_path: Path) -> None:
+def test_a_rebuilt_tokenizer_round_trips_and_knows_its_special_tokens(gguf: Path, tmp_path: Path) -> None:
     write_tokenizer(gguf, tmp_path, RecordedProgress())
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     for text in TEXTS:
@@ -45,7 +45,7 @@ def test_it_round_trips_and_knows_its_special_tokens(gguf: Path, tmp_path: Path)
     assert tokenizer.decode([1, 2], skip_special_tokens=True) == ""
 
 
-def test_the_files_say_what_the_gguf_said(gguf: Path, tmp_path: Path) -> None:
+def test_the_written_files_hold_the_gguf_files_metadata(gguf: Path, tmp_path: Path) -> None:
     write_tokenizer(gguf, tmp_path, RecordedProgress(), {"temperature": 0.5})
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert (settings["bos_token"], settings["eos_token"]) == tuple(SPECIAL_TOKENS[1:])
@@ -56,13 +56,13 @@ def test_the_files_say_what_the_gguf_said(gguf: Path, tmp_path: Path) -> None:
     assert generation == {**ids, "do_sample": True, "temperature": 0.5}
 
 
-def test_the_end_of_a_turn_ends_an_answer_too(fields: dict[str, Any]) -> None:
+def test_the_end_of_a_turn_is_an_end_token(fields: dict[str, Any]) -> None:
     assert generation_settings(changed(fields, eot_token_id=0))["eos_token_id"] == [2, 0]
     assert generation_settings(changed(fields, eot_token_id=2))["eos_token_id"] == 2
 
 
 @pytest.mark.parametrize("name", SPLITTINGS)
-def test_texts_survive_every_way_of_splitting(name: str, fields: dict[str, Any]) -> None:
+def test_texts_survive_every_pre_tokenizer(name: str, fields: dict[str, Any]) -> None:
     tokenizer = build_tokenizer(changed(fields, pre=name))
     for text in TEXTS:
         assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=True) == text
@@ -79,7 +79,7 @@ def test_texts_survive_every_way_of_splitting(name: str, fields: dict[str, Any])
         ("gpt-4o", ["Don't", "Ġcount", "Ġ", "123", "45", "!!ĊĊ", "ok"]),
     ],
 )
-def test_words_are_cut_as_the_models_tokenizer_cuts_them(
+def test_words_are_split_as_the_models_tokenizer_splits_them(
     name: str, words: list[str], fields: dict[str, Any]
 ) -> None:
     splitter = build_tokenizer(changed(fields, pre=name)).pre_tokenizer
@@ -133,7 +133,7 @@ def test_sentencepiece_without_a_space_in_front_keeps_the_text_as_it_is() -> Non
         ({"pre": "viking"}, "'gpt2' with pre-tokenizer 'viking'"),
     ],
 )
-def test_another_tokenizer_is_refused_with_the_known_ones(
+def test_an_unknown_tokenizer_kind_is_refused_with_the_known_ones(
     changes: dict[str, str], name: str, fields: dict[str, Any]
 ) -> None:
     with pytest.raises(
@@ -148,7 +148,7 @@ def test_a_missing_field_is_named(fields: dict[str, Any]) -> None:
         build_tokenizer(fields)
 
 
-def test_the_metadata_is_all_there(fields: dict[str, Any]) -> None:
+def test_the_metadata_is_complete(fields: dict[str, Any]) -> None:
     assert fields["general.architecture"] == "llama"
     assert fields["tokenizer.ggml.tokens"] == vocabulary()
     assert fields["tokenizer.ggml.token_type"][:4] == [3, 3, 3, 1]

@@ -47,7 +47,7 @@ def test_a_missing_file_is_noticed(checkpoint: Path, progress: RecordedProgress)
     assert find_damage(checkpoint, "here", progress) == "config.json is missing"
 
 
-def test_a_checkpoint_made_from_something_else_is_noticed(
+def test_a_checkpoint_made_from_another_source_is_noticed(
     checkpoint: Path, progress: RecordedProgress
 ) -> None:
     assert find_damage(checkpoint, "there", progress) == "it was made from 'here', not 'there'"
@@ -61,6 +61,6 @@ def test_an_unreadable_manifest_is_damage(text: str, checkpoint: Path, progress:
     assert find_damage(checkpoint, "here", progress) == f"{MANIFEST} cannot be read"
 
 
-def test_no_manifest_is_damage(checkpoint: Path, progress: RecordedProgress) -> None:
+def test_a_missing_manifest_is_damage(checkpoint: Path, progress: RecordedProgress) -> None:
     (checkpoint / MANIFEST).unlink()
     assert find_damage(checkpoint, "here", progress) == f"{MANIFEST} is missing"

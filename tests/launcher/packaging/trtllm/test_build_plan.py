@@ -36,7 +36,7 @@ def test_a_checkpoint_is_converted_and_built(architecture: str, tmp_path: Path) 
     assert "--gather_context_logits" not in build
 
 
-def test_what_is_asked_for_is_in_the_command(tmp_path: Path) -> None:
+def test_build_options_are_in_the_command(tmp_path: Path) -> None:
     plan = BuildPlan(
         checkpoint(tmp_path), tmp_path, tmp_path, max_seq_len=4096, max_batch_size=32, gather_logits=True
     )
@@ -45,7 +45,7 @@ def test_what_is_asked_for_is_in_the_command(tmp_path: Path) -> None:
     assert {"--gather_context_logits", "--gather_generation_logits"} <= set(build)
 
 
-def test_what_cannot_be_built_is_refused_with_what_can(tmp_path: Path) -> None:
+def test_an_unsupported_checkpoint_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
     with pytest.raises(
         BuildError, match="architecture BertModel; engines are built here of LlamaForCausalLM"
     ):
@@ -56,7 +56,7 @@ def test_what_cannot_be_built_is_refused_with_what_can(tmp_path: Path) -> None:
         commands(BuildPlan(checkpoint(tmp_path), tmp_path, tmp_path, dtype="fp8"))
 
 
-def test_a_folder_that_is_no_engine_of_the_edition_is_told_apart(tmp_path: Path) -> None:
+def test_an_engine_folder_is_checked_for_its_version_and_contents(tmp_path: Path) -> None:
     def verdicts() -> list[Verdict]:
         return [finding.verdict for finding in check_engine_dir(tmp_path, NEWEST)]
 

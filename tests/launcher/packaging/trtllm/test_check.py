@@ -59,13 +59,13 @@ def setting(path: str, value: Any) -> Spoil:
     return spoil
 
 
-def test_our_repository_would_be_served() -> None:
+def test_our_repository_passes_the_check() -> None:
     found = check_models(ours(), NEWEST)
     assert is_fit(found)
     assert {finding.verdict for finding in found} == {Verdict.DIFFERS, Verdict.IGNORED}
 
 
-def test_types_that_are_left_to_the_engine_may_be_any_that_it_can_have() -> None:
+def test_types_left_to_the_engine_may_be_any_it_supports() -> None:
     def spoil(models: dict[str, Any]) -> None:
         tensor(models, "tensorrt_llm", "encoder_input_features").data_type = 14  # BF16
         for model in ("tensorrt_llm", "ensemble"):
@@ -76,7 +76,7 @@ def test_types_that_are_left_to_the_engine_may_be_any_that_it_can_have() -> None
     assert any("encoder_input_features is TYPE_BF16" in each.what for each in found)
 
 
-def test_what_we_added_is_named_and_may_stay() -> None:
+def test_our_additions_to_the_contract_are_reported_as_ignored() -> None:
     ignored = [each for each in check_models(ours(), NEWEST) if each.verdict is Verdict.IGNORED]
     words = " ".join(each.what for each in ignored)
     assert "finish_reason" in words
@@ -209,7 +209,7 @@ def test_the_edition_knows_every_key_of_the_contract() -> None:
         ),
     ],
 )
-def test_what_will_fail_is_found_and_said_what_to_do(model: str, spoil: Spoil, words: str) -> None:
+def test_a_config_that_will_fail_is_found_with_a_remedy(model: str, spoil: Spoil, words: str) -> None:
     failing = [each for each in findings_of(spoil) if each.verdict is Verdict.FAILS]
     assert any(each.model == model and words in each.what for each in failing), failing
     assert all(each.remedy for each in failing)
@@ -245,7 +245,7 @@ def test_what_will_fail_is_found_and_said_what_to_do(model: str, spoil: Spoil, w
         ),
     ],
 )
-def test_what_will_be_otherwise_is_told_and_keeps_nobody_from_serving(spoil: Spoil, words: str) -> None:
+def test_a_config_that_will_differ_is_reported_and_still_fit(spoil: Spoil, words: str) -> None:
     found = findings_of(spoil)
     assert is_fit(found)
     assert any(words in each.what for each in found if each.verdict is Verdict.DIFFERS), found
@@ -253,7 +253,7 @@ def test_what_will_be_otherwise_is_told_and_keeps_nobody_from_serving(spoil: Spo
 
 @settings(deadline=None, max_examples=12)
 @given(st.sampled_from(MODELS), st.sampled_from(["input", "output"]), st.integers(0, 100))
-def test_any_tensor_that_is_missing_is_missed(model: str, side: str, which: int) -> None:
+def test_any_missing_tensor_is_reported(model: str, side: str, which: int) -> None:
     models = ours()
     rows = getattr(models[model], side)
     contract = NEWEST.contract(model)
@@ -265,7 +265,7 @@ def test_any_tensor_that_is_missing_is_missed(model: str, side: str, which: int)
     assert any(f"{side} {name} is missing" in each.what for each in found if each.model == model)
 
 
-def test_the_gravest_come_first() -> None:
+def test_the_gravest_findings_come_first() -> None:
     found = by_weight(findings_of(parameter("gpt_model_type", "paged")))
     of_engine = [each.verdict for each in found if each.model == "tensorrt_llm"]
     assert of_engine[0] is Verdict.FAILS

@@ -57,7 +57,7 @@ def found(store: Store, batch: Batch) -> Batch:
         return rows.find(connection, batch.organisation_id, batch.id)
 
 
-def test_lines_are_taken_in_order_with_the_bodies_they_have_in_the_file(store: Store) -> None:
+def test_lines_are_claimed_in_order_with_their_bodies_from_the_file(store: Store) -> None:
     batch = running_batch(store, 5)
     first, rest = take(store, batch, 2), take(store, batch, 10, "b")
     assert [claim.number for claim in first] == [1, 2]
@@ -66,7 +66,7 @@ def test_lines_are_taken_in_order_with_the_bodies_they_have_in_the_file(store: S
     assert take(store, batch, 10) == []
 
 
-def test_routers_that_take_at_the_same_moment_never_share_a_line(store: Store) -> None:
+def test_routers_that_claim_at_the_same_moment_never_share_a_line(store: Store) -> None:
     batch = running_batch(store, 40)
     taken: list[int] = []
 
@@ -110,7 +110,7 @@ def test_a_line_is_answered_once_though_two_routers_ran_it(store: Store) -> None
         assert connection.scalars(sql.select(batch_lines.c.answer)).all() == ["fast 1"]
 
 
-def test_a_lease_that_is_renewed_does_not_lapse(store: Store) -> None:
+def test_a_renewed_lease_does_not_lapse(store: Store) -> None:
     batch = running_batch(store, 1)
     take(store, batch, 1, "a")
     with store.begin() as connection:
@@ -118,7 +118,7 @@ def test_a_lease_that_is_renewed_does_not_lapse(store: Store) -> None:
     assert take(store, batch, 1, "b", NOW_S + 40) == []
 
 
-def test_what_is_given_back_can_be_taken_at_once_and_its_attempts_are_kept(store: Store) -> None:
+def test_a_returned_line_can_be_claimed_at_once_and_keeps_its_attempts(store: Store) -> None:
     batch = running_batch(store, 1)
     [claim] = take(store, batch, 1, "a")
     with store.begin() as connection:
@@ -128,7 +128,7 @@ def test_what_is_given_back_can_be_taken_at_once_and_its_attempts_are_kept(store
     assert again.attempts == 1
 
 
-def test_the_rest_is_dropped_only_when_nobody_can_answer_it_any_more(store: Store) -> None:
+def test_the_rest_is_dropped_only_after_every_lease_has_lapsed(store: Store) -> None:
     batch = running_batch(store, 3)
     [claim] = take(store, batch, 1)
     with store.begin() as connection:
@@ -176,7 +176,7 @@ def test_an_organisation_is_exported_and_deleted_without_touching_another(
         assert (left, lines) == ((1, 1, 1), 3)
 
 
-def test_a_line_whose_file_was_taken_away_is_still_taken(store: Store) -> None:
+def test_a_line_whose_file_was_deleted_is_still_claimed(store: Store) -> None:
     batch = running_batch(store, 2)
     with store.begin() as connection:
         file_rows.drop(connection, batch.input_file_id)

@@ -12,7 +12,7 @@ backlogs = st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 5)), max_si
 
 
 @given(st.integers(0, 12), backlogs, st.dictionaries(st.sampled_from("ABC"), st.integers(0, 4)))
-def test_places_are_filled_evenly_and_never_beyond_what_is_there(
+def test_free_slots_are_filled_evenly_and_never_beyond_the_backlog(
     free: int, waiting: list[Backlog], under_way: dict[str, int]
 ) -> None:
     taken = shares(free, waiting, under_way)
@@ -33,7 +33,7 @@ def test_places_are_filled_evenly_and_never_beyond_what_is_there(
                 assert busy[served] <= busy[kept_waiting] + 1
 
 
-def test_of_one_organisation_the_oldest_batch_goes_first() -> None:
+def test_an_organisations_oldest_batch_goes_first() -> None:
     assert shares(3, [Backlog("old", "A", 2), Backlog("new", "A", 2)], {}) == {"old": 2, "new": 1}
 
 
@@ -54,12 +54,12 @@ def test_of_one_organisation_the_oldest_batch_goes_first() -> None:
         (503, "engine_failed", 2.0, Again(1.0, is_attempt=True)),
     ],
 )
-def test_what_may_pass_is_waited_for_and_what_will_not_is_the_answer(
+def test_a_passing_error_is_retried_and_a_permanent_one_is_the_answer(
     status: int, code: str | None, retry_after_s: float | None, expected: Again | None
 ) -> None:
     assert verdict(status, code, retry_after_s, attempts=0) == expected
 
 
-def test_a_request_that_breaks_the_engine_is_not_tried_for_ever() -> None:
+def test_a_request_that_breaks_the_engine_is_not_retried_for_ever() -> None:
     assert verdict(503, "engine_failed", None, attempts=MAX_ATTEMPTS - 1) is None
     assert verdict(503, "overloaded", None, attempts=1000) == Again(1.0)

@@ -34,7 +34,7 @@ class SlowToTidyUp:
 
 
 @pytest.mark.parametrize(("answers", "kind"), [(True, Answer), (False, Returned)])
-async def test_a_line_that_is_cut_is_run_again_unless_it_was_answered(
+async def test_an_interrupted_line_is_run_again_unless_it_was_answered(
     answers: bool, kind: type[Answer | Returned]
 ) -> None:
     call = SlowToTidyUp(answers)

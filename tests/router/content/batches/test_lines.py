@@ -22,7 +22,7 @@ def split(pieces: list[bytes], max_line_bytes: int = 100) -> list[Found]:
 
 
 @given(st.lists(st.binary(max_size=12).filter(lambda text: b"\n" not in text)), st.integers(1, 20))
-def test_lines_are_found_at_their_places_wherever_a_file_is_cut(texts: list[bytes], size: int) -> None:
+def test_lines_are_found_at_their_offsets_wherever_a_file_is_cut(texts: list[bytes], size: int) -> None:
     data = b"\n".join(texts)
     found = split([data[start : start + size] for start in range(0, len(data), size)], max_line_bytes=8)
     expected = texts if texts and texts[-1] else texts[:-1]
@@ -50,7 +50,7 @@ def checked(*requests: Any) -> tuple[list[Line], LineCheck]:
     return [line for line in found if line is not None], check
 
 
-def test_lines_that_are_in_order_are_taken_and_empty_ones_passed_over() -> None:
+def test_valid_lines_are_accepted_and_empty_ones_skipped() -> None:
     taken, check = checked(request("a"), b"  \r", request("b"), b"")
     assert [(line.number, line.custom_id) for line in taken] == [(1, "a"), (3, "b")]
     assert (check.problems, check.count, check.model) == ([], 2, "tiny")
@@ -80,14 +80,14 @@ def test_lines_that_are_in_order_are_taken_and_empty_ones_passed_over() -> None:
         (request(body={"model": "tiny", "stream": True}), "invalid_value", "body.stream"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_said_with_its_number(line: Any, code: str, param: str | None) -> None:
+def test_an_error_in_a_line_is_reported_with_its_number(line: Any, code: str, param: str | None) -> None:
     taken, check = checked(request("first"), line)
     assert [each.custom_id for each in taken] == ["first"]
     [problem] = check.problems
     assert (problem.code, problem.param, problem.line) == (code, param, 2)
 
 
-def test_a_model_that_is_not_there_is_told_from_one_that_is_another() -> None:
+def test_a_model_that_does_not_exist_is_reported_as_not_found() -> None:
     _, check = checked(request(body={"model": "other"}))
     assert check.problems[0].code == "model_not_found"
 
@@ -110,6 +110,6 @@ def test_a_file_with_too_many_requests_is_refused(monkeypatch: pytest.MonkeyPatc
     assert check.is_hopeless
 
 
-def test_nobody_reads_more_than_so_many_problems() -> None:
+def test_checking_stops_after_a_maximum_of_errors() -> None:
     _, check = checked(*[b"{"] * input_check.MAX_ERRORS)
     assert check.is_hopeless

@@ -79,7 +79,9 @@ async def test_a_line_that_fails_is_in_the_error_file_and_the_others_go_on(
     assert line["response"]["body"]["error"]["param"] == "temperature"
 
 
-async def test_other_endpoints_work_the_same_way(router: RunningRouter, client: BatchClient) -> None:
+async def test_embeddings_completions_and_responses_run_as_batches(
+    router: RunningRouter, client: BatchClient
+) -> None:
     inputs = jsonl([request("e", "/v1/embeddings", model=EMBEDDER, input="hi")])
     texts = jsonl([request("c", "/v1/completions", prompt="hi")])
     asked = jsonl([request("r", "/v1/responses", input="hi")])
@@ -115,7 +117,7 @@ async def test_an_input_with_mistakes_fails_with_their_line_numbers(
     assert router.pipeline.calls == []
 
 
-async def test_only_so_many_lines_are_under_way_and_progress_shows(
+async def test_at_most_concurrency_lines_are_in_flight_and_progress_shows(
     router: RunningRouter, client: BatchClient
 ) -> None:
     gate = asyncio.Event()
@@ -131,9 +133,7 @@ async def test_only_so_many_lines_are_under_way_and_progress_shows(
         assert shown.request_counts.total == 9
 
 
-async def test_a_batch_that_is_cancelled_keeps_what_is_done(
-    router: RunningRouter, client: BatchClient
-) -> None:
+async def test_a_cancelled_batch_keeps_what_is_done(router: RunningRouter, client: BatchClient) -> None:
     router.pipeline.script = lambda call: words("x") if call.seed < 5 else [None]
     async with batch_runner(router):
         batch = await client.make(requests(12))
@@ -169,7 +169,7 @@ async def _completed(client: BatchClient, batch_id: str) -> int:
     return 0 if counts is None else counts.completed
 
 
-async def test_a_line_under_way_when_its_router_stops_is_run_by_another(
+async def test_a_line_in_flight_when_its_router_stops_is_run_by_another(
     router: RunningRouter, client: BatchClient
 ) -> None:
     router.pipeline.script = lambda call: [None]
@@ -193,7 +193,7 @@ async def test_two_routers_share_a_batch_and_answer_each_line_once(
     assert Counter(call.seed for call in router.pipeline.calls) == Counter(range(60))
 
 
-async def test_an_engine_that_is_away_is_waited_for(
+async def test_lines_wait_for_an_unavailable_engine(
     router: RunningRouter, client: BatchClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decisions, "_BUSY_WAIT_S", 0.05)
@@ -218,7 +218,7 @@ async def test_an_engine_that_is_away_is_waited_for(
     assert seen == {0: 1, 1: 2, 2: 3}
 
 
-async def test_a_limit_of_the_tenant_delays_lines_and_fails_none(router: RunningRouter) -> None:
+async def test_a_tenants_limit_delays_lines_and_fails_none(router: RunningRouter) -> None:
     tenant = await router.new_tenant(limits=Limits(concurrent_requests=2))
     key = await router.new_key(tenant, BATCH_SCOPES)
     router.pipeline.script = lambda call: [0.01, *words("x")]
@@ -230,7 +230,7 @@ async def test_a_limit_of_the_tenant_delays_lines_and_fails_none(router: Running
     assert used.requests == 6
 
 
-async def test_lines_are_run_in_the_name_of_their_key_for_as_long_as_it_is_good(
+async def test_lines_run_under_the_key_of_their_batch_while_it_is_valid(
     router: RunningRouter,
 ) -> None:
     tenant = await router.new_tenant()
@@ -247,7 +247,7 @@ async def test_lines_are_run_in_the_name_of_their_key_for_as_long_as_it_is_good(
     assert router.pipeline.calls == []
 
 
-async def test_nothing_is_left_of_lines_once_they_are_in_files(
+async def test_lines_are_deleted_once_their_results_are_in_files(
     router: RunningRouter, client: BatchClient
 ) -> None:
     async with batch_runner(router):

@@ -11,7 +11,7 @@ from router.content.batches.decisions import ENDING, Event, Life, Status, TooLat
 NEW = Life(Status.VALIDATING, created_s=1.0, expires_s=100.0)
 
 
-def test_a_batch_that_goes_well() -> None:
+def test_a_successful_batch_goes_from_validation_to_completion() -> None:
     life = after(after(after(NEW, Event.CHECKED, 2.0), Event.ALL_ANSWERED, 3.0), Event.WRITTEN, 4.0)
     assert life == Life(Status.COMPLETED, 1.0, 100.0, in_progress_s=2.0, finalizing_s=3.0, completed_s=4.0)
 
@@ -23,14 +23,14 @@ def test_a_batch_whose_window_closes_is_expired_once_its_output_is_written() -> 
     assert (ended.status, ended.expired_s, ended.completed_s) == (Status.EXPIRED, 101.0, None)
 
 
-def test_a_batch_is_cancelled_once_and_asking_again_changes_nothing() -> None:
+def test_a_batch_is_cancelled_once_and_cancelling_again_changes_nothing() -> None:
     cancelling = after(NEW, Event.CANCEL_ASKED, 2.0)
     assert after(cancelling, Event.CANCEL_ASKED, 3.0) == cancelling
     assert after(cancelling, Event.WRITTEN, 4.0).cancelled_s == 4.0
 
 
 @given(st.lists(st.sampled_from(Event)))
-def test_whatever_happens_a_batch_ends_once_and_knows_when(events: list[Event]) -> None:
+def test_a_batch_ends_once_with_its_times_recorded_under_any_events(events: list[Event]) -> None:
     life = NEW
     for now_s, event in enumerate(events, start=2):
         try:
@@ -54,6 +54,6 @@ def test_whatever_happens_a_batch_ends_once_and_knows_when(events: list[Event]) 
 
 @pytest.mark.parametrize("status", [status for status in Status if status.is_over])
 @pytest.mark.parametrize("event", Event)
-def test_what_is_over_stays_over(status: Status, event: Event) -> None:
+def test_a_finished_batch_stays_finished(status: Status, event: Event) -> None:
     with pytest.raises(TooLate, match=status.value):
         after(Life(status, 1.0, 2.0), event, 3.0)

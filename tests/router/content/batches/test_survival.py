@@ -89,7 +89,7 @@ def numbers(store: Store, file_id: str | None) -> list[int | None]:
     return [json.loads(line).get("number") for line in data.splitlines()]
 
 
-async def test_an_output_that_was_half_written_is_written_again(
+async def test_a_half_written_output_is_written_again(
     store: Store, access: StoreAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output_writer, "_LINES_A_TRANSACTION", 4)
@@ -112,7 +112,7 @@ async def test_an_output_that_was_half_written_is_written_again(
         assert connection.scalar(sql.select(sql.func.count()).select_from(files)) == 3
 
 
-async def test_an_input_that_was_half_read_is_read_again(store: Store, access: StoreAccess) -> None:
+async def test_a_half_read_input_is_read_again(store: Store, access: StoreAccess) -> None:
     filler = "x" * 1000
     texts = [json.dumps(request(f"r{n}", user=filler)).encode() for n in range(2500)]
     data = b"\n".join(texts)
@@ -146,7 +146,7 @@ async def test_an_input_that_was_half_read_is_read_again(store: Store, access: S
     assert [claim.custom_id for claim in taken] == [f"r{number}" for number in range(2500)]
 
 
-async def test_an_input_file_that_is_gone_fails_the_batch(store: Store, access: StoreAccess) -> None:
+async def test_a_missing_input_file_fails_the_batch(store: Store, access: StoreAccess) -> None:
     life = Life(Status.VALIDATING, NOW_S, NOW_S + 86_400)
     batch = Batch("batch_1", "org-1", "key-1", "/v1/chat/completions", "file-gone", life)
     with store.begin() as connection:

@@ -59,7 +59,7 @@ def tokenizers(checkpoint: Path) -> Tokenizers:
     return Tokenizers({"tiny": checkpoint})
 
 
-async def test_a_prompt_of_few_bytes_is_not_counted(tmp_path: Path) -> None:
+async def test_a_prompt_of_few_bytes_is_not_tokenized(tmp_path: Path) -> None:
     """No tokenizer is read for it: this one would fail."""
     (tmp_path / "tokenizer.json").mkdir()
     cutter = Cutter(Tokenizers({"tiny": tmp_path}), ContextLengths())
@@ -82,7 +82,7 @@ async def test_the_oldest_turns_are_dropped_until_the_prompt_fits(tokenizers: To
     assert {item.counted_by for item in cut.counted} == {"tiny"}
 
 
-async def test_sizes_that_are_known_are_not_counted_again(tokenizers: Tokenizers) -> None:
+async def test_known_sizes_are_not_counted_again(tokenizers: Tokenizers) -> None:
     cutter = Cutter(tokenizers, ContextLengths())
     first = await cutter.cut(model(200), Past(turns(10, 20), [said("user", "word")]), 50, render)
     again = await cutter.cut(model(200), Past(first.counted, [said("user", "word")]), 50, render)
@@ -102,7 +102,7 @@ async def test_new_input_that_does_not_fit_alone_is_refused(tokenizers: Tokenize
     st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), st.integers(0, 30)), max_size=12),
     st.integers(40, 400),
 )
-def test_whatever_was_said_the_prompt_fits_or_is_refused(before: list[tuple[str, int]], room: int) -> None:
+def test_any_conversation_is_cut_to_fit_or_refused(before: list[tuple[str, int]], room: int) -> None:
     history = [said(role, "w " * words) for role, words in before]
     past = Past(history, [said("user", "w")])
     cutting = Cutter(Tokenizers({}), ContextLengths()).cut(model(room), past, 0, render)
@@ -116,7 +116,7 @@ def test_whatever_was_said_the_prompt_fits_or_is_refused(before: list[tuple[str,
         assert made.shown[-1].id == past.new[0].id
 
 
-async def test_what_the_engine_says_of_its_limit_is_remembered(tokenizers: Tokenizers) -> None:
+async def test_the_context_limit_in_an_engines_error_is_remembered(tokenizers: Tokenizers) -> None:
     contexts = ContextLengths()
     cutter = Cutter(tokenizers, contexts)
     served = model(8192)
@@ -133,7 +133,7 @@ async def test_what_the_engine_says_of_its_limit_is_remembered(tokenizers: Token
     assert again.tokens <= 448
 
 
-async def test_without_a_number_less_is_tried(tokenizers: Tokenizers) -> None:
+async def test_a_context_error_without_a_number_shortens_the_prompt_further(tokenizers: Tokenizers) -> None:
     cutter = Cutter(tokenizers, ContextLengths())
     past = Past(turns(10, 20), [said("user", "word")])
     cut = await cutter.cut(model(8192), past, 64, render)
@@ -145,14 +145,14 @@ async def test_without_a_number_less_is_tried(tokenizers: Tokenizers) -> None:
     assert len(again.shown) < len(cut.shown)
 
 
-async def test_a_tokenizer_that_cannot_be_read_leaves_an_estimate(tmp_path: Path) -> None:
+async def test_an_unreadable_tokenizer_leaves_an_estimate(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     tokenizers = Tokenizers({"tiny": tmp_path})
     assert await tokenizers.count("tiny", ["hello there"]) == [estimate("hello there")]
     assert await tokenizers.count("unknown", [""]) == [1]
 
 
-async def test_tokens_are_those_of_the_models_tokenizer(tokenizers: Tokenizers) -> None:
+async def test_tokens_are_counted_by_the_models_tokenizer(tokenizers: Tokenizers) -> None:
     assert await tokenizers.count("tiny", ["word word", "", "word, word"]) == [2, 0, 3]
 
 

@@ -35,7 +35,7 @@ async def test_a_string_is_a_message_of_the_user() -> None:
     assert item.shown["content"] == [{"type": "input_text", "text": "hello"}]
 
 
-async def test_each_kind_of_item_is_shown_as_it_came_with_an_id() -> None:
+async def test_messages_calls_and_results_are_shown_as_they_came_with_an_id() -> None:
     items = await read({"role": "developer", "content": "be brief"}, CALL, RESULT)
     assert [item.shown["type"] for item in items] == ["message", "function_call", "function_call_output"]
     assert [item.id.partition("_")[0] for item in items] == ["msg", "fc", "fco"]
@@ -112,7 +112,9 @@ async def test_a_file_is_read_and_its_data_is_not_kept() -> None:
         ),
     ],
 )
-async def test_a_bad_item_is_refused_by_its_place(given: Any, kind: ErrorKind, param: str, said: str) -> None:
+async def test_a_bad_item_is_refused_by_its_position(
+    given: Any, kind: ErrorKind, param: str, said: str
+) -> None:
     error = await refusal(given)
     assert (error.kind, error.param) == (kind, param)
     assert said in error.message
@@ -133,7 +135,7 @@ async def test_the_files_of_a_request_are_counted() -> None:
     assert error.message == "input: 21 files; at most 20 are read for one request"
 
 
-async def test_what_the_assistant_says_and_calls_is_one_message() -> None:
+async def test_an_assistants_text_and_calls_become_one_message() -> None:
     items = await read(
         {"role": "user", "content": "look"}, {"role": "assistant", "content": "I look."}, CALL, CALL, RESULT
     )
@@ -160,6 +162,6 @@ async def test_instructions_and_the_first_system_messages_are_one() -> None:
     assert as_messages(items, None)[0].content == "A\n\nB"
 
 
-async def test_a_kept_item_is_read_back_as_it_was() -> None:
+async def test_a_stored_item_is_read_back_as_it_was() -> None:
     for item in await read({"role": "user", "content": "hi"}, CALL, RESULT):
         assert msgspec.json.decode(msgspec.json.encode(item), type=Item) == item

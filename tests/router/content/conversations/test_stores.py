@@ -69,7 +69,7 @@ async def refused(awaited: object) -> InflightError:
     return caught.value
 
 
-async def test_a_conversation_keeps_what_was_said(conversations: ConversationStore) -> None:
+async def test_a_conversation_keeps_its_items(conversations: ConversationStore) -> None:
     made = await conversations.create(ANN, {"title": "trees"}, [said("be brief", "system")])
     await conversations.add(ANN, made.id, [said("one\0two"), said("three", "assistant")])
     assert texts(await conversations.history(ANN, made.id)) == ["be brief", "one\0two", "three"]
@@ -78,7 +78,7 @@ async def test_a_conversation_keeps_what_was_said(conversations: ConversationSto
     assert found.updated_s > found.created_s
 
 
-async def test_for_others_it_does_not_exist(
+async def test_other_owners_find_no_conversation_or_response(
     conversations: ConversationStore, responses: ResponseStore
 ) -> None:
     made = await conversations.create(ANN, {}, [said("mine")])
@@ -144,14 +144,14 @@ async def test_an_item_can_be_deleted(conversations: ConversationStore) -> None:
     assert texts(await conversations.history(ANN, made.id)) == ["b", "c"]
 
 
-async def test_of_a_long_past_the_newest_and_the_system_messages_are_read(
+async def test_history_of_a_long_conversation_is_its_newest_items_and_the_system_messages(
     conversations: ConversationStore,
 ) -> None:
     made = await conversations.create(ANN, {}, [said("rules", "system"), *map(said, "abcdef")])
     assert texts(await conversations.history(ANN, made.id, most=2)) == ["rules", "e", "f"]
 
 
-async def test_answers_at_the_same_time_come_one_after_the_other(
+async def test_concurrent_answers_are_appended_one_after_the_other(
     conversations: ConversationStore, responses: ResponseStore
 ) -> None:
     made = await conversations.create(ANN, {}, [])
@@ -163,7 +163,7 @@ async def test_answers_at_the_same_time_come_one_after_the_other(
     assert all(asked[2:] == answered[2:] for asked, answered in pairs)
 
 
-async def test_a_response_leads_to_those_before_it(responses: ResponseStore) -> None:
+async def test_a_response_leads_to_its_previous_responses(responses: ResponseStore) -> None:
     await responses.save(ANN, ended("1"), True)
     await responses.save(ANN, ended("2", "resp_1"), True)
     await responses.save(ANN, ended("3", "resp_2"), True)
@@ -175,7 +175,7 @@ async def test_a_response_leads_to_those_before_it(responses: ResponseStore) -> 
     assert (await refused(responses.delete(ANN, "resp_2"))).kind is ErrorKind.NOT_FOUND
 
 
-async def test_a_response_in_a_conversation_leads_to_what_was_said_before_it_there(
+async def test_a_response_in_a_conversation_leads_to_the_items_before_it(
     conversations: ConversationStore, responses: ResponseStore
 ) -> None:
     made = await conversations.create(ANN, {}, [said("hello")])
@@ -186,7 +186,7 @@ async def test_a_response_in_a_conversation_leads_to_what_was_said_before_it_the
     assert texts(await responses.history(ANN, "resp_2")) == ["q-2", "a-2"]
 
 
-async def test_a_response_that_is_not_to_be_kept_is_in_its_conversation_alone(
+async def test_a_response_that_is_not_stored_is_kept_in_its_conversation_alone(
     conversations: ConversationStore, responses: ResponseStore
 ) -> None:
     made = await conversations.create(ANN, {}, [])
@@ -195,7 +195,7 @@ async def test_a_response_that_is_not_to_be_kept_is_in_its_conversation_alone(
     assert (await refused(responses.find(ANN, "resp_1"))).kind is ErrorKind.NOT_FOUND
 
 
-async def test_a_conversation_that_was_deleted_meanwhile_stays_gone(
+async def test_a_conversation_deleted_meanwhile_stays_deleted(
     conversations: ConversationStore, responses: ResponseStore
 ) -> None:
     made = await conversations.create(ANN, {}, [])
@@ -216,7 +216,7 @@ async def test_answers_that_end_while_a_conversation_is_deleted_leave_nothing_be
         assert len(connection.execute(sql.select(content_tables.responses)).all()) == 8
 
 
-async def test_all_of_a_tenant_can_be_taken_away_and_deleted(
+async def test_a_tenants_conversations_are_exported_and_deleted(
     conversations: ConversationStore, responses: ResponseStore, store: Store
 ) -> None:
     for owner in (ANN, *OTHERS):
@@ -237,7 +237,7 @@ async def test_all_of_a_tenant_can_be_taken_away_and_deleted(
         assert len(content_tables.export_conversations(connection, "org-2")["conversations"]) == 1
 
 
-async def test_what_ends_after_its_tenant_was_deleted_is_not_kept(
+async def test_an_answer_that_ends_after_its_tenant_was_deleted_is_not_kept(
     store: Store, conversations: ConversationStore, responses: ResponseStore
 ) -> None:
     administration = Administration(store, PEPPER)

@@ -41,7 +41,7 @@ def kept(entries: list[Entry], window: Window) -> list[Entry]:
 
 @settings(deadline=None)
 @given(conversations(), rooms)
-def test_what_is_kept_fits_or_nothing_more_can_be_dropped(entries: list[Entry], room: int) -> None:
+def test_a_window_fits_or_nothing_more_can_be_dropped(entries: list[Entry], room: int) -> None:
     window = fit(entries, room)
     assert window.tokens == sum(entry.tokens for entry in kept(entries, window))
     assert window.fits == (window.tokens <= room)
@@ -59,7 +59,7 @@ def test_new_input_and_system_messages_are_always_kept(entries: list[Entry], roo
 
 @settings(deadline=None)
 @given(conversations(), rooms)
-def test_what_is_dropped_is_older_than_what_is_kept(entries: list[Entry], room: int) -> None:
+def test_dropped_items_are_older_than_kept_ones(entries: list[Entry], room: int) -> None:
     window = fit(entries, room)
     dropped = set(range(len(entries))) - set(window.kept)
     said = [index for index in window.kept if entries[index].role != "system"]
@@ -91,13 +91,13 @@ def test_a_turn_is_kept_whole(entries: list[Entry], room: int) -> None:
 
 @settings(deadline=None)
 @given(conversations(), rooms, st.integers(0, 100))
-def test_more_room_never_keeps_less(entries: list[Entry], room: int, more: int) -> None:
+def test_a_larger_context_never_keeps_fewer_items(entries: list[Entry], room: int, more: int) -> None:
     assert set(fit(entries, room).kept) <= set(fit(entries, room + more).kept)
 
 
 @settings(deadline=None)
 @given(conversations())
-def test_everything_is_kept_where_everything_fits(entries: list[Entry]) -> None:
+def test_all_items_are_kept_where_all_fit(entries: list[Entry]) -> None:
     window = fit(entries, sum(entry.tokens for entry in entries))
     assert window.kept == tuple(range(len(entries)))
 
@@ -130,6 +130,6 @@ def test_a_new_result_keeps_the_turn_of_its_call() -> None:
 
 
 @pytest.mark.parametrize("entries", [[], [Entry("system", 5, is_new=True)]])
-def test_there_may_be_nothing_to_drop(entries: list[Entry]) -> None:
+def test_a_conversation_without_droppable_turns_is_kept_whole(entries: list[Entry]) -> None:
     assert fit(entries, 10).kept == tuple(range(len(entries)))
     assert fit(entries, 10).fits

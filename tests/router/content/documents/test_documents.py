@@ -49,23 +49,23 @@ async def test_text_is_taken_as_it_is() -> None:
     assert await read("in sixteen bits".encode("utf-16")) == "in sixteen bits"
 
 
-async def test_a_model_is_told_the_name_of_a_file() -> None:
+async def test_a_rendered_document_carries_its_cleaned_file_name() -> None:
     document = await Documents().read(inline(b"hello", 'my "notes"\n.txt'), LOCAL_CALLER, WHERE)
     assert document.rendered() == '<file name="my _notes__.txt">\nhello\n</file>'
 
 
-async def test_a_table_becomes_one_that_can_be_read() -> None:
+async def test_a_csv_becomes_a_readable_table() -> None:
     text = await read(b'name,says\nAnn,"a, b|c\nd"\n', "people.csv", "application/octet-stream")
     assert text == "| name | says |\n| --- | --- |\n| Ann | a, b\\|c d |"
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-def test_the_delimiter_is_found(delimiter: str) -> None:
+def test_the_delimiter_of_a_csv_is_detected(delimiter: str) -> None:
     table = delimiter.join(["a", "b", "c"]) + "\n" + delimiter.join(["1", "2", "3"])
     assert render_table(table) == "| a | b | c |\n| --- | --- | --- |\n| 1 | 2 | 3 |"
 
 
-def test_what_is_in_quotes_is_no_delimiter() -> None:
+def test_characters_in_quotes_are_not_taken_for_delimiters() -> None:
     assert render_table('"a;b;c;d",e\n1,2') == "| a;b;c;d | e |\n| --- | --- |\n| 1 | 2 |"
     assert render_table('"one;\ntwo;",e\n1,2') == "| one; two; | e |\n| --- | --- |\n| 1 | 2 |"
 
@@ -73,7 +73,7 @@ def test_what_is_in_quotes_is_no_delimiter() -> None:
 @settings(deadline=None)
 @example([["\t"], ["", "\r"]])
 @given(st.lists(st.lists(st.text(), min_size=1), min_size=1))
-def test_each_row_is_a_line_whatever_is_in_its_cells(rows: list[list[str]]) -> None:
+def test_each_row_of_a_table_is_one_line_whatever_its_cells_contain(rows: list[list[str]]) -> None:
     written = io.StringIO()
     csv.writer(written, quoting=csv.QUOTE_ALL).writerows(rows)
     lines = render_table(written.getvalue()).split("\n")
@@ -116,7 +116,7 @@ async def test_a_pdf_that_takes_too_much_is_refused(limits: dict[str, float], re
     assert reason in await refusal(file, "a.pdf", "application/pdf", **limits)
 
 
-async def test_a_pdf_that_becomes_large_when_it_is_read_hurts_nobody() -> None:
+async def test_a_pdf_bomb_is_refused() -> None:
     bomb = pdf_bomb(60 << 20)
     assert len(bomb) < 1 << 20
     message = await refusal(bomb, "a.pdf", "application/pdf", pdf_memory_bytes=100 << 20)
@@ -134,21 +134,21 @@ async def test_a_pdf_that_becomes_large_when_it_is_read_hurts_nobody() -> None:
         (b'"' + b"x" * 200_000, "text/csv", "is not a table"),
     ],
 )
-async def test_what_cannot_be_read_is_refused_with_the_reason(data: bytes, kind: str, reason: str) -> None:
+async def test_an_unreadable_document_is_refused_with_the_reason(data: bytes, kind: str, reason: str) -> None:
     assert reason in await refusal(data, "a.bin", kind)
 
 
-async def test_the_limit_on_text_is_named() -> None:
+async def test_the_limit_on_a_documents_text_is_named() -> None:
     assert "has 11 characters; at most 10 are read" in await refusal(b"01234567890", max_characters=10)
 
 
-async def test_a_table_is_measured_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_table_is_measured_before_it_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "render_table", None)
     message = await refusal(b"," * 50_000, "a.csv", max_characters=40_000)
     assert "has 50000 characters; at most 40000 are read" in message
 
 
-async def test_only_a_few_pdfs_wait_for_their_turn_and_the_rest_are_sent_away(
+async def test_a_few_pdfs_wait_to_be_read_and_the_rest_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reader = PdfReader(DocumentLimits())
@@ -170,7 +170,7 @@ async def test_data_that_is_no_data_url_is_refused(data: str, said: str) -> None
         await Documents().read(FileReference(file_data=data), LOCAL_CALLER, WHERE)
 
 
-async def test_bare_base64_is_taken_too() -> None:
+async def test_bare_base64_is_accepted() -> None:
     reference = FileReference(file_data=b64encode(b"hello").decode())
     assert (await Documents().read(reference, LOCAL_CALLER, WHERE)).text == "hello"
 

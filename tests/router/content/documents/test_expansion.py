@@ -38,7 +38,7 @@ async def test_messages_without_files_are_left_alone() -> None:
     assert await expand(asked, LOCAL_CALLER, Documents()) is asked
 
 
-async def test_an_error_names_the_place() -> None:
+async def test_a_document_error_names_its_message_and_part() -> None:
     asked = messages({"type": "file", "file": {"file_id": "file-1"}}, {"type": "file"})
     documents = Documents(FakeFiles({("local", "file-1"): ("a.txt", b"hello")}))
     with pytest.raises(InflightError) as caught:

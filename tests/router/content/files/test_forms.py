@@ -60,7 +60,7 @@ def test_a_file_is_found_whole_wherever_the_form_is_cut(
         (form(*[part("purpose", b"x")] * 17), "more than 16 parts"),
     ],
 )
-def test_a_form_that_is_wrong_is_refused_with_a_reason(body: bytes, message: str) -> None:
+def test_a_malformed_form_is_refused_with_a_reason(body: bytes, message: str) -> None:
     with pytest.raises(InflightError, match=message) as refused:
         read_form(io.BytesIO(body), CONTENT_TYPE)
     assert refused.value.kind.http_status == 400
@@ -73,7 +73,7 @@ def test_a_form_without_a_boundary_is_refused() -> None:
 
 @given(st.binary(max_size=300))
 @settings(deadline=None, max_examples=200)
-def test_no_bytes_are_more_than_a_bad_request(body: bytes) -> None:
+def test_no_form_body_causes_more_than_a_bad_request(body: bytes) -> None:
     with pytest.raises(InflightError) as refused:
         read_form(io.BytesIO(b"--abc\r\n" + body + b"\r\n--abc-"), CONTENT_TYPE)
     assert refused.value.kind.http_status == 400

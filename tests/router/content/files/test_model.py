@@ -11,7 +11,7 @@ DAY_S = 86_400
 
 
 @given(st.text())
-def test_any_name_becomes_one_that_a_header_can_carry(name: str) -> None:
+def test_any_file_name_becomes_one_that_a_header_can_carry(name: str) -> None:
     cleaned = clean_name(name)
     assert 1 <= len(cleaned) <= 255
     assert cleaned.isprintable()
@@ -26,11 +26,11 @@ def test_any_name_becomes_one_that_a_header_can_carry(name: str) -> None:
     ("given_name", "name"),
     [("a.jsonl", "a.jsonl"), ("../../etc/passwd", "passwd"), ("C:\\x\\y.txt", "y.txt"), ("..", "file")],
 )
-def test_of_a_path_the_last_part_is_kept(given_name: str, name: str) -> None:
+def test_a_file_name_is_the_last_part_of_its_path(given_name: str, name: str) -> None:
     assert clean_name(given_name) == name
 
 
-def test_a_purpose_that_is_not_served_is_refused_with_those_that_are() -> None:
+def test_a_purpose_that_is_not_supported_is_refused_with_the_list_of_those_that_are() -> None:
     with pytest.raises(InflightError, match="'vision' is not supported; allowed: assistants, batch, user_d"):
         check_purpose("vision")
     with pytest.raises(InflightError, match="'this' is not supported"):

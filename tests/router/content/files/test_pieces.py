@@ -36,9 +36,7 @@ class Interrupted(StoreAccess):
 
 
 @pytest.mark.parametrize("before", [0, 1], ids=["before it begins", "before its first piece"])
-async def test_nothing_is_left_of_an_upload_whose_tenant_is_deleted_meanwhile(
-    store: Store, before: int
-) -> None:
+async def test_an_upload_whose_tenant_is_deleted_meanwhile_leaves_nothing(store: Store, before: int) -> None:
     administration = Administration(store, PEPPER)
     tenant = administration.create_organisation(SYSTEM, "acme").id
     access = Interrupted(store, before, lambda: administration.delete_organisation(SYSTEM, tenant))

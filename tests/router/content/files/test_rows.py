@@ -32,7 +32,7 @@ def stored(
     return file
 
 
-def test_any_part_of_a_file_can_be_read(store: Store) -> None:
+def test_any_range_of_a_file_can_be_read(store: Store) -> None:
     content = bytes(range(256)) * (PIECE_BYTES // 128)  # two pieces
     stored(store, "file-1", content + b"end")
     with store.read() as connection:
@@ -103,7 +103,7 @@ def test_a_quota_is_not_exceeded_by_uploads_at_the_same_moment(store: Store) -> 
         rows.begin(connection, StoredFile("file-9", "org-2", "a", "batch", 40, NOW_S), most_bytes=100)
 
 
-def test_what_has_expired_or_was_left_half_done_is_swept_up(store: Store) -> None:
+def test_expired_and_half_uploaded_files_are_swept(store: Store) -> None:
     stored(store, "file-kept")
     stored(store, "file-old", expires_s=NOW_S)
     with store.begin() as connection:

@@ -62,7 +62,7 @@ async def world(report: EngineReport | None = REPORT, manifest: Manifest = MANIF
         await triton.stop()
 
 
-async def test_a_replica_has_what_its_engine_said_and_when() -> None:
+async def test_a_replica_keeps_its_engines_report_and_its_time() -> None:
     async with world() as there:
         assert (there.replica.report, there.replica.reported_s) == (None, -inf)
         await there.asking.ask_all()
@@ -71,7 +71,7 @@ async def test_a_replica_has_what_its_engine_said_and_when() -> None:
         assert there.triton.configured == []
 
 
-async def test_an_engine_is_told_objectives_that_it_does_not_have() -> None:
+async def test_an_engine_is_sent_objectives_that_it_does_not_have() -> None:
     async with world() as there:
         there.targets = {Tier.INTERACTIVE: 20.5, Tier.STANDARD: 50, Tier.BATCH: None}
         await there.asking.ask_all()
@@ -85,7 +85,7 @@ async def test_an_engine_is_told_objectives_that_it_does_not_have() -> None:
         assert there.triton.configured[1:] == [{"inter_token_ms": dict.fromkeys(told["inter_token_ms"])}]
 
 
-async def test_an_engine_that_refuses_them_is_not_told_again_for_a_while(
+async def test_an_engine_that_refuses_objectives_is_not_sent_them_again_for_a_while(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with world() as there:
@@ -99,7 +99,7 @@ async def test_an_engine_that_refuses_them_is_not_told_again_for_a_while(
         assert len(there.triton.configured) == 2
 
 
-async def test_an_engine_that_does_not_know_the_question_is_asked_once_a_minute() -> None:
+async def test_an_engine_without_reports_is_asked_once_a_minute() -> None:
     async with world(report=None) as there:
         for _ in range(3):
             await there.asking.ask_all()
@@ -110,7 +110,7 @@ async def test_an_engine_that_does_not_know_the_question_is_asked_once_a_minute(
         assert there.replica.report == REPORT
 
 
-async def test_an_engine_that_does_not_answer_keeps_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_that_does_not_answer_keeps_its_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_reports, "_TIMEOUT_S", 0.05)
     async with world() as there:
         await there.asking.ask_all()
@@ -120,7 +120,7 @@ async def test_an_engine_that_does_not_answer_keeps_what_it_said(monkeypatch: py
         assert (there.replica.report, there.replica.reported_s) == (REPORT, 50)
 
 
-async def test_what_is_down_is_not_asked_and_its_report_is_forgotten() -> None:
+async def test_a_replica_that_is_down_is_not_asked_and_loses_its_report() -> None:
     async with world() as there:
         await there.asking.ask_all()
         there.replica.mark_down("it died", 51, reviving=True)
@@ -139,7 +139,7 @@ async def test_models_without_an_engine_are_not_asked(manifest: Manifest) -> Non
         assert there.triton.reports == 0
 
 
-async def test_it_goes_on_asking_whatever_happens(
+async def test_engine_reports_go_on_after_an_unexpected_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(engine_reports, "_PERIOD_S", 0.01)

@@ -15,14 +15,14 @@ EMBEDDINGS = Manifest("e", 1, Kind.EMBEDDINGS, ("embeddings",))
 
 
 @pytest.mark.parametrize("manifest", [TEXT, RELEASE])
-def test_each_step_of_a_pipeline_is_asked_under_its_own_name(manifest: Manifest) -> None:
+def test_each_step_of_a_pipeline_is_pinged_under_its_own_name(manifest: Manifest) -> None:
     pings = pings_of(manifest)
     assert list(pings) == list(manifest.members[:-1])
     assert [ping.request.model_name for ping in pings.values()] == list(manifest.members[:-1])
 
 
 @pytest.mark.parametrize("manifest", [TEXT, EMBEDDINGS])
-def test_a_ping_has_every_input_that_is_not_optional(manifest: Manifest) -> None:
+def test_a_ping_has_every_required_input(manifest: Manifest) -> None:
     for model, ping in pings_of(manifest).items():
         contract = CONTRACTS[model]
         sent = {tensor.name for tensor in ping.request.inputs}
@@ -31,15 +31,15 @@ def test_a_ping_has_every_input_that_is_not_optional(manifest: Manifest) -> None
         assert len(ping.request.raw_input_contents) == len(sent)
 
 
-def test_postprocessing_is_asked_for_a_text_that_is_nobodys() -> None:
+def test_the_ping_to_postprocessing_has_no_request_id() -> None:
     assert pings_of(TEXT)["postprocessing"].request.id == ""
 
 
-def test_what_users_bring_is_not_asked_anything() -> None:
+def test_a_users_own_model_is_not_pinged() -> None:
     assert pings_of(Manifest("t", 1, Kind.TENSORS, ("t.1",))) == {}
 
 
-def test_one_token_goes_through_the_whole_pipeline() -> None:
+def test_a_one_token_probe_goes_through_the_whole_pipeline() -> None:
     request = one_token(RELEASE, 7).request
     assert request.model_name == "m.2"
     assert request.id == "probe-7"

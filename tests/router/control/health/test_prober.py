@@ -103,7 +103,7 @@ async def scene(triton: ControlledTriton) -> AsyncIterator[Scene]:
     await scene.close()
 
 
-async def test_what_lives_is_left_alone(scene: Scene) -> None:
+async def test_a_healthy_model_is_left_alone(scene: Scene) -> None:
     replica = await scene.watch()
     work = work_on(replica)
     await scene.rounds("tensorrt_llm")
@@ -160,7 +160,7 @@ async def test_a_busy_model_whose_pings_queue_is_not_taken_for_dead(scene: Scene
     assert replica.health.is_up
 
 
-async def test_requests_that_hear_of_it_excuse_a_model_that_leaves_pings_unanswered(scene: Scene) -> None:
+async def test_requests_that_progress_excuse_a_model_that_leaves_pings_unanswered(scene: Scene) -> None:
     replica = await scene.watch()
     replica.last_progress_s = float("inf")
     scene.triton.models["tensorrt_llm"].frozen = True
@@ -186,7 +186,7 @@ async def test_a_refusal_is_an_answer(scene: Scene) -> None:
     assert replica.health.is_up
 
 
-async def test_a_model_that_stays_dead_is_not_called_well(scene: Scene) -> None:
+async def test_a_model_that_stays_dead_is_not_reported_as_healthy(scene: Scene) -> None:
     replica = await scene.watch()
     scene.triton.models["preprocessing"].dead = True
     scene.triton.models["preprocessing"].stays_dead = True
@@ -196,7 +196,7 @@ async def test_a_model_that_stays_dead_is_not_called_well(scene: Scene) -> None:
     await until(lambda: replica.health.is_up)
 
 
-async def test_a_load_that_fails_is_tried_again(scene: Scene) -> None:
+async def test_a_failed_load_is_retried(scene: Scene) -> None:
     replica = await scene.watch()
     model = scene.triton.models["tensorrt_llm"]
     model.dead, model.load_error = True, "no memory"
@@ -221,7 +221,9 @@ async def test_a_router_that_is_not_in_control_waits_for_the_one_that_is(scene: 
     await other.close()
 
 
-async def test_without_the_secret_it_is_down_until_it_lives_again(triton: ControlledTriton) -> None:
+async def test_without_the_secret_a_dead_replica_is_down_until_it_recovers_by_itself(
+    triton: ControlledTriton,
+) -> None:
     scene = Scene(triton, secret="")
     replica = await scene.watch()
     triton.models["tensorrt_llm"].dead = True
@@ -232,7 +234,7 @@ async def test_without_the_secret_it_is_down_until_it_lives_again(triton: Contro
     await scene.close()
 
 
-async def test_work_in_a_process_that_someone_else_replaced_is_given_up(triton: ControlledTriton) -> None:
+async def test_work_in_a_process_that_was_replaced_externally_is_given_up(triton: ControlledTriton) -> None:
     scene = Scene(triton, limits=ProbeLimits(period_s=0.05, late_s=0.1, misses=1000, punctual_s=5.0))
     replica = await scene.watch()
     await scene.rounds("tensorrt_llm")
@@ -247,7 +249,7 @@ async def test_work_in_a_process_that_someone_else_replaced_is_given_up(triton: 
     await scene.close()
 
 
-async def test_work_that_is_not_heard_of_for_long_is_looked_into(triton: ControlledTriton) -> None:
+async def test_work_without_news_for_long_is_probed(triton: ControlledTriton) -> None:
     scene = Scene(triton, limits=ProbeLimits(period_s=0.05, silence_s=0.2, one_token_s=0.3, late_s=60))
     replica = await scene.watch()
     work = work_on(replica)
@@ -287,7 +289,7 @@ async def test_a_triton_that_is_gone_is_down_and_comes_back(scene: Scene) -> Non
     assert replica.is_loaded
 
 
-async def test_nobody_waits_for_a_revival_on_a_triton_that_is_gone(scene: Scene) -> None:
+async def test_a_replica_on_a_lost_triton_is_not_reviving(scene: Scene) -> None:
     replica = await scene.watch()
     scene.in_control = False
     scene.triton.models["tensorrt_llm"].dead = True
@@ -309,7 +311,7 @@ async def test_a_frozen_triton_is_down_and_none_of_its_models_is_blamed(scene: S
     assert all(model.loads == 0 for model in scene.triton.models.values())
 
 
-async def test_what_is_unloaded_is_not_revived(scene: Scene) -> None:
+async def test_an_unloaded_model_is_not_revived(scene: Scene) -> None:
     replica = await scene.watch()
     scene.triton.models["ensemble"].loaded = False
     await until(lambda: not replica.is_loaded)
@@ -321,7 +323,7 @@ async def test_what_is_unloaded_is_not_revived(scene: Scene) -> None:
     assert replica.health.is_up
 
 
-async def test_of_what_users_bring_requests_tell_that_it_died(scene: Scene) -> None:
+async def test_the_death_of_a_users_own_model_is_learned_from_its_requests(scene: Scene) -> None:
     replica = await scene.watch(TENSORS)
     scene.triton.models["t.1"].dead = True
     work = work_on(replica)
@@ -332,7 +334,7 @@ async def test_of_what_users_bring_requests_tell_that_it_died(scene: Scene) -> N
     assert scene.triton.models["t.1"].pings == 0
 
 
-async def test_requests_that_were_wrong_about_a_death_are_put_right_by_pings(scene: Scene) -> None:
+async def test_a_death_wrongly_reported_by_requests_is_corrected_by_pings(scene: Scene) -> None:
     replica = await scene.watch()
     await scene.rounds("tensorrt_llm")
     replica.failed(Failure.STUB_DEAD, 1.0)
@@ -341,7 +343,7 @@ async def test_requests_that_were_wrong_about_a_death_are_put_right_by_pings(sce
     assert scene.triton.models["tensorrt_llm"].loads == 0
 
 
-async def test_a_release_that_is_forgotten_is_asked_nothing_more(scene: Scene) -> None:
+async def test_a_forgotten_release_is_pinged_no_more(scene: Scene) -> None:
     await scene.watch()
     scene.fleet.forget(TEXT.name)
     await asyncio.sleep(3 * QUICK.period_s)

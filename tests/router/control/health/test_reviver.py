@@ -59,7 +59,7 @@ async def attend(reviver: Reviver, patient: FakePatient) -> None:
         await asyncio.sleep(0)
 
 
-async def test_all_that_is_broken_is_revived_at_once() -> None:
+async def test_all_broken_models_are_revived_at_once() -> None:
     patient = FakePatient(broken={"b", "a"})
     await attend(Reviver(lambda: True, Clock()), patient)
     assert patient.control.revivals == ["a", "b"]
@@ -76,7 +76,7 @@ async def test_only_the_router_in_control_revives() -> None:
     assert patient.told == ["begins", "revived"]
 
 
-async def test_what_was_tampered_with_is_not_loaded_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_tampered_release_is_not_loaded_again(caplog: pytest.LogCaptureFixture) -> None:
     patient, asked = FakePatient(), []
 
     async def find_fault(release: str) -> str | None:
@@ -88,13 +88,13 @@ async def test_what_was_tampered_with_is_not_loaded_again(caplog: pytest.LogCapt
     assert "model.py has changed since it was added" in caplog.text
 
 
-async def test_without_the_secret_nothing_is_tried() -> None:
+async def test_without_the_secret_no_revival_is_tried() -> None:
     patient = FakePatient(control=FakeControl(can_control=False))
     await attend(Reviver(lambda: True, Clock()), patient)
     assert patient.told == []
 
 
-async def test_one_revival_is_under_way_at_a_time() -> None:
+async def test_one_revival_is_in_flight_at_a_time() -> None:
     patient = FakePatient(control=FakeControl(holding=asyncio.Event()))
     clock = Clock()
     reviver = Reviver(lambda: True, clock)
@@ -106,7 +106,7 @@ async def test_one_revival_is_under_way_at_a_time() -> None:
     assert patient.told == ["begins", "failed"]
 
 
-async def test_what_cannot_be_revived_is_tried_ever_later_and_that_is_said(
+async def test_failed_revivals_are_retried_ever_later_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     patient, clock = FakePatient(control=FakeControl(failing={"engine"})), Clock()
@@ -124,7 +124,7 @@ async def test_what_cannot_be_revived_is_tried_ever_later_and_that_is_said(
     assert "cannot revive engine, attempt 3; the next one in 4 s: out of memory" in errors[2]
 
 
-async def test_the_trouble_of_one_model_does_not_hold_up_another() -> None:
+async def test_a_failing_model_does_not_delay_the_revival_of_another() -> None:
     patient, clock = FakePatient(control=FakeControl(failing={"a"}), broken={"a"}), Clock()
     reviver = Reviver(lambda: True, clock)
     await attend(reviver, patient)

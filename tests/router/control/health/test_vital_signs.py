@@ -86,7 +86,7 @@ def test_a_frozen_model_is_noticed_within_five_seconds(
         ("", False),
     ],
 )
-def test_tritons_words_for_a_dead_process_are_known(text: str, dead: bool) -> None:
+def test_tritons_error_for_a_dead_process_is_recognised(text: str, dead: bool) -> None:
     assert says_dead(text) is dead
 
 
@@ -108,7 +108,7 @@ def test_silence_counts_only_when_all_else_speaks(
 
 @given(st.lists(st.tuples(times_s, times_s), max_size=20))
 @settings(deadline=None)
-def test_only_pings_count_that_were_sent_after_the_model_was_last_heard_of(
+def test_pings_count_as_missed_only_if_sent_after_the_model_was_last_heard_from(
     misses: list[tuple[float, float]],
 ) -> None:
     pulse, heard_s = LIVELY, NEVER_S
@@ -125,13 +125,13 @@ def test_a_miss_counts_only_for_a_router_that_was_on_time() -> None:
     assert not counts_as_missed(10.0, 11.4, LIMITS)
 
 
-def test_only_a_model_with_work_may_keep_a_ping_waiting() -> None:
+def test_only_a_model_with_work_may_delay_its_pings() -> None:
     assert LIMITS.patience_s(Queue.LONG, is_busy=False) == 0
     assert LIMITS.patience_s(Queue.NONE, is_busy=True) == 0
     assert 0 < LIMITS.patience_s(Queue.SHORT, is_busy=True) < LIMITS.patience_s(Queue.LONG, is_busy=True)
 
 
-def test_a_server_is_gone_when_neither_pings_nor_requests_hear_of_it() -> None:
+def test_a_server_is_gone_when_neither_pings_nor_requests_hear_from_it() -> None:
     silent = Pulse(2, since_s=50.0)
     assert not is_server_gone(silent, LIMITS)
     assert is_server_gone(silent.after_miss(sent_s=52.0, heard_s=49.0), LIMITS)
@@ -140,7 +140,7 @@ def test_a_server_is_gone_when_neither_pings_nor_requests_hear_of_it() -> None:
 
 @given(times_s, times_s)
 @settings(deadline=None)
-def test_work_is_silent_only_while_there_is_work(now_s: float, heard_s: float) -> None:
+def test_work_counts_as_silent_only_while_it_exists(now_s: float, heard_s: float) -> None:
     assert not is_silent(now_s, math.inf, heard_s, LIMITS)
     assert is_silent(now_s, NEVER_S, heard_s, LIMITS) == (now_s - heard_s >= LIMITS.silence_s)
 

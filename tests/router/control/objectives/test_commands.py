@@ -107,7 +107,7 @@ def test_an_act_that_is_refused_leaves_nothing_behind(office: ObjectiveCommands,
         assert records.list_objectives(connection) == []
 
 
-def test_where_there_are_no_models_that_is_said(lite: Store) -> None:
+def test_without_models_setting_an_objective_says_to_start_the_stack_first(lite: Store) -> None:
     with pytest.raises(NotFound, match="there are none yet: `inflight up` first"):
         office_of(lite).set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
     assert office_of(lite).show() == []
@@ -124,16 +124,16 @@ def test_the_objective_of_a_model_that_has_gone_is_still_shown_and_can_be_cleare
     assert [each.model for each in office.show()] == ["vectors"]
 
 
-def test_what_a_router_measured_that_is_no_more_does_not_count(
-    office: ObjectiveCommands, lite: Store
-) -> None:
+def test_measurements_of_a_router_that_is_gone_do_not_count(office: ObjectiveCommands, lite: Store) -> None:
     office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
     measure(lite, "dead", Tier.STANDARD, {500: 30}, NOW_S - records.FRESH_S - 1)
     (found,) = office.show(MODEL)
     assert all(each.samples == 0 for each in found.standings)
 
 
-def test_only_the_platforms_administrators_may(office: ObjectiveCommands, lite: Store) -> None:
+def test_only_platform_administrators_may_see_or_set_objectives(
+    office: ObjectiveCommands, lite: Store
+) -> None:
     owner = Actor("user-1", "org-1", Role.OWNER)
     reader = Actor("user-2", None, Role.OWNER, platform_admin=True, scopes=frozenset({Scope.ADMIN_READ}))
     with pytest.raises(Forbidden):

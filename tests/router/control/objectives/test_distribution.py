@@ -16,7 +16,7 @@ def counted(times_s: list[float]) -> Distribution:
     return added_up({bucket_of(each): 1} for each in times_s)
 
 
-def test_where_nothing_was_measured_nothing_is_claimed() -> None:
+def test_an_empty_distribution_claims_nothing() -> None:
     nothing = Distribution()
     assert nothing.samples == 0
     assert nothing.percentile(0.95) is None
@@ -49,18 +49,16 @@ def test_the_share_within_a_limit_counts_what_is_clearly_below_and_not_what_is_c
 
 @settings(deadline=None)
 @given(TIMES, TIMES)
-def test_what_two_routers_measured_adds_up_to_what_one_would_have(
-    here_s: list[float], there_s: list[float]
-) -> None:
+def test_distributions_of_two_routers_add_up_to_one(here_s: list[float], there_s: list[float]) -> None:
     assert added_up([counted(here_s).counts, counted(there_s).counts]) == counted(here_s + there_s)
 
 
 @pytest.mark.parametrize("time_s", [0.0, -1.0, 1e-9, 1e9, float("inf"), float("nan")])
-def test_what_is_no_time_that_could_be_has_a_place_too(time_s: float) -> None:
+def test_any_duration_even_an_impossible_one_has_a_bucket(time_s: float) -> None:
     assert 0 <= bucket_of(time_s) < 2000
 
 
 @settings(deadline=None)
 @given(st.floats(1e-9, 1e9), st.floats(1e-9, 1e9))
-def test_what_took_longer_is_never_in_an_earlier_bucket(one_s: float, other_s: float) -> None:
+def test_a_longer_time_is_never_in_an_earlier_bucket(one_s: float, other_s: float) -> None:
     assert (bucket_of(one_s) <= bucket_of(other_s)) or one_s > other_s

@@ -18,7 +18,7 @@ class Clock:
         return self.now_s
 
 
-def test_models_tiers_and_measures_are_told_apart() -> None:
+def test_models_tiers_and_metrics_are_measured_apart() -> None:
     monitor = ObjectiveMonitor(Clock())
     monitor.first_token(MODEL, Tier.STANDARD, 0.5)
     monitor.inter_token(MODEL, Tier.STANDARD, 0.05, 4)
@@ -34,7 +34,7 @@ def test_models_tiers_and_measures_are_told_apart() -> None:
     }, "who only looks makes nothing"
 
 
-def test_refusals_are_counted_beside_what_is_measured() -> None:
+def test_refusals_are_counted_beside_the_measurements() -> None:
     clock = Clock()
     monitor = ObjectiveMonitor(clock)
     assert monitor.refusals(MODEL, Tier.STANDARD) == 0
@@ -65,7 +65,7 @@ def test_a_window_ends_when_its_time_has_passed() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 40), st.floats(1e-4, 10), st.integers(1, 3)), max_size=60))
-def test_the_running_sum_is_the_sum_of_what_is_still_in_the_window(
+def test_the_running_sum_is_the_sum_of_the_window(
     events: list[tuple[float, float, int]],
 ) -> None:
     clock = Clock()
@@ -90,7 +90,7 @@ def test_the_running_sum_is_the_sum_of_what_is_still_in_the_window(
         st.tuples(st.floats(1e-4, 10), st.integers(1, 3), st.sampled_from([None, 0.5, 2.0])), max_size=30
     )
 )
-def test_each_is_judged_once_by_the_objective_of_its_moment(
+def test_each_sample_is_judged_once_by_the_objective_of_its_moment(
     events: list[tuple[float, int, float | None]],
 ) -> None:
     monitor, judged, missed = ObjectiveMonitor(Clock()), 0, 0
@@ -106,7 +106,7 @@ def test_each_is_judged_once_by_the_objective_of_its_moment(
     assert (series.first_token.judged, monitor.series(MODEL, Tier.BATCH).inter_token.judged) == (0, 0)
 
 
-def test_what_is_kept_does_not_grow_with_what_is_measured() -> None:
+def test_a_monitors_memory_does_not_grow_with_its_samples() -> None:
     clock = Clock()
     monitor = ObjectiveMonitor(clock)
     series = monitor.series(MODEL, Tier.STANDARD).inter_token

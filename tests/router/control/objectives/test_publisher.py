@@ -22,7 +22,9 @@ def office(lite: Store) -> ObjectiveCommands:
     return ObjectiveCommands(lite, SYSTEM)
 
 
-async def test_what_was_set_is_known_at_the_next_look(office: ObjectiveCommands, access: StoreAccess) -> None:
+async def test_a_set_objective_is_known_at_the_next_refresh(
+    office: ObjectiveCommands, access: StoreAccess
+) -> None:
     published = Published()
     publisher = ObjectivePublisher(access, published)
     await publisher.refresh()
@@ -38,9 +40,7 @@ async def test_what_was_set_is_known_at_the_next_look(office: ObjectiveCommands,
     assert published.objective_of(MODEL, Tier.STANDARD).is_empty
 
 
-async def test_where_nothing_has_changed_nothing_is_read_again(
-    office: ObjectiveCommands, access: StoreAccess
-) -> None:
+async def test_an_unchanged_store_is_not_read_again(office: ObjectiveCommands, access: StoreAccess) -> None:
     office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
     published = Published()
     publisher = ObjectivePublisher(access, published)
@@ -53,7 +53,7 @@ async def test_where_nothing_has_changed_nothing_is_read_again(
     )
 
 
-async def test_while_the_store_is_away_what_is_known_holds_on(
+async def test_while_the_store_is_unreachable_the_known_objectives_hold(
     office: ObjectiveCommands, access: StoreAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     office.set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})

@@ -56,7 +56,7 @@ def desk(access: StoreAccess) -> Desk:
     return Desk(access, clock, ObjectiveMonitor(clock))
 
 
-async def test_what_is_measured_can_be_read_by_others_and_adds_up(desk: Desk) -> None:
+async def test_recorded_measurements_are_readable_by_others_and_add_up(desk: Desk) -> None:
     desk.monitor.first_token(MODEL, Tier.STANDARD, 0.5)
     desk.monitor.inter_token(MODEL, Tier.STANDARD, 0.05, 3)
     desk.monitor.refused(MODEL, Tier.STANDARD)
@@ -72,7 +72,7 @@ async def test_what_is_measured_can_be_read_by_others_and_adds_up(desk: Desk) ->
     assert found.refused == 2
 
 
-async def test_only_news_is_written_and_a_sign_of_life_now_and_then(desk: Desk) -> None:
+async def test_only_changes_are_written_and_a_heartbeat_now_and_then(desk: Desk) -> None:
     recorder = desk.recorder()
     await recorder.write()
     assert desk.rows() == [], "nothing was measured"
@@ -94,7 +94,7 @@ async def test_only_news_is_written_and_a_sign_of_life_now_and_then(desk: Desk) 
     assert desk.rows() == [("one", written_s)], "of nothing there is no news"
 
 
-async def test_what_dead_routers_left_goes_in_the_end(desk: Desk) -> None:
+async def test_records_of_dead_routers_are_deleted_in_the_end(desk: Desk) -> None:
     desk.monitor.first_token(MODEL, Tier.STANDARD, 0.5)
     await desk.recorder("dead").write()
     desk.clock.now_s += 3601
@@ -103,7 +103,7 @@ async def test_what_dead_routers_left_goes_in_the_end(desk: Desk) -> None:
     assert [router for router, _ in desk.rows()] == ["living"]
 
 
-async def test_while_the_store_is_away_it_waits_and_says_so_once(
+async def test_while_the_store_is_unreachable_the_recorder_waits_and_logs_it_once(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = desk.recorder()
@@ -121,7 +121,7 @@ async def test_while_the_store_is_away_it_waits_and_says_so_once(
     assert desk.samples() == 1
 
 
-async def test_it_goes_on_after_what_nobody_has_thought_of(
+async def test_the_recorder_goes_on_after_an_unexpected_error(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder, again, times = desk.recorder(), asyncio.Event(), iter(range(3))
@@ -141,7 +141,7 @@ async def test_it_goes_on_after_what_nobody_has_thought_of(
     assert "could not be written" in caplog.text
 
 
-async def test_what_is_left_when_a_router_stops_is_written(desk: Desk) -> None:
+async def test_unwritten_measurements_are_written_when_a_router_stops(desk: Desk) -> None:
     running = asyncio.create_task(desk.recorder().run())
     await asyncio.sleep(0)
     desk.monitor.first_token(MODEL, Tier.STANDARD, 0.5)
@@ -150,6 +150,6 @@ async def test_what_is_left_when_a_router_stops_is_written(desk: Desk) -> None:
     assert desk.samples() == 1
 
 
-def test_a_measure_that_a_newer_router_writes_is_left_out() -> None:
+def test_a_metric_that_a_newer_router_writes_is_left_out() -> None:
     found = records.figures_from_json('{"first_token":[[1,2]],"energy":[[3,4]]}')
     assert found == Figures({Metric.FIRST_TOKEN: {1: 2}})

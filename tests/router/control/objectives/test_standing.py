@@ -26,7 +26,7 @@ def first_token(limit_s: float | None) -> Objective:
         (0.5, 2.0, 50, Verdict.MISSED, "missed 4.0-fold"),
     ],
 )
-def test_a_verdict_is_told_in_words(
+def test_a_verdict_is_given_in_words(
     limit_s: float | None, took_s: float, count: int, verdict: Verdict, sentence: str
 ) -> None:
     p95_s = took_s if count else None
@@ -37,7 +37,9 @@ def test_a_verdict_is_told_in_words(
 
 @settings(deadline=None)
 @given(st.dictionaries(st.integers(200, 800), st.integers(1, 50), min_size=1), st.floats(0.001, 100))
-def test_an_objective_is_kept_where_about_95_of_100_kept_it(counts: dict[int, int], limit_s: float) -> None:
+def test_an_objective_is_kept_where_about_95_of_100_requests_kept_it(
+    counts: dict[int, int], limit_s: float
+) -> None:
     found = standing(first_token(limit_s), Metric.FIRST_TOKEN, Distribution(counts))
     assert found.attained is not None
     if found.verdict is Verdict.KEPT:
@@ -46,7 +48,7 @@ def test_an_objective_is_kept_where_about_95_of_100_kept_it(counts: dict[int, in
         assert found.attained <= 0.95 + 1 / found.samples
 
 
-def test_a_model_is_shown_by_what_its_kind_is_measured_by() -> None:
+def test_a_model_is_shown_by_the_metrics_of_its_kind() -> None:
     nothing = Objective("smol", Tier.STANDARD)
     assert [each.metric for each in standings(Kind.TEXT, nothing, Figures())] == [
         Metric.FIRST_TOKEN,
@@ -57,7 +59,7 @@ def test_a_model_is_shown_by_what_its_kind_is_measured_by() -> None:
     assert [each.metric for each in standings(None, first_token(1.0), Figures())] == [Metric.FIRST_TOKEN]
 
 
-def test_who_was_turned_away_is_told_of_once_and_in_the_verdict() -> None:
+def test_refused_requests_are_reported_once_and_with_the_verdict() -> None:
     figures = Figures({Metric.FIRST_TOKEN: {500: 30}, Metric.INTER_TOKEN: {400: 300}}, refused=10)
     first, between = standings(Kind.TEXT, first_token(60.0), figures)
     assert (first.refused, between.refused) == (10, 0)

@@ -84,7 +84,9 @@ async def swap(*routers: Router) -> None:
         await router.sync.swap()
 
 
-async def test_what_one_router_granted_the_other_does_not_grant_again(routers: tuple[Router, Router]) -> None:
+async def test_requests_granted_by_one_router_are_not_granted_again_by_another(
+    routers: tuple[Router, Router],
+) -> None:
     here, there = routers
     limits = Limits(requests_per_min=10)
     await swap(here, there)
@@ -99,7 +101,9 @@ async def test_what_one_router_granted_the_other_does_not_grant_again(routers: t
     assert refusal.limit is Limit.REQUESTS
 
 
-async def test_what_is_given_back_there_may_be_taken_here(routers: tuple[Router, Router]) -> None:
+async def test_a_reservation_returned_on_one_router_can_be_taken_on_another(
+    routers: tuple[Router, Router],
+) -> None:
     here, there = routers
     limits = Limits(tokens_per_min=20, concurrent_requests=2)
     await swap(here, there)
@@ -113,7 +117,7 @@ async def test_what_is_given_back_there_may_be_taken_here(routers: tuple[Router,
     assert isinstance(there.reserve(limits), Reservation)
 
 
-async def test_requests_at_once_are_counted_over_all_routers(routers: tuple[Router, Router]) -> None:
+async def test_concurrent_requests_are_counted_over_all_routers(routers: tuple[Router, Router]) -> None:
     here, there = routers
     limits = Limits(concurrent_requests=2)
     here.reserve(limits)
@@ -124,7 +128,7 @@ async def test_requests_at_once_are_counted_over_all_routers(routers: tuple[Rout
     assert refusal.limit is Limit.CONCURRENCY
 
 
-async def test_only_tenants_with_limits_that_are_in_use_are_told(board: FakeBoard) -> None:
+async def test_only_tenants_with_limits_in_use_are_sent_to_peers(board: FakeBoard) -> None:
     router = Router(board, "a")
     router.reserve(NO_LIMITS, "free")
     router.reserve(Limits(requests_per_min=5), "limited")
@@ -132,7 +136,7 @@ async def test_only_tenants_with_limits_that_are_in_use_are_told(board: FakeBoar
     assert decode(board.told["a"]).used.keys() == {"limited"}
 
 
-async def test_while_nobody_is_heard_each_counts_alone_and_then_together_again(
+async def test_routers_that_cannot_reach_each_other_count_alone_until_they_can(
     routers: tuple[Router, Router], board: FakeBoard, caplog: pytest.LogCaptureFixture
 ) -> None:
     here, there = routers
@@ -157,7 +161,7 @@ async def test_while_nobody_is_heard_each_counts_alone_and_then_together_again(
     assert here.sync.other_routers == 1
 
 
-async def test_a_router_that_comes_later_knows_what_is_left(board: FakeBoard) -> None:
+async def test_a_router_that_joins_later_knows_what_is_left(board: FakeBoard) -> None:
     here = Router(board, "a")
     limits = Limits(requests_per_min=10)
     for _ in range(9):
@@ -168,7 +172,9 @@ async def test_a_router_that_comes_later_knows_what_is_left(board: FakeBoard) ->
     assert [isinstance(new.reserve(limits), Reservation) for _ in range(2)] == [True, False]
 
 
-async def test_what_was_used_before_there_was_a_limit_is_nobodys_debt(routers: tuple[Router, Router]) -> None:
+async def test_usage_from_before_a_limit_was_set_does_not_count_against_it(
+    routers: tuple[Router, Router],
+) -> None:
     here, there = routers
     limits = Limits(requests_per_min=10)
     there.reserve(limits)
@@ -180,7 +186,7 @@ async def test_what_was_used_before_there_was_a_limit_is_nobodys_debt(routers: t
     assert [isinstance(there.reserve(limits), Reservation) for _ in range(9)] == [True] * 8 + [False]
 
 
-async def test_what_is_left_of_a_greater_limit_is_no_debt_of_a_smaller_one(
+async def test_usage_under_a_larger_limit_does_not_count_against_a_smaller_one(
     routers: tuple[Router, Router],
 ) -> None:
     here, there = routers
@@ -192,7 +198,7 @@ async def test_what_is_left_of_a_greater_limit_is_no_debt_of_a_smaller_one(
     assert [isinstance(each, Reservation) for each in granted] == [True] * 10 + [False]
 
 
-async def test_words_that_nobody_understands_are_passed_over(
+async def test_messages_that_cannot_be_decoded_are_skipped(
     board: FakeBoard, caplog: pytest.LogCaptureFixture
 ) -> None:
     router = Router(board, "a")
@@ -203,7 +209,7 @@ async def test_words_that_nobody_understands_are_passed_over(
     assert len([each for each in caplog.messages if "is not understood" in each]) == 1
 
 
-async def test_a_router_begins_what_fits_beside_what_others_run(routers: tuple[Router, Router]) -> None:
+async def test_a_router_starts_what_fits_beside_what_others_run(routers: tuple[Router, Router]) -> None:
     here, there = routers
     await swap(here, there)
     here.ask(6)
@@ -230,5 +236,5 @@ async def test_a_router_that_is_gone_leaves_its_slots(
     assert there.begun == 8
 
 
-def test_what_has_no_limit_has_no_parts(board: FakeBoard) -> None:
+def test_unlimited_capacity_is_not_divided(board: FakeBoard) -> None:
     assert Router(board, "a").loads.share_of("tiny@1", UNKNOWN) == UNKNOWN

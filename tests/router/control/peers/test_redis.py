@@ -61,7 +61,7 @@ async def statuses(router: RunningRouter, key: str, count: int) -> list[int]:
     return [answer.status_code for answer in answers]
 
 
-async def test_a_limit_holds_over_two_routers_and_each_goes_on_alone_while_redis_is_away(
+async def test_a_limit_holds_over_two_routers_and_each_counts_alone_while_redis_is_unreachable(
     pair: tuple[RunningRouter, RunningRouter], redis: RedisServer
 ) -> None:
     here, there = pair
@@ -89,7 +89,7 @@ async def test_a_limit_holds_over_two_routers_and_each_goes_on_alone_while_redis
     await here.until(lambda: here.metric("inflight_other_routers") == 1.0, timeout_s=8)
 
 
-async def test_deployments_do_not_hear_each_other_and_who_closes_is_gone(redis: RedisServer) -> None:
+async def test_deployments_on_one_redis_are_isolated_and_a_closed_router_is_gone(redis: RedisServer) -> None:
     here, there, strange = (RedisBoard(redis.url, name) for name in ("one", "one", "other"))
     await here.swap("a", b"first")
     assert await strange.swap("c", b"third") == {}
@@ -101,7 +101,7 @@ async def test_deployments_do_not_hear_each_other_and_who_closes_is_gone(redis: 
     await strange.close("c")
 
 
-async def test_a_wrong_password_is_told_without_the_right_one(redis: RedisServer) -> None:
+async def test_a_wrong_redis_password_is_reported_without_the_right_one(redis: RedisServer) -> None:
     board = RedisBoard(redis.url.replace("not-a-secret", "wrong"), "one")
     with pytest.raises(BoardAway, match="invalid username-password"):
         await board.swap("a", b"")
@@ -109,13 +109,13 @@ async def test_a_wrong_password_is_told_without_the_right_one(redis: RedisServer
 
 
 @pytest.mark.parametrize("url", ["https://:secret@host", "redis://:secret@host?nonsense=1"])
-def test_a_url_of_something_else_is_refused_without_showing_it(url: str) -> None:
+def test_a_url_of_another_scheme_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(SettingsError, match="redis_url: expected redis://") as raised:
         open_board(url, "one")
     assert "secret" not in str(raised.value)
 
 
-def test_without_the_package_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_redis_package_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(SettingsError, match=r"pip install 'inflight\[redis\]'"):
         open_board("redis://127.0.0.1", "one")

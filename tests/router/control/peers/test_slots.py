@@ -33,13 +33,13 @@ def slots(*wanted: int, of: int = 32) -> list[int]:
         ((8, 8), [16, 16]),
     ],
 )
-def test_parts_by_what_each_wants(wanted: tuple[int, ...], parts: list[int]) -> None:
+def test_slots_are_divided_by_what_each_router_wants(wanted: tuple[int, ...], parts: list[int]) -> None:
     assert slots(*wanted) == parts
 
 
 @settings(deadline=None, max_examples=50)
 @given(LOADS, st.integers(0, 128))
-def test_parts_add_up_to_what_there_is(loads: dict[str, Load], of: int) -> None:
+def test_the_routers_shares_add_up_to_the_slots(loads: dict[str, Load], of: int) -> None:
     parts = {name: fair_slots(name, loads, of) for name in loads}
     assert sum(parts.values()) <= of
     if sum(load.wanted for load in loads.values()) >= of:
@@ -51,7 +51,9 @@ def test_parts_add_up_to_what_there_is(loads: dict[str, Load], of: int) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(LOADS, st.integers(1, 128), st.integers(0, 10_000))
-def test_nobody_begins_what_others_run_already(loads: dict[str, Load], of: int, kv_tokens: int) -> None:
+def test_no_router_starts_more_than_others_leave_free(
+    loads: dict[str, Load], of: int, kv_tokens: int
+) -> None:
     for name in loads:
         part = part_of(name, loads, of, kv_tokens)
         others = [load for other, load in loads.items() if other != name]
@@ -61,7 +63,7 @@ def test_nobody_begins_what_others_run_already(loads: dict[str, Load], of: int, 
         assert not part.kv_tokens or part.kv_tokens + sum(load.kv_tokens for load in others) <= kv_tokens
 
 
-def test_who_comes_to_a_full_release_gets_what_becomes_free_up_to_a_fair_part() -> None:
+def test_a_router_new_to_a_full_release_gets_freed_slots_up_to_a_fair_share() -> None:
     def after(running: int) -> tuple[Part, Part]:
         loads = {"old": Load(running, 50, 100 * running), "new": Load(32 - running, 50, 0)}
         return part_of("old", loads, 32, 4000), part_of("new", loads, 32, 4000)

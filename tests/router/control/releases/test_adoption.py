@@ -21,7 +21,7 @@ def split_of(store: Store) -> ModelSplit | None:
         return records.find_split(connection, MODEL)
 
 
-def test_a_stack_serves_what_it_brings_from_its_first_start(store: Store) -> None:
+def test_a_stack_serves_its_built_in_releases_from_its_first_start(store: Store) -> None:
     adopted = adopt(store, built_in())
     assert adopted == built_in()
     found = find(store, 1)
@@ -43,7 +43,7 @@ def test_the_same_release_keeps_its_number_and_its_split_over_restarts(store: St
     assert split_of(store) == before
 
 
-def test_another_checkpoint_is_the_next_release_and_takes_the_place_of_the_last(store: Store) -> None:
+def test_a_changed_checkpoint_is_the_next_release_and_replaces_the_last_in_the_split(store: Store) -> None:
     adopt(store, built_in("a"))
     before = split_of(store)
     adopted = adopt(store, built_in("b"))
@@ -56,7 +56,7 @@ def test_another_checkpoint_is_the_next_release_and_takes_the_place_of_the_last(
     assert after == replace(before, arms=((2, 1.0),))
 
 
-def test_one_that_comes_back_has_its_number_again(lite: Store) -> None:
+def test_a_built_in_release_that_returns_has_its_number_again(lite: Store) -> None:
     adopt(lite, built_in("a"))
     adopt(lite, built_in("b"))
     assert adopt(lite, built_in("a")).version == 1
@@ -67,7 +67,7 @@ def test_one_that_comes_back_has_its_number_again(lite: Store) -> None:
     assert after.arms == ((1, 1.0),)
 
 
-def test_what_was_unloaded_by_hand_stays_so_and_what_failed_is_tried_again(lite: Store) -> None:
+def test_a_release_unloaded_by_hand_stays_unloaded_and_a_failed_one_is_retried(lite: Store) -> None:
     adopt(lite, built_in())
     office(lite).add(manifest(2))
     put(lite, 2, State.READY)
@@ -117,7 +117,7 @@ def test_a_rollout_that_loses_one_of_its_releases_is_over(lite: Store, canary_is
     assert split.rollout_id is None
 
 
-def test_the_place_in_a_divided_split_and_as_a_shadow(lite: Store) -> None:
+def test_a_changed_built_in_release_takes_over_its_weight_and_ends_its_shadow(lite: Store) -> None:
     adopt(lite, built_in("a"))
     made = office(lite)
     made.add(manifest(2))
@@ -137,7 +137,7 @@ def test_a_name_that_belongs_to_another_kind_of_model_is_refused(lite: Store) ->
     assert split_of(lite) is None
 
 
-def test_what_an_earlier_stack_brought_is_gone_when_this_one_does_not(store: Store) -> None:
+def test_a_model_that_the_stack_no_longer_brings_is_gone(store: Store) -> None:
     adopt(store, built_in())
     other = adopt(store, built_in(model="other"))
     retire(store, [other])
@@ -164,7 +164,7 @@ def test_a_model_of_an_earlier_stack_goes_on_with_releases_of_its_own(lite: Stor
     assert (split.arms, split.standby) == (((2, 1.0),), None)
 
 
-def test_the_last_of_an_earlier_stack_is_no_standby_any_more(lite: Store) -> None:
+def test_the_last_release_of_an_earlier_stack_is_no_longer_standby(lite: Store) -> None:
     adopt(lite, built_in())
     made = office(lite)
     made.add(manifest(2))

@@ -47,26 +47,26 @@ def figures(store: Store) -> dict[tuple[int, int, str], ArmStats]:
     return {(each.step, each.version, each.process): each.stats for each in found}
 
 
-def test_the_sample_of_a_text_has_the_time_from_when_it_was_sent_to_its_release() -> None:
+def test_a_text_sample_is_timed_from_its_dispatch_to_the_release() -> None:
     sample = sample_of(record(), False, 1000.0)
     assert sample == Sample(False, 0.5, 0.1, 21, False, 1011.0)
 
 
-def test_what_makes_no_text_has_the_time_of_the_whole_answer_and_no_tokens() -> None:
+def test_a_sample_without_text_has_the_time_of_the_whole_answer_and_no_tokens() -> None:
     assert sample_of(record(first_token_s=None, completion_tokens=0), False) == Sample(False, 2.5, at_s=11.0)
 
 
-def test_one_token_has_no_time_between_tokens() -> None:
+def test_a_sample_of_one_token_has_no_time_between_tokens() -> None:
     assert sample_of(record(completion_tokens=1), False).between_tokens_s is None
 
 
-def test_the_engines_own_clock_tells_the_time_between_tokens() -> None:
+def test_the_time_between_tokens_is_taken_from_the_engines_clock() -> None:
     """Here all of them have come in one bundle at the end."""
     bundled = record(first_token_s=13.4, engine=EngineTimes(900.0, 900.1, 900.2, 904.2))
     assert sample_of(bundled, False).between_tokens_s == pytest.approx(0.2)
 
 
-async def test_figures_are_written_by_step_and_version_and_read_back(
+async def test_arm_stats_are_written_by_step_and_version_and_read_back(
     access: StoreAccess, lite: Store
 ) -> None:
     recorder = ArmRecorder(access, "one")
@@ -82,7 +82,9 @@ async def test_figures_are_written_by_step_and_version_and_read_back(
     assert found[1, 1, "one"].errors == Proportion(0, 1)
 
 
-async def test_what_says_nothing_about_a_release_is_not_counted(access: StoreAccess, lite: Store) -> None:
+async def test_cancelled_and_invalid_requests_do_not_count_for_a_release(
+    access: StoreAccess, lite: Store
+) -> None:
     recorder = ArmRecorder(access, "one")
     recorder.closed(record("cancelled"), None)
     recorder.closed(record("failed"), InflightError(ErrorKind.INVALID_REQUEST, "max_tokens"))
@@ -93,9 +95,7 @@ async def test_what_says_nothing_about_a_release_is_not_counted(access: StoreAcc
     assert figures(lite) == {}
 
 
-async def test_a_release_that_triton_does_not_know_is_not_its_callers_fault(
-    access: StoreAccess, lite: Store
-) -> None:
+async def test_a_release_unknown_to_triton_is_not_its_callers_fault(access: StoreAccess, lite: Store) -> None:
     recorder = ArmRecorder(access, "one")
     recorder.closed(record("failed"), InflightError(ErrorKind.MODEL_NOT_FOUND, "unknown model"))
     recorder.closed(record("failed"), ValueError("a defect"))
@@ -103,7 +103,7 @@ async def test_a_release_that_triton_does_not_know_is_not_its_callers_fault(
     assert figures(lite)[0, 2, "one"].errors == Proportion(2, 2)
 
 
-async def test_each_router_has_a_row_of_its_own_and_a_restarted_one_too(
+async def test_each_router_writes_its_own_row_and_so_does_a_restarted_one(
     access: StoreAccess, lite: Store
 ) -> None:
     for _ in range(2):
@@ -113,7 +113,7 @@ async def test_each_router_has_a_row_of_its_own_and_a_restarted_one_too(
     assert [stats.errors for stats in figures(lite).values()] == [Proportion(0, 1)] * 2
 
 
-async def test_figures_wait_for_a_store_that_is_away(access: StoreAccess, lite: Store) -> None:
+async def test_arm_stats_wait_for_an_unreachable_store(access: StoreAccess, lite: Store) -> None:
     recorder = ArmRecorder(access, "one")
     begin = lite.begin
 
@@ -129,7 +129,9 @@ async def test_figures_wait_for_a_store_that_is_away(access: StoreAccess, lite: 
     assert figures(lite)[0, 2, "one"].errors == Proportion(0, 100)
 
 
-async def test_what_is_left_is_written_when_the_router_stops(access: StoreAccess, lite: Store) -> None:
+async def test_unwritten_arm_stats_are_written_when_the_router_stops(
+    access: StoreAccess, lite: Store
+) -> None:
     recorder = ArmRecorder(access, "one")
     task = asyncio.ensure_future(recorder.run())
     await asyncio.sleep(0)
@@ -139,9 +141,7 @@ async def test_what_is_left_is_written_when_the_router_stops(access: StoreAccess
     assert figures(lite)[0, 2, "one"].errors == Proportion(0, 1)
 
 
-async def test_arms_of_long_ago_are_forgotten_and_their_rows_are_not(
-    access: StoreAccess, lite: Store
-) -> None:
+async def test_old_arms_are_forgotten_in_memory_and_their_rows_kept(access: StoreAccess, lite: Store) -> None:
     now_s = 1000.0
     recorder = ArmRecorder(access, "one", clock=lambda: now_s)
     recorder.closed(record(), None)
@@ -165,7 +165,7 @@ samples = st.builds(
 
 @given(st.lists(samples, max_size=40))
 @settings(max_examples=30, deadline=None)
-def test_figures_are_the_same_after_a_row_up_to_a_millionth(every: list[Sample]) -> None:
+def test_arm_stats_survive_a_row_to_a_millionth(every: list[Sample]) -> None:
     stats = ArmStats().with_all(every)
     text = stats_to_json(stats)
     read = stats_from_json(text)
@@ -214,7 +214,7 @@ async def test_answers_of_an_arm_are_measured_with_their_openings(
     assert stats.first_token.count == stats.length.count == 2
 
 
-async def test_failures_count_and_callers_faults_do_not(router: RunningRouter) -> None:
+async def test_failures_count_against_an_arm_and_callers_faults_do_not(router: RunningRouter) -> None:
     pipeline = roll_out(router)
     pipeline.script = lambda call: [InflightError(ErrorKind.ENGINE_FAILED, "NaN in the logits")]
     assert (await router.chat()).status_code == 503
@@ -223,13 +223,13 @@ async def test_failures_count_and_callers_faults_do_not(router: RunningRouter) -
     assert (await written(router))[0, 2].errors == Proportion(1, 1)
 
 
-async def test_without_a_rollout_nothing_is_measured(router: RunningRouter) -> None:
+async def test_without_a_rollout_no_arm_is_measured(router: RunningRouter) -> None:
     await router.chat()
     await router.http.post("/v1/embeddings", json={"model": EMBEDDER, "input": "hi"})
     assert await written(router) == {}
 
 
-async def test_embeddings_are_measured_by_their_whole_time(router: RunningRouter) -> None:
+async def test_embeddings_are_measured_by_the_time_of_the_whole_answer(router: RunningRouter) -> None:
     lineups = dict(router.parts.models.lineups)
     split = replace(lineups[EMBEDDER].split, rollout_id=7)
     lineups[EMBEDDER] = replace(lineups[EMBEDDER], split=split)
@@ -240,7 +240,7 @@ async def test_embeddings_are_measured_by_their_whole_time(router: RunningRouter
     assert stats.length.count == stats.between_tokens.count == stats.refusals.total == 0
 
 
-async def test_who_asks_for_a_release_by_its_number_is_no_part_of_a_rollout(router: RunningRouter) -> None:
+async def test_requests_pinned_to_a_release_are_not_part_of_a_rollout(router: RunningRouter) -> None:
     roll_out(router)
     assert (await router.chat(model=f"{MODEL}@2")).status_code == 200
     assert await written(router) == {}

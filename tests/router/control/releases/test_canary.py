@@ -28,7 +28,7 @@ def told(
     return decide(PLAN, progress, Measured(steps), now_s)
 
 
-def test_a_rollout_goes_on_by_steps_and_each_waits_its_time() -> None:
+def test_a_rollout_advances_by_steps_and_each_waits_its_time() -> None:
     first = told(counted(0, 4), now_s=1.0)
     assert (first.verdict, first.reason) == (Verdict.WAIT, "step 1 needs 6 more requests and 59 s more")
     assert told(counted(0, 9)).reason == "step 1 needs 1 more requests"
@@ -37,7 +37,7 @@ def test_a_rollout_goes_on_by_steps_and_each_waits_its_time() -> None:
     assert told(progress=replace(TRIED, step=3)).verdict is Verdict.PROMOTE
 
 
-def test_a_paused_rollout_waits_and_is_still_taken_back() -> None:
+def test_a_paused_rollout_waits_and_still_rolls_back() -> None:
     paused = replace(TRIED, paused=True)
     assert told(progress=paused) == Decision(Verdict.WAIT, "paused")
     assert told(counted(50, 100), progress=paused).verdict is Verdict.ROLL_BACK
@@ -48,38 +48,38 @@ def test_a_step_is_not_over_before_its_golden_prompts_were_tried() -> None:
     assert (found.verdict, found.reason) == (Verdict.WAIT, "step 1 waits for its golden prompts")
 
 
-def test_a_failed_golden_prompt_is_reason_enough_even_while_paused() -> None:
+def test_a_failed_golden_prompt_rolls_back_even_while_paused() -> None:
     failed = replace(TRIED, paused=True, golden_failed=1, golden_note="'2+2' got '5'")
     found = told(progress=failed)
     assert found.verdict is Verdict.ROLL_BACK
     assert found.reason == "golden prompts: 1 failed, 0 are allowed ('2+2' got '5')"
 
 
-def test_the_reason_names_the_gate_and_its_figures() -> None:
+def test_the_reason_for_a_rollback_names_the_check_and_its_numbers() -> None:
     found = told(counted(5, 96), counted(4, 4210))
     assert found == Decision(Verdict.ROLL_BACK, "errors: 5.2% of 96 against 0.1% of 4,210")
 
 
-def test_a_canary_that_never_answered_is_taken_back_whatever_the_stable_release_does() -> None:
+def test_a_canary_whose_first_requests_all_fail_rolls_back_whatever_the_stable_release_does() -> None:
     hopeless = counted(500, 500)
     assert told(counted(19, 19), hopeless, now_s=0).verdict is Verdict.WAIT
     found = told(counted(20, 20), hopeless, now_s=0)
     assert found == Decision(Verdict.ROLL_BACK, "errors: all of the canary's first 20 requests failed")
 
 
-def test_a_canary_with_all_of_the_traffic_from_the_start_is_held_against_what_is_presumed() -> None:
+def test_a_canary_with_all_traffic_from_the_start_is_judged_against_presumed_rates() -> None:
     plan = Plan(weights=(1.0,), min_requests=10)
     half = Measured(((counted(20, 40), ArmStats()),))
     assert decide(plan, TRIED, half, 61.0).verdict is Verdict.ROLL_BACK
     assert decide(plan, TRIED, Measured(((counted(2, 40), ArmStats()),)), 61.0).verdict is Verdict.PROMOTE
 
 
-def test_one_mishap_is_not_a_pattern() -> None:
+def test_a_few_errors_alone_do_not_roll_back() -> None:
     assert told(counted(2, 2)).verdict is Verdict.WAIT
     assert told(counted(3, 3)).verdict is Verdict.ROLL_BACK
 
 
-def test_without_traffic_a_rollout_waits_and_says_so() -> None:
+def test_a_rollout_without_traffic_waits_and_says_so() -> None:
     assert not told(ArmStats(), ArmStats(), now_s=59).is_idle
     found = told(ArmStats(), ArmStats(), now_s=600)
     assert found.verdict is Verdict.WAIT
@@ -87,7 +87,7 @@ def test_without_traffic_a_rollout_waits_and_says_so() -> None:
     assert found.reason == "step 1 has had no request in 600 s: it continues when requests come"
 
 
-def test_a_canary_that_nobody_asks_while_others_are_asked_is_told_as_such() -> None:
+def test_a_canary_without_requests_while_the_stable_has_some_is_reported_as_such() -> None:
     found = told(ArmStats(), counted(0, 4210), now_s=600)
     assert found.is_idle
     assert found.reason.startswith("the canary got none of the 4,210 requests of step 1 in 600 s")
@@ -100,7 +100,7 @@ def test_a_bad_hour_of_both_arms_is_not_held_against_the_canary() -> None:
     assert decide(PLAN, replace(TRIED, step=1), measured, 61.0).verdict is Verdict.ADVANCE
 
 
-def test_in_the_last_step_the_stable_release_of_the_steps_before_stands_in() -> None:
+def test_in_the_last_step_the_stable_release_of_earlier_steps_is_the_baseline() -> None:
     early = (counted(0, 300), counted(2, 900))
     last = replace(TRIED, step=1)
     plan = Plan(weights=(0.25, 1.0), min_requests=10)
@@ -118,7 +118,7 @@ def timed(slower: float, seconds: int = 60) -> ArmStats:
     return ArmStats().with_all(samples)
 
 
-def test_a_slow_canary_is_told_with_times_and_their_ratio() -> None:
+def test_the_reason_for_a_slow_canary_gives_times_and_their_ratio() -> None:
     found = told(timed(2.0), timed(1.0))
     assert found.verdict is Verdict.ROLL_BACK
     assert found.reason == (
@@ -127,7 +127,7 @@ def test_a_slow_canary_is_told_with_times_and_their_ratio() -> None:
     )
 
 
-def test_latencies_are_not_compared_where_the_canary_has_more_to_do_than_the_stable_release() -> None:
+def test_latencies_are_not_compared_where_the_canary_has_more_load_than_the_stable_release() -> None:
     plan = Plan(weights=(0.5, 0.9, 1.0), min_requests=10)
     slow = (timed(2.0), timed(1.0))
     assert decide(plan, TRIED, Measured((slow,)), 61.0).verdict is Verdict.ROLL_BACK
@@ -135,7 +135,7 @@ def test_latencies_are_not_compared_where_the_canary_has_more_to_do_than_the_sta
     assert decide(plan, replace(TRIED, step=1), at_ninety, 61.0).verdict is Verdict.ADVANCE
 
 
-def test_a_canary_that_cannot_bear_all_of_the_traffic_is_taken_back() -> None:
+def test_a_canary_that_cannot_bear_the_full_traffic_rolls_back() -> None:
     """Alone it is held against the stable release of the steps before, which had as much to do."""
     plan = Plan(weights=(0.05, 1.0), min_requests=10)
     beside, last = (timed(1.0), timed(1.0)), replace(TRIED, step=1)
@@ -146,14 +146,14 @@ def test_a_canary_that_cannot_bear_all_of_the_traffic_is_taken_back() -> None:
     assert busier.verdict is Verdict.PROMOTE
 
 
-def test_a_canary_that_was_slow_in_a_step_that_is_over_goes_on() -> None:
+def test_a_canary_that_was_slow_only_in_a_past_step_goes_on() -> None:
     """It was not slow enough then to be taken back, and load differs over time."""
     measured = Measured(((timed(2.0), timed(1.0)), (timed(1.0), timed(1.0))))
     assert decide(PLAN, replace(TRIED, step=1), measured, 61.0).verdict is Verdict.ADVANCE
 
 
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(0, 300), st.integers(0, 5000), st.booleans())
-def test_whatever_is_measured_there_is_a_decision_with_a_reason(
+def test_every_measurement_gives_a_decision_with_a_reason(
     fewer: int, more: int, stable_fails: int, stable_rest: int, paused: bool
 ) -> None:
     canary, stable = counted(fewer, fewer + more), counted(stable_fails, stable_fails + stable_rest)
@@ -164,7 +164,7 @@ def test_whatever_is_measured_there_is_a_decision_with_a_reason(
 
 
 @pytest.mark.parametrize("weights", [(), (0.5, 0.1, 1.0), (0.0, 1.0), (0.1, 0.5), (float("nan"), 1.0)])
-def test_a_plan_that_makes_no_sense_is_refused(weights: tuple[float, ...]) -> None:
+def test_an_invalid_plan_is_refused(weights: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="rollout"):
         Plan(weights=weights)
 
@@ -177,7 +177,7 @@ def test_a_plan_that_makes_no_sense_is_refused(weights: tuple[float, ...]) -> No
         ({"alpha": 1.0}, "between 0 and 1"),
     ],
 )
-def test_a_plan_says_what_is_allowed(wrong: dict[str, Any], message: str) -> None:
+def test_a_refused_plan_names_the_allowed_values(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(Plan(), **wrong)
 
@@ -187,18 +187,18 @@ def test_a_plan_says_what_is_allowed(wrong: dict[str, Any], message: str) -> Non
     [{"error_rate": 1.0}, {"refusal_rate": -0.1}, {"latency_ratio": 0.9}, {"length_ratio": float("nan")}],
     ids=str,
 )
-def test_a_tolerance_says_what_is_allowed(wrong: dict[str, Any]) -> None:
+def test_a_refused_tolerance_names_the_allowed_values(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="allowed: "):
         Tolerance(**wrong)
 
 
-def test_what_was_not_measured_changes_no_figure() -> None:
+def test_missing_measurements_change_no_statistic() -> None:
     stats = ArmStats().with_one(Sample(False, float("nan"), 0.0, None, None))
     assert stats == ArmStats(errors=Proportion(0, 1))
     assert ArmStats().with_one(Sample(True, 0.1, 0.1, 5, True)) == ArmStats(errors=Proportion(1, 1))
 
 
-def test_a_canary_that_all_who_ask_belong_to_is_not_promoted_unseen() -> None:
+def test_a_canary_that_has_all_requests_is_not_promoted_without_a_baseline() -> None:
     found = told(counted(0, 1006), counted(0, 0))
     assert (found.verdict, found.is_idle) == (Verdict.WAIT, True)
     assert found.reason.startswith("the stable release got none of the 1,006 requests of step 1")

@@ -148,7 +148,7 @@ async def stage(lite: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[S
     access.close()
 
 
-async def test_it_begins_when_the_canary_is_ready_and_not_before(stage: Stage) -> None:
+async def test_a_rollout_starts_when_its_canary_is_ready_and_not_before(stage: Stage) -> None:
     stage.begin()
     assert (await stage.tick()).progress.step == -1
     assert stage.split().arms == ((1, 1.0),)
@@ -160,7 +160,9 @@ async def test_it_begins_when_the_canary_is_ready_and_not_before(stage: Stage) -
     assert stage.events == [("advance", "ready: begins with 10% of the traffic")]
 
 
-async def test_it_goes_through_its_steps_and_ends_with_the_stable_release_on_standby(stage: Stage) -> None:
+async def test_a_rollout_goes_through_its_steps_and_ends_with_the_stable_release_on_standby(
+    stage: Stage,
+) -> None:
     await stage.started()
     assert (await stage.over(0)).progress.step == 1
     assert stage.split().arms == ((2, 0.5), (1, 0.5))
@@ -179,9 +181,7 @@ async def test_it_goes_through_its_steps_and_ends_with_the_stable_release_on_sta
 
 
 @pytest.mark.parametrize("step", [0, 1, 2])
-async def test_a_broken_canary_is_taken_back_in_any_step_and_is_nobodys_standby(
-    stage: Stage, step: int
-) -> None:
+async def test_a_broken_canary_rolls_back_in_any_step_and_is_no_standby(stage: Stage, step: int) -> None:
     await stage.started()
     for past in range(step):
         await stage.over(past)
@@ -197,7 +197,7 @@ async def test_a_broken_canary_is_taken_back_in_any_step_and_is_nobodys_standby(
     assert max(gate["against"] for gate in ended.figures["gates"]) >= 1
 
 
-async def test_the_standby_from_before_stays_the_standby_when_a_canary_is_taken_back(stage: Stage) -> None:
+async def test_a_rollback_keeps_the_standby_from_before(stage: Stage) -> None:
     acts = office(stage.store)
     acts.add(manifest(3))
     put(stage.store, 3, State.READY)
@@ -217,20 +217,20 @@ async def test_a_paused_rollout_stays_where_it_is_until_it_is_resumed(stage: Sta
     assert (await stage.tick()).progress.step == 1
 
 
-async def test_a_paused_one_is_still_taken_back(stage: Stage) -> None:
+async def test_a_paused_rollout_still_rolls_back(stage: Stage) -> None:
     await stage.started()
     office(stage.store).pause(MODEL)
     assert (await stage.over(0, ArmStats(errors=Proportion(30, 60)))).state is RolloutState.ROLLED_BACK
 
 
-async def test_one_that_is_paused_before_it_began_does_not_begin(stage: Stage) -> None:
+async def test_a_rollout_paused_before_its_start_does_not_start(stage: Stage) -> None:
     stage.begin()
     office(stage.store).pause(MODEL)
     put(stage.store, 2, State.READY)
     assert (await stage.tick()).progress.step == -1
 
 
-async def test_another_router_goes_on_where_one_has_stopped(stage: Stage) -> None:
+async def test_another_router_continues_a_rollout_where_one_stopped(stage: Stage) -> None:
     await stage.started()
     await stage.over(0)
     stage.restart()
@@ -239,7 +239,7 @@ async def test_another_router_goes_on_where_one_has_stopped(stage: Stage) -> Non
     assert (await stage.over(1)).progress.step == 2
 
 
-async def test_what_two_routers_have_measured_is_added_up(stage: Stage) -> None:
+async def test_measurements_of_two_routers_are_added_up(stage: Stage) -> None:
     await stage.started()
     for process in ("one", "two"):
         stage.measure(0, 2, ArmStats(errors=Proportion(2, 12)), process)
@@ -249,7 +249,7 @@ async def test_what_two_routers_have_measured_is_added_up(stage: Stage) -> None:
     assert found.state is RolloutState.ROLLED_BACK
 
 
-async def test_a_slow_canary_is_found_in_what_the_store_kept_of_the_times(stage: Stage) -> None:
+async def test_a_slow_canary_is_found_in_the_stored_times(stage: Stage) -> None:
     await stage.started()
     for version, slow in ((1, 1.0), (2, 2.0)):
         samples = [Sample(False, 0.1 * slow, 0.02 * slow, 50, at_s=NOW_S + each / 3) for each in range(60)]
@@ -259,7 +259,7 @@ async def test_a_slow_canary_is_found_in_what_the_store_kept_of_the_times(stage:
     assert "2.00 times of what the stable release took" in found.reason
 
 
-async def test_nothing_is_decided_while_the_store_is_away_and_nothing_is_lost(
+async def test_while_the_store_is_unreachable_no_decision_is_made_and_nothing_is_lost(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stage.started()
@@ -282,7 +282,7 @@ async def test_nothing_is_decided_while_the_store_is_away_and_nothing_is_lost(
     assert (await stage.tick()).progress.step == 1
 
 
-async def test_a_rollout_without_traffic_waits_and_tells_it_once(stage: Stage) -> None:
+async def test_a_rollout_without_traffic_waits_and_reports_it_once(stage: Stage) -> None:
     await stage.started()
     for _ in range(3):
         found = await stage.tick(400)
@@ -306,7 +306,7 @@ async def test_a_canary_that_cannot_be_loaded_ends_its_rollout_with_the_reason(s
     assert not find(stage.store, 2).wanted
 
 
-async def test_a_canary_whose_servers_are_down_is_taken_back_after_a_while(stage: Stage) -> None:
+async def test_a_canary_whose_servers_stay_down_rolls_back(stage: Stage) -> None:
     await stage.started()
     stage.down = {2}
     assert (await stage.tick()).state is RolloutState.RUNNING
@@ -322,7 +322,7 @@ async def test_a_canary_whose_servers_are_down_is_taken_back_after_a_while(stage
     )
 
 
-async def test_what_takes_both_releases_down_is_not_the_canarys_fault(stage: Stage) -> None:
+async def test_an_outage_of_both_releases_is_not_held_against_the_canary(stage: Stage) -> None:
     await stage.started()
     stage.down = {1, 2}
     for _ in range(3):
@@ -334,7 +334,7 @@ async def test_what_takes_both_releases_down_is_not_the_canarys_fault(stage: Sta
     assert (await stage.over(0)).reason == "waits for the canary to be ready again"
 
 
-async def test_golden_prompts_are_asked_before_any_traffic_and_in_each_step(stage: Stage) -> None:
+async def test_golden_prompts_run_before_any_traffic_and_in_each_step(stage: Stage) -> None:
     stage.begin(golden=GOLDEN)
     put(stage.store, 2, State.READY)
     waits = await stage.tick()
@@ -359,7 +359,7 @@ async def test_golden_prompts_that_fail_twice_keep_a_canary_from_any_traffic(sta
     assert not find(stage.store, 2).wanted
 
 
-async def test_golden_prompts_that_met_a_bad_moment_are_asked_again(stage: Stage) -> None:
+async def test_golden_prompts_that_failed_once_are_run_again(stage: Stage) -> None:
     stage.golden.wrong = [[Wrong("no answer within 60 s")]]
     stage.begin(golden=GOLDEN)
     put(stage.store, 2, State.READY)
@@ -368,7 +368,7 @@ async def test_golden_prompts_that_met_a_bad_moment_are_asked_again(stage: Stage
     assert (await stage.tick()).progress.step == 0
 
 
-async def test_golden_prompts_that_cannot_be_asked_are_tried_until_they_can(stage: Stage) -> None:
+async def test_golden_prompts_that_cannot_be_run_are_tried_until_they_can(stage: Stage) -> None:
     stage.golden.broken = OSError("no template")
     stage.begin(golden=GOLDEN)
     put(stage.store, 2, State.READY)
@@ -380,7 +380,7 @@ async def test_golden_prompts_that_cannot_be_asked_are_tried_until_they_can(stag
     assert stage.rollout.progress.step == 0
 
 
-async def test_golden_prompts_that_never_can_be_asked_end_the_rollout(stage: Stage) -> None:
+async def test_golden_prompts_that_can_never_be_run_end_the_rollout(stage: Stage) -> None:
     stage.golden.broken = OSError("no template")
     stage.begin(golden=GOLDEN)
     put(stage.store, 2, State.READY)
@@ -393,7 +393,7 @@ async def test_golden_prompts_that_never_can_be_asked_end_the_rollout(stage: Sta
     assert len(stage.golden.asked) == 10
 
 
-async def test_a_standby_that_is_unloaded_in_the_middle_of_a_decision_stays_away(stage: Stage) -> None:
+async def test_a_standby_unloaded_during_a_decision_stays_unloaded(stage: Stage) -> None:
     acts = office(stage.store)
     acts.add(manifest(3))
     put(stage.store, 3, State.READY)
@@ -415,7 +415,7 @@ async def test_a_standby_that_is_unloaded_in_the_middle_of_a_decision_stays_away
     assert not find(stage.store, 1).wanted
 
 
-async def test_what_a_person_does_in_between_is_not_overwritten(stage: Stage) -> None:
+async def test_a_manual_rollback_during_a_decision_is_not_overwritten(stage: Stage) -> None:
     """The runner has read, a person rolls back, and only then the runner writes."""
     await stage.started()
     stage.measure(0, 2, GOOD)
@@ -433,7 +433,7 @@ async def test_what_a_person_does_in_between_is_not_overwritten(stage: Stage) ->
     assert [what for what, _ in stage.events] == ["advance"]
 
 
-async def test_a_release_that_somebody_promotes_by_hand_ends_the_rollout(stage: Stage) -> None:
+async def test_promoting_the_canary_by_hand_ends_the_rollout(stage: Stage) -> None:
     await stage.started()
     office(stage.store).promote(MODEL)
     assert (await stage.tick()).state is RolloutState.PROMOTED

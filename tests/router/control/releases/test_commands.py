@@ -102,7 +102,7 @@ def test_a_number_is_given_once_even_if_its_release_is_removed(lite: Store) -> N
     assert made.next_version(MODEL) == 3
 
 
-def test_a_load_is_a_wish_and_a_failed_release_is_tried_again(lite: Store) -> None:
+def test_a_load_is_a_request_to_the_controller_and_retries_a_failed_release(lite: Store) -> None:
     made = office(lite)
     made.add(manifest(1))
     made.load(MODEL, 1)
@@ -122,7 +122,7 @@ def test_the_first_release_of_a_model_is_promoted_before_it_is_loaded(lite: Stor
     assert entries(lite)[-1] == ("release.promote", "smol@1", True)
 
 
-def test_the_one_that_was_stable_stands_by_and_the_one_before_it_goes(store: Store) -> None:
+def test_a_promoted_over_release_becomes_standby_and_the_former_standby_goes(store: Store) -> None:
     made = serve(store, 1, 2, 3)
     made.promote(MODEL, 2)
     assert (split_of(store).arms, split_of(store).standby) == (((2, 1.0),), 1)
@@ -139,7 +139,7 @@ def test_a_standby_takes_over_again(lite: Store) -> None:
     assert events(lite)[-1] == ("rollback", 1)
 
 
-def test_weights_by_hand(lite: Store) -> None:
+def test_the_split_is_set_by_hand(lite: Store) -> None:
     made = serve(lite, 1, 2, 3)
     made.set_split(MODEL, [(2, 0.25), (1, 0.75)], Sticky.USER, Shadow(3, 0.5))
     split = split_of(lite)
@@ -152,7 +152,7 @@ def test_weights_by_hand(lite: Store) -> None:
     assert not find(lite, 3).wanted, "what was only a shadow is loaded for nobody"
 
 
-def test_a_release_that_gets_nothing_is_unloaded_and_leaves_the_split(lite: Store) -> None:
+def test_a_release_without_traffic_is_unloaded_and_leaves_the_split(lite: Store) -> None:
     made = serve(lite, 1, 2)
     made.promote(MODEL, 2)
     made.unload(MODEL, 1)
@@ -164,7 +164,9 @@ def test_a_release_that_gets_nothing_is_unloaded_and_leaves_the_split(lite: Stor
         find(lite, 1)
 
 
-def test_the_only_release_of_a_model_goes_where_it_cannot_serve_or_when_that_is_meant(lite: Store) -> None:
+def test_the_only_release_of_a_model_is_unloaded_if_it_cannot_serve_or_on_explicit_request(
+    lite: Store,
+) -> None:
     made = serve(lite, 1)
     with pytest.raises(ValueError, match="gets 100% of the requests"):
         made.unload(MODEL, 1)
@@ -178,7 +180,7 @@ def test_the_only_release_of_a_model_goes_where_it_cannot_serve_or_when_that_is_
     assert not find(lite, 2).wanted
 
 
-def test_a_rollout_begins_with_a_wish_for_its_canary(lite: Store) -> None:
+def test_a_rollout_asks_for_its_canary_to_be_loaded(lite: Store) -> None:
     made = serve(lite, 1)
     made.add(manifest(2))
     rollout = made.begin_rollout(MODEL, 2, Plan(), [GoldenPrompt("2+2?", contains="4")])
@@ -188,7 +190,7 @@ def test_a_rollout_begins_with_a_wish_for_its_canary(lite: Store) -> None:
     assert split_of(lite).arms == ((1, 1.0),)
 
 
-def test_a_rollout_is_paused_and_goes_on(lite: Store) -> None:
+def test_a_rollout_is_paused_and_resumed(lite: Store) -> None:
     made = serve(lite, 1, 2)
     made.begin_rollout(MODEL, 2, Plan())
     made.pause(MODEL)
@@ -199,7 +201,7 @@ def test_a_rollout_is_paused_and_goes_on(lite: Store) -> None:
 
 
 @pytest.mark.parametrize("weight", [0.05, 1.0])
-def test_a_rollout_is_taken_back_by_hand(lite: Store, weight: float) -> None:
+def test_a_rollout_is_rolled_back_by_hand(lite: Store, weight: float) -> None:
     made = serve(lite, 1, 2)
     made.begin_rollout(MODEL, 2, Plan())
     begin_step(lite, weight)
@@ -211,7 +213,7 @@ def test_a_rollout_is_taken_back_by_hand(lite: Store, weight: float) -> None:
     assert find(lite, 1).wanted
 
 
-def test_a_rollout_that_has_not_begun_is_taken_back_too(lite: Store) -> None:
+def test_a_rollout_that_has_not_started_can_be_rolled_back(lite: Store) -> None:
     made = serve(lite, 1, 2)
     made.begin_rollout(MODEL, 2, Plan())
     assert made.roll_back(MODEL) == 1
@@ -229,7 +231,7 @@ def test_a_canary_is_promoted_by_hand(lite: Store, weight: float) -> None:
     assert entries(lite)[-1] == ("release.promote", "smol@2", True)
 
 
-def test_who_promotes_another_release_ends_the_rollout(lite: Store) -> None:
+def test_promoting_another_release_ends_the_rollout(lite: Store) -> None:
     made = serve(lite, 1, 2, 3)
     made.begin_rollout(MODEL, 2, Plan())
     made.promote(MODEL, 3)
@@ -237,7 +239,7 @@ def test_who_promotes_another_release_ends_the_rollout(lite: Store) -> None:
     assert not find(lite, 2).wanted
 
 
-def test_every_act_is_news_for_the_routers(lite: Store) -> None:
+def test_every_release_command_is_announced_to_the_routers(lite: Store) -> None:
     made = office(lite)
     seen = []
     for act in (lambda: made.add(manifest(1)), lambda: made.load(MODEL, 1), lambda: made.unload(MODEL, 1)):
@@ -349,7 +351,7 @@ REFUSALS: list[tuple[Callable[[Store], ReleaseCommands], Refused, type[Exception
 
 
 @pytest.mark.parametrize(("before", "act", "kind", "message"), REFUSALS)
-def test_what_cannot_be_is_refused_and_changes_nothing(
+def test_an_impossible_release_command_is_refused_and_changes_nothing(
     lite: Store,
     before: Callable[[Store], ReleaseCommands],
     act: Refused,
@@ -363,7 +365,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
     assert (entries(lite), events(lite)) == (written, told)
 
 
-def test_a_model_that_is_not_served_has_nothing_to_hold_a_canary_against(lite: Store) -> None:
+def test_a_model_without_a_serving_release_cannot_be_rolled_out(lite: Store) -> None:
     office(lite).add(manifest(1))
     with pytest.raises(ValueError, match="smol is not served yet"):
         office(lite).begin_rollout(MODEL, 1, Plan())
@@ -377,7 +379,7 @@ def test_a_model_that_is_not_served_has_nothing_to_hold_a_canary_against(lite: S
         ({"matches": "("}, "is no pattern"),
     ],
 )
-def test_a_golden_prompt_that_can_prove_nothing_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_a_golden_prompt_that_proves_nothing_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GoldenPrompt("2+2?", **wrong)
 
@@ -389,7 +391,9 @@ READER = Actor("user-2", None, Role.OWNER, True, frozenset({Scope.ADMIN_READ}))
 
 
 @pytest.mark.parametrize("actor", [TENANT, READER])
-def test_acts_are_the_platforms_and_a_refused_one_is_written_down(lite: Store, actor: Actor) -> None:
+def test_only_the_platform_may_run_release_commands_and_refused_ones_are_audited(
+    lite: Store, actor: Actor
+) -> None:
     serve(lite, 1, 2)
     before = entries(lite), events(lite)
     made = ReleaseCommands(lite, actor, lambda: NOW_S)
@@ -416,7 +420,7 @@ def test_acts_are_the_platforms_and_a_refused_one_is_written_down(lite: Store, a
     assert find(lite, 2).wanted
 
 
-def test_only_the_platform_looks_at_releases(lite: Store) -> None:
+def test_only_the_platform_may_read_releases(lite: Store) -> None:
     with ReleaseCommands(lite, READER).look() as connection:
         assert records.list_releases(connection) == []
     with (
@@ -450,7 +454,7 @@ def together(*acts: Callable[[], object]) -> list[Exception]:
     return failures
 
 
-def test_of_two_who_begin_a_rollout_together_one_does(store: Store) -> None:
+def test_of_two_rollouts_begun_at_once_one_starts(store: Store) -> None:
     made = serve(store, 1, 2, 3)
     failures = together(
         *(lambda canary=canary: made.begin_rollout(MODEL, canary, Plan()) for canary in (2, 3, 2, 3))
@@ -460,7 +464,7 @@ def test_of_two_who_begin_a_rollout_together_one_does(store: Store) -> None:
         assert len(records.list_rollouts(connection, MODEL, only_open=True)) == 1
 
 
-def test_a_release_is_not_unloaded_while_somebody_promotes_it(store: Store) -> None:
+def test_a_release_is_not_unloaded_while_it_is_promoted(store: Store) -> None:
     made = serve(store, 1, 2)
     for _ in range(4):
         target = 2 if split_of(store).stable == 1 else 1
@@ -471,7 +475,7 @@ def test_a_release_is_not_unloaded_while_somebody_promotes_it(store: Store) -> N
             made.load(MODEL, version)
 
 
-def test_numbers_of_changes_rise_as_their_commits_do(store: Store) -> None:
+def test_change_numbers_rise_in_commit_order(store: Store) -> None:
     made = office(store)
     assert not together(*(lambda number=number: made.add(manifest(number)) for number in range(1, 9)))
     with store.read() as connection:

@@ -110,7 +110,7 @@ async def controlling(world: World, rollouts: Rollouts | None = None) -> AsyncIt
         await made.stop()
 
 
-async def test_what_is_wanted_is_loaded_warmed_and_ready(world: World) -> None:
+async def test_a_wanted_release_is_loaded_warmed_and_ready(world: World) -> None:
     world.add(1)
     office(world.store).load(MODEL, 1)
     async with controlling(world) as controller:
@@ -126,14 +126,14 @@ async def test_what_is_wanted_is_loaded_warmed_and_ready(world: World) -> None:
     assert told == ["add", "load", "loading", "warming", "ready"]
 
 
-async def test_what_nobody_wants_is_left_alone(world: World) -> None:
+async def test_an_unwanted_release_is_left_alone(world: World) -> None:
     world.add(1)
     async with controlling(world) as controller:
         await settle(controller)
     assert (world.state(1), world.one.control.told) == (State.ADDED, [])
 
 
-async def test_what_was_read_before_a_job_ended_is_not_acted_upon(world: World) -> None:
+async def test_a_stale_reading_from_before_a_load_ended_is_not_acted_upon(world: World) -> None:
     world.add(1)
     office(world.store).load(MODEL, 1)
     control = world.one.control
@@ -156,7 +156,7 @@ async def test_what_was_read_before_a_job_ended_is_not_acted_upon(world: World) 
     assert control.told == ["load smol.1"]
 
 
-async def test_what_gets_most_of_the_traffic_is_loaded_first(world: World) -> None:
+async def test_the_release_with_most_traffic_is_loaded_first(world: World) -> None:
     for version in (1, 2, 3):
         world.add(version)
     office(world.store).promote(MODEL, 3)
@@ -186,7 +186,7 @@ async def test_a_release_is_drained_before_it_is_unloaded(world: World) -> None:
     assert world.one.control.told[1:] == ["unload smol.1", "unload smol.1.tensorrt_llm"]
 
 
-async def test_one_that_never_gets_empty_is_unloaded_in_the_end(world: World) -> None:
+async def test_a_release_that_never_drains_is_unloaded_in_the_end(world: World) -> None:
     made = world.add(1)
     office(world.store).load(MODEL, 1)
     async with controlling(world) as controller:
@@ -200,7 +200,7 @@ async def test_one_that_never_gets_empty_is_unloaded_in_the_end(world: World) ->
     assert world.state(1) is State.UNLOADED
 
 
-async def test_who_is_wanted_again_while_it_drains_is_ready_at_once(world: World) -> None:
+async def test_a_draining_release_that_is_wanted_again_is_ready_at_once(world: World) -> None:
     world.add(1)
     office(world.store).load(MODEL, 1)
     async with controlling(world) as controller:
@@ -214,7 +214,7 @@ async def test_who_is_wanted_again_while_it_drains_is_ready_at_once(world: World
     assert world.one.control.told == ["load smol.1"]
 
 
-async def test_a_load_that_fails_is_told_without_paths_and_not_tried_again(world: World) -> None:
+async def test_a_failed_load_is_reported_without_paths_and_not_retried(world: World) -> None:
     world.add(1)
     world.add(2)
     for version in (1, 2):
@@ -233,7 +233,7 @@ async def test_a_load_that_fails_is_told_without_paths_and_not_tried_again(world
     assert world.state(2) is State.READY
 
 
-async def test_a_release_that_was_tampered_with_never_reaches_triton(world: World) -> None:
+async def test_a_tampered_release_never_reaches_triton(world: World) -> None:
     world.add(1)
     (world.releases_dir / "repository" / "smol.1" / "model.py").write_text("import os")
     office(world.store).load(MODEL, 1)
@@ -244,7 +244,7 @@ async def test_a_release_that_was_tampered_with_never_reaches_triton(world: Worl
     assert world.one.control.told == []
 
 
-async def test_a_release_that_is_changed_while_triton_reads_it_is_taken_out_again(world: World) -> None:
+async def test_a_release_changed_while_triton_loads_it_is_unloaded_again(world: World) -> None:
     world.add(1)
     config = world.releases_dir / "repository" / "smol.1" / "config.pbtxt"
     load = world.one.control.load
@@ -262,7 +262,7 @@ async def test_a_release_that_is_changed_while_triton_reads_it_is_taken_out_agai
     assert "unload smol.1" in world.one.control.told
 
 
-async def test_a_release_that_cannot_fit_is_refused_with_the_figures(world: World) -> None:
+async def test_a_release_that_cannot_fit_is_refused_with_the_memory_it_needs(world: World) -> None:
     world.add(1, needs_bytes=12 << 30)
     world.available_bytes = 4 << 30
     office(world.store).load(MODEL, 1)
@@ -273,7 +273,7 @@ async def test_a_release_that_cannot_fit_is_refused_with_the_figures(world: Worl
     )
 
 
-async def test_of_other_machines_memory_nothing_is_known(world: World) -> None:
+async def test_memory_of_other_machines_is_not_checked(world: World) -> None:
     world.add(1, needs_bytes=12 << 30)
     world.available_bytes = 4 << 30
     world.fleet.servers[0].url = "10.0.0.7:8001"
@@ -283,7 +283,7 @@ async def test_of_other_machines_memory_nothing_is_known(world: World) -> None:
     assert world.state(1) is State.READY
 
 
-async def test_a_release_that_does_not_answer_as_a_model_does_has_failed(world: World) -> None:
+async def test_a_release_that_fails_its_warm_up_has_failed(world: World) -> None:
     world.add(1)
     world.mute["one"] = "all 3 canonical prompts got an empty answer"
     office(world.store).load(MODEL, 1)
@@ -294,7 +294,7 @@ async def test_a_release_that_does_not_answer_as_a_model_does_has_failed(world: 
     assert world.one.control.loaded == set()
 
 
-async def test_triton_started_anew_gets_back_what_it_had(world: World) -> None:
+async def test_a_restarted_triton_gets_its_releases_back(world: World) -> None:
     world.add(1)
     office(world.store).load(MODEL, 1)
     async with controlling(world) as controller:
@@ -310,7 +310,7 @@ async def test_triton_started_anew_gets_back_what_it_had(world: World) -> None:
     assert find(world.store, 1).profile == profile, "measured once"
 
 
-async def test_what_has_failed_is_tried_again_when_triton_was_started_anew(world: World) -> None:
+async def test_a_failed_release_is_retried_a_few_times_after_triton_restarts(world: World) -> None:
     world.add(1)
     office(world.store).load(MODEL, 1)
     world.one.control.broken["smol.1"] = "no memory"
@@ -325,7 +325,7 @@ async def test_what_has_failed_is_tried_again_when_triton_was_started_anew(world
     assert world.one.control.told.count("load smol.1") == 4, "and not for ever"
 
 
-async def test_a_release_that_takes_triton_with_it_is_not_loaded_for_ever(world: World) -> None:
+async def test_a_release_that_crashes_triton_is_not_loaded_for_ever(world: World) -> None:
     world.add(1)
     office(world.store).load(MODEL, 1)
     world.one.control.deadly.add("smol.1")
@@ -340,7 +340,7 @@ async def test_a_release_that_takes_triton_with_it_is_not_loaded_for_ever(world:
     assert failed.reason.startswith("Triton went away while it was being loaded")
 
 
-async def test_what_comes_with_the_stack_is_ready_when_triton_has_it(world: World) -> None:
+async def test_a_built_in_release_is_ready_when_triton_has_it(world: World) -> None:
     world.adopt(built_in())
     async with controlling(world) as controller:
         await settle(controller)
@@ -363,7 +363,7 @@ async def test_what_comes_with_the_stack_is_ready_when_triton_has_it(world: Worl
     assert world.one.control.told[-1] == "load ensemble"
 
 
-async def test_nothing_is_done_to_the_models_that_a_gone_release_had(world: World) -> None:
+async def test_models_of_a_gone_release_are_left_alone(world: World) -> None:
     world.adopt(built_in("a"))
     async with controlling(world) as controller:
         await settle(controller)
@@ -373,7 +373,7 @@ async def test_nothing_is_done_to_the_models_that_a_gone_release_had(world: Worl
     assert world.one.control.told == []
 
 
-async def test_without_the_secret_only_what_comes_by_itself_is_served(world: World) -> None:
+async def test_without_the_secret_only_built_in_releases_are_served(world: World) -> None:
     world.fleet.servers[0] = FakeServer("one", has_secret=False)
     world.adopt(built_in())
     world.add(2)
@@ -403,7 +403,7 @@ async def test_a_release_is_on_every_server_before_it_is_ready(two: World) -> No
     assert two.warmed == [("one", "smol@1"), ("two", "smol@1")]
 
 
-async def test_one_that_comes_later_gets_what_the_others_have(two: World) -> None:
+async def test_a_server_that_joins_later_gets_the_loaded_releases(two: World) -> None:
     two.add(1)
     two.fleet.servers[1].control.is_up = False
     office(two.store).load(MODEL, 1)
@@ -420,7 +420,7 @@ async def test_one_that_comes_later_gets_what_the_others_have(two: World) -> Non
 
 
 @pytest.mark.parametrize("is_mute", [False, True])
-async def test_where_one_server_cannot_the_others_serve(two: World, is_mute: bool) -> None:
+async def test_where_one_server_cannot_load_a_release_the_others_serve_it(two: World, is_mute: bool) -> None:
     two.add(1)
     if is_mute:
         two.mute["two"] = "empty"
@@ -438,7 +438,7 @@ async def test_where_one_server_cannot_the_others_serve(two: World, is_mute: boo
 # Several routers
 
 
-async def test_two_routers_never_act_at_once(lite: Store, tmp_path: Path) -> None:
+async def test_two_routers_never_control_releases_at_once(lite: Store, tmp_path: Path) -> None:
     accesses = StoreAccess(lite), StoreAccess(lite)
     fleet = FakeFleet([FakeServer("one")])
     worlds = [
@@ -475,7 +475,7 @@ async def test_two_routers_never_act_at_once(lite: Store, tmp_path: Path) -> Non
         access.close()
 
 
-async def test_what_a_router_wants_to_write_after_it_lost_control_is_dropped(world: World) -> None:
+async def test_a_state_written_after_control_was_lost_is_dropped(world: World) -> None:
     world.add(1)
     office(world.store).load(MODEL, 1)
     async with controlling(world) as first, controlling(world) as second:
@@ -522,7 +522,7 @@ class Ticking:
         await self._work()
 
 
-async def test_canaries_are_looked_after_by_the_one_in_control_alone(world: World) -> None:
+async def test_only_the_router_in_control_runs_canaries(world: World) -> None:
     held = asyncio.Event()
 
     async def wait() -> None:
@@ -544,7 +544,7 @@ async def test_canaries_are_looked_after_by_the_one_in_control_alone(world: Worl
         assert first.ticks == 2
 
 
-async def test_a_tick_that_breaks_breaks_nothing_else(world: World) -> None:
+async def test_a_tick_that_fails_does_not_stop_the_controller(world: World) -> None:
     async def fail() -> None:
         raise RuntimeError("no")
 
@@ -560,7 +560,7 @@ async def test_a_tick_that_breaks_breaks_nothing_else(world: World) -> None:
     assert world.state(1) is State.READY
 
 
-async def test_an_embeddings_release_lives_the_same_life(world: World) -> None:
+async def test_an_embeddings_release_becomes_ready_like_a_text_release(world: World) -> None:
     made = written(world.releases_dir, manifest(1, "minilm", Kind.EMBEDDINGS))
     office(world.store).add(made)
     world.fleet.knows(made)
@@ -571,7 +571,7 @@ async def test_an_embeddings_release_lives_the_same_life(world: World) -> None:
     assert replace(made, files=()) == manifest(1, "minilm", Kind.EMBEDDINGS)
 
 
-async def test_it_is_told_on_how_many_servers_a_release_answers(world: World) -> None:
+async def test_a_release_shows_on_how_many_servers_it_answers(world: World) -> None:
     """A release whose process died stays ready, for it is revived; who asks should know that it is down."""
     made = world.add(1)
     world.fleet.sets[made.name] = FakeReplicaSet([FakeReplica(), FakeReplica(is_up=False)])

@@ -26,7 +26,7 @@ def test_the_more_hits_the_more_evidence(hits: int, misses: int, allowed: float)
 
 @given(st.floats(0.001, 0.3), st.integers(0, 2**32))
 @settings(max_examples=15, deadline=None)
-def test_a_rate_that_is_allowed_seldom_looks_bad_however_often_one_looks(rate: float, seed: int) -> None:
+def test_an_allowed_rate_seldom_looks_bad_however_often_it_is_checked(rate: float, seed: int) -> None:
     """An e-value: the chance to ever reach a million is one in a million."""
     chance, counted = random.Random(seed), Proportion()
     for _ in range(300):
@@ -35,13 +35,13 @@ def test_a_rate_that_is_allowed_seldom_looks_bad_however_often_one_looks(rate: f
 
 
 @given(st.integers(0, 100), st.integers(0, 1000))
-def test_a_cautious_rate_is_never_below_the_one_that_was_seen(hits: int, misses: int) -> None:
+def test_a_cautious_rate_is_never_below_the_observed_one(hits: int, misses: int) -> None:
     counted = Proportion(hits, hits + misses)
     assert counted.cautious_rate >= counted.rate
 
 
 @given(st.lists(st.floats(-20, 20), min_size=2, max_size=50))
-def test_numbers_one_by_one_give_the_mean_and_variance_of_all(values: list[float]) -> None:
+def test_a_running_spread_has_the_mean_and_variance_of_its_samples(values: list[float]) -> None:
     spread = Spread()
     for value in values:
         spread = spread.with_one(value)
@@ -77,7 +77,7 @@ def test_evidence_of_a_shift_is_a_number_and_there_is_none_without_one(
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=40), st.floats(-3, 3))
-def test_what_both_arms_go_through_together_is_no_evidence(load: list[float], shift: float) -> None:
+def test_a_load_that_both_arms_share_is_no_evidence(load: list[float], shift: float) -> None:
     """Whatever the load does from one stretch to the next, only the difference within each counts."""
     calm = [Pair(Spread(5, shift, 1.0), Spread(5, 0.0, 1.0)) for _ in load]
     rough = [Pair(Spread(5, each + shift, 1.0), Spread(5, each, 1.0)) for each in load]
@@ -90,7 +90,7 @@ def test_four_stretches_are_never_enough_and_a_few_more_are() -> None:
     assert log_evidence_of_shift([slow] * 6, 0.2) > math.log(2400)
 
 
-def test_one_slow_phase_counts_for_less_than_the_same_slowness_spread_out() -> None:
+def test_one_slow_phase_counts_less_than_the_same_slowness_spread_out() -> None:
     """Eight slow stretches of 24: in a row they may be one mishap, here and there they are a habit."""
     slow = Pair(Spread(10, 1.5, 1.0), Spread(10, 0.0, 1.0))
     well = Pair(Spread(10, 0.2, 1.0), Spread(10, 0.0, 1.0))

@@ -34,11 +34,11 @@ def runner(pipeline: FakePipeline, timeout_s: float = 5.0) -> GoldenRunner:
         (GoldenPrompt("p", contains="4", matches="x"), "4", False),
     ],
 )
-def test_an_answer_is_what_was_expected_or_not(golden: GoldenPrompt, text: str, holds: bool) -> None:
+def test_an_answer_is_compared_with_what_was_expected(golden: GoldenPrompt, text: str, holds: bool) -> None:
     assert is_as_expected(golden, text) is holds
 
 
-async def test_prompts_are_put_as_they_are_to_a_model_without_a_template(tmp_path: Path) -> None:
+async def test_golden_prompts_go_unchanged_to_a_model_without_a_template(tmp_path: Path) -> None:
     pipeline = FakePipeline(lambda call: words("it is 4"))
     release = replace(manifest(1), checkpoint_dir=str(tmp_path))
     assert await runner(pipeline).failures(release, [FOUR]) == []
@@ -46,7 +46,7 @@ async def test_prompts_are_put_as_they_are_to_a_model_without_a_template(tmp_pat
     assert (call.prompt, call.max_tokens, call.top_k, call.add_special_tokens) == ("2+2?", 8, 1, True)
 
 
-async def test_prompts_are_a_users_message_where_the_model_has_a_template(tmp_path: Path) -> None:
+async def test_golden_prompts_are_user_messages_where_the_model_has_a_template(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("<{{ messages[0].role }}>{{ messages[0].content }}<bot>")
     pipeline = FakePipeline(lambda call: words("4"))
     release = replace(manifest(1), checkpoint_dir=str(tmp_path))
@@ -55,14 +55,14 @@ async def test_prompts_are_a_users_message_where_the_model_has_a_template(tmp_pa
     assert not pipeline.calls[0].add_special_tokens
 
 
-async def test_what_came_instead_is_told_in_short(tmp_path: Path) -> None:
+async def test_the_wrong_answer_is_quoted_in_short(tmp_path: Path) -> None:
     pipeline = FakePipeline(lambda call: words("x" * 1000))
     (failure,) = await runner(pipeline).failures(replace(manifest(1), checkpoint_dir=str(tmp_path)), [FOUR])
     assert len(failure.came) == 200
     assert failure.sentence().startswith("'2+2?' should contain '4', and got 'xxx")
 
 
-async def test_an_error_and_silence_are_failures_too(tmp_path: Path) -> None:
+async def test_errors_and_timeouts_are_failures(tmp_path: Path) -> None:
     release = replace(manifest(1), checkpoint_dir=str(tmp_path))
     broken = FakePipeline(lambda call: [InflightError(ErrorKind.INTERNAL, "at /srv/model.py")])
     (failure,) = await runner(broken).failures(release, [FOUR])
@@ -73,7 +73,7 @@ async def test_an_error_and_silence_are_failures_too(tmp_path: Path) -> None:
     assert silent.generations[0].stopped
 
 
-async def test_nothing_is_asked_where_nothing_is_known() -> None:
+async def test_without_golden_prompts_the_model_is_not_asked() -> None:
     pipeline = FakePipeline()
     assert await runner(pipeline).failures(manifest(1), []) == []
     assert pipeline.calls == []

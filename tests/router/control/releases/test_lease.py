@@ -31,7 +31,7 @@ def lease(store: Store, clock: Clock, process: str) -> Lease:
     return Lease(store, TIMES, clock, process)
 
 
-def test_the_first_one_has_it_and_the_second_waits(store: Store) -> None:
+def test_the_first_router_holds_the_lease_and_the_second_waits(store: Store) -> None:
     first, second = lease(store, Clock(), "a"), lease(store, Clock(1e6), "b")
     assert first.seek()
     assert first.is_held
@@ -39,7 +39,7 @@ def test_the_first_one_has_it_and_the_second_waits(store: Store) -> None:
     assert not second.is_held
 
 
-def test_who_leaves_does_not_make_others_wait(store: Store) -> None:
+def test_a_released_lease_is_free_at_once(store: Store) -> None:
     first, second = lease(store, Clock(), "a"), lease(store, Clock(), "b")
     first.seek()
     first.release()
@@ -49,7 +49,7 @@ def test_who_leaves_does_not_make_others_wait(store: Store) -> None:
     assert second.seek()
 
 
-def test_it_is_taken_from_who_says_nothing_for_a_whole_lease(lite: Store) -> None:
+def test_a_lease_not_renewed_for_its_whole_time_is_taken_over(lite: Store) -> None:
     clocks = Clock(500.0), Clock(0.0)
     first, second = lease(lite, clocks[0], "a"), lease(lite, clocks[1], "b")
     first.seek()
@@ -64,7 +64,7 @@ def test_it_is_taken_from_who_says_nothing_for_a_whole_lease(lite: Store) -> Non
     assert not first.seek()
 
 
-def test_a_beat_is_due_every_few_seconds(lite: Store) -> None:
+def test_a_lease_renewal_is_due_every_few_seconds(lite: Store) -> None:
     clock = Clock(100.0)
     held = lease(lite, clock, "a")
     due = [held.is_due]
@@ -86,7 +86,7 @@ steps = st.lists(
 
 @settings(deadline=None, max_examples=25)
 @given(steps, st.tuples(*[st.floats(-1e6, 1e6)] * 3))
-def test_two_are_never_in_control_at_once_whatever_their_clocks_say(
+def test_two_routers_never_hold_the_lease_at_once_whatever_their_clocks_say(
     lite_for_all: Store, turns: list[tuple[str, float, bool]], starts_s: tuple[float, float, float]
 ) -> None:
     """At each turn some time passes for all, and one of them beats, or has been asleep and does not."""
@@ -102,7 +102,7 @@ def test_two_are_never_in_control_at_once_whatever_their_clocks_say(
         assert sum(each.is_held for each in leases.values()) <= 1
 
 
-def test_of_many_who_want_it_at_once_one_gets_it(store: Store) -> None:
+def test_of_many_routers_that_want_the_lease_at_once_one_gets_it(store: Store) -> None:
     leases = [lease(store, Clock(), f"router-{number}") for number in range(6)]
     got: list[bool] = []
     threads = [threading.Thread(target=lambda each=each: got.append(each.seek())) for each in leases]
@@ -113,7 +113,7 @@ def test_of_many_who_want_it_at_once_one_gets_it(store: Store) -> None:
     assert sorted(got) == [False] * 5 + [True]
 
 
-def test_what_is_written_after_the_lease_was_lost_is_not(store: Store) -> None:
+def test_a_write_after_the_lease_was_lost_is_refused(store: Store) -> None:
     clocks = Clock(), Clock()
     first, second = lease(store, clocks[0], "a"), lease(store, clocks[1], "b")
     first.seek()
@@ -128,7 +128,7 @@ def test_what_is_written_after_the_lease_was_lost_is_not(store: Store) -> None:
         first.check(connection)
 
 
-def test_who_was_on_this_machine_and_is_dead_is_not_waited_for(lite: Store) -> None:
+def test_a_dead_process_of_this_machine_loses_its_lease_at_once(lite: Store) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     ours = Lease(lite, TIMES, Clock())
@@ -139,7 +139,7 @@ def test_who_was_on_this_machine_and_is_dead_is_not_waited_for(lite: Store) -> N
 
 
 @pytest.mark.parametrize("holder", ["another-machine/1/x", "", "odd"])
-def test_nobody_elses_death_is_guessed(lite: Store, holder: str) -> None:
+def test_the_holder_of_a_lease_is_presumed_alive_unless_proven_dead(lite: Store, holder: str) -> None:
     holder = holder or f"{Lease(lite).process.partition('/')[0]}/{os.getppid()}/x"
     assert lease(lite, Clock(), holder).seek()
     assert not Lease(lite, TIMES, Clock()).seek()

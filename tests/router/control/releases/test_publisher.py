@@ -68,7 +68,7 @@ def shelf(lite: Store) -> Iterator[Shelf]:
     access.close()
 
 
-async def test_what_is_ready_is_served_and_read_once(shelf: Shelf) -> None:
+async def test_ready_releases_are_served_and_read_once(shelf: Shelf) -> None:
     shelf.add(1)
     office(shelf.store).promote(MODEL, 1)
     await shelf.publisher.refresh()
@@ -84,7 +84,7 @@ async def test_what_is_ready_is_served_and_read_once(shelf: Shelf) -> None:
     assert shelf.served == {1}
 
 
-async def test_a_release_that_cannot_be_read_leaves_the_others_alone_and_is_tried_again(shelf: Shelf) -> None:
+async def test_an_unreadable_release_leaves_the_others_served_and_is_retried(shelf: Shelf) -> None:
     shelf.add(1)
     office(shelf.store).promote(MODEL, 1)
     shelf.add(2)
@@ -96,9 +96,7 @@ async def test_a_release_that_cannot_be_read_leaves_the_others_alone_and_is_trie
     assert shelf.served == {1, 2}, "although nothing has changed in the store"
 
 
-async def test_what_could_not_be_published_is_tried_again(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_publication_is_retried(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf.add(1)
     office(shelf.store).promote(MODEL, 1)
     with monkeypatch.context() as broken:
@@ -109,7 +107,7 @@ async def test_what_could_not_be_published_is_tried_again(
     assert shelf.served == {1}
 
 
-async def test_while_the_store_is_away_all_that_is_known_is_served(
+async def test_while_the_store_is_unreachable_the_known_releases_are_served(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shelf.add(1)
@@ -132,7 +130,7 @@ async def test_while_the_store_is_away_all_that_is_known_is_served(
     assert shelf.served == {1}
 
 
-async def test_what_is_gone_is_watched_until_its_last_request_has_ended(shelf: Shelf) -> None:
+async def test_a_gone_release_is_watched_until_its_last_request_has_ended(shelf: Shelf) -> None:
     shelf.add(1)
     office(shelf.store).promote(MODEL, 1)
     shelf.add(2)

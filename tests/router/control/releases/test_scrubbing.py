@@ -34,7 +34,7 @@ from router.control.releases.inspection import scrub
         ),
     ],
 )
-def test_people_read_what_it_is_about_and_not_where_it_is(said: str, told: str | None) -> None:
+def test_scrubbing_keeps_the_message_and_removes_paths(said: str, told: str | None) -> None:
     scrubbed = scrub(said)
     assert "/srv" not in scrubbed
     assert "\n" not in scrubbed
@@ -44,7 +44,7 @@ def test_people_read_what_it_is_about_and_not_where_it_is(said: str, told: str |
 
 @settings(deadline=None)
 @given(st.text())
-def test_whatever_is_said_becomes_a_short_line(said: str) -> None:
+def test_any_message_is_scrubbed_to_one_short_line(said: str) -> None:
     scrubbed = scrub(said)
     assert len(scrubbed) <= 400
     assert len(scrubbed.splitlines()) <= 1

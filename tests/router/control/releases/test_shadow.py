@@ -45,7 +45,7 @@ def counted(router: RunningRouter, outcome: str, model: str = MODEL) -> float:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_same_request_goes_to_the_shadow_and_the_client_never_knows(
+async def test_the_same_request_goes_to_the_shadow_and_the_client_is_not_affected(
     router: RunningRouter, stream: bool
 ) -> None:
     pipeline = shadow(router)
@@ -61,7 +61,7 @@ async def test_the_same_request_goes_to_the_shadow_and_the_client_never_knows(
     assert counted(router, "equal") == 1
 
 
-async def test_another_answer_is_measured_and_dropped(router: RunningRouter) -> None:
+async def test_a_different_shadow_answer_is_measured_and_dropped(router: RunningRouter) -> None:
     shadow(router).script = lambda call: words("Hello", " you")
     answer = await router.chat()
     assert answer.json()["choices"][0]["message"]["content"] == "Hello world"
@@ -71,7 +71,7 @@ async def test_another_answer_is_measured_and_dropped(router: RunningRouter) -> 
     assert counted(router, "different") == 1
 
 
-async def test_a_shadow_that_fails_or_hangs_delays_nobody(router: RunningRouter) -> None:
+async def test_a_shadow_that_fails_or_hangs_delays_no_request(router: RunningRouter) -> None:
     pipeline = shadow(router)
     pipeline.script = lambda call: [InflightError(ErrorKind.ENGINE_FAILED, "the step broke")]
     assert (await router.chat()).status_code == 200
@@ -91,7 +91,7 @@ async def test_a_shadow_that_takes_too_long_is_stopped() -> None:
         assert pipeline.generations[0].ended
 
 
-async def test_nothing_is_compared_with_an_answer_that_failed(router: RunningRouter) -> None:
+async def test_a_shadow_is_not_compared_with_a_failed_answer(router: RunningRouter) -> None:
     pipeline = shadow(router)
     pipeline.script = lambda call: [None]
     router.pipeline.script = lambda call: [InflightError(ErrorKind.ENGINE_FAILED, "the step broke")]
@@ -126,7 +126,7 @@ async def test_stop_strings_and_several_choices_are_compared_as_the_client_saw_t
     assert (compared.is_equal, compared.size) == (True, 2 * len("one two "))
 
 
-async def test_calls_of_tools_are_compared_too(router: RunningRouter) -> None:
+async def test_tool_calls_are_compared(router: RunningRouter) -> None:
     pipeline = shadow(router)
     tool = {"type": "function", "function": {"name": "note"}}
     call = '<tool_call>{{"name": "note", "arguments": {{"a": {}}}}}</tool_call>'
@@ -138,13 +138,13 @@ async def test_calls_of_tools_are_compared_too(router: RunningRouter) -> None:
     assert not (await newest(router, 2)).is_equal
 
 
-async def test_a_share_of_none_of_the_requests_is_not_shadowed(router: RunningRouter) -> None:
+async def test_a_request_outside_the_shadows_share_is_not_shadowed(router: RunningRouter) -> None:
     pipeline = shadow(router, share=1e-9)
     await router.chat()
     assert pipeline.calls == []
 
 
-async def test_who_is_billed_for_a_shadow_is_nobody(router: RunningRouter) -> None:
+async def test_a_shadow_is_not_billed(router: RunningRouter) -> None:
     shadow(router)
     tenant = await router.new_tenant()
     key = await router.new_key(tenant)
@@ -171,7 +171,9 @@ def vectors(router: RunningRouter) -> FakeEmbedder:
     return embedder
 
 
-async def test_vectors_are_compared_by_their_cosine(router: RunningRouter, vectors: FakeEmbedder) -> None:
+async def test_shadow_vectors_are_compared_by_their_cosine(
+    router: RunningRouter, vectors: FakeEmbedder
+) -> None:
     texts = [f"text {number}" for number in range(20)]
     body = {"model": EMBEDDER, "input": texts, "dimensions": LIMITS.dimensions}
     assert (await router.http.post("/v1/embeddings", json=body)).status_code == 200
@@ -192,14 +194,14 @@ async def test_the_router_does_not_wait_for_shadows_when_it_stops(router: Runnin
 
 
 @given(st.text(), st.text())
-def test_texts_are_alike_by_their_common_beginning(one: str, other: str) -> None:
+def test_texts_are_compared_by_their_common_prefix(one: str, other: str) -> None:
     likeness = likeness_of_texts(one, other)
     assert 0 <= likeness <= 1
     assert (likeness == 1) == (one == other)
     assert likeness == likeness_of_texts(other, one)
 
 
-def test_vectors_that_do_not_fit_are_not_alike() -> None:
+def test_vectors_of_different_sizes_are_not_alike() -> None:
     assert likeness_of_vectors(b"\0" * 8, b"\0" * 4, 1) == 0.0
     assert likeness_of_vectors(b"", b"", 0) == 0.0
     assert likeness_of_vectors(b"\0" * 8, b"\0" * 8, 1) == 0.0

@@ -16,7 +16,7 @@ OTHER = replace(EQUAL, is_equal=False, likeness=0.5, shadow_took_s=2.0)
 FAILED = replace(EQUAL, is_equal=False, likeness=0.0, error="no answer")
 
 
-async def test_what_two_routers_have_compared_is_added_up(store: Store) -> None:
+async def test_comparisons_of_two_routers_are_added_up(store: Store) -> None:
     access = StoreAccess(store)
     one, another = ShadowRecorder(access), ShadowRecorder(access)
     one.add(EQUAL)
@@ -36,7 +36,9 @@ async def test_what_two_routers_have_compared_is_added_up(store: Store) -> None:
     assert found[0].sums.compared == 3
 
 
-async def test_what_cannot_be_written_is_written_later(lite: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_comparisons_that_cannot_be_written_are_written_later(
+    lite: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     access = StoreAccess(lite)
     recorder = ShadowRecorder(access)
     recorder.add(EQUAL)

@@ -59,16 +59,14 @@ BROKEN = {
 
 @pytest.mark.parametrize("noise", ["calm", "slow phases of the machine"])
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_broken_canary_is_taken_back_within_two_hundred_requests_or_a_minute(
-    broken: str, noise: str
-) -> None:
+def test_a_broken_canary_rolls_back_within_two_hundred_requests_or_a_minute(broken: str, noise: str) -> None:
     runs = [Rollout(seed, BROKEN[broken], world=NOISE[noise], plan=NEVER_OVER).run(300) for seed in range(4)]
     assert {ended.verdict for ended, _, _ in runs} == {Verdict.ROLL_BACK}
     late = [run for run in runs if run[1] > IN_TIME_REQUESTS and run[2] > IN_TIME_S]
     assert not late
 
 
-def test_a_canary_twice_as_slow_is_found_among_few_requests_too() -> None:
+def test_a_canary_twice_as_slow_is_found_among_few_requests() -> None:
     """One request of a hundred, one of them in two seconds."""
     world = World(rate=50, shared_phases=True)
     plan = Plan(weights=(0.01, 1.0), min_requests=1_000_000)
@@ -77,7 +75,7 @@ def test_a_canary_twice_as_slow_is_found_among_few_requests_too() -> None:
     assert requests <= IN_TIME_REQUESTS
 
 
-def test_a_canary_that_breaks_only_under_all_of_the_traffic_is_still_taken_back() -> None:
+def test_a_canary_that_breaks_only_under_full_traffic_rolls_back() -> None:
     trouble = World(outage=lambda at_s: at_s > 75 and at_s % 10 < 1)
     ended, _, _ = Rollout(5, Release(), plan=SHORT, world=trouble).run()
     assert ended.verdict is Verdict.ROLL_BACK

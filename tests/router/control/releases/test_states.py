@@ -83,7 +83,7 @@ def test_no_release_gets_stuck(now: Situation) -> None:
 
 @settings(deadline=None)
 @given(situations)
-def test_what_answers_requests_is_not_taken_away(now: Situation) -> None:
+def test_a_release_that_gets_traffic_is_neither_drained_nor_unloaded(now: Situation) -> None:
     now = replace(now, gets_traffic=True)
     is_answering = now.state in (State.READY, State.DRAINING, State.LOADING, State.WARMING)
     if is_answering:
@@ -92,7 +92,7 @@ def test_what_answers_requests_is_not_taken_away(now: Situation) -> None:
 
 @settings(deadline=None)
 @given(situations)
-def test_what_was_ready_is_drained_before_it_is_unloaded(now: Situation) -> None:
+def test_a_ready_release_is_drained_before_it_is_unloaded(now: Situation) -> None:
     if next_action(now) is Action.UNLOAD:
         assert now.state is not State.READY
         assert now.state is not State.DRAINING or now.is_drained
@@ -100,7 +100,7 @@ def test_what_was_ready_is_drained_before_it_is_unloaded(now: Situation) -> None
 
 @settings(deadline=None)
 @given(situations)
-def test_what_cannot_be_loaded_is_tried_once(now: Situation) -> None:
+def test_a_release_that_cannot_be_loaded_is_tried_once(now: Situation) -> None:
     tries = 0
     for _ in range(10):
         tries += next_action(now) is Action.LOAD
@@ -110,7 +110,7 @@ def test_what_cannot_be_loaded_is_tried_once(now: Situation) -> None:
 
 @settings(deadline=None)
 @given(situations)
-def test_what_has_failed_is_tried_again_only_after_a_server_was_back(now: Situation) -> None:
+def test_a_failed_release_is_retried_only_after_a_server_returned(now: Situation) -> None:
     failed = replace(now, state=State.FAILED, may_retry=False)
     assert next_action(failed) not in (Action.LOAD, Action.FILL)
     wanted = replace(failed, may_retry=True, wanted=True, presences=(Presence.ABSENT,))
@@ -119,20 +119,20 @@ def test_what_has_failed_is_tried_again_only_after_a_server_was_back(now: Situat
 
 @settings(deadline=None)
 @given(situations)
-def test_nothing_is_done_in_the_name_of_a_release_that_is_gone(now: Situation) -> None:
+def test_a_gone_release_causes_no_action(now: Situation) -> None:
     assert next_action(replace(now, state=State.GONE)) is Action.NOTHING
 
 
 @settings(deadline=None)
 @given(situations)
-def test_nothing_is_done_while_no_server_answers(now: Situation) -> None:
+def test_no_action_is_taken_while_no_server_answers(now: Situation) -> None:
     away = replace(now, presences=(Presence.AWAY,) * len(now.presences))
     assert next_action(away) is Action.NOTHING
 
 
 @settings(deadline=None)
 @given(situations, st.booleans())
-def test_every_action_leads_to_a_state_that_may_follow(now: Situation, is_good: bool) -> None:
+def test_every_action_leads_to_an_allowed_next_state(now: Situation, is_good: bool) -> None:
     for _ in range(6):
         now = act(now, is_good=is_good)  # asserts that it may
 
@@ -167,5 +167,5 @@ WANTED = Situation(wanted=True, state=State.UNLOADED, presences=(Presence.ABSENT
         (replace(WANTED, wanted=False, presences=(Presence.LOADED,)), Action.UNLOAD),
     ],
 )
-def test_what_follows_from_what(now: Situation, action: Action) -> None:
+def test_each_situation_has_its_next_action(now: Situation, action: Action) -> None:
     assert next_action(now) is action

@@ -69,7 +69,7 @@ def test_spreads_add_up(one: list[float], other: list[float]) -> None:
 
 
 @given(timed, timed)
-def test_stretches_add_up_in_whatever_order_they_come(
+def test_stretches_add_up_in_any_order(
     one: list[tuple[float, float]], other: list[tuple[float, float]]
 ) -> None:
     merged = merge_stretches(stretches_of(one), stretches_of(other))
@@ -100,21 +100,21 @@ samples = st.builds(
 
 @given(st.lists(samples, max_size=40), st.lists(samples, max_size=40))
 @settings(max_examples=25, deadline=None)
-def test_the_figures_of_two_routers_add_up(one: list[Sample], other: list[Sample]) -> None:
+def test_the_stats_of_two_routers_add_up(one: list[Sample], other: list[Sample]) -> None:
     merged = merge_stats(ArmStats().with_all(one), ArmStats().with_all(other))
     alike(merged, ArmStats().with_all(one + other))
 
 
 @given(st.lists(samples, max_size=40), st.integers(0, 40))
 @settings(max_examples=25, deadline=None)
-def test_it_does_not_matter_in_what_portions_samples_are_added(every: list[Sample], cut: int) -> None:
+def test_samples_add_up_the_same_in_any_portions(every: list[Sample], cut: int) -> None:
     alike(
         ArmStats().with_all(every[:cut]).with_all(every[cut:]), reduce(ArmStats.with_one, every, ArmStats())
     )
 
 
 @given(timed, timed)
-def test_arms_are_paired_only_where_both_have_something(
+def test_arms_are_paired_only_where_both_have_samples(
     one: list[tuple[float, float]], other: list[tuple[float, float]]
 ) -> None:
     canary, stable = stretches_of(one), stretches_of(other)
@@ -125,7 +125,7 @@ def test_arms_are_paired_only_where_both_have_something(
     assert all(pair.canary.count and pair.stable.count for pair in pairs)
 
 
-def test_without_anything_to_stand_in_there_are_no_pairs() -> None:
+def test_without_a_baseline_there_are_no_pairs() -> None:
     canary = stretches_of([(1.0, 5.0), (9.0, 6.0)])
     assert pair_with(canary, Spread()) == []
     assert [pair.difference for pair in pair_with(canary, Spread(3, 5.0, 0.1))] == [0.0, 1.0]

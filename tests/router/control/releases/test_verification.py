@@ -70,12 +70,12 @@ TAMPERINGS: list[tuple[Callable[[Path], object], str]] = [
 ]
 
 
-def test_what_nobody_touched_is_as_it_was(tmp_path: Path, release: Manifest) -> None:
+def test_an_untouched_release_passes_verification(tmp_path: Path, release: Manifest) -> None:
     assert find_tampering(release, release.digest, tmp_path) is None
 
 
 @pytest.mark.parametrize(("tamper", "told"), TAMPERINGS)
-def test_whatever_is_done_to_a_release_is_found_out(
+def test_any_tampering_with_a_release_is_found(
     tmp_path: Path, release: Manifest, tamper: Callable[[Path], object], told: str
 ) -> None:
     assert find_tampering(release, release.digest, tmp_path) is None
@@ -83,7 +83,7 @@ def test_whatever_is_done_to_a_release_is_found_out(
     assert find_tampering(release, release.digest, tmp_path) == told
 
 
-def test_what_python_left_there_is_removed_and_a_link_in_its_place_is_not_followed(
+def test_leftover_bytecode_is_removed_and_a_link_in_its_place_is_not_followed(
     tmp_path: Path, release: Manifest
 ) -> None:
     folder = tmp_path / "repository" / "smol.1" / "1"
@@ -99,7 +99,7 @@ def test_what_python_left_there_is_removed_and_a_link_in_its_place_is_not_follow
     assert find_tampering(release, release.digest, tmp_path) is not None
 
 
-def test_the_stores_description_has_the_digest_it_was_added_with(tmp_path: Path, release: Manifest) -> None:
+def test_a_stored_manifest_has_the_digest_it_was_added_with(tmp_path: Path, release: Manifest) -> None:
     other = replace(release, weights_sha256="other")
     told = find_tampering(other, release.digest, tmp_path)
     assert told == "its description in the store is not the one that was added"
@@ -114,7 +114,7 @@ def test_no_path_leads_out_of_the_repository(tmp_path: Path, release: Manifest) 
     assert told == "../outside: a release has no files outside its directories"
 
 
-def test_a_checkpoint_may_be_links_and_its_place_is_not_told(tmp_path: Path, release: Manifest) -> None:
+def test_a_checkpoint_may_be_links_and_its_path_is_not_shown(tmp_path: Path, release: Manifest) -> None:
     (tmp_path / "blob").write_bytes(b"weights")
     (tmp_path / "model.safetensors").symlink_to(tmp_path / "blob")
     digest = "4a65eed1ddd2b0dd59ba3cae01a1ac8a0e67fb2ddbafc8efc99c3b5bb13b0d47"
@@ -125,7 +125,7 @@ def test_a_checkpoint_may_be_links_and_its_place_is_not_told(tmp_path: Path, rel
     assert told == "model.safetensors has changed since it was added"
 
 
-def test_a_file_is_read_again_only_when_it_was_written_to(
+def test_a_file_is_hashed_again_only_when_it_was_written_to(
     tmp_path: Path, release: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert find_tampering(release, release.digest, tmp_path) is None
@@ -139,5 +139,5 @@ def test_a_file_is_read_again_only_when_it_was_written_to(
     assert find_tampering(release, release.digest, tmp_path) == f"{CONFIG} has changed since it was added"
 
 
-def test_what_a_stack_brings_has_no_files_to_look_at(tmp_path: Path) -> None:
+def test_a_built_in_release_has_no_files_to_verify(tmp_path: Path) -> None:
     assert find_tampering(built_in(), built_in().digest, tmp_path) is None

@@ -42,27 +42,27 @@ async def test_prompts_of_several_lengths_are_answered_greedily() -> None:
     assert profile == {"first_token_s": 1.0, "tokens_per_s": 1.0}
 
 
-async def test_a_prompt_that_fails_is_a_failure_without_paths() -> None:
+async def test_a_prompt_that_fails_is_reported_without_paths() -> None:
     failure = InflightError(ErrorKind.ENGINE_FAILED, "Failed: /srv/x/model.py line 3: no")
     pipeline = FakePipeline(lambda call: [failure])
     with pytest.raises(WarmingFailed, match=r"a canonical prompt failed: Failed: model.py line 3: no"):
         await warm_text(pipeline)
 
 
-async def test_what_the_model_itself_said_is_told_to_those_who_brought_it() -> None:
+async def test_a_models_own_error_message_is_reported() -> None:
     failure = from_text("engine_failed: the model gave numbers that are none", "r1")
     pipeline = FakePipeline(lambda call: [failure])
     with pytest.raises(WarmingFailed, match="prompt failed: the model gave numbers that are none"):
         await warm_text(pipeline)
 
 
-async def test_a_model_that_says_nothing_at_all_is_broken() -> None:
+async def test_a_model_that_answers_nothing_to_any_prompt_is_broken() -> None:
     pipeline = FakePipeline(lambda call: words(" ", ""))
     with pytest.raises(WarmingFailed, match="all 3 canonical prompts got an empty answer"):
         await warm_text(pipeline)
 
 
-async def test_a_model_may_have_nothing_to_say_to_some() -> None:
+async def test_a_model_may_answer_nothing_to_some_prompts() -> None:
     pipeline = FakePipeline(lambda call: words("Paris") if call.prompt == PROMPTS[0] else words())
     assert (await warm_text(pipeline))["first_token_s"] >= 0
 
@@ -76,7 +76,7 @@ async def test_a_model_may_be_too_small_for_the_long_prompts() -> None:
     assert await warm_text(FakePipeline(script))
 
 
-async def test_silence_is_not_waited_for_and_the_engine_is_told() -> None:
+async def test_a_prompt_without_an_answer_times_out_and_is_stopped_in_the_engine() -> None:
     pipeline = FakePipeline(lambda call: [None])
     with pytest.raises(WarmingFailed, match=r"not answered within 0.05 s"):
         await warm_text(pipeline, timeout_s=0.05)
@@ -90,7 +90,7 @@ async def test_texts_of_several_lengths_are_embedded() -> None:
 
 
 @pytest.mark.parametrize("vector", [[float("nan")] * 8, [0.0] * 8, [1.0] * 7, [float("inf")] * 8])
-async def test_vectors_that_are_none_are_found_out(vector: list[float]) -> None:
+async def test_vectors_that_are_not_finite_fail_the_warm_up(vector: list[float]) -> None:
     class Broken(FakeEmbedder):
         async def embed(self, call: EmbeddingCall, request_id: str, tenant: str) -> EmbeddingAnswer:
             return EmbeddingAnswer(struct.pack(f"<{len(vector)}f", *vector), [1])
@@ -110,7 +110,7 @@ async def test_a_text_that_fails_or_hangs_is_a_failure() -> None:
         await warm_embeddings(embedder, 8, timeout_s=0.05)
 
 
-async def test_other_models_must_be_ready() -> None:
+async def test_a_tensor_model_must_be_ready() -> None:
     async def yes() -> bool:
         return True
 

@@ -50,7 +50,7 @@ def keep(store: Store, *decisions: TuningDecision) -> None:
             keep_decision(each, connection)
 
 
-def test_of_several_holds_the_last_one_stays(store: Store) -> None:
+def test_of_several_hold_decisions_the_last_one_is_kept(store: Store) -> None:
     other = decision("hold", "other", "m.1.other")
     keep(store, decision("hold", "first"), other, decision("hold", "second"), decision("raise", "up"))
     keep(store, decision("hold", "third"), decision("hold", "fourth"))
@@ -64,14 +64,16 @@ def test_of_several_holds_the_last_one_stays(store: Store) -> None:
     assert standing[0] == decision("hold", "fourth")
 
 
-def test_only_so_many_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_number_of_decisions_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MOST_KEPT", 3)
     keep(store, *(decision("raise", str(number)) for number in range(6)))
     with store.read() as connection:
         assert [each.sentence for each in list_decisions(connection)] == ["5", "4", "3"]
 
 
-def test_an_explanation_has_what_stands_and_what_was_changed(store: Store, office: TuningCommands) -> None:
+def test_an_explanation_has_the_standing_decisions_and_the_changes(
+    store: Store, office: TuningCommands
+) -> None:
     (found,) = office.explain("m")
     assert (found.has_objective, found.paused_s, found.standing, found.changes) == (False, None, (), ())
     ObjectiveCommands(store, SYSTEM).set("m", [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
@@ -83,7 +85,7 @@ def test_an_explanation_has_what_stands_and_what_was_changed(store: Store, offic
     assert [each.sentence for each in (*found.standing, *found.changes)] == ["as it is", "up"]
 
 
-def test_pauses_are_news_once_and_in_the_audit_log(store: Store, office: TuningCommands) -> None:
+def test_a_pause_is_announced_once_and_audited(store: Store, office: TuningCommands) -> None:
     assert [office.pause("m", paused) for paused in (True, True, False, False)] == [True, False, True, False]
     with store.read() as connection:
         kept = connection.execute(sql.select(audit.c.action, audit.c.target, audit.c.allowed)).all()
@@ -91,14 +93,14 @@ def test_pauses_are_news_once_and_in_the_audit_log(store: Store, office: TuningC
     assert kept[-1].action == "tuning.resume"
 
 
-def test_a_model_that_is_not_there_is_named_with_those_that_are(office: TuningCommands) -> None:
+def test_an_unknown_model_is_refused_with_the_known_ones(office: TuningCommands) -> None:
     for act in (office.explain, office.history, office.pause):
         with pytest.raises(NotFound, match="there is no model x; there are: m"):
             act("x")
     assert office.history("m") == []
 
 
-def test_who_is_not_the_platforms_may_neither_look_nor_pause(store: Store) -> None:
+def test_only_the_platform_may_read_or_pause_tuning(store: Store) -> None:
     theirs = TuningCommands(store, Actor("someone", "org", Role.OWNER), lambda: 7.0)
     with pytest.raises(Forbidden):
         theirs.explain("m")

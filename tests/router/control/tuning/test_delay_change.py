@@ -18,7 +18,7 @@ def model() -> GatheringModel:
     return made
 
 
-def test_models_that_gather_nothing_or_answer_often_are_none_of_ours() -> None:
+def test_models_without_dynamic_batching_and_decoupled_ones_are_not_tuned() -> None:
     assert read_batched(GatheringModel(gathers=False).config) is None
     assert read_batched(GatheringModel(is_decoupled=True).config) is None
     assert read_batched(GatheringModel(max_batch=1).config) is None
@@ -27,7 +27,7 @@ def test_models_that_gather_nothing_or_answer_often_are_none_of_ours() -> None:
     assert (found.queueing, found.own, found.is_tuned, found.is_on_gpu) == (OWN, OWN, False, False)
 
 
-async def test_what_the_files_said_is_remembered_in_the_config_and_restored() -> None:
+async def test_the_models_own_queueing_is_remembered_in_the_config_and_restored() -> None:
     made = model()
     control = GatheringControl({"m": made})
     for wanted in (Queueing(5000, (8, 64), 2048), Queueing(20_000, (16, 64), 2048)):
@@ -43,7 +43,7 @@ async def test_what_the_files_said_is_remembered_in_the_config_and_restored() ->
     assert made.loads == 3
 
 
-def test_a_note_that_nobody_can_read_is_no_note() -> None:
+def test_an_unreadable_note_in_the_config_is_ignored() -> None:
     made = model()
     for text in ("", "[]", '{"delay_us": "x"}', "{"):
         made.config.parameters[UNTUNED].string_value = text
@@ -52,7 +52,7 @@ def test_a_note_that_nobody_can_read_is_no_note() -> None:
         assert not found.is_tuned
 
 
-def test_bounds_of_the_queue_are_only_widened_and_without_a_delay_all_is_as_it_was() -> None:
+def test_queue_bounds_are_only_widened_and_restored_without_a_delay() -> None:
     found = read_batched(model().config)
     assert found is not None
     assert queueing_for(QueueDelay(5.0, 8, 256, ""), found) == Queueing(5000, (8, 64), 1024)
@@ -62,7 +62,7 @@ def test_bounds_of_the_queue_are_only_widened_and_without_a_delay_all_is_as_it_w
     assert queueing_for(QueueDelay(0.5, 8, 256, ""), found) == OWN
 
 
-async def test_a_model_that_gathers_no_more_is_left_alone() -> None:
+async def test_a_model_that_no_longer_batches_is_left_alone() -> None:
     made = GatheringModel(gathers=False)
     with pytest.raises(ControlError, match="gathers no batches"):
         await apply(GatheringControl({"m": made}), "m", OWN)

@@ -47,29 +47,29 @@ def test_a_longer_delay_is_tried_after_three_windows_that_want_it() -> None:
     assert course.raised_s == 60
 
 
-def test_a_window_that_wants_none_begins_the_count_anew() -> None:
+def test_a_window_that_wants_no_delay_restarts_the_count() -> None:
     decisions, _ = windows(0, [20, 20, 0, 20, 20])
     assert Action.RAISE not in actions(decisions)
 
 
-def test_five_minutes_lie_between_two_raises() -> None:
+def test_two_raises_are_at_least_five_minutes_apart() -> None:
     decisions, _ = windows(0, [10] * 3 + [20] * 10)
     assert [number for number, each in enumerate(decisions) if each.action is Action.RAISE] == [2, 12]
     assert "less than 300 s ago" in decisions[8].sentence
 
 
 @pytest.mark.parametrize("wish", [0.0, 2.0, 5.0])
-def test_what_is_much_too_long_is_shortened_at_once(wish: float) -> None:
+def test_a_delay_that_is_much_too_long_is_shortened_at_once(wish: float) -> None:
     (decision,), _ = windows(20, [wish])
     assert decision == Decision(Action.LOWER, wish, f"{wish:g} ms would be right")
 
 
-def test_one_step_down_waits_for_three_windows_unless_it_is_to_none() -> None:
+def test_one_step_down_waits_for_three_windows_unless_it_is_to_zero() -> None:
     assert actions(windows(20, [10, 10, 10])[0]) == [Action.HOLD, Action.HOLD, Action.LOWER]
     assert actions(windows(0.5, [0])[0]) == [Action.LOWER]
 
 
-def test_a_window_that_is_late_halves_the_delay_at_once_and_bars_the_old_one() -> None:
+def test_a_late_window_halves_the_delay_at_once_and_bars_the_old_one() -> None:
     (decision,), course = windows(20, [20], window=LATE)
     assert (decision.action, decision.delay_ms) == (Action.HALVE, 10)
     assert "120" in decision.sentence
@@ -86,21 +86,21 @@ def test_a_delay_that_could_not_have_made_the_difference_may_be_tried_again() ->
     assert actions(windows(0, [50, 50, 50], course)[0]) == [Action.HOLD, Action.HOLD, Action.RAISE]
 
 
-def test_without_a_delay_lateness_is_somebody_elses_doing() -> None:
+def test_lateness_without_a_delay_changes_nothing() -> None:
     (decision,), _ = windows(0, [0], window=LATE)
     assert decision.action is Action.HOLD
     assert "not this delay's doing" in decision.sentence
     assert actions(windows(0, [20, 20, 20, 20], window=LATE)[0]) == [Action.HOLD] * 4
 
 
-def test_a_delay_within_which_nobody_joins_goes() -> None:
+def test_a_delay_within_which_no_request_joins_is_removed() -> None:
     alone = replace(WINDOW, executions=5900)
     (decision,), course = windows(20, [20], window=alone)
     assert (decision.action, decision.delay_ms) == (Action.LOWER, 0)
     assert course.barred_ms == 20
 
 
-def test_where_nobody_was_expected_within_the_delay_it_is_not_to_blame() -> None:
+def test_a_delay_too_short_to_expect_joins_is_not_blamed_for_their_lack() -> None:
     alone = replace(WINDOW, executions=6000)
     decisions, _ = windows(0.5, [50, 50, 50], window=alone)
     assert actions(decisions) == [Action.HOLD, Action.HOLD, Action.RAISE]
@@ -121,7 +121,7 @@ def tried(before: Window, after: Window) -> tuple[Decision, Course]:
         (replace(WINDOW, requests=2000, rows=2000, executions=2000), "almost nobody joins"),
     ],
 )
-def test_a_change_for_the_worse_is_undone_and_not_tried_again(after: Window, why: str) -> None:
+def test_a_change_for_the_worse_is_undone_and_not_retried(after: Window, why: str) -> None:
     decision, course = tried(WINDOW, after)
     assert (decision.action, decision.delay_ms) == (Action.UNDO, 0)
     assert why in decision.sentence
@@ -136,12 +136,12 @@ def test_a_change_for_the_better_stays() -> None:
     assert course.trial is None
 
 
-def test_less_traffic_than_before_is_no_verdict() -> None:
+def test_less_traffic_than_before_gives_no_verdict() -> None:
     decision, _ = tried(WINDOW, replace(WINDOW, requests=600, rows=600, executions=300))
     assert decision.action is Action.HOLD
 
 
-def test_what_has_to_wait_for_something_else_says_for_what() -> None:
+def test_a_held_back_change_says_what_it_waits_for() -> None:
     course = Course(wishes=(20, 20))
     moment = Moment(0, 90.0, PACE, waits_for="a rollout is in progress")
     decision, course = decide(moment, aim(20), WINDOW, course)
@@ -151,7 +151,7 @@ def test_what_has_to_wait_for_something_else_says_for_what() -> None:
     assert decision.action is Action.RAISE
 
 
-def test_where_too_few_were_seen_the_mean_in_triton_counts() -> None:
+def test_with_too_few_samples_tritons_mean_decides_lateness() -> None:
     unseen = replace(WINDOW, late_ms=None)
     assert not unseen.is_late
     assert replace(unseen, mean_ms=101).is_late

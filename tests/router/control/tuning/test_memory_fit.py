@@ -20,7 +20,7 @@ def batched(*, is_on_gpu: bool = False) -> Batched:
     return Batched(64, QUEUEING, QUEUEING, False, is_on_gpu, 1)
 
 
-def test_what_its_processes_take_counts_before_its_files() -> None:
+def test_the_memory_of_a_models_processes_counts_before_the_size_of_its_files() -> None:
     assert copy_bytes(ONE, "m.1", 2, 30 * MIB) == 60 * MIB
     assert copy_bytes(ONE, "m.1", 1, None) == 20 * MIB
     assert copy_bytes(ONE, "other", 1, None) is None
@@ -28,14 +28,16 @@ def test_what_its_processes_take_counts_before_its_files() -> None:
     assert copy_bytes(with_needs, "m.1", 1, None) == 200 * MIB
 
 
-def test_it_must_fit_with_something_to_spare() -> None:
+def test_a_second_copy_must_fit_with_memory_to_spare() -> None:
     assert judge(100 * MIB, 1024 * MIB) is None
     assert "1,000 MiB" in str(judge(1000 * MIB, 1024 * MIB))
     assert judge(100 * MIB, None) is None
     assert "not known" in str(judge(1000 * MIB, None))
 
 
-def test_on_a_gpu_and_where_nothing_is_known_it_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_copy_is_not_tried_on_a_gpu_or_where_its_size_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert "GPU" in str(misfit(ONE, "m.1", batched(is_on_gpu=True), "127.0.0.1:1"))
     assert "not known" in str(misfit(ONE, "unseen", batched(), "127.0.0.1:1"))
     assert misfit(ONE, "m.1", batched(), "elsewhere:1") is None
@@ -43,7 +45,7 @@ def test_on_a_gpu_and_where_nothing_is_known_it_is_not_tried(monkeypatch: pytest
     assert "100 MiB are free" in str(misfit(ONE, "m.1", batched(), "127.0.0.1:1"))
 
 
-def test_the_model_of_a_process_is_in_its_command() -> None:
+def test_a_processs_model_is_read_from_its_command_line() -> None:
     assert model_of(["stub", f"{os.sep}repository/m.1/1/model.py", "shm"]) == "m.1"
     assert model_of(["stub"]) == ""
     assert resident_bytes("a-model-that-nobody-has") is None

@@ -41,13 +41,13 @@ def test_the_delay_follows_the_arrivals_and_the_objective(
     )
 
 
-def test_where_rows_cost_the_same_in_a_batch_nobody_waits() -> None:
+def test_no_delay_is_chosen_where_batching_saves_nothing() -> None:
     found = choose_queue_delay(Arrivals(200), ROOM, BatchCost(0.0, 4.0))
     assert found.delay_ms == 0
     assert "save 0%" in found.sentence
 
 
-def test_more_than_the_model_can_do_fills_batches_by_itself() -> None:
+def test_a_saturated_model_fills_batches_without_a_delay() -> None:
     assert choose_queue_delay(Arrivals(5000), ROOM, COST).delay_ms == 0
 
 
@@ -55,7 +55,7 @@ def test_requests_of_many_rows_need_no_others_to_fill_a_batch() -> None:
     assert choose_queue_delay(Arrivals(50, 64), ROOM, COST).delay_ms == 0
 
 
-def test_a_chosen_delay_says_how_it_came_about() -> None:
+def test_a_chosen_delay_is_explained() -> None:
     found = choose_queue_delay(Arrivals(200), replace(ROOM, objective_ms=50), COST)
     assert found.batch == 8
     assert found.queue_size == 256

@@ -24,7 +24,7 @@ totals = st.builds(
 
 @settings(deadline=None)
 @given(totals, totals)
-def test_what_is_new_is_what_was_added(before: Totals, news: Totals) -> None:
+def test_new_statistics_are_what_was_added_since(before: Totals, news: Totals) -> None:
     found = before.plus(news).since(before)
     assert found is not None
     assert (found.requests, found.rows, found.failures) == (news.requests, news.rows, news.failures)
@@ -35,13 +35,13 @@ def test_what_is_new_is_what_was_added(before: Totals, news: Totals) -> None:
     }
 
 
-def test_a_model_that_counts_from_the_beginning_has_no_news() -> None:
+def test_a_model_whose_counters_restarted_has_no_news() -> None:
     before = Totals(10, 20, 5, 0, 100, {4: (5, 100)})
     assert Totals(3, 6, 2, 0, 30, {3: (2, 30)}).since(before) is None
     assert Totals(11, 21, 6, 0, 130, {3: (2, 30)}).since(before) is None
 
 
-def test_all_versions_and_all_parts_of_a_batch_are_added_up() -> None:
+def test_statistics_of_all_versions_and_batch_parts_are_added_up() -> None:
     answer = service_pb2.ModelStatisticsResponse()
     for _ in range(2):
         model = answer.model_stats.add(inference_count=8, execution_count=2)

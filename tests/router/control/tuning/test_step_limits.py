@@ -66,7 +66,7 @@ ASKED = {"interactive": 50.0, "standard": 100.0}
         ),
     ],
 )
-def test_a_sentence_says_what_holds_for_steps_and_why(report: EngineReport, said: str) -> None:
+def test_a_sentence_says_which_step_limit_holds_and_why(report: EngineReport, said: str) -> None:
     assert said in explained(report)["sentence"]
 
 

@@ -127,7 +127,7 @@ def store(lite: Store) -> Store:
     return lite
 
 
-async def test_prometheus_is_told_whether_requests_wait_or_are_computed(store: Store) -> None:
+async def test_prometheus_shows_the_time_in_tritons_queue_and_in_compute(store: Store) -> None:
     world = World(store, [vectors(), vectors(1)])
     await world.pass_by(1, 200)
     served = world.servers[0].models[VECTORS.entry].statistics.inference_stats
@@ -144,7 +144,7 @@ async def test_prometheus_is_told_whether_requests_wait_or_are_computed(store: S
     assert float(found["requests"]) > served.success.count - before[0], "of both servers, over all loads"
 
 
-async def test_under_load_the_delay_goes_up_and_when_it_is_over_down_at_once(store: Store) -> None:
+async def test_the_delay_rises_under_load_and_falls_at_once_after_it(store: Store) -> None:
     world = World(store, [vectors()])
     await world.pass_by(3, 200)
     assert world.delays_ms() == [0]
@@ -169,7 +169,7 @@ async def test_under_load_the_delay_goes_up_and_when_it_is_over_down_at_once(sto
     assert list(config.dynamic_batching.preferred_batch_size) == [64]
 
 
-async def test_what_brought_nothing_is_undone_and_not_tried_again(store: Store) -> None:
+async def test_a_delay_that_brought_nothing_is_undone_and_not_retried(store: Store) -> None:
     world = World(store, [vectors(joins=False)])
     await world.pass_by(30, 200)
     assert world.delays_ms() == [0]
@@ -178,7 +178,7 @@ async def test_what_brought_nothing_is_undone_and_not_tried_again(store: Store) 
     assert "did not do" in world.standing().sentence
 
 
-async def test_an_objective_that_is_missed_halves_the_delay(store: Store) -> None:
+async def test_a_missed_objective_halves_the_delay(store: Store) -> None:
     world = World(store, [vectors()])
     await world.pass_by(8, 200)
     await world.pass_by(2, 200, took_s=0.15)
@@ -186,7 +186,7 @@ async def test_an_objective_that_is_missed_halves_the_delay(store: Store) -> Non
     assert world.changes()[-1][0] == "halve"
 
 
-async def test_nothing_is_changed_without_an_objective_or_control_or_while_paused(store: Store) -> None:
+async def test_no_delay_is_changed_without_an_objective_without_control_or_while_paused(store: Store) -> None:
     world = World(store, [vectors()])
     world.wishes.end_to_end_s = None
     await world.pass_by(6, 200)
@@ -204,7 +204,7 @@ async def test_nothing_is_changed_without_an_objective_or_control_or_while_pause
     assert learned.cost.batch_ms(1) == pytest.approx(4.5, rel=0.1)
 
 
-async def test_without_an_objective_any_more_the_models_own_config_is_restored(store: Store) -> None:
+async def test_removing_the_objective_restores_the_models_own_config(store: Store) -> None:
     world = World(store, [vectors(own_delay_us=500)])
     await world.pass_by(6, 200)
     assert world.delays_ms() == [50]
@@ -217,7 +217,7 @@ async def test_without_an_objective_any_more_the_models_own_config_is_restored(s
     assert world.servers[0].models[VECTORS.entry].loads == loads
 
 
-async def test_the_life_that_a_model_is_in_is_kept(store: Store) -> None:
+async def test_the_epoch_of_a_model_is_kept_when_its_delay_changes(store: Store) -> None:
     world = World(store, [vectors()])
     config = world.servers[0].models[VECTORS.entry].config
     config.parameters["inflight_epoch"].string_value = "77"
@@ -227,7 +227,7 @@ async def test_the_life_that_a_model_is_in_is_kept(store: Store) -> None:
     assert config.parameters["inflight_epoch"].string_value == "77"
 
 
-async def test_what_triton_refuses_is_told_once_and_the_old_goes_on(store: Store) -> None:
+async def test_a_change_that_triton_refuses_is_reported_once_and_the_old_delay_stays(store: Store) -> None:
     world = World(store, [vectors(load_error="failed to load: no memory in /models/x")])
     await world.pass_by(20, 200)
     assert world.servers[0].models[VECTORS.entry].loads == 1
@@ -244,7 +244,7 @@ async def test_a_load_that_changed_nothing_counts_as_refused(store: Store) -> No
     assert "not with what was asked for" in world.changes()[0][1]
 
 
-async def test_where_a_second_copy_does_not_fit_nothing_is_loaded(store: Store) -> None:
+async def test_a_change_is_not_loaded_where_a_second_copy_does_not_fit(store: Store) -> None:
     world = World(store, [vectors()])
     world.misfit = "a second copy takes 9 MiB, and 5 MiB are free"
     await world.pass_by(12, 200)
@@ -255,7 +255,7 @@ async def test_where_a_second_copy_does_not_fit_nothing_is_loaded(store: Store) 
     assert world.delays_ms() == [50]
 
 
-async def test_all_servers_get_the_delay_and_one_that_was_started_anew_again(store: Store) -> None:
+async def test_all_servers_get_the_delay_and_a_restarted_one_gets_it_again(store: Store) -> None:
     world = World(store, [vectors(0), vectors(1)])
     await world.pass_by(6, 200)
     assert world.delays_ms() == [50, 50]
@@ -273,7 +273,7 @@ async def test_a_server_that_is_down_is_left_out(store: Store) -> None:
     assert world.delays_ms() == [50, 0]
 
 
-async def test_while_a_release_is_loaded_or_rolled_out_nothing_is_tried(store: Store) -> None:
+async def test_no_change_is_tried_while_a_release_is_loaded_or_rolled_out(store: Store) -> None:
     world = World(store, [vectors()])
     other = Manifest("other", 1, Kind.TENSORS, ("other.1",))
     world.book.releases.append(release(other, State.LOADING))
@@ -287,7 +287,7 @@ async def test_while_a_release_is_loaded_or_rolled_out_nothing_is_tried(store: S
 
 
 @pytest.mark.parametrize("state", [State.DRAINING, State.UNLOADED])
-async def test_nothing_is_loaded_of_a_release_that_goes_while_its_change_is_prepared(
+async def test_a_release_that_goes_while_its_change_is_prepared_is_not_loaded(
     store: Store, state: State
 ) -> None:
     world = World(store, [vectors()])
@@ -305,7 +305,7 @@ async def test_a_server_that_dies_while_a_change_is_prepared_is_left_out(store: 
     assert world.delays_ms() == [50, 0]
 
 
-async def test_a_store_that_is_away_is_told_of_once(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreachable_store_is_logged_once(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     world = World(store, [vectors()])
     turns, thrice = 0, asyncio.Event()
 
@@ -324,7 +324,7 @@ async def test_a_store_that_is_away_is_told_of_once(store: Store, caplog: pytest
     assert caplog.text.count("the store is away") == 1
 
 
-async def test_of_a_text_model_the_steps_before_the_engine_are_tuned(store: Store) -> None:
+async def test_only_the_steps_before_the_engine_are_tuned_in_a_text_model(store: Store) -> None:
     models = {
         "preprocessing": GatheringModel(),
         "tensorrt_llm": GatheringModel(is_decoupled=True),
@@ -340,7 +340,7 @@ async def test_of_a_text_model_the_steps_before_the_engine_are_tuned(store: Stor
     assert world.tuner.batch_cost(text.name) is None
 
 
-async def test_only_one_change_is_judged_at_a_time(store: Store) -> None:
+async def test_one_change_is_judged_at_a_time(store: Store) -> None:
     members = ("first", "second")
     both = Manifest("vectors", 1, Kind.TENSORS, members)
     models = {name: GatheringModel() for name in members}

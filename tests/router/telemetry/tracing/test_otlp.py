@@ -47,7 +47,7 @@ def sent_and_dropped(outlet: OtlpOutlet) -> tuple[float, float, float]:
     )
 
 
-def test_what_is_left_is_sent_at_the_end() -> None:
+def test_queued_spans_are_sent_on_close() -> None:
     with collecting() as collector:
         outlet = OtlpOutlet(f"{collector.url}/", {}, "1", delay_s=60.0)
         put(outlet, 3)
@@ -58,7 +58,7 @@ def test_what_is_left_is_sent_at_the_end() -> None:
         put(outlet)  # one that comes too late does no harm
 
 
-def test_a_whole_url_is_taken_as_it_is() -> None:
+def test_a_full_otlp_url_is_used_as_given() -> None:
     with collecting() as collector:
         outlet = OtlpOutlet(f"{collector.url}/v1/traces", {}, "1", delay_s=0.02)
         put(outlet)
@@ -66,7 +66,7 @@ def test_a_whole_url_is_taken_as_it_is() -> None:
     assert collector.paths == ["/v1/traces"]
 
 
-def test_what_the_queue_does_not_hold_is_dropped_by_whole_requests_and_counted() -> None:
+def test_spans_beyond_the_queue_are_dropped_by_whole_requests_and_counted() -> None:
     with collecting() as collector:
         outlet = OtlpOutlet(collector.url, {}, "1", delay_s=60.0, most_queued=10)
         for _ in range(4):
@@ -78,7 +78,7 @@ def test_what_the_queue_does_not_hold_is_dropped_by_whole_requests_and_counted()
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_a_collector_refuses_is_counted() -> None:
+def test_spans_that_a_collector_refuses_are_counted() -> None:
     with collecting() as collector:
         collector.answers_with = 400
         outlet = OtlpOutlet(collector.url, {}, "1", delay_s=0.02)
@@ -88,7 +88,7 @@ def test_what_a_collector_refuses_is_counted() -> None:
         outlet.close(10.0)
 
 
-def test_a_collector_that_never_answers_holds_up_nobody() -> None:
+def test_a_collector_that_never_answers_delays_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         outlet = OtlpOutlet(url, {}, "1", delay_s=0.02, send_timeout_s=0.5)
@@ -100,7 +100,7 @@ def test_a_collector_that_never_answers_holds_up_nobody() -> None:
         wait_until(lambda: outlet.counts.failed == 2)
 
 
-def test_what_cannot_be_spans_takes_no_room_in_the_queue() -> None:
+def test_invalid_spans_take_no_room_in_the_queue() -> None:
     outlet = OtlpOutlet("http://127.0.0.1:1", {}, "1", delay_s=60.0)
     trace = Trace("GET", {}, TraceContext(1, 2, True))
     with pytest.raises(OverflowError):
@@ -109,13 +109,13 @@ def test_what_cannot_be_spans_takes_no_room_in_the_queue() -> None:
     outlet.close(1.0)
 
 
-def test_the_log_is_not_full_of_a_collector_that_is_away() -> None:
+def test_an_unreachable_collector_does_not_flood_the_log() -> None:
     record = logging.makeLogRecord({})
     seldom = Seldom()
     assert [seldom.filter(record) for _ in range(3)] == [True, False, False]
 
 
-def test_spans_for_nobody_are_counted() -> None:
+def test_spans_without_a_collector_are_counted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
     outlet = OtlpOutlet(f"http://127.0.0.1:{port}", {}, "1", delay_s=0.02, send_timeout_s=0.2)

@@ -20,7 +20,7 @@ async def test_without_an_endpoint_there_is_no_tracer() -> None:
         assert b"inflight_spans" not in metrics.render()
 
 
-async def test_with_one_there_is_and_its_metrics_too() -> None:
+async def test_with_an_endpoint_there_are_a_tracer_and_its_metrics() -> None:
     async with AsyncExitStack() as closing:
         metrics = Metrics()
         assert open_tracer(Options(otlp_endpoint=URL), metrics, "1", closing) is not None
@@ -31,17 +31,17 @@ async def test_with_one_there_is_and_its_metrics_too() -> None:
     "endpoint",
     ["127.0.0.1:4318", "grpc://host:4317", "http://", "http://a:b@host", "http://host?x=1", "http://h:99999"],
 )
-def test_what_is_no_url_of_a_collector_is_refused(endpoint: str) -> None:
+def test_an_invalid_otlp_endpoint_is_refused(endpoint: str) -> None:
     with pytest.raises(SettingsError, match=r"otlp_endpoint = .*http://HOST:4318"):
         check_tracing(Options(otlp_endpoint=endpoint))
 
 
 @pytest.mark.parametrize("endpoint", [URL, f"{URL}/", "https://collector.example/otlp", f"{URL}/v1/traces"])
-def test_what_is_one_is_taken(endpoint: str) -> None:
+def test_a_valid_otlp_endpoint_is_accepted(endpoint: str) -> None:
     check_tracing(Options(otlp_endpoint=endpoint))
 
 
-def test_what_to_install_is_said_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tracing_packages_are_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for missing in ("opentelemetry.sdk_of_nobody", "nobody.at.all"):
         monkeypatch.setattr(setup, "_NEEDED", (missing,))
         with pytest.raises(SettingsError, match=r"otlp_endpoint = .*pip install 'inflight\[tracing\]'"):
@@ -56,7 +56,7 @@ def test_headers_come_from_the_setting_and_from_a_file(tmp_path: Path) -> None:
     assert headers_of(settings) == {"authorization": "Bearer a=b", "x-scope": "two", "x-org": "7"}
 
 
-def test_headers_that_cannot_be_are_refused_without_showing_them(tmp_path: Path) -> None:
+def test_invalid_headers_are_refused_without_showing_them(tmp_path: Path) -> None:
     for headers in ("secret", "a b=secret", "name=secret\x01"):
         with pytest.raises(SettingsError, match="otlp_headers: expected NAME=VALUE") as raised:
             check_tracing(Options(otlp_endpoint=URL, otlp_headers=headers))

@@ -45,7 +45,7 @@ WITH_ENGINE = {
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(0, 1e6), min_size=9, max_size=9).map(sorted), st.booleans())
-def test_the_stages_of_a_request_follow_each_other_from_its_begin_to_its_end(
+def test_the_stages_of_a_request_follow_each_other_from_start_to_end(
     moments: list[float], has_engine: bool
 ) -> None:
     arrived_s, admitted_s, dispatched_s, *engine, received_s, ended_s = moments
@@ -66,7 +66,7 @@ def test_the_stages_of_a_request_follow_each_other_from_its_begin_to_its_end(
     assert len({span.span_id for span in (request, *stages)}) == 1 + len(stages)
 
 
-def test_the_request_is_below_who_asked_and_says_what_it_was() -> None:
+def test_the_request_span_is_a_child_of_its_caller_and_describes_the_request() -> None:
     record = a_record(
         **WITH_ENGINE,
         prompt_tokens=40,
@@ -96,7 +96,7 @@ def test_the_request_is_below_who_asked_and_says_what_it_was() -> None:
     assert not request.error
 
 
-def test_without_anybody_above_a_request_is_the_top() -> None:
+def test_without_a_parent_the_request_span_is_the_root() -> None:
     assert spans(a_trace(parent=None), a_record())[0].parent_id == 0
 
 
@@ -104,7 +104,7 @@ def seconds(*rows: tuple[float, float, int, int, int, int]) -> list[int]:
     return [int(1e9 * each) if place < 2 else int(each) for row in rows for place, each in enumerate(row)]
 
 
-def test_steps_are_below_the_stage_that_they_fall_into() -> None:
+def test_step_spans_are_children_of_their_stage() -> None:
     told = seconds((14, 15, 512, 3, 514, 1), (15, 16, 100, 3, 102, 1), (16, 20, 6, 2, 2, 6))
     found = spans(a_trace(steps=told), a_record(**WITH_ENGINE))
     by_id = {span.span_id: span.name for span in found}
@@ -128,7 +128,7 @@ def test_steps_are_below_the_stage_that_they_fall_into() -> None:
         pytest.param(seconds((16, 15, 1, 1, 1, 1)), id="the wrong way round"),
     ],
 )
-def test_steps_that_cannot_be_are_left_out(told: list[int]) -> None:
+def test_impossible_steps_are_left_out(told: list[int]) -> None:
     found = spans(a_trace(steps=told), a_record(**WITH_ENGINE))
     assert STEP not in [span.name for span in found]
 
@@ -140,12 +140,12 @@ def test_steps_of_another_machines_clock_are_left_out() -> None:
     assert found[3].kind is Kind.CLIENT
 
 
-def test_a_step_across_two_stages_is_below_the_request() -> None:
+def test_a_step_across_two_stages_is_a_child_of_the_request() -> None:
     found = spans(a_trace(steps=seconds((15, 17, 1, 1, 1, 1))), a_record(**WITH_ENGINE))
     assert found[-1].parent_id == found[0].span_id
 
 
-def test_what_was_refused_while_it_waited_shows_how_far_it_came() -> None:
+def test_a_request_refused_in_the_queue_shows_how_far_it_came() -> None:
     found = spans(a_trace(), a_record(admitted_s=11.0, outcome="failed"), 503)
     assert [(span.name, span.start_s, span.end_s) for span in found[1:]] == [
         ("admission", 10.0, 11.0),
@@ -167,15 +167,13 @@ def test_what_was_refused_while_it_waited_shows_how_far_it_came() -> None:
         (400, "failed", "invalid_request", ""),
     ],
 )
-def test_what_the_server_is_to_blame_for_is_an_error(
-    status: int, outcome: str, kind: str, error: str
-) -> None:
+def test_only_server_faults_are_span_errors(status: int, outcome: str, kind: str, error: str) -> None:
     request = spans(a_trace(), a_record(outcome=outcome, error=kind), status)[0]
     assert request.error == error
     assert request.attributes.get("error.type", "") == error
 
 
-def test_each_attempt_is_told_when_there_was_more_than_one() -> None:
+def test_each_attempt_is_an_event_when_there_was_more_than_one() -> None:
     trace = a_trace()
     trace.attempted("triton-0", 12.0)
     assert [event.name for event in spans(trace, a_record())[0].events] == []
@@ -190,7 +188,7 @@ def test_each_attempt_is_told_when_there_was_more_than_one() -> None:
     assert request.attributes["inflight.attempts"] == 2
 
 
-def test_every_span_and_attribute_is_on_the_page() -> None:
+def test_every_span_and_attribute_is_documented() -> None:
     page = (Path(__file__).parents[4] / "docs" / "tracing.md").read_text()
     record = a_record(
         **{**WITH_ENGINE, "outcome": "failed"},

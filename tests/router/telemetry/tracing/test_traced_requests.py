@@ -125,7 +125,7 @@ async def test_a_streamed_chat_is_one_trace_below_its_client(traced: Traced) -> 
     assert traced.tracing.collector.headers[0]["x-key"] == "secret"
 
 
-async def test_the_engine_is_told_of_the_trace(traced: Traced) -> None:
+async def test_the_trace_context_is_passed_to_the_engine(traced: Traced) -> None:
     await traced.router.http.post(
         "/v1/completions",
         json={"model": MODEL, "prompt": "hi", "n": 2},
@@ -136,7 +136,7 @@ async def test_the_engine_is_told_of_the_trace(traced: Traced) -> None:
     assert [each and each.here.traceparent for each in told] == [f"00-{TRACE}-{request.span_id}-01"] * 2
 
 
-async def test_an_engine_that_tells_no_times_is_one_stage(traced: Traced) -> None:
+async def test_an_engine_without_times_is_one_stage(traced: Traced) -> None:
     await traced.router.complete()
     request = await traced.request()
     stages = children(traced.spans, request)
@@ -149,7 +149,7 @@ async def test_an_engine_that_tells_no_times_is_one_stage(traced: Traced) -> Non
     assert request.parent_id == ""
 
 
-async def test_what_is_refused_is_no_error_of_ours(traced: Traced) -> None:
+async def test_a_refused_request_is_not_a_server_error(traced: Traced) -> None:
     answer = await traced.router.chat(max_tokens=-1)
     assert answer.status_code == 400
     request = await traced.request()
@@ -157,7 +157,7 @@ async def test_what_is_refused_is_no_error_of_ours(traced: Traced) -> None:
     assert request.status != ERROR
 
 
-async def test_a_path_that_is_not_there_has_no_route(traced: Traced) -> None:
+async def test_an_unknown_path_has_no_route(traced: Traced) -> None:
     await traced.router.http.get(f"/{SECRET}")
     request = await traced.request()
     assert request.name == "GET"
@@ -166,7 +166,7 @@ async def test_a_path_that_is_not_there_has_no_route(traced: Traced) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_an_engine_that_fails_is_an_error(traced: Traced, streamed: bool) -> None:
+async def test_an_engine_failure_is_an_error(traced: Traced, streamed: bool) -> None:
     failure = InflightError(ErrorKind.ENGINE_FAILED, SECRET)
     traced.router.pipeline.script = lambda call: [*words("He")[:1], failure] if streamed else [failure]
     answer = await traced.router.chat(stream=streamed)
@@ -178,7 +178,7 @@ async def test_an_engine_that_fails_is_an_error(traced: Traced, streamed: bool) 
     assert SECRET not in repr(traced.spans)
 
 
-async def test_a_client_that_leaves_is_no_error(traced: Traced) -> None:
+async def test_a_client_that_disconnects_is_not_an_error(traced: Traced) -> None:
     traced.router.pipeline.script = lambda call: [*words("He")[:1], None]
     body = {"model": MODEL, "prompt": "hi", "stream": True}
     async with traced.router.http.stream("POST", "/v1/completions", json=body) as answer:
@@ -188,7 +188,7 @@ async def test_a_client_that_leaves_is_no_error(traced: Traced) -> None:
     assert request.status != ERROR
 
 
-async def test_embeddings_are_traced_too(traced: Traced) -> None:
+async def test_embeddings_are_traced(traced: Traced) -> None:
     answer = await traced.router.http.post("/v1/embeddings", json={"model": EMBEDDER, "input": "hi"})
     assert answer.status_code == 200
     request = await traced.request()
@@ -203,7 +203,7 @@ async def test_health_and_metrics_are_not_traced(traced: Traced) -> None:
     assert (await traced.request()).name == "GET /v1/models"
 
 
-async def test_who_is_not_to_be_recorded_leaves_nothing() -> None:
+async def test_an_unsampled_request_sends_no_spans() -> None:
     with tracing() as opened:
         async with running_router(tracer=opened.tracer) as router:
             for traceparent in (TRACEPARENT[:-1] + "0", "nonsense"):
@@ -212,7 +212,7 @@ async def test_who_is_not_to_be_recorded_leaves_nothing() -> None:
     assert (span.trace_id != TRACE, span.parent_id) == (True, "")
 
 
-async def test_without_a_traceparent_the_setting_decides() -> None:
+async def test_without_a_traceparent_the_sampling_setting_decides() -> None:
     with tracing(percent=0.0) as opened:
         async with running_router(tracer=opened.tracer) as router:
             await router.http.get("/v1/models")

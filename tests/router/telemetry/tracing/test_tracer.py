@@ -29,7 +29,7 @@ def tracer(percent: float = 100.0, chance: float = 0.5) -> Tracer:
     return Tracer(BrokenOutlet(), percent, lambda: chance)
 
 
-def test_a_trace_goes_on_or_begins() -> None:
+def test_a_trace_is_continued_or_begun() -> None:
     going_on = tracer().begin_http("GET", "/v1/models", {"traceparent": TRACEPARENT, "tracestate": "a=1"})
     assert going_on is not None
     assert going_on.parent is not None
@@ -43,17 +43,17 @@ def test_a_trace_goes_on_or_begins() -> None:
 
 
 @pytest.mark.parametrize(("percent", "is_traced"), [(49.0, False), (51.0, True)])
-def test_chance_decides_for_who_says_nothing(percent: float, is_traced: bool) -> None:
+def test_without_a_traceparent_chance_decides_on_sampling(percent: float, is_traced: bool) -> None:
     assert (tracer(percent).begin_rpc("ModelInfer", ()) is not None) is is_traced
 
 
-def test_metadata_that_are_not_text_are_passed_over() -> None:
+def test_binary_metadata_is_skipped() -> None:
     trace = tracer().begin_rpc("ModelInfer", (("traceparent", b"x"), ("tracestate", "a=1")))
     assert trace is not None
     assert trace.parent is None
 
 
-def test_metadata_that_come_several_times_are_one_list() -> None:
+def test_repeated_metadata_is_joined_into_one_list() -> None:
     twice = tracer().begin_rpc("ModelInfer", (("traceparent", TRACEPARENT), ("traceparent", TRACEPARENT)))
     assert twice is not None
     assert twice.parent is None
@@ -63,7 +63,7 @@ def test_metadata_that_come_several_times_are_one_list() -> None:
     assert going_on.here.state == "a=1,b=2"
 
 
-def test_a_request_is_answered_whatever_becomes_of_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_is_answered_whatever_happens_to_its_trace(caplog: pytest.LogCaptureFixture) -> None:
     trace = tracer().begin_http("GET", "/v1/models", {})
     assert trace is not None
     with caplog.at_level(logging.ERROR):
