@@ -71,7 +71,8 @@ class App:
     ) -> Record:
         """Answers one request; with a caller, one from inside the router in the name of that caller."""
         request = exchange.request
-        found = self._table.find(request.path)
+        plain = self._table.plain.get(request.path)
+        found = self._table.find(request.path) if plain is None else (plain, {})
         route = None if found is None else found[0].get("GET" if request.method == "HEAD" else request.method)
         if route is not None:
             record = Record(route.path, new_request_id(route.request_id_prefix))

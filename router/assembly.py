@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from router.admission.gates import AdmissionSettings, TenantShares, build_gates
+from router.admission.gates import AdmissionSettings, build_gates
 from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.health.engine_reports import EngineReports
@@ -175,7 +175,7 @@ class Assembly:
         gates = build_gates(
             AdmissionSettings(settings.admission, settings.admission_places),
             self._fleet,
-            TenantShares(self._tenancy.catalogue.share_of),
+            self._tenancy.catalogue,
             self._published.objective_of,
             self._metrics.admission,
             batch_cost_of=tuner.batch_cost,

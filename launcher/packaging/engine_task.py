@@ -59,7 +59,8 @@ def prepare_engine(
     for found in run_engine_task(command, parameters, console):
         if device := found.get(DEVICE):
             decided = {key: found[key] for key in (DEVICE, RUNTIME) if key in found}
-            decided[PRECISION] = parse_engine_parameters(parameters).on(device).precision
+            wish = {"gpt_model_type": "V1", "gpt_model_path": "-", PRECISION: parameters.get(PRECISION, "")}
+            decided[PRECISION] = parse_engine_parameters(wish).on(device).precision
             return PreparedEngine(decided, found["computes_on"])
     return PreparedEngine()
 

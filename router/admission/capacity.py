@@ -246,7 +246,8 @@ class Allocation:
         return size if size > entry.sequences else entry.sequences
 
     def take(self, entry: QueueEntry) -> None:
-        entry.size = self.size_of(entry)
+        size = entry.kv_tokens * self.slots // self._kv if self._kv else 0  # as `size_of` has it
+        entry.size = size if size > entry.sequences else entry.sequences
         self._add(entry, 1)
 
     def give_back(self, entry: QueueEntry) -> None:

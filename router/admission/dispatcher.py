@@ -170,8 +170,7 @@ class Dispatcher:
             allocation.look(now_s)
             is_judged = is_judged and allocation.is_open(demand.tier)
         if is_judged or not allocation.sequences:  # alone everything fits
-            begun_s = self._forecaster.usual(demand.tier) * entry.service_s
-            return allocation.sequences < allocation.slots and now_s + begun_s <= entry.deadline_s
+            return allocation.sequences < allocation.slots and now_s + entry.alone_s <= entry.deadline_s
         return (
             not allocation.is_full
             and allocation.is_open(demand.tier)

@@ -217,19 +217,6 @@ class AdmissionSettings:
     slots: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TenantShares:
-    """What tenants are entitled to, by their plans."""
-
-    share_of: Callable[[str], tuple[float, float]]
-
-    def weight(self, tenant: str) -> float:
-        return self.share_of(tenant)[0]
-
-    def slot_share(self, tenant: str) -> float:
-        return self.share_of(tenant)[1]
-
-
 def build_gates(
     settings: AdmissionSettings,
     fleet: Fleet,

@@ -1,4 +1,4 @@
-"""How stored conversations and responses are looked up: by their owner, by id, and in pages."""
+"""How stored content is looked up: by its owner, by id, and in pages."""
 
 from __future__ import annotations
 

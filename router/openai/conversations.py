@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -104,12 +104,12 @@ class Conversations:
         body = decode(_items, exchange.request.body)
         items = await read_items(body.items, "items", record.caller, self._documents)
         await self._store.add(*_named(record), items)
-        respond_json(exchange, record, Page(items).rendered(_shown))
+        respond_json(exchange, record, Page(items).rendered(lambda item: item.shown))
 
     async def list_items(self, exchange: Exchange, record: Record) -> None:
         query = decode_query(exchange.request.query, PageQuery)
         page = await self._store.items(*_named(record), query)
-        respond_json(exchange, record, page.rendered(_shown))
+        respond_json(exchange, record, page.rendered(lambda item: item.shown))
 
     async def show_item(self, exchange: Exchange, record: Record) -> None:
         item = await self._store.item(*_named(record), record.values["item_id"])
@@ -142,10 +142,6 @@ def _fenced(text: str) -> str:
     while fence in text:
         fence += "`"
     return f"{fence}\n{text}\n{fence}"
-
-
-def _shown(item: Item) -> dict[str, Any]:
-    return item.shown
 
 
 def routes(store: StoreAccess, documents: Documents) -> list[Route]:

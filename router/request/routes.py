@@ -56,7 +56,7 @@ class RouteTable:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
-        self._plain: dict[str, dict[str, Route]] = {}
+        self.plain: dict[str, dict[str, Route]] = {}
         self._named: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
         self._with_rest: dict[str, tuple[str, dict[str, Route]]] = {}
         for route in self.routes:
@@ -69,7 +69,7 @@ class RouteTable:
 
     def find(self, path: str) -> tuple[dict[str, Route], dict[str, str]] | None:
         """The methods of a path and the values of its names, or None where there is nothing."""
-        plain = self._plain.get(path)
+        plain = self.plain.get(path)
         if plain is not None:
             return plain, {}
         parts = path.split("/")
@@ -84,7 +84,7 @@ class RouteTable:
 
     def _methods(self, path: str) -> dict[str, Route]:
         if "{" not in path:
-            return self._plain.setdefault(path, {})
+            return self.plain.setdefault(path, {})
         pattern = tuple(path.split("/"))
         alike = self._named.setdefault(len(pattern), [])
         for there, methods in alike:

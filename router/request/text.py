@@ -117,15 +117,20 @@ class TextJob:
             tools = None if self._new_reader is None else self._new_reader()
             guard = None if self._safety is None else self._safety.guard(self.served.name)
             self._choices.append(Choice(index, call, generation, permit, tools, guard, self._keeps))
+        tell: Callable[[Choice, str], Awaitable[None] | None] = self._send
         if self._streams:
             self._exchange.set_patience(lambda: patience_with(record, time.monotonic()))
-            await self._deliver(permit, self._send)
-            permit.finished()
+        else:
+            tell, self._texts = self._collect, [[] for _ in self._choices]
+        if len(self._choices) == 1:
+            # A task of its own: a token then wakes that alone, not all callers up to the connection.
+            await asyncio.get_running_loop().create_task(self._choices[0].each(tell))
+        else:
+            await self._deliver_together(permit, tell)
+        permit.finished()
+        if self._streams:
             self._exchange.end(self._dialect.closing(self._choices))
         else:
-            self._texts = [[] for _ in self._choices]
-            await self._deliver(permit, self._collect)
-            permit.finished()
             whole = self._dialect.whole(self._choices, ["".join(pieces) for pieces in self._texts])
             self._exchange.respond(200, whole, [_JSON, *record.headers()])
 
@@ -156,15 +161,11 @@ class TextJob:
         self._told_calls[index] = len(calls)
         return b"".join(self._dialect.call_event(index, number, calls[number]) for number in new)
 
-    async def _deliver(self, permit: Permit, tell: Callable[[Choice, str], Awaitable[None] | None]) -> None:
-        """All choices at once, each in a task of its own; when one fails, the others are cut.
-
-        A token then wakes that task alone, not all callers up to the connection.
-        """
+    async def _deliver_together(
+        self, permit: Permit, tell: Callable[[Choice, str], Awaitable[None] | None]
+    ) -> None:
+        """All choices at once, each in a task of its own; when one fails, the others are cut."""
         loop = asyncio.get_running_loop()
-        if len(self._choices) == 1:
-            await loop.create_task(self._choices[0].each(tell))
-            return
         tasks = [loop.create_task(choice.each(tell)) for choice in self._choices]
         try:
             await asyncio.gather(*tasks)

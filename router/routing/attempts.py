@@ -158,7 +158,8 @@ class Attempts(ABC):
             raise InflightError(ErrorKind.ENGINE_FAILED, UNAVAILABLE)
         self._attempts += 1
         if self._attempts == 1:
-            replicas.budget.requested()
+            if replicas.budget.left < replicas.budget.reserve:
+                replicas.budget.requested()
         elif self._has_told:
             replicas.replays += 1
         else:

@@ -19,20 +19,20 @@ class RetryBudget:
     another kind, which more requests would make worse.
     """
 
-    __slots__ = ("_left", "_reserve", "_share")
+    __slots__ = ("_share", "left", "reserve")
 
     def __init__(self, share: float = 0.2, reserve: float = 100.0) -> None:
         self._share = share
-        self._reserve = self._left = reserve
+        self.reserve = self.left = reserve
 
     def requested(self) -> None:
-        if self._left < self._reserve:
-            self._left += self._share
+        if self.left < self.reserve:
+            self.left += self._share
 
     def take(self) -> bool:
-        if self._left < 1:
+        if self.left < 1:
             return False
-        self._left -= 1
+        self.left -= 1
         return True
 
 

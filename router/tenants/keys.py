@@ -201,9 +201,13 @@ class Catalogue:
             self._seen = newest
         return True
 
-    def share_of(self, organisation_id: str) -> tuple[int, float]:
-        """Its weight among tenants of the same model, and the largest share of the slots that it may take."""
-        return self._shares.get(organisation_id, _EVEN)
+    def weight(self, tenant: str) -> float:
+        """Its weight among those that want the same model."""
+        return self._shares.get(tenant, _EVEN)[0]
+
+    def slot_share(self, tenant: str) -> float:
+        """The most of a model's slots that it may take, as a share of all."""
+        return self._shares.get(tenant, _EVEN)[1]
 
     def _note_share(self, organisation_id: str, whole: Limits) -> None:
         """Kept where it is not as others': a tenant that has gone leaves nothing behind."""

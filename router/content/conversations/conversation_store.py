@@ -56,7 +56,7 @@ class ConversationStore:
             "user_id": owner.user_id,
             "created_s": now_s,
             "updated_s": now_s,
-            "metadata": _encode(metadata),
+            "metadata": encode(metadata),
         }
 
         def act(to: Connection) -> None:
@@ -90,7 +90,7 @@ class ConversationStore:
 
         def act(to: Connection) -> Conversation:
             change = sql.update(conversations).where(_is(owner, conversation_id))
-            to.execute(change.values(metadata=_encode(metadata), updated_s=now_s))
+            to.execute(change.values(metadata=encode(metadata), updated_s=now_s))
             return _find(to, owner, conversation_id)
 
         return await self._store.write(act)
@@ -231,11 +231,11 @@ def _row_of(item: Item, conversation_id: str, position: int) -> dict[str, Any]:
         "conversation_id": conversation_id,
         "position": position,
         "pinned": item.role == "system",
-        "item": _encode(msgspec.structs.replace(item, tokens=None, counted_by="")),
+        "item": encode(msgspec.structs.replace(item, tokens=None, counted_by="")),
         "tokens": item.tokens,
         "counted_by": item.counted_by,
     }
 
 
-def _encode(value: Any) -> str:
+def encode(value: Any) -> str:
     return msgspec.json.encode(value).decode()

@@ -12,7 +12,7 @@ import sqlalchemy as sql
 from sqlalchemy import Connection, RowMapping
 
 from router.content.conversations import conversation_store
-from router.content.conversations.conversation_store import MOST_HISTORY_ITEMS
+from router.content.conversations.conversation_store import MOST_HISTORY_ITEMS, encode
 from router.content.conversations.items import Item
 from router.content.lookup import Owner, checked_id, missing
 from router.store.content_tables import responses
@@ -140,11 +140,7 @@ def _row_of(owner: Owner, ended: EndedResponse, position: int | None) -> dict[st
         "previous_id": ended.previous_id,
         "conversation_id": ended.conversation_id,
         "conversation_position": position,
-        "body": _encode(ended.body),
-        "input": _encode(ended.input),
-        "output": _encode(ended.output),
+        "body": encode(ended.body),
+        "input": encode(ended.input),
+        "output": encode(ended.output),
     }
-
-
-def _encode(value: Any) -> str:
-    return msgspec.json.encode(value).decode()

@@ -151,15 +151,24 @@ def test_limits_and_roles_reach_the_callers(office: Office) -> None:
 def test_a_tenants_share_reaches_the_catalogue_and_goes_with_it(office: Office) -> None:
     organisation_id, do = office.organisation.id, office.administration
     key_id, _ = new_key(office, office.member)
-    assert office.catalogue.share_of(organisation_id) == (1, 1.0)
+    assert (office.catalogue.weight(organisation_id), office.catalogue.slot_share(organisation_id)) == (
+        1,
+        1.0,
+    )
     do.set_limits(SYSTEM, organisation_id, Limits(weight=3, slot_percent=25))
-    assert office.catalogue.share_of(organisation_id) == (3, 0.25)
+    assert (office.catalogue.weight(organisation_id), office.catalogue.slot_share(organisation_id)) == (
+        3,
+        0.25,
+    )
     assert do.list_limits(SYSTEM, organisation_id)[organisation_id] == Limits(weight=3, slot_percent=25)
     with pytest.raises(ValueError, match="weight and slot_percent are a tenant's own"):
         do.set_limits(SYSTEM, organisation_id, Limits(slot_percent=50), key_id)
     do.delete_organisation(SYSTEM, organisation_id)
-    assert office.catalogue.share_of(organisation_id) == (1, 1.0)
-    assert office.catalogue.share_of("org-nowhere") == (1, 1.0)
+    assert (office.catalogue.weight(organisation_id), office.catalogue.slot_share(organisation_id)) == (
+        1,
+        1.0,
+    )
+    assert office.catalogue.weight("org-nowhere") == 1
 
 
 def test_nobody_gets_above_oneself(office: Office) -> None:
