@@ -42,7 +42,7 @@ def duration_s(
     most_s: float = WEEK_S,
 ) -> float:
     names = "|".join(re.findall(r"\b(?:us|ms|s|m|h|d)\b", units))
-    found = re.fullmatch(rf"([0-9]{{1,9}}(?:\.[0-9]{{1,6}})?)({names})", text)
+    found = re.fullmatch(rf"([0-9]{{1,9}}(?:\.[0-9]{{1,6}})?) ?({names})", text)
     if found is None:
         raise Mistake(
             f"{option}: {text[:40]!r} is not a duration; allowed: a number with {units}, such as {example}"
