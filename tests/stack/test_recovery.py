@@ -34,8 +34,14 @@ def living(stack: RunningStack) -> list[psutil.Process]:
 
 
 def engine_process(stack: RunningStack) -> psutil.Process:
-    (engine,) = (each for each in living(stack) if "python_backend.engine.process.main" in each.cmdline())
-    return engine
+    """The only one: that of a release that another test has unloaded may still be about to end."""
+    deadline_s = time.monotonic() + 30
+    while True:
+        engines = [each for each in living(stack) if "python_backend.engine.process.main" in each.cmdline()]
+        if len(engines) == 1:
+            return engines[0]
+        assert time.monotonic() < deadline_s, engines
+        time.sleep(0.1)
 
 
 def shared_memory(run: str) -> set[Path]:

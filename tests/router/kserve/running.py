@@ -15,7 +15,7 @@ from router.kserve import http
 from router.kserve.door import Door
 from router.kserve.server import KserveServer
 from router.request.identity import Doorkeeper
-from router.routing.checkpoint import CONTEXT_TOKENS
+from router.routing.checkpoint import CONTEXT_TOKENS, ChatTemplate
 from router.routing.generation import FleetPipeline
 from router.routing.models import Registry, ServedModel, lineup_of
 from router.routing.replicas import Fleet, FleetSettings
@@ -23,7 +23,7 @@ from router.safety.guard import Safety
 from router.telemetry.tracing.tracer import Tracer
 from router.triton.server import TritonServer
 from tests.fakes.triton_server import FakeTriton, Reply, story
-from tests.router.running import EMBEDDER, MODEL, RunningRouter, running_router
+from tests.router.running import EMBEDDER, MODEL, TEMPLATE, RunningRouter, running_router
 
 MAX_MESSAGE_BYTES = 1 << 20
 
@@ -66,7 +66,7 @@ class RunningKserve:
 def _text(fleet: Fleet, version: int = 1) -> ServedModel:
     manifest = text_release(version)
     pipeline = FleetPipeline(fleet.set_of(manifest), CONTEXT_TOKENS, FleetSettings())
-    return ServedModel(MODEL, pipeline, version=version, triton_name=manifest.entry)
+    return ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE), version=version, triton_name=manifest.entry)
 
 
 @asynccontextmanager
@@ -76,9 +76,8 @@ async def running_kserve(
     triton = await FakeTriton(usual_answer).start()
     fleet = Fleet([TritonServer("first", triton.url)])
     async with running_router(gates=gates, tracer=tracer, safety=safety) as router:
-        embedder = router.parts.models.find_embedder(EMBEDDER)
         parts, registry = router.parts, router.parts.models
-        registry.publish({each.name: lineup_of(each) for each in (_text(fleet), embedder)})
+        registry.publish({MODEL: lineup_of(_text(fleet)), EMBEDDER: registry.lineups[EMBEDDER]})
         door = Door(registry, parts.answers)
         doorkeeper = Doorkeeper(parts.tenancy, is_private=True)
         app = App(parts, doorkeeper, http.routes(door))
