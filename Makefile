@@ -34,14 +34,16 @@ $(INSTALLED): pyproject.toml requirements.lock
 	$(PIP_INSTALL) . | $(QUIETER)
 	@touch $@
 
-# All at once: what is chosen twice takes twice as long.
+# By uv, which takes a fifth of pip's time for so many packages; by pip where uv, which does not read pip's
+# settings, finds no registry.
 install-dev: same-python $(INSTALLED_DEV)
 
 $(INSTALLED_DEV): pyproject.toml requirements.lock
 	$(make_venv)
-	$(PIP_INSTALL) '.[dev]' --no-compile | $(QUIETER)
-	@# By all cores instead of one; what cannot be compiled is no program.
-	@$(RUN) compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1 || true
+	@$(RUN) pip install --disable-pip-version-check --quiet --constraint requirements.lock uv
+	@echo "installing what tests and measurements need"
+	@VIRTUAL_ENV=$(VENV) $(VENV)/bin/uv pip install --quiet --constraint requirements.lock --editable '.[dev]' \
+		|| $(PIP_INSTALL) '.[dev]' | $(QUIETER)
 	@touch $(INSTALLED) $(INSTALLED_LOADTEST) $@
 
 # A Python asked for by name is not passed over because there is a .venv of another one.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+from hypothesis import settings
 
 from tests.lasting import end_all, lasting
 
@@ -42,8 +43,10 @@ WITH_STACKS_OF_THEIR_OWN = (
     "tests/embeddings/test_in_triton.py",
 )
 _USUAL = "stack"
-# The longest work is begun first, so that the workers end together.
-LONGEST_FIRST = (_USUAL, *SHARING, *WITH_STACKS_OF_THEIR_OWN)
+# The longest work is begun first, so that the workers end together. While the first stack compiles the CPU's
+# kernels, the other worker does something that needs none, instead of compiling them too.
+_WITHOUT_KERNELS = "tests/engine/cuda/"
+LONGEST_FIRST = (_USUAL, _WITHOUT_KERNELS, *SHARING, *WITH_STACKS_OF_THEIR_OWN)
 LONG_WITHOUT_STACKS = "tests/engine/"
 
 
@@ -65,6 +68,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Below a shell's background job it is ignored, by all that is started too; many tests press Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Half of Hypothesis' own number, where a test does not say: each run looks at other examples.
+    settings.register_profile("usual", max_examples=50)
+    settings.load_profile("default" if config.getoption("--full") else "usual")
     # Read when a kernel is defined, so before anything imports one.
     if config.getoption("--device") == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
@@ -106,6 +112,8 @@ def is_of_a_stack(nodeid: str) -> bool:
 
 def work_of(nodeid: str) -> str:
     """Tests with the same answer are run by the same worker."""
+    if nodeid.startswith(_WITHOUT_KERNELS):
+        return _WITHOUT_KERNELS
     file = nodeid.partition("::")[0]
     if not is_of_a_stack(nodeid) or file in WITH_STACKS_OF_THEIR_OWN:
         return file
@@ -113,8 +121,8 @@ def work_of(nodeid: str) -> str:
 
 
 def turn_of(nodeid: str) -> int:
-    if is_of_a_stack(nodeid):
-        return LONGEST_FIRST.index(work_of(nodeid))
+    if (work := work_of(nodeid)) in LONGEST_FIRST:
+        return LONGEST_FIRST.index(work)
     return len(LONGEST_FIRST) + (not nodeid.startswith(LONG_WITHOUT_STACKS))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from benchmarks.stack import RunningStack
 from router.control.releases.states import State
 from tests.stack.releasing import releases_at
+from tests.stack.test_recovery import engine_process, run_of, shared_memory
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -21,6 +23,7 @@ def test_the_same_model_in_two_precisions_answers_sensibly_twice(
     if device != "cpu":
         pytest.skip("int8 and int4 are precisions of the CPU")
     question = [{"role": "user", "content": "Name the capital of France."}]
+    regions = shared_memory(run_of(stack))
     with releases_at(stack.state_dir.parent / "inflight.toml", data_dir) as releases:
         made = releases.add(stack.model, stack.model, inflight_precision="int4")
         assert made.parameters["inflight_precision"] == "int4"
@@ -36,3 +39,7 @@ def test_the_same_model_in_two_precisions_answers_sensibly_twice(
         releases.unload(made)
         releases.wait_for(made, State.UNLOADED)
         releases.installation.releases.forget(made.model, made.version)
+    deadline_s = time.monotonic() + 30
+    while shared_memory(run_of(stack)) - regions or engine_process(stack) is None:
+        assert time.monotonic() < deadline_s, "its processes are still there"
+        time.sleep(0.1)
