@@ -42,8 +42,8 @@ $(INSTALLED_DEV): pyproject.toml requirements.lock
 	$(make_venv)
 	@$(RUN) pip install --disable-pip-version-check --quiet --constraint requirements.lock uv
 	@echo "installing what tests and measurements need"
-	@VIRTUAL_ENV=$(VENV) $(VENV)/bin/uv pip install --quiet --constraint requirements.lock --editable '.[dev]' \
-		|| $(PIP_INSTALL) '.[dev]' | $(QUIETER)
+	@VIRTUAL_ENV=$(VENV) $(VENV)/bin/uv pip install --quiet $${PIP_FIND_LINKS:+--find-links "$$PIP_FIND_LINKS"} \
+		--constraint requirements.lock --editable '.[dev]' || $(PIP_INSTALL) '.[dev]' | $(QUIETER)
 	@touch $(INSTALLED) $(INSTALLED_LOADTEST) $@
 
 # A Python asked for by name is not passed over because there is a .venv of another one.
