@@ -30,14 +30,22 @@ def family(stack: RunningStack) -> list[psutil.Process]:
 
 def living(stack: RunningStack) -> list[psutil.Process]:
     """Without the model processes that died: Triton keeps those until it ends."""
-    return [process for process in family(stack) if process.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in family(stack) if words_of(process)]
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """Its command line; none of one that has ended, which it may do at any time."""
+    try:
+        return [] if process.status() == psutil.STATUS_ZOMBIE else process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
 
 
 def engine_process(stack: RunningStack) -> psutil.Process:
     """The only one: that of a release that another test has unloaded may still be about to end."""
     deadline_s = time.monotonic() + 30
     while True:
-        engines = [each for each in living(stack) if "python_backend.engine.process.main" in each.cmdline()]
+        engines = [each for each in living(stack) if "python_backend.engine.process.main" in words_of(each)]
         if len(engines) == 1:
             return engines[0]
         assert time.monotonic() < deadline_s, engines
@@ -51,7 +59,7 @@ def shared_memory(run: str) -> set[Path]:
 def run_of(stack: RunningStack) -> str:
     """How the names of this stack's regions begin: other stacks may come and go on the machine."""
     option = "shm-region-prefix-name="
-    words = (word for process in living(stack) for word in process.cmdline())
+    words = (word for process in living(stack) for word in words_of(process))
     (name,) = {word.partition(option)[2] for word in words if option in word}
     assert name.startswith(SHARED_MEMORY_PREFIX)
     return name
