@@ -25,6 +25,7 @@ from router.kserve.door import Door
 from router.kserve.server import KserveServer
 from router.request.identity import Doorkeeper
 from router.request.permit import Permits
+from router.request.web_pages import WebPages
 from router.safety.guard import load_safety
 from router.settings import check_reachable
 from router.store.retention import Retention
@@ -67,7 +68,8 @@ async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack)
     run_until_closed(closing, Retention(parts.tenancy.store, settings.retention_days).keep_deleting())
     if certificates is not None:
         run_until_closed(closing, certificates.watch())
-    doorkeeper = Doorkeeper(parts.tenancy, is_loopback(settings.host))
+    pages = WebPages(frozenset(settings.allowed_hosts), frozenset(settings.cors_origins))
+    doorkeeper = Doorkeeper(parts.tenancy, is_loopback(settings.host), pages)
     door = Door(parts.models, parts.answers)
     app = App(parts, doorkeeper, http.routes(door))
     if settings.health_port:
@@ -75,7 +77,7 @@ async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack)
         closing.push_async_callback(health.close)
         await health.start("127.0.0.1", settings.health_port)
     limits = Limits(max_body_bytes=settings.max_body_bytes)
-    listener = Listener(app, app.refuse, limits, upload_limit=app.upload_limit)
+    listener = Listener(app, app.refuse, limits, upload_terms=app.upload_terms)
     closing.push_async_callback(listener.close)
     tls = None if certificates is None else certificates.context()
     port = await listener.start(settings.host, settings.port, tls)

@@ -12,12 +12,14 @@ from urllib.parse import unquote
 import httptools
 
 from router.http.exchange import Exchange, Request, render_head
+from router.http.message_head import ONLY_ONCE, Refused, check_head
 from router.http.upload import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.http.exchange import Refusal
+    from router.http.upload_slots import UploadSlots, UploadTerms
 
 # Of a body; a large one that comes as fast as it is read has fewer.
 _MOST_PIECES = 64
@@ -37,32 +39,26 @@ class Limits:
     linger_s: float = 2.0
     write_buffer_bytes: int = 64 << 10
     max_pipelined_requests: int = 8
-    max_uploads: int = 32
-    # A large body gets more time than `body_timeout_s`, as long as it comes at this pace.
-    least_upload_bytes_per_s: int = 64 << 10
+    max_uploads: int = 64
+    # A large body may take longer than others, as long as it comes at this pace from its beginning.
+    least_upload_bytes_per_s: int = 16 << 10
+    upload_grace_s: float = 5.0
 
 
 class Host(Protocol):
     """The listener, as a connection sees it."""
 
     limits: Limits
-    # Status, message and the path, as far as it was read.
-    refuse: Callable[[int, str, str], Refusal]
-    # Method, path and headers -> how many bytes may be uploaded, 0 for what is not an upload.
-    upload_limit: Callable[[str, str, dict[str, str]], int]
-    open_uploads: int
+    # Status, message, and path and headers, as far as they were read.
+    refuse: Callable[[int, str, str, dict[str, str]], Refusal]
+    # Method, path and headers -> the terms of an upload, None for what is not one.
+    upload_terms: Callable[[str, str, dict[str, str]], UploadTerms | None]
+    upload_slots: UploadSlots
     date: str  # the current time as a Date header
 
     def opened(self, connection: Connection) -> None: ...
     def closed(self, connection: Connection) -> None: ...
     def handle(self, exchange: Exchange) -> None: ...
-
-
-class _Refused(Exception):
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
 
 
 class Connection(asyncio.Protocol):
@@ -109,13 +105,13 @@ class Connection(asyncio.Protocol):
                 return
             except httptools.HttpParserUpgrade as upgrade:
                 data = self._without_upgrade() + data[upgrade.args[0] :]
-            except (httptools.HttpParserError, _Refused) as error:
+            except (httptools.HttpParserError, Refused) as error:
                 self._refuse_message(error)
                 return
 
     def _refuse_message(self, error: Exception) -> None:
-        refused = error if isinstance(error, _Refused) else error.__context__  # raised inside the parser
-        if isinstance(refused, _Refused):
+        refused = error if isinstance(error, Refused) else error.__context__  # raised inside the parser
+        if isinstance(refused, Refused):
             self._refuse(refused.status, refused.message)
         else:
             self._refuse(400, f"not a valid HTTP/1.1 request: {error}")
@@ -149,6 +145,7 @@ class Connection(asyncio.Protocol):
     def _reset_message(self) -> None:
         self._target = b""
         self._headers: dict[str, str] = {}
+        self._head_bytes = 0
         self._headers_done = False
         self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
@@ -165,22 +162,25 @@ class Connection(asyncio.Protocol):
         if self._headers_done:
             return  # trailers carry nothing we need
         if b"_" in name:
-            raise _Refused(400, "header names with underscores are not accepted")
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1").strip()
+            raise Refused(400, "header names with underscores are not accepted")
+        # As it is read: a head that comes whole has ended before its size is looked at from outside.
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._limits.max_header_bytes:
+            raise Refused(431, self._head_too_large)
+        key = name.decode("latin-1").lower()
+        if key in self._headers and key in ONLY_ONCE:
+            raise Refused(400, f"the header {key} is there twice")
+        self._headers[key] = value.decode("latin-1").strip()
 
     def on_headers_complete(self) -> None:
         self._headers_done = True
         self._read_deadline_s = time.monotonic() + self._limits.body_timeout_s
-        if self._parser.get_method() == b"CONNECT":
-            raise _Refused(400, "this server is no proxy")
-        if not self._target.startswith(b"/"):
-            raise _Refused(400, "the request target must be a path")
-        if self._parser.get_http_version() not in ("1.0", "1.1"):
-            raise _Refused(505, "this server speaks HTTP/1.1")
+        parser = self._parser
+        check_head(parser.get_method(), self._target, parser.get_http_version(), self._headers)
         if self._headers.get("content-type", "").lower().startswith("multipart/form-data"):
             self._expect_upload()
         if int(self._headers.get("content-length", "0")) > self._body_limit:
-            raise _Refused(413, self._too_large)
+            raise Refused(413, self._too_large)
         # Behind a pipelined request it would end up inside that one's answer; a client goes on without it.
         if self._headers.get("expect", "").lower() == "100-continue" and self.is_idle:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
             return
         self._body_bytes += len(body)
         if self._body_bytes > self._body_limit:
-            raise _Refused(413, self._too_large)
+            raise Refused(413, self._too_large)
         self._body.append(body)
         if len(self._body) > _MOST_PIECES:
             self._merge_body()
@@ -236,21 +236,27 @@ class Connection(asyncio.Protocol):
 
     def _expect_upload(self) -> None:
         method = self._parser.get_method().decode("latin-1")
-        limit = self._host.upload_limit(method, self._path, self._headers)
-        if not limit:
-            return  # read like any other body, and refused by whoever it is for
-        if self._host.open_uploads >= self._limits.max_uploads:
-            raise _Refused(503, f"{self._limits.max_uploads} files are being uploaded already: try again")
-        self._host.open_uploads += 1
-        self._body_limit = limit
-        self._upload = Upload(self._transport.pause_reading, self._resume_reading)
+        terms = self._host.upload_terms(method, self._path, self._headers)
+        if terms is None:
+            return
+        slots, holder = self._host.upload_slots, terms.holder
+        if not slots.take(holder):
+            raise Refused(503, "you are uploading as many files as you may at the moment: try again later")
+        self._body_limit = terms.max_bytes
+        pause = self._transport.pause_reading
+        self._upload = Upload(pause, self._resume_reading, lambda: slots.give_back(holder))
+        self._read_deadline_s = time.monotonic() + self._limits.upload_grace_s
 
     def _take(self, upload: Upload, body: bytes) -> None:
         if upload.size_bytes + len(body) > self._body_limit:
-            raise _Refused(413, self._too_large)
+            raise Refused(413, self._too_large)
         upload.add(body)
         if self._read_deadline_s is not None:
-            self._read_deadline_s += len(body) / self._limits.least_upload_bytes_per_s
+            # However fast it began, it must not stop for longer than any other body.
+            self._read_deadline_s = min(
+                self._read_deadline_s + len(body) / self._limits.least_upload_bytes_per_s,
+                time.monotonic() + self._limits.body_timeout_s,
+            )
 
     def _resume_reading(self) -> None:
         if len(self._waiting) < self._limits.max_pipelined_requests and not self._transport.is_closing():
@@ -261,18 +267,21 @@ class Connection(asyncio.Protocol):
         if self._upload is not None:
             self._upload.close()
             self._upload = None
-            self._host.open_uploads -= 1
 
     @property
     def _too_large(self) -> str:
         return f"the request body is larger than {self._body_limit} bytes"
 
+    @property
+    def _head_too_large(self) -> str:
+        return f"the headers are larger than {self._limits.max_header_bytes} bytes"
+
     def _check_size(self) -> None:
         if not self._headers_done and self._message_bytes > self._limits.max_header_bytes:
-            raise _Refused(431, f"the headers are larger than {self._limits.max_header_bytes} bytes")
+            raise Refused(431, self._head_too_large)
         # All bytes of one request, so that framing and trailers are bounded too.
         if self._message_bytes > self._limits.max_header_bytes + 2 * self._body_limit:
-            raise _Refused(413, self._too_large)
+            raise Refused(413, self._too_large)
 
     def _without_upgrade(self) -> bytes:
         """The head of the request as one of plain HTTP/1.1, for a new parser.
@@ -323,7 +332,7 @@ class Connection(asyncio.Protocol):
         if self._active is not None or self._waiting:
             self._transport.close()
             return
-        headers, body = self._host.refuse(status, message, self._path)
+        headers, body = self._host.refuse(status, message, self._path, self._headers)
         framing = [("content-length", str(len(body))), ("connection", "close")]
         self._transport.write(render_head(status, [("date", self.date()), *headers, *framing]) + body)
         if self._transport.can_write_eof():  # TLS has no half of a connection
