@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 # Of a body; a large one that comes as fast as it is read has fewer.
 _MOST_PIECES = 64
+# Read at once: whatever is in so many bytes is parsed within some milliseconds.
+_SLICE_BYTES = 16 << 10
+# Of the parser, for one connection before others have their turn: headers, pieces of bodies, requests.
+_EVENTS_A_TURN = 500
 _UPGRADE_HEADERS = ("connection", "upgrade", "http2-settings")
 
 
@@ -80,6 +84,9 @@ class Connection(asyncio.Protocol):
         self._write_deadline_s: float | None = None
         self._discarding = False
         self._message_bytes = 0
+        self._unread = b""  # of what was received
+        self._events = 0
+        self._awaits_disk = False
         self._upload: Upload | None = None
         self._reset_message()
 
@@ -95,7 +102,12 @@ class Connection(asyncio.Protocol):
         self._read_deadline_s = time.monotonic() + self._limits.header_timeout_s
         self._host.opened(self)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes, is_slice: bool = False) -> None:
+        if not is_slice and (len(data) > _SLICE_BYTES or self._unread):
+            self._transport.pause_reading()
+            self._unread += data
+            self._read_on()
+            return
         while data and not self._discarding:
             self._message_bytes += len(data)
             try:
@@ -109,6 +121,27 @@ class Connection(asyncio.Protocol):
                 self._refuse_message(error)
                 return
 
+    def _read_on(self) -> None:
+        """Parses what was received slice by slice, then lets more come, unless something is in the way."""
+        self._events = 0
+        while self._may_read:
+            if not self._unread:
+                self._transport.resume_reading()
+                return
+            if self._events > _EVENTS_A_TURN:
+                asyncio.get_running_loop().call_soon(self._read_on)
+                return
+            piece, self._unread = self._unread[:_SLICE_BYTES], self._unread[_SLICE_BYTES:]
+            self.data_received(piece, is_slice=True)
+
+    @property
+    def _may_read(self) -> bool:
+        """What is in the way calls `_read_on` when it no longer is."""
+        if self._discarding:
+            self._unread = b""
+        is_full = len(self._waiting) >= self._limits.max_pipelined_requests
+        return not (is_full or self._awaits_disk or self._transport.is_closing())
+
     def _refuse_message(self, error: Exception) -> None:
         refused = error if isinstance(error, Refused) else error.__context__  # raised inside the parser
         if isinstance(refused, Refused):
@@ -118,6 +151,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._host.closed(self)
+        self._unread = b""
         self._drop_upload()
         while self._waiting:
             self._upload = self._waiting.popleft().upload
@@ -159,6 +193,7 @@ class Connection(asyncio.Protocol):
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._events += 1
         if self._headers_done:
             return  # trailers carry nothing we need
         if b"_" in name:
@@ -186,6 +221,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
+        self._events += 1
         if self._upload is not None:
             self._take(self._upload, body)
             return
@@ -206,6 +242,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade():
             return  # the parser stops here, before the body: see _without_upgrade
+        self._events += 1
         self._message_bytes = 0
         self._read_deadline_s = None
         path, _, query = self._target.decode("latin-1").partition("?")
@@ -243,8 +280,7 @@ class Connection(asyncio.Protocol):
         if not slots.take(holder):
             raise Refused(503, "you are uploading as many files as you may at the moment: try again later")
         self._body_limit = terms.max_bytes
-        pause = self._transport.pause_reading
-        self._upload = Upload(pause, self._resume_reading, lambda: slots.give_back(holder))
+        self._upload = Upload(self._wait_for_disk, self._disk_is_free, lambda: slots.give_back(holder))
         self._read_deadline_s = time.monotonic() + self._limits.upload_grace_s
 
     def _take(self, upload: Upload, body: bytes) -> None:
@@ -258,9 +294,13 @@ class Connection(asyncio.Protocol):
                 time.monotonic() + self._limits.body_timeout_s,
             )
 
-    def _resume_reading(self) -> None:
-        if len(self._waiting) < self._limits.max_pipelined_requests and not self._transport.is_closing():
-            self._transport.resume_reading()
+    def _wait_for_disk(self) -> None:
+        self._awaits_disk = True
+        self._transport.pause_reading()
+
+    def _disk_is_free(self) -> None:
+        self._awaits_disk = False
+        self._read_on()
 
     def _drop_upload(self) -> None:
         """Of a request that will not be handled; otherwise the listener closes it after the answer."""
@@ -311,15 +351,17 @@ class Connection(asyncio.Protocol):
         if not exchange.keep_alive:
             self._transport.close()
         elif self._waiting:
-            self._transport.resume_reading()
             asyncio.get_running_loop().call_soon(self._handle_next)
         else:
             self._read_deadline_s = time.monotonic() + self._limits.idle_timeout_s
 
     def _handle_next(self) -> None:
         if self._active is None and self._waiting and not self._transport.is_closing():
+            was_full = len(self._waiting) >= self._limits.max_pipelined_requests
             self._active = Exchange(self._waiting.popleft(), self)
             self._host.handle(self._active)
+            if was_full:
+                self._read_on()
 
     def _refuse(self, status: int, message: str) -> None:
         """Answers a request that cannot be read to its end, then closes without cutting the answer off.

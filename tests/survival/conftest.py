@@ -147,7 +147,7 @@ def fortress(
         user = admin.create_user(SYSTEM, tenant.id, "ann", Role.MEMBER)
         _, key = admin.create_key(SYSTEM, tenant.id, user.id, "laptop")
     engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(tokens_per_s)}
-    settings = {"state_dir": str(state_dir)}
+    settings = {"state_dir": str(state_dir), "metrics_open": True}
     with running_stack(engine, data_dir=data_dir, router_settings=settings, embeddings=False) as running:
         yield Fortress(running, state_dir, tenant.id, key, tokenizer)
 
