@@ -48,7 +48,7 @@ def all_routes(parts: Parts) -> list[Route]:
         *completions.routes(models, answers),
         *embeddings.routes(models, answers),
         *responses.routes(models, answers, documents, store),
-        *conversations.routes(store, documents),
+        *conversations.routes(store, documents, answers.aside),
         *model_list.routes(models),
         *files.routes(store, parts.file_limits),
         *batches.routes(store),

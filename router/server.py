@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import signal
+import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from router.request.web_pages import WebPages
 from router.safety.guard import load_safety
 from router.settings import check_reachable
 from router.store.retention import Retention
+from router.telemetry.loop_watch import LoopWatch
 from router.telemetry.tracing.setup import check_tracing
 from router.tenants.records import has_keys
 from router.tenants.tenancy import Tenancy, TenancySettings, open_store, opening_store, tenancy_settings
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from router.settings import PlacedOptions, Settings
 
 log = logging.getLogger(__name__)
+
+_SWITCH_S = 0.001
 
 
 async def run(settings: Settings) -> None:
@@ -90,6 +94,11 @@ async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack)
     batch_settings = BatchSettings(settings.batch_concurrency, settings.max_body_bytes)
     runner = BatchRunner(parts.store, parts.models, parts.tenancy.keyring, app, batch_settings)
     await runner.start()
+    watch = LoopWatch(parts.metrics.loop_stalls)
+    closing.callback(watch.stop)
+    watch.start()
+    # What threads do for the event loop must not keep it waiting for longer than this.
+    sys.setswitchinterval(_SWITCH_S)
     # All that is there now stays: the collector need not look through it again and again.
     gc.collect()
     gc.freeze()

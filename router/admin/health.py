@@ -64,7 +64,7 @@ class ShowMetrics:
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         headers = [("content-type", CONTENT_TYPE_LATEST), ("x-request-id", record.request_id)]
-        exchange.respond(200, self._metrics.render(), headers)
+        exchange.respond(200, await self._metrics.page(), headers)
 
 
 def routes(models: Registry, permits: Permits, metrics: Metrics, metrics_open: bool) -> list[Route]:

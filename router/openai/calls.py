@@ -11,7 +11,7 @@ import msgspec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import MAX_NEW_TOKENS, GenerationCall
 from router.openai.tools import forced_schema, introduction, offered, written_call
-from router.request.decoding import invalid
+from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,6 +96,8 @@ def _with_calls(
     for number, call in enumerate(calls):
         place = f"{where}.tool_calls[{number}].function.arguments"
         try:
+            if len(call.function.arguments) > MOST_CONTAINERS:
+                check_containers(call.function.arguments.encode())
             arguments = msgspec.json.decode(call.function.arguments or "{}")
         except (msgspec.DecodeError, RecursionError):
             raise invalid(f"{place}: expected JSON", place) from None

@@ -12,15 +12,18 @@ from router.openai.bodies import ChatBody, decode_chat
 from router.openai.calls import chat_calls, chat_messages
 from router.openai.dialects import ChatDialect
 from router.openai.tools import described, offered, reader_for
+from router.request.aside import LARGE_BYTES
 from router.request.routes import Route
 from router.request.text import TextJob
 
 if TYPE_CHECKING:
     from router.content.documents.documents import Documents
+    from router.core.generation import GenerationCall
     from router.core.record import Record
     from router.http.exchange import Exchange
     from router.request.answer import Answers
-    from router.routing.models import Registry
+    from router.routing.checkpoint import ChatTemplate
+    from router.routing.models import Registry, ServedModel
 
 
 class ChatCompletions:
@@ -30,7 +33,9 @@ class ChatCompletions:
         self._documents = documents
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
-        body = decode_chat(exchange.request.body)
+        raw, aside = exchange.request.body, self._answers.aside
+        is_large = len(raw) > LARGE_BYTES
+        body = await aside.run(record.tenant, decode_chat, raw) if is_large else decode_chat(raw)
         record.user = body.user or record.user
         model = self._models.find(body.model, record)
         if model.template is None:
@@ -41,10 +46,10 @@ class ChatCompletions:
                 messages = await expand(body.messages, record.caller, self._documents)
                 body = msgspec.structs.replace(body, messages=messages)
                 break
-        knows_tools = model.template.knows_tools
-        tools = described(offered(body)) if knows_tools and body.tools else None
-        prompt = model.template.render(chat_messages(body, knows_tools), tools)
-        calls = chat_calls(body, prompt, record.request_id, record.caller.organisation.id, model.defaults)
+        if is_large:
+            calls = await aside.run(record.tenant, _calls, body, record, model, model.template)
+        else:
+            calls = _calls(body, record, model, model.template)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = ChatDialect(
             record.request_id, model.name, include_usage=include_usage, service_tier=body.service_tier
@@ -52,6 +57,15 @@ class ChatCompletions:
         reader = reader_for(body) if body.tools else None
         job = TextJob(exchange, record, model, calls, dialect, bool(body.stream), reader)
         await self._answers.answer(job, record, exchange.on_disconnect)
+
+
+def _calls(
+    body: ChatBody, record: Record, model: ServedModel, template: ChatTemplate
+) -> list[GenerationCall]:
+    knows_tools = template.knows_tools
+    tools = described(offered(body)) if knows_tools and body.tools else None
+    prompt = template.render(chat_messages(body, knows_tools), tools)
+    return chat_calls(body, prompt, record.request_id, record.caller.organisation.id, model.defaults)
 
 
 def routes(models: Registry, answers: Answers, documents: Documents) -> list[Route]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
+from router.request.aside import Aside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +24,10 @@ class Answers:
         permits: Permits,
         observers: Sequence[Observer] = (),
         checks: Sequence[Safety] = (),
+        aside: Aside | None = None,
     ) -> None:
         self.permits = permits
+        self.aside = aside or Aside()
         self._observers = tuple(observers)
         self._watching_begin = tuple(each for each in observers if each.hears_begin)
         self._checks = tuple(checks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from router.control.objectives.monitor import ObjectiveMonitor
 from router.core.record import Outcome
@@ -17,9 +19,9 @@ from router.telemetry.shadow import ShadowMetrics
 from router.telemetry.values import Counter, Gauge, Histogram, Observations, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from prometheus_client.registry import Collector
+    from prometheus_client.core import Metric
 
     from python_backend.wire.errors import ErrorKind
     from python_backend.wire.tiers import Tier
@@ -123,6 +125,21 @@ class RequestMeter:
         self._errors.labels(kind.label, self._model).inc()
 
 
+class LookedUp(Collector):
+    """A collector that looks at what the event loop changes: what it `take`s there is told by a thread."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._taken: list[Metric] | None = None
+
+    def take(self) -> None:
+        self._taken = list(self._collector.collect())
+
+    def collect(self) -> Iterable[Metric]:
+        taken, self._taken = self._taken, None
+        return self._collector.collect() if taken is None else taken
+
+
 class Metrics:
     """Label values come from the settings, never from a client, so their number is bounded."""
 
@@ -179,6 +196,13 @@ class Metrics:
             ("kind", "model"),
             registry=registry,
         )
+        self.loop_stalls = Histogram(
+            "inflight_event_loop_stall_seconds",
+            "How long the event loop took to answer a sign of life, asked for 20 times a second.",
+            (),
+            buckets=_SHORT_S,
+            registry=registry,
+        ).labels()
         self.objectives = monitor or ObjectiveMonitor()
         self.admission = AdmissionCounters(registry)
         self.shadows = ShadowMetrics(registry)
@@ -186,10 +210,13 @@ class Metrics:
             {"version": version("inflight")}
         )
         self._meters: dict[tuple[str, str, str, Tier], RequestMeter] = {}
+        self._looked_up: list[LookedUp] = []
+        self._rendering = asyncio.Lock()
 
     def expose(self, *collectors: Collector) -> None:
         """What is looked up only when Prometheus asks."""
-        for each in collectors:
+        for each in map(LookedUp, collectors):
+            self._looked_up.append(each)
             self.registry.register(each)
 
     def opened(self, record: Record) -> RequestMeter:
@@ -204,6 +231,13 @@ class Metrics:
         self.requests.labels(record.route, str(status), *_who(record)).inc()
         if status == _BUSY and record.model and record.dispatched_s is None:
             self.objectives.refused(record.model, record.tier)
+
+    async def page(self) -> bytes:
+        """As Prometheus reads it; written by a thread, since with many tenants it is long."""
+        async with self._rendering:
+            for each in self._looked_up:
+                each.take()
+            return await asyncio.to_thread(self.render)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
