@@ -66,6 +66,7 @@ class App:
         self._permits = parts.permits
         self._accounts = parts.accounts
         self._doorkeeper = doorkeeper
+        self._catalogue = parts.tenancy.catalogue
         self._max_upload_bytes = parts.file_limits.max_upload_bytes
         own = [*all_routes(parts), *routes]
         self._table = RouteTable(chain(own, openapi.routes(own)))
@@ -90,10 +91,12 @@ class App:
         if self._permits.draining:
             exchange.keep_alive = False
         try:
-            if caller is None:
-                if "origin" in request.headers:
-                    exchange.extra_headers = self._doorkeeper.pages.answer_headers(request.headers["origin"])
-                self._doorkeeper.check_page(request.method, request.headers)
+            headers = request.headers
+            # A program that has a key is no web page.
+            is_page = "origin" in headers or "sec-fetch-site" in headers or not self._catalogue.has_keys
+            if is_page and caller is None:
+                exchange.extra_headers = self._doorkeeper.pages.answer_headers(headers.get("origin"))
+                self._doorkeeper.check_page(request.method, headers)
             await self._answer(exchange, record, found, route, caller)
         except (HttpError, InflightError) as error:
             write_error(exchange, record, error)

@@ -35,8 +35,6 @@ class Doorkeeper:
     def check_page(self, method: str, headers: Mapping[str, str]) -> None:
         """Refuses what a web page that is a stranger here has made a browser send."""
         asks_for_keys = not self._is_private or self._tenancy.catalogue.has_keys
-        if asks_for_keys and "origin" not in headers and "sec-fetch-site" not in headers:
-            return  # by a program; without keys its Host counts too
         refusal = self.pages.refusal(method, headers, asks_for_keys)
         if refusal is not None:
             raise HttpError(*refusal)
