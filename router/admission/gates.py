@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission.capacity import UNKNOWN, UNLIMITED, BatchShape, of_batches, of_engines, with_slots
 from router.admission.dispatcher import Dispatcher
+from router.admission.forecast import OutputLengths
 from router.admission.gate import Gate
 from router.admission.policy import FirstCome
-from router.admission.pricing import OutputLengths
 from router.core.manifest import Kind
 from router.triton.control import ControlError
 

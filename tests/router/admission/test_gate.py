@@ -19,10 +19,10 @@ from python_backend.wire.tiers import Tier
 from router.admission.capacity import UNKNOWN, Capacity
 from router.admission.demand import Demand, Need, Progress, QueueEntry, Reason, Refused
 from router.admission.dispatcher import Dispatcher
+from router.admission.forecast import OutputLengths
 from router.admission.gate import Gate, Turn, refusal_error
 from router.admission.gates import Gates
 from router.admission.policy import FirstCome, Policy
-from router.admission.pricing import OutputLengths
 from router.admission.queue import EqualShares
 from router.control.releases.arms import ArmRecorder
 from router.core.objective import Objective

@@ -10,8 +10,9 @@ from python_backend.costs.step_cost import LearnedStepCost, StepCost
 from python_backend.wire.tiers import Tier
 from router.admission.demand import Need, Reason
 from router.admission.gates import Gates
+from router.admission.judge import NoisyTenant
 from router.admission.policy import FirstCome
-from router.admission.signals import NoisyTenant, Signals
+from router.admission.signals import Signals
 from router.core.manifest import Kind, Manifest
 from router.core.objective import Objective
 from router.core.record import Record
