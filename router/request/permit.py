@@ -175,7 +175,7 @@ class Permits:
         try:
             if self.draining:  # it may have begun while the store was asked
                 raise _shutting_down()
-            turn = self._gates.offer(record, need)
+            turn = self._gates[record.model, record.model_version].offer(record, need)
         except BaseException:
             reservation.cancel()
             raise

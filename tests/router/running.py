@@ -164,7 +164,7 @@ async def running_router(
     with TemporaryDirectory() as directory:
         async with running_tenancy(data_dir or Path(directory)) as tenancy:
             store = StoreAccess(tenancy.store)
-            open_gates = gates or OpenGates().as_gates
+            open_gates = OpenGates().as_gates if gates is None else gates
             permits = Permits(tenancy, open_gates, metrics)
             shadows = Shadows(registry, permits, metrics.shadows, shadowing, gates=gates)
             arms = ArmRecorder(store)
