@@ -25,8 +25,6 @@ _MOST_DIGITS = 9
 _MOST_BIAS = 100.0
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 ServiceTier = Literal["auto", "default", "flex", "priority"]
-
-
 # OpenAI's tiers that are not the engine's default.
 _TIERS: dict[str | None, str] = {"flex": "batch", "priority": "interactive"}
 # Below this, logits divided by the temperature leave the range of 32-bit floats.
