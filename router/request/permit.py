@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from router.admission.gates import Gates
     from router.core.record import Record
     from router.core.tenant import Price
-    from router.request.meter import Meter, Meters
+    from router.request.accounts import Meter, Meters
     from router.tenants.ledger import Reservation
     from router.tenants.tenancy import Tenancy
 

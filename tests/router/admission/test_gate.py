@@ -30,6 +30,7 @@ from router.request.answer import Answers
 from router.request.permit import Permit, Permits
 from router.routing.replicas import Fleet
 from router.store.database import Store, StoreAccess
+from router.telemetry.accounts import RequestAccounts
 from router.telemetry.metrics import Metrics
 from tests.fakes.job import FakeJob
 from tests.fakes.tenancy import FakeTenancy
@@ -228,7 +229,7 @@ def test_every_refusal_carries_an_honest_retry_time(
         assert error.retry_after_s == pytest.approx(max(retry_s, 1.25), rel=0.2 + 1e-9)
 
 
-METRICS = Metrics()
+ACCOUNTS = RequestAccounts(Metrics())
 
 
 async def test_a_second_attempt_that_is_refused_is_neither_billed_nor_held_against_its_release() -> None:
@@ -240,7 +241,7 @@ async def test_a_second_attempt_that_is_refused_is_neither_billed_nor_held_again
     gate.offer(Record("test", "other", model="tiny"), ONE)
     record = Record("test", "req", model_version="1", rollout=(3, 1))
     record.dispatched_s = 1.0  # the first attempt was, and its prompt was too long
-    answers = Answers(Permits(tenancy.as_tenancy, gates, METRICS), [arms])
+    answers = Answers(Permits(tenancy.as_tenancy, gates, ACCOUNTS), [arms])
 
     async def unreached(permit: Permit) -> None:
         raise AssertionError("it was admitted")
@@ -288,7 +289,7 @@ async def ticks(count: int) -> None:
 async def play(visits: list[Visit], new_policy: Callable[[], Policy], seed: int) -> None:
     chance, tenancy = random.Random(seed), FakeTenancy()
     gates = Gates(Fleet([]), new_policy, Objective)
-    permits = Permits(tenancy.as_tenancy, gates, METRICS)
+    permits = Permits(tenancy.as_tenancy, gates, ACCOUNTS)
     gate = gates["tiny", "1"]
     gate.resize(Capacity(1, 3, kv_tokens=4000, block_tokens=16))
     ended: list[str] = []
