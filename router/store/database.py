@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from router.store.schema import counters, facts
 Result = TypeVar("Result")
 _BUSY_TIMEOUT_S = 10
 _RETRY_S = 0.02
+_ROWS_AT_ONCE = 50  # drivers keep the statement of each number of rows
 # Without these a server that vanishes from the network is waited for as long as the kernel cares to.
 _PATIENCE = {
     "connect_timeout": 3,
@@ -85,6 +87,29 @@ class Store:
     def insert_new(self, table: Table) -> Any:
         """An insert that leaves rows alone that are there already."""
         return self._insert(table).on_conflict_do_nothing()
+
+    def insert_rows(
+        self,
+        connection: Connection,
+        table: Table,
+        names: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        returning: str,
+    ) -> Sequence[Any]:
+        """The same for many rows at once; answers with one column of those that were not there.
+
+        Written as the driver takes it: SQLAlchemy spends twice the time of the insert on each row.
+        """
+        row = f"({', '.join(['%s' if self.is_postgres else '?'] * len(names))})"
+        new: list[Any] = []
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            some = rows[start : start + _ROWS_AT_ONCE]
+            statement = (
+                f"INSERT INTO {table.name} ({', '.join(names)}) VALUES {', '.join([row] * len(some))} "
+                f"ON CONFLICT DO NOTHING RETURNING {returning}"
+            )
+            new += connection.exec_driver_sql(statement, tuple(chain.from_iterable(some))).scalars()
+        return new
 
     def insert_or_update(self, table: Table, values: dict[str, Any]) -> Any:
         """An insert of one row that replaces the row with the same primary key."""
