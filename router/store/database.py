@@ -35,6 +35,7 @@ _PATIENCE = {
 _READS = "only_reads"
 _CHANGES = "changes"
 _FINGERPRINT = "pepper_fingerprint"
+_COUNTERS = sql.select(counters.c.name, counters.c.value)  # made once: it is read several times a second
 
 # What the store's absence looks like; everything else is a defect and should be loud.
 StoreAway = (sql.exc.OperationalError, sql.exc.InterfaceError, sql.exc.TimeoutError)
@@ -123,10 +124,15 @@ class Store:
         return int(connection.execute(change.returning(counters.c.value)).scalar_one())
 
     def last_change(self, connection: Connection) -> int:
-        return int(connection.scalar(sql.select(counters.c.value).where(counters.c.name == _CHANGES)) or 0)
+        return read_counters(connection).get(_CHANGES, 0)
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def read_counters(connection: Connection) -> dict[str, int]:
+    """By name, the numbers that rise with every change of what is named so."""
+    return {row.name: int(row.value) for row in connection.execute(_COUNTERS)}
 
 
 class StoreAccess:
@@ -138,6 +144,7 @@ class StoreAccess:
     def __init__(self, store: Store, threads: int = 4) -> None:
         self._store = store
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="store")
+        self._counting: asyncio.Task[dict[str, int]] | None = None
 
     @property
     def store(self) -> Store:
@@ -150,6 +157,12 @@ class StoreAccess:
     async def write(self, act: Callable[[Connection], Result]) -> Result:
         """Committed when it returns, or nothing has changed."""
         return await self._run(self._store.begin, act)
+
+    async def last_change(self, counter: str) -> int:
+        """Those who ask while an answer is on its way share it."""
+        if self._counting is None or self._counting.done():
+            self._counting = asyncio.get_running_loop().create_task(self.read(read_counters))
+        return (await asyncio.shield(self._counting)).get(counter, 0)
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
