@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 
 LEASE_S = 120.0
 USABLE_S = 80.0  # leaves room for clocks 30 s apart and a slow answer
@@ -59,8 +60,17 @@ def check_day(what: str, day: str) -> None:
         raise ValueError(f"{what}: expected a day as YYYY-MM-DD, got {day[:20]!r}")
 
 
+_DAY_S = 86_400
+
+
 def day_of(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%d")
+    return _name_of_day(int(at_s // _DAY_S))
+
+
+@lru_cache(maxsize=64)
+def _name_of_day(number: int) -> str:
+    """Every usage record asks for the same few."""
+    return datetime.fromtimestamp(number * _DAY_S, timezone.utc).strftime("%Y-%m-%d")
 
 
 def month_of(at_s: float) -> str:

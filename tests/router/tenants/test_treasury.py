@@ -3,7 +3,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
 from itertools import count
 
 import msgspec
@@ -41,7 +40,7 @@ def spent_and_leased(store: Store) -> tuple[int, int]:
 
 
 def usage_of(row: sql.RowMapping) -> UsageRecord:
-    values = {field.name: row[field.name] for field in fields(UsageRecord)}
+    values = {name: row[name] for name in UsageRecord.__struct_fields__}
     return UsageRecord(**{**values, "stages": msgspec.json.decode(row["stages"])})
 
 
