@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
@@ -16,7 +17,7 @@ from router.http.message_head import ONLY_ONCE, Refused, check_head
 from router.http.upload import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from router.http.exchange import Refusal
     from router.http.upload_slots import UploadSlots, UploadTerms
@@ -59,10 +60,13 @@ class Host(Protocol):
     upload_terms: Callable[[str, str, dict[str, str]], UploadTerms | None]
     upload_slots: UploadSlots
     date: str  # the current time as a Date header
+    handler: Callable[[Exchange], Coroutine[Any, Any, object]]
+    tasks: set[asyncio.Task[object]]  # those that run it
 
     def opened(self, connection: Connection) -> None: ...
     def closed(self, connection: Connection) -> None: ...
-    def handle(self, exchange: Exchange) -> None: ...
+    def handled(self, exchange: Exchange, task: asyncio.Task[object]) -> None:
+        """The handler is done, or failed."""
 
 
 class Connection(asyncio.Protocol):
@@ -210,8 +214,12 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._headers_done = True
         self._read_deadline_s = time.monotonic() + self._limits.body_timeout_s
-        parser = self._parser
-        check_head(parser.get_method(), self._target, parser.get_http_version(), self._headers)
+        parser, headers = self._parser, self._headers
+        method, version = parser.get_method(), parser.get_http_version()
+        # As nearly all are; the others are looked at closely.
+        is_usual = version == "1.1" and self._target[:1] == b"/" and "transfer-encoding" not in headers
+        if not (is_usual and headers.get("host") and method != b"CONNECT"):
+            check_head(method, self._target, version, headers)
         if self._headers.get("content-type", "").lower().startswith("multipart/form-data"):
             self._expect_upload()
         if int(self._headers.get("content-length", "0")) > self._body_limit:
@@ -258,12 +266,18 @@ class Connection(asyncio.Protocol):
         )
         self._reset_message()
         if self._active is None and not self._waiting and not self._transport.is_closing():
-            self._active = Exchange(request, self)
-            self._host.handle(self._active)
+            self._handle(request)
             return
         self._waiting.append(request)
         if len(self._waiting) >= self._limits.max_pipelined_requests:
             self._transport.pause_reading()
+
+    def _handle(self, request: Request) -> None:
+        host = self._host
+        self._active = exchange = Exchange(request, self)
+        task = asyncio.get_running_loop().create_task(host.handler(exchange))
+        host.tasks.add(task)
+        task.add_done_callback(partial(host.handled, exchange))
 
     @property
     def _path(self) -> str:
@@ -358,8 +372,7 @@ class Connection(asyncio.Protocol):
     def _handle_next(self) -> None:
         if self._active is None and self._waiting and not self._transport.is_closing():
             was_full = len(self._waiting) >= self._limits.max_pipelined_requests
-            self._active = Exchange(self._waiting.popleft(), self)
-            self._host.handle(self._active)
+            self._handle(self._waiting.popleft())
             if was_full:
                 self._read_on()
 
