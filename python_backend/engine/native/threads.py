@@ -44,7 +44,7 @@ def look(context, counters, index):
     return types.int64(counters, index), generate
 
 
-@njit(nogil=True)
+@njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def meet(counters, threads):
     """Returns when all threads of the team have come; counters[0] counts arrivals and is never set back."""
     if threads == 1:
