@@ -28,7 +28,7 @@ EMBEDDINGS = StackSettings().embeddings
 MOST_TO_FAIL_S = 5.0
 # Where Triton starts three processes first, which takes 3 s; a busy machine takes several times as long.
 MOST_TO_FAIL_IN_TRITON_S = 15.0
-REQUESTS_MEANWHILE, PER_S = 400, 20
+REQUESTS_MEANWHILE, PER_S = 150, 20
 FULL_REQUESTS_MEANWHILE, FULL_PER_S = 1000, 55
 MOST_ROLLBACK_S = 60.0
 MOST_ROLLBACK_REQUESTS = 200
