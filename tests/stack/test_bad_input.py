@@ -72,14 +72,15 @@ def test_a_prompt_beyond_the_context_is_refused(
 
 
 def test_prompts_beyond_the_context_are_refused_at_once_and_affect_none_of_a_hundred_others(
-    rapid_stack: RunningStack,
+    http: httpx.Client, stack: RunningStack
 ) -> None:
-    usual = chat(rapid_stack)
-    long = chat(rapid_stack, messages=[{"role": "user", "content": "word " * 9000}])
+    long = chat(stack, messages=[{"role": "user", "content": "word " * 9000}])
+    short = {"model": stack.model, "prompt": "Hello", "max_tokens": 1}
 
     def ask(number: int) -> httpx.Response:
-        body = usual if number % 10 else long
-        return httpx.post(f"{rapid_stack.url}/v1/chat/completions", json=body, timeout=60)
+        if number % 10:
+            return http.post("/v1/completions", json=short)
+        return http.post("/v1/chat/completions", json=long)
 
     refusals = [ask(0) for _ in range(5)]
     assert {each.json()["error"]["code"] for each in refusals} == {"context_length_exceeded"}

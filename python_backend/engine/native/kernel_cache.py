@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba.core.caching import UserProvidedCacheLocator
 
 
-class BySources(UserProvidedCacheLocator):  # type: ignore[misc]  # numba ships no types
+class BySources(UserProvidedCacheLocator):
     """numba's own has a folder for each checkout and each virtual environment, and compiles for each."""
 
     @classmethod
