@@ -58,5 +58,7 @@ class RequestAccounts:
             self._tracer.end(record.trace, record, status)
         level = logging.DEBUG if record.route in _QUIET else logging.INFO
         if log.isEnabledFor(level):
-            log.log(level, "%s", RequestLine(record, status, time.monotonic()), extra=OWN_WORDS)
+            line = RequestLine(record, status, time.monotonic())
+            # As `log.log` does, but for its search for the caller.
+            log.handle(log.makeRecord(log.name, level, "", 0, "%s", (line,), None, extra=OWN_WORDS))
         record.is_over = True

@@ -107,11 +107,11 @@ class RequestMeter:
         self._measured.first_token.note(seconds)
 
     def gaps(self, gaps: Sequence[tuple[float, int]]) -> None:
-        between, inter_token = self._between_chunks, self._measured.inter_token
-        for seconds, tokens in gaps:
-            between.observe(seconds)
-            if tokens:  # some come together: each has its part of the time
-                inter_token.note(seconds / tokens, tokens)
+        self._between_chunks.observe_each([seconds for seconds, _ in gaps])
+        # Tokens that come together have a part of the time each.
+        self._measured.inter_token.note_each(
+            [(seconds / tokens, tokens) for seconds, tokens in gaps if tokens]
+        )
 
     def gap(self, seconds: float) -> None:
         self._between_chunks.observe(seconds)
