@@ -14,7 +14,8 @@ from router.store.database import Store
 from router.store.schema import leases, spending
 from router.store.schema import usage as usage_table
 from router.tenants.administration import Administration
-from router.tenants.budget import LEASE_S, Allowance, LeaseAnswer, LeaseAsk
+from router.tenants.budget import LEASE_S, LeaseAnswer, LeaseAsk
+from router.tenants.limits import Allowance
 from router.tenants.rbac import SYSTEM
 from router.tenants.records import usage_summary
 from router.tenants.treasury import Treasury
