@@ -15,6 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.embedding import EmbeddingLimits
+from router.core.generation import unmarked
 from router.routing.literal_content import LiteralContent, TokenizerFile
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ class ChatTemplate:
             )
         except Exception as error:
             # Templates refuse by raising, and stumble over roles and contents their author did not expect.
-            message = f"the model's chat template does not accept these messages: {error}"
+            why, _ = unmarked(str(error))
+            message = f"the model's chat template does not accept these messages: {why}"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "messages") from error
 
 
