@@ -18,7 +18,7 @@ from router.grpc.status import GrpcError, StatusCode, from_http_status, from_num
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_POST, _SCHEME_HTTP = b"\x83", b"\x86"  # whole fields of the static table
+_POST, _HTTP, _HTTPS = b"\x83", b"\x86", b"\x87"  # whole fields of the static table
 _MAX_KNOWN_BLOCKS = 512
 _MAX_KNOWN_BLOCK_BYTES = 1 << 10
 # Enough for an error text with a traceback in it.
@@ -52,7 +52,9 @@ def literal(name: str, value: str) -> bytes:
 class RequestHeaders:
     """The blocks of all methods that are called on one server."""
 
-    def __init__(self, authority: str, metadata: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, authority: str, metadata: Mapping[str, str] | None = None, is_encrypted: bool = False
+    ) -> None:
         fields = {
             "te": "trailers",
             "content-type": "application/grpc",
@@ -60,7 +62,7 @@ class RequestHeaders:
             **(metadata or {}),
         }
         # Field 1 of the static table is :authority, field 4 is :path.
-        self._start = _POST + _SCHEME_HTTP + b"\x01" + _text(authority) + b"\x04"
+        self._start = _POST + (_HTTPS if is_encrypted else _HTTP) + b"\x01" + _text(authority) + b"\x04"
         self._end = b"".join(literal(name, value) for name, value in fields.items())
         self._blocks: dict[str, bytes] = {}
 

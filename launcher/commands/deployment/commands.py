@@ -22,7 +22,7 @@ StateDir = Annotated[
 SecretFile = Annotated[
     Path | None,
     typer.Option(
-        help="File with the secret that loading and unloading models needs. "
+        help="File with the secret that Triton and its routers know each other by. "
         "[default: generated in the state directory]"
     ),
 ]

@@ -27,13 +27,14 @@ class Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     settings = tomllib.loads(Path("router.toml").read_text())
-    addresses = [server["url"].split(":") for server in settings["triton_servers"]]
+    sockets = [server["url"].removeprefix("unix:") for server in settings["triton_servers"]]
     server = HTTPServer((settings["host"], settings["port"]), Handler)
 
     def drain(number: int, frame: FrameType | None) -> None:
         time.sleep(float(os.environ.get("DRAIN_S", "0")))
-        for host, port in addresses:
-            with socket.create_connection((host, int(port)), timeout=5):
+        for path in sockets:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(path)
                 print("drained while Triton was there", flush=True)
         threading.Thread(target=server.shutdown).start()
 
