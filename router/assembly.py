@@ -23,6 +23,7 @@ from router.control.releases.canary_runner import CanaryRunner
 from router.control.releases.controller import Controller
 from router.control.releases.golden import GoldenRunner
 from router.control.releases.publisher import ReleasePublisher
+from router.control.releases.rehearsal import RehearsalStage
 from router.control.releases.shadow import Shadows
 from router.control.releases.shadow_figures import ShadowRecorder
 from router.control.releases.steps import Tools
@@ -141,6 +142,7 @@ class Assembly:
             GoldenRunner(pipeline_of),
             lambda manifest: fleet.set_of(manifest).can_take(),
             metrics.rolled_back,
+            RehearsalStage(pipeline_of),
         )
         self._closing.push_async_callback(canaries.close)
         controller = Controller(self._store, fleet, Tools(self._releases_dir), canaries)

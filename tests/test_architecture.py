@@ -172,6 +172,7 @@ DECISIONS = (
     "router/control/releases/canary.py",
     "router/control/releases/canary_checks.py",
     "router/control/releases/evidence.py",
+    "router/control/releases/paired_times.py",
     "router/control/releases/plan.py",
     "router/control/releases/states.py",
     "router/control/releases/sums.py",

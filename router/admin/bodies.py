@@ -150,7 +150,10 @@ class GoldenBody(_Body, frozen=True, kw_only=True):
 
 
 class CanaryBody(_Body, frozen=True, kw_only=True):
-    """A release and the plan of its rollout; what is left out is as a rollout usually goes."""
+    """A release and the plan of its rollout; what is left out is as a rollout usually goes.
+
+    `accept_slower` is how many times as slow as the stable release it may be, on purpose.
+    """
 
     version: _Version
     weights: Annotated[tuple[_Share, ...], Meta(min_length=1, max_length=20)] = _STANDARD.weights
@@ -159,9 +162,12 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
     alpha: Annotated[float, Meta(gt=0, lt=1)] = _STANDARD.alpha
     tolerance: ToleranceBody = ToleranceBody()
     golden: Annotated[list[GoldenBody], Meta(max_length=200)] = []
+    accept_slower: _Ratio | None = None
 
     def plan(self) -> Plan:
         tolerance = self.tolerance.value()
+        if self.accept_slower is not None:
+            tolerance = tolerance.accepting(self.accept_slower)
         return Plan(self.weights, self.min_requests, self.min_duration_s, self.alpha, tolerance)
 
 

@@ -54,10 +54,15 @@ def step_duration_s(text: str) -> float:
 
 
 def plan(
-    steps: str | None, min_requests: int | None, min_duration: str | None, tolerances: Sequence[str]
+    steps: str | None,
+    min_requests: int | None,
+    min_duration: str | None,
+    tolerances: Sequence[str],
+    slower: str | None = None,
 ) -> Plan:
     """What is not said is as in Plan."""
-    chosen = Plan(tolerance=tolerance(tolerances))
+    allowed = tolerance(tolerances)
+    chosen = Plan(tolerance=allowed if slower is None else allowed.accepting(accept_slower(slower)))
     if steps is not None:
         chosen = replace(chosen, weights=tuple(share(each.strip()) for each in steps.split(",")))
     if min_requests is not None:
@@ -65,6 +70,17 @@ def plan(
     if min_duration is not None:
         chosen = replace(chosen, min_duration_s=step_duration_s(min_duration))
     return chosen
+
+
+def accept_slower(text: str) -> float:
+    """2x, 1.5x or 2: how many times as slow."""
+    try:
+        ratio = float(text.strip().removesuffix("x"))
+    except ValueError:
+        ratio = math.nan
+    if not 1 <= ratio <= 1000:
+        raise ValueError(f"--accept-slower {text!r}; allowed: 1x to 1000x, for instance 2x")
+    return ratio
 
 
 def remark_on(plan: Plan) -> str | None:

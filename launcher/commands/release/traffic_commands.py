@@ -86,6 +86,13 @@ def canary(
             "length_ratio=1.5, refusal_rate=5%, golden_failures=0. May be repeated.",
         ),
     ] = None,
+    accept_slower: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIMES",
+            help="Such as 2x: it may be so many times as slow as the stable release, on purpose.",
+        ),
+    ] = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
@@ -99,7 +106,7 @@ def canary(
         from launcher.commands.release import options
 
         model, version = release_named(release)
-        plan = options.plan(steps, min_requests, min_duration, tolerance or [])
+        plan = options.plan(steps, min_requests, min_duration, tolerance or [], accept_slower)
         begun = ours.releases.begin_rollout(model, version, plan, options.golden_prompts(golden))
         shares = ", ".join(map(_percent, begun.plan.weights))
         print(f"{release} is rolled out against {model}@{begun.stable}, in steps of {shares}.")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import sqlalchemy as sql
@@ -18,6 +19,8 @@ from router.control.releases import records
 from router.control.releases.arms import read_figures
 from router.control.releases.next_steps import Change, Golden, Situation, measured_of, next_change
 from router.control.releases.records import RolloutState
+from router.control.releases.rehearsal import Rehearsed
+from router.control.releases.trials import TrialGivenUp, TrialKey, Trials
 from router.control.releases.writes import bump, is_release, put_split, write_event
 from router.store.schema import releases, rollouts
 
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _GOLDEN_AGAIN_S = 2.0
-_MOST_BROKEN_TRIALS = 10
+_MOST_REHEARSALS = 3
+_REHEARSE_AGAIN_S = 10.0
 _SHOWN_FAILURES = 3
 
 
@@ -49,13 +53,10 @@ class GoldenPrompts(Protocol):
     ) -> Sequence[GoldenFailure]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """The golden prompts of one rollout before one step, on their way."""
+class Rehearsals(Protocol):
+    """Measures two releases side by side, before one of them has any traffic."""
 
-    step: int
-    task: asyncio.Task[Golden]
-    number: int = 1
+    async def compare(self, canary: Manifest, stable: Manifest, allowed_ratio: float) -> Rehearsed: ...
 
 
 class CanaryRunner:
@@ -68,12 +69,14 @@ class CanaryRunner:
         golden: GoldenPrompts,
         is_up: Callable[[Manifest], bool],
         on_rollback: Callable[[str], None] = lambda model: None,
+        rehearsals: Rehearsals | None = None,
     ) -> None:
+        self._rehearsals = rehearsals
         self._on_rollback = on_rollback
         self._access = access
         self._golden = golden
         self._is_up = is_up
-        self._trials: dict[int, _Trial] = {}
+        self._trials = Trials()
         self._down_since_s: dict[int, float] = {}  # by rollout: how long its canary alone has been down
         self._is_away = False
         self.is_idle = False
@@ -83,7 +86,7 @@ class CanaryRunner:
         try:
             self.is_idle = False
             situations = await self._access.read(self._situations)
-            self._forget_all_but({each.rollout.id for each in situations})
+            self._forget_all_but({(each.rollout.id, each.rollout.progress.step) for each in situations})
             for situation in situations:
                 await self._advance(situation, now_s)
         except InflightError as error:
@@ -116,7 +119,8 @@ class CanaryRunner:
         rollout = situation.rollout
         down_s = self._down_s(situation, now_s)
         golden = self._take_golden(situation)
-        change = next_change(situation, golden, down_s, now_s)
+        rehearsed = self._take_rehearsal(situation, golden)
+        change = next_change(situation, golden, down_s, now_s, rehearsed)
         if change is None:
             return
         wrote = await self._access.write(lambda connection: self._write(connection, situation, change, now_s))
@@ -148,29 +152,16 @@ class CanaryRunner:
             return None
         if not rollout.golden:
             return Golden(step, 0, "")
-        trial = self._trials.get(rollout.id)
-        if trial is None or trial.step != step:
-            self._forget_trial(rollout.id)
-            self._begin_trial(canary.manifest, rollout, 1)
-            return None
-        if not trial.task.done():
-            return None
-        if (error := trial.task.exception()) is None:
-            return trial.task.result()
-        log.error("golden prompts of %s", canary.manifest.name, exc_info=error)
-        if trial.number < _MOST_BROKEN_TRIALS:  # not an answer: another try
-            self._begin_trial(canary.manifest, rollout, trial.number + 1)
-            return None
-        return Golden(step, len(rollout.golden), "they could not be asked: the router's log says why")
+        work = partial(self._ask_golden, canary.manifest, rollout)
+        try:
+            return self._trials.take(
+                TrialKey(rollout.id, step, "golden prompts"), work, again_s=_GOLDEN_AGAIN_S
+            )
+        except TrialGivenUp:
+            return Golden(step, len(rollout.golden), "they could not be asked: the router's log says why")
 
-    def _begin_trial(self, manifest: Manifest, rollout: Rollout, number: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._try(manifest, rollout, number))
-        self._trials[rollout.id] = _Trial(rollout.progress.step, task, number)
-
-    async def _try(self, manifest: Manifest, rollout: Rollout, number: int) -> Golden:
+    async def _ask_golden(self, manifest: Manifest, rollout: Rollout) -> Golden:
         """A failure may be a transient one, and is asked once more."""
-        if number > 1:
-            await asyncio.sleep(_GOLDEN_AGAIN_S)
         failed = await self._golden.failures(manifest, rollout.golden)
         if len(failed) > rollout.plan.tolerance.golden_failures:
             await asyncio.sleep(_GOLDEN_AGAIN_S)
@@ -178,16 +169,28 @@ class CanaryRunner:
         note = "; ".join(each.sentence() for each in failed[:_SHOWN_FAILURES])
         return Golden(rollout.progress.step, len(failed), note)
 
-    def _forget_all_but(self, open_ones: set[int]) -> None:
-        for number in set(self._trials) - open_ones:
-            self._forget_trial(number)
-        for number in set(self._down_since_s) - open_ones:
-            del self._down_since_s[number]
+    def _take_rehearsal(self, situation: Situation, golden: Golden | None) -> Rehearsed | None:
+        """After the golden prompts, which would be in its way; once, before the first step."""
+        rollout, canary, stable = situation.rollout, situation.canary, situation.stable
+        progress = rollout.progress
+        is_due = progress.step == -1 and not progress.is_rehearsed
+        is_due = is_due and (golden is not None or progress.golden_step == -1)
+        if canary is None or stable is None or not (situation.is_ready and is_due):
+            return None
+        if self._rehearsals is None:
+            return Rehearsed()
+        ratio = rollout.plan.tolerance.latency_ratio
+        key = TrialKey(rollout.id, -1, "the rehearsal")
+        work = partial(self._rehearsals.compare, canary.manifest, stable.manifest, ratio)
+        try:
+            return self._trials.take(key, work, _MOST_REHEARSALS, _REHEARSE_AGAIN_S)
+        except TrialGivenUp:
+            return Rehearsed(note="nothing could be measured: the router's log says why")
 
-    def _forget_trial(self, rollout_id: int) -> None:
-        trial = self._trials.pop(rollout_id, None)
-        if trial is not None:
-            trial.task.cancel()
+    def _forget_all_but(self, present: set[tuple[int, int]]) -> None:
+        self._trials.keep_only(present)
+        for number in set(self._down_since_s) - {number for number, _ in present}:
+            del self._down_since_s[number]
 
     def _write(self, connection: Connection, situation: Situation, change: Change, now_s: float) -> bool:
         """Unless rollout or split were changed since they were read: then the next tick decides again."""

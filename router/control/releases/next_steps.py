@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from router.control.releases.arms import ArmFigures
     from router.control.releases.evidence import Spread
     from router.control.releases.records import Release, Rollout
+    from router.control.releases.rehearsal import Rehearsed
     from router.routing.split import ModelSplit
 
 # As long as a stub that died takes to be revived, with some patience.
 _MOST_DOWN_S = 20.0
+BEFORE_TRAFFIC = "before_traffic"  # among the figures: how the rehearsal went
 _LOST = {
     State.GONE: "is gone: the stack that brought it serves another now",
     State.DRAINING: "is being unloaded",
@@ -84,8 +86,17 @@ def measured_of(rollout: Rollout, figures: Iterable[ArmFigures]) -> Measured:
     )
 
 
-def next_change(situation: Situation, golden: Golden | None, down_s: float, now_s: float) -> Change | None:
+def next_change(
+    situation: Situation,
+    golden: Golden | None,
+    down_s: float,
+    now_s: float,
+    rehearsed: Rehearsed | None = None,
+) -> Change | None:
     """None where all is as it was told last."""
+    known = situation.rollout
+    if rehearsed is not None:
+        situation = _after_rehearsal(situation, rehearsed)
     rollout, split = situation.rollout, situation.split
     progress = rollout.progress
     if golden is not None and golden.step == progress.step:
@@ -100,10 +111,20 @@ def next_change(situation: Situation, golden: Golden | None, down_s: float, now_
         return Change(
             progress, reason, rollout.figures, "rollback", RolloutState.ROLLED_BACK, drops_canary=drops
         )
-    decision = _trouble(situation, down_s) or _decide(situation, progress, now_s)
+    decision = _trouble(situation, down_s)
+    if decision is None and rehearsed is not None and rehearsed.objection:
+        decision = Decision(Verdict.ROLL_BACK, rehearsed.objection)
+    decision = decision or _decide(situation, progress, now_s)
     change = _change_for(situation, progress, decision, now_s)
-    is_news = (change.progress, change.reason) != (rollout.progress, rollout.reason)
+    is_news = (change.progress, change.reason) != (known.progress, known.reason)
     return change if is_news or change.event is not None else None
+
+
+def _after_rehearsal(situation: Situation, rehearsed: Rehearsed) -> Situation:
+    rollout = situation.rollout
+    figures = {BEFORE_TRAFFIC: rehearsed.figures} if rehearsed.line else {}
+    progress = replace(rollout.progress, is_rehearsed=True)
+    return replace(situation, rollout=replace(rollout, progress=progress, figures=figures))
 
 
 def _trouble(situation: Situation, down_s: float) -> Decision | None:
@@ -138,14 +159,20 @@ def _decide(situation: Situation, progress: Progress, now_s: float) -> Decision:
         return Decision(Verdict.WAIT, "waits for the canary to be ready")
     if progress.golden_step < progress.step:
         return Decision(Verdict.WAIT, "waits for its golden prompts before it gets any traffic")
-    return Decision(
-        Verdict.ADVANCE, f"ready: begins with {rollout.plan.weights[0] * 100:.4g}% of the traffic"
-    )
+    if not progress.is_rehearsed:
+        return Decision(
+            Verdict.WAIT, f"is measured beside {rollout.model}@{rollout.stable} before it gets any traffic"
+        )
+    line = rollout.figures.get(BEFORE_TRAFFIC, {}).get("line", "")
+    begins = f"ready: begins with {rollout.plan.weights[0] * 100:.4g}% of the traffic"
+    return Decision(Verdict.ADVANCE, f"{begins}; {line}" if line else begins)
 
 
 def _change_for(situation: Situation, progress: Progress, decision: Decision, now_s: float) -> Change:
     rollout, split = situation.rollout, situation.split
-    figures = figures_of(rollout, situation.measured) if progress.step >= 0 else {}
+    figures = {key: value for key, value in rollout.figures.items() if key == BEFORE_TRAFFIC}
+    if progress.step >= 0:
+        figures |= figures_of(rollout, situation.measured)
     if decision.verdict is Verdict.WAIT:
         event = "idle" if decision.is_idle and not progress.told_idle else None
         return Change(replace(progress, told_idle=decision.is_idle), decision.reason, figures, event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,10 @@ class Tolerance:
                 raise ValueError(f"the tolerance {name} is {getattr(self, name):g}; allowed: 1 to 1000")
         if self.golden_failures < 0:
             raise ValueError(f"the tolerance golden_failures is {self.golden_failures}; allowed: 0 and more")
+
+    def accepting(self, latency_ratio: float) -> Tolerance:
+        """The same for a canary that is meant to be slower."""
+        return replace(self, latency_ratio=max(self.latency_ratio, latency_ratio))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,4 @@ class Progress:
     golden_failed: int = 0
     golden_note: str = ""
     told_idle: bool = False
+    is_rehearsed: bool = False

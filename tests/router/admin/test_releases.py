@@ -122,6 +122,11 @@ async def test_a_rollout_takes_golden_prompts_and_tolerances(admin: Admin) -> No
     assert begun["plan"]["tolerance"]["error_rate"] == 0.002
 
 
+async def test_a_rollout_takes_how_much_slower_its_canary_is_meant_to_be(admin: Admin) -> None:
+    begun = await admin("POST", f"{M}/canary", {"version": 2, "accept_slower": 4.2})
+    assert begun["plan"]["tolerance"]["latency_ratio"] == 4.2
+
+
 WRONG: list[tuple[str, str, Any, int, str]] = [
     ("GET", f"{PATH}/other", None, 404, "no releases"),
     ("GET", f"{PATH}/M%20M", None, 404, "no model of this name"),

@@ -72,6 +72,17 @@ def test_a_plan_is_the_default_except_for_the_given_options() -> None:
     assert tolerance.refusal_rate == Plan().tolerance.refusal_rate
 
 
+def test_a_canary_that_is_meant_to_be_slower_has_a_wider_latency_tolerance() -> None:
+    assert options.plan(None, None, None, [], "2x").tolerance.latency_ratio == 2.0
+    assert options.plan(None, None, None, ["latency_ratio=3"], "2").tolerance.latency_ratio == 3.0
+
+
+@pytest.mark.parametrize("text", ["twice", "0.5x", "x", "nan", "5000x"])
+def test_an_invalid_accept_slower_is_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(ValueError, match="allowed: 1x to 1000x, for instance 2x"):
+        options.accept_slower(text)
+
+
 @pytest.mark.parametrize(
     "text",
     ["speed=1", "error_rate", "error_rate=2", "latency_ratio=0.5", "golden_failures=x", "length_ratio=nan"],

@@ -15,8 +15,10 @@ from router.control.releases.arm_stats import ArmStats, Sample, stats_to_json
 from router.control.releases.canary_runner import CanaryRunner
 from router.control.releases.evidence import Proportion
 from router.control.releases.next_steps import Situation
+from router.control.releases.paired_times import PairedTimes
 from router.control.releases.plan import Plan
 from router.control.releases.records import GoldenPrompt, Rollout, RolloutState
+from router.control.releases.rehearsal import Rehearsed
 from router.control.releases.states import State
 from router.control.releases.writes import last_change
 from router.core.manifest import Manifest
@@ -55,12 +57,28 @@ class FakeGolden:
 
 
 @dataclass
+class FakeRehearsals:
+    """Comes to what it is told to; `broken` is raised instead."""
+
+    found: Rehearsed = field(default_factory=Rehearsed)
+    broken: Exception | None = None
+    asked: list[tuple[str, str, float]] = field(default_factory=list)
+
+    async def compare(self, canary: Manifest, stable: Manifest, allowed_ratio: float) -> Rehearsed:
+        self.asked.append((canary.name, stable.name, allowed_ratio))
+        if self.broken is not None:
+            raise self.broken
+        return self.found
+
+
+@dataclass
 class Stage:
     """Version 1 serves, version 2 is to take over; time goes on as it is told to."""
 
     store: Store
     access: StoreAccess
     golden: FakeGolden = field(default_factory=FakeGolden)
+    rehearsals: FakeRehearsals | None = None
     down: set[int] = field(default_factory=set)
     now_s: float = NOW_S
     rolled_back: list[str] = field(default_factory=list)
@@ -72,7 +90,11 @@ class Stage:
     def restart(self) -> None:
         """Another process, which knows nothing."""
         self.runner = CanaryRunner(
-            self.access, self.golden, lambda of: of.version not in self.down, self.rolled_back.append
+            self.access,
+            self.golden,
+            lambda of: of.version not in self.down,
+            self.rolled_back.append,
+            self.rehearsals,
         )
 
     def begin(self, plan: Plan = PLAN, golden: Sequence[GoldenPrompt] = ()) -> None:
@@ -83,6 +105,11 @@ class Stage:
         await self.runner.tick(self.now_s)
         await asyncio.sleep(0)  # golden prompts are asked beside it
         return self.rollout
+
+    def rehearses(self, found: Rehearsed, broken: Exception | None = None) -> FakeRehearsals:
+        self.rehearsals = FakeRehearsals(found, broken)
+        self.restart()
+        return self.rehearsals
 
     async def started(self) -> Rollout:
         self.begin()
@@ -438,3 +465,70 @@ async def test_promoting_the_canary_by_hand_ends_the_rollout(stage: Stage) -> No
     office(stage.store).promote(MODEL)
     assert (await stage.tick()).state is RolloutState.PROMOTED
     assert stage.split().arms == ((2, 1.0),)
+
+
+EVEN = PairedTimes(((0.102, 0.1),) * 8)
+
+
+async def test_a_canary_is_measured_beside_the_stable_release_before_it_has_traffic(
+    stage: Stage,
+) -> None:
+    asked = stage.rehearses(Rehearsed(EVEN, EVEN)).asked
+    stage.begin(golden=GOLDEN)
+    assert (await stage.tick(), asked)[1] == [], "it is not ready yet"
+    put(stage.store, 2, State.READY)
+    await stage.tick()
+    assert asked == [], "the golden prompts come first"
+    waits = await stage.tick()
+    assert waits.reason == "is measured beside smol@1 before it gets any traffic"
+    begun = await stage.tick()
+    line = "before traffic: first token 1.02 times, between tokens 1.02 times, 8 pairs"
+    assert (begun.progress.step, asked) == (0, [("smol@2", "smol@1", 1.25)])
+    assert stage.events == [("advance", f"ready: begins with 10% of the traffic; {line}")]
+    after = await stage.over(0)
+    assert after.figures["before_traffic"]["line"] == line, "it is kept with what comes later"
+    assert len(asked) == 1
+
+
+async def test_a_canary_that_is_slower_in_the_rehearsal_meets_nobody(stage: Stage) -> None:
+    slow = PairedTimes(((0.4, 0.1),) * 10)
+    stage.rehearses(Rehearsed(EVEN, slow, "between tokens 400.0 ms against 100.0 ms"))
+    stage.begin()
+    put(stage.store, 2, State.READY)
+    for _ in range(3):
+        ended = await stage.tick()
+    assert (ended.state, ended.progress.step) == (RolloutState.ROLLED_BACK, -1)
+    assert ended.reason == "between tokens 400.0 ms against 100.0 ms"
+    assert ended.figures["before_traffic"]["between_tokens"]["ratio"] == 4.0
+    assert stage.events == [("rollback", ended.reason)]
+    assert stage.split().arms == ((1, 1.0),)
+    assert not find(stage.store, 2).wanted
+    assert stage.rolled_back == [MODEL]
+
+
+async def test_a_rehearsal_that_cannot_be_held_is_tried_again_and_then_does_without(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canary_runner, "_REHEARSE_AGAIN_S", 0.0)
+    asked = stage.rehearses(Rehearsed(), OSError("the stable release does not answer")).asked
+    stage.begin()
+    put(stage.store, 2, State.READY)
+    for _ in range(12):
+        await stage.tick()
+    assert (stage.rollout.progress.step, len(asked)) == (0, 3)
+    assert stage.rollout.figures["before_traffic"]["line"] == (
+        "before traffic: nothing could be measured: the router's log says why"
+    )
+
+
+async def test_a_paused_rollout_is_not_rehearsed_twice(stage: Stage) -> None:
+    asked = stage.rehearses(Rehearsed(EVEN, EVEN)).asked
+    stage.begin()
+    office(stage.store).pause(MODEL)
+    put(stage.store, 2, State.READY)
+    for _ in range(3):
+        assert (await stage.tick()).progress.step == -1
+    stage.restart()
+    office(stage.store).pause(MODEL, paused=False)
+    assert (await stage.tick()).progress.step == 0
+    assert len(asked) == 1
