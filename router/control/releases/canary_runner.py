@@ -17,9 +17,13 @@ import sqlalchemy as sql
 from python_backend.wire.errors import InflightError
 from router.control.releases import records
 from router.control.releases.arms import read_figures
+from router.control.releases.deaths import deaths_in
 from router.control.releases.next_steps import Change, Golden, Situation, measured_of, next_change
+from router.control.releases.proof import proof_of
 from router.control.releases.records import RolloutState
 from router.control.releases.rehearsal import Rehearsed
+from router.control.releases.shadow_figures import list_shadows
+from router.control.releases.shadow_gate import ShadowAnswers
 from router.control.releases.trials import TrialGivenUp, TrialKey, Trials
 from router.control.releases.writes import bump, is_release, put_split, write_event
 from router.store.schema import releases, rollouts
@@ -29,8 +33,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from router.control.releases.proof import Proof
     from router.control.releases.records import GoldenPrompt, Rollout
     from router.core.manifest import Manifest
+    from router.routing.split import ModelSplit
     from router.store.database import StoreAccess
 
 log = logging.getLogger(__name__)
@@ -61,7 +67,7 @@ class Rehearsals(Protocol):
 
 class CanaryRunner:
     """`is_up` tells whether any replica of a release can take requests now; `on_rollback` is called with the
-    model of each automatic rollback."""
+    model of each automatic rollback, `on_proofs` with what each canary has shown so far."""
 
     def __init__(
         self,
@@ -70,7 +76,9 @@ class CanaryRunner:
         is_up: Callable[[Manifest], bool],
         on_rollback: Callable[[str], None] = lambda model: None,
         rehearsals: Rehearsals | None = None,
+        on_proofs: Callable[[Sequence[Proof]], None] = lambda proofs: None,
     ) -> None:
+        self._on_proofs = on_proofs
         self._rehearsals = rehearsals
         self._on_rollback = on_rollback
         self._access = access
@@ -89,6 +97,7 @@ class CanaryRunner:
             self._forget_all_but({(each.rollout.id, each.rollout.progress.step) for each in situations})
             for situation in situations:
                 await self._advance(situation, now_s)
+            self._on_proofs([proof_of(each) for each in situations])
         except InflightError as error:
             if not self._is_away:
                 log.warning("rollouts wait for the store: %s", error)
@@ -103,14 +112,17 @@ class CanaryRunner:
     def _situations(self, connection: Connection) -> list[Situation]:
         found = []
         for rollout in records.list_rollouts(connection, only_open=True):
+            split = records.find_split(connection, rollout.model)
             there = {each.version: each for each in records.list_releases(connection, rollout.model)}
             found.append(
                 Situation(
                     rollout,
-                    records.find_split(connection, rollout.model),
+                    split,
                     there.get(rollout.canary),
                     there.get(rollout.stable),
                     measured_of(rollout, read_figures(connection, rollout.id)),
+                    deaths_in(connection, rollout),
+                    _shadow_answers(connection, rollout, split),
                 )
             )
         return found
@@ -210,7 +222,7 @@ class CanaryRunner:
             "figures": json.dumps(change.figures),
         }
         if change.state is not None:
-            values |= {"state": change.state.value, "ended_s": now_s}
+            values |= {"state": change.state.value, "ended_s": now_s if change.state.is_over else None}
         connection.execute(sql.update(rollouts).where(is_this).values(values))
         if change.split is not None:
             put_split(self._access.store, connection, change.split)
@@ -220,3 +232,16 @@ class CanaryRunner:
         if change.event is not None:
             write_event(connection, now_s, seen.model, seen.canary, change.event, change.reason)
         return True
+
+
+def _shadow_answers(connection: Connection, rollout: Rollout, split: ModelSplit | None) -> ShadowAnswers:
+    """Of the canary against the stable release, where the plan asks for them."""
+    if not rollout.plan.min_likeness:
+        return ShadowAnswers()
+    shadow = None if split is None else split.shadow
+    is_on = shadow is not None and shadow.version == rollout.canary
+    for each in list_shadows(connection, rollout.model):
+        if (each.shadow, each.version) == (rollout.canary, rollout.stable):
+            count = each.sums.compared + each.sums.failed
+            return ShadowAnswers(count, each.sums.likeness / count if count else 0.0, is_on)
+    return ShadowAnswers(is_on=is_on)

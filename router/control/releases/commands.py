@@ -161,6 +161,11 @@ class ReleaseCommands(PlatformCommands):
             if sum(weight > 0 for _, weight in split.arms) > 1:
                 what_to_do = "promote one of them first: a canary is held against one release"
                 raise ValueError(f"the requests to {model} are divided over several releases; {what_to_do}")
+            if plan.min_likeness and (split.shadow is None or split.shadow.version != canary):
+                raise ValueError(
+                    f"the likeness of answers is that of a shadow, and {model}@{canary} is none: "
+                    f"`inflight release split {model} {split.stable}=100% --shadow {canary}=10%`"
+                )
             _check_golden(found.manifest.kind, golden)
             self._want(act.connection, model, canary)
             row = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import pytest
 import sqlalchemy as sql
@@ -16,15 +16,17 @@ from router.control.releases.canary_runner import CanaryRunner
 from router.control.releases.evidence import Proportion
 from router.control.releases.next_steps import Situation
 from router.control.releases.paired_times import PairedTimes
-from router.control.releases.plan import Plan
+from router.control.releases.plan import Plan, Tolerance
+from router.control.releases.proof import Proof
 from router.control.releases.records import GoldenPrompt, Rollout, RolloutState
 from router.control.releases.rehearsal import Rehearsed
+from router.control.releases.shadow_figures import ShadowSums
 from router.control.releases.states import State
-from router.control.releases.writes import last_change
+from router.control.releases.writes import last_change, write_event
 from router.core.manifest import Manifest
-from router.routing.split import ModelSplit
+from router.routing.split import ModelSplit, Shadow
 from router.store.database import Store, StoreAccess
-from router.store.schema import arm_figures
+from router.store.schema import arm_figures, shadow_figures
 from tests.router.control.releases.values import MODEL, find, manifest, office, put
 from tests.router.tenants.values import NOW_S
 
@@ -151,7 +153,7 @@ class Stage:
         """The newest first, without people's own."""
         with self.store.read() as connection:
             found = records.list_events(connection, MODEL)
-        ours = {"advance", "promote", "rollback", "idle"}
+        ours = {"advance", "promote", "rollback", "idle", "hold"}
         return [(event.what, event.reason) for event in found if event.what in ours and event.version == 2]
 
     @property
@@ -532,3 +534,109 @@ async def test_a_paused_rollout_is_not_rehearsed_twice(stage: Stage) -> None:
     office(stage.store).pause(MODEL, paused=False)
     assert (await stage.tick()).progress.step == 0
     assert len(asked) == 1
+
+
+def died(stage: Stage, version: int) -> None:
+    with stage.store.begin() as connection:
+        write_event(
+            connection, stage.now_s, MODEL, version, "died", "on triton-0: a process of the model died"
+        )
+
+
+async def test_a_canary_that_died_once_is_held_until_somebody_resumes_the_rollout(stage: Stage) -> None:
+    await stage.started()
+    died(stage, 2)
+    held = await stage.over(0)
+    assert (held.state, held.progress.step, held.ended_s) == (RolloutState.PAUSED, 0, None)
+    assert held.reason.startswith("held: smol@2 died once, smol@1 never (on triton-0: ")
+    assert stage.events[0] == ("hold", held.reason)
+    stage.restart()
+    assert (await stage.tick(60)).reason == held.reason
+    assert len(stage.events) == 2, "it is told once"
+    office(stage.store).pause(MODEL, paused=False)
+    assert (await stage.tick()).progress.step == 1
+    assert stage.rollout.figures["deaths"]["canary"] == 1
+
+
+async def test_a_canary_that_died_twice_rolls_back_held_or_not(stage: Stage) -> None:
+    await stage.started()
+    died(stage, 2)
+    await stage.tick()
+    died(stage, 2)
+    ended = await stage.tick()
+    assert ended.state is RolloutState.ROLLED_BACK
+    assert ended.reason.startswith("smol@2 died 2 times in this rollout, smol@1 never")
+    assert stage.split().arms == ((1, 1.0),)
+
+
+async def test_a_canary_that_died_is_not_promoted(stage: Stage) -> None:
+    await stage.started()
+    for step in (0, 1):
+        await stage.over(step)
+        await stage.tick()
+    died(stage, 2)
+    held = await stage.over(2)
+    assert (held.state, held.progress.step) == (RolloutState.PAUSED, 2)
+
+
+async def test_a_death_of_both_releases_is_not_held_against_the_canary(stage: Stage) -> None:
+    await stage.started()
+    died(stage, 1)
+    died(stage, 2)
+    assert (await stage.over(0)).progress.step == 1
+
+
+async def test_a_held_canary_still_rolls_back_for_what_was_measured(stage: Stage) -> None:
+    await stage.started()
+    died(stage, 2)
+    await stage.tick()
+    ended = await stage.over(0, ArmStats(errors=Proportion(30, 60)))
+    assert (ended.state, ended.reason[:8]) == (RolloutState.ROLLED_BACK, "errors: ")
+
+
+def compared(stage: Stage, likeness: float, count: int) -> None:
+    """So many answers of the shadow were that much like the stable release's."""
+    sums = ShadowSums(0, count, 0, likeness * count, 1.0, 1.0)
+    row = {"model": MODEL, "shadow": 2, "version": 1, "process": "one", "at_s": NOW_S, **asdict(sums)}
+    with stage.store.begin() as connection:
+        connection.execute(stage.store.insert_or_update(shadow_figures, row))
+
+
+@pytest.mark.parametrize(("likeness", "step"), [(0.95, 0), (0.5, -1)])
+async def test_a_canary_gets_traffic_once_its_answers_as_a_shadow_are_alike(
+    stage: Stage, likeness: float, step: int
+) -> None:
+    plan = replace(PLAN, min_likeness=0.9, min_shadow_answers=20)
+    with pytest.raises(ValueError, match="inflight release split smol 1=100% --shadow 2=10%"):
+        stage.begin(plan)
+    put(stage.store, 2, State.READY)
+    office(stage.store).set_split(MODEL, [(1, 1.0)], None, Shadow(2, 0.1))
+    stage.begin(plan)
+    compared(stage, likeness, 12)
+    assert (await stage.tick()).reason == "waits for 8 more shadow answers"
+    compared(stage, likeness, 20)
+    after = await stage.tick()
+    assert after.progress.step == step
+    assert after.state is (RolloutState.RUNNING if step == 0 else RolloutState.ROLLED_BACK)
+    assert f"{likeness:.1%} alike over 20 shadow answers" in after.reason or step == 0
+    assert f"{likeness:.1%} alike over 20 shadow answers" in stage.events[0][1]
+
+
+async def test_what_canaries_have_shown_is_told_to_the_metrics(stage: Stage) -> None:
+    told: list[Proof] = []
+
+    def tell(proofs: Sequence[Proof]) -> None:
+        told[:] = proofs
+
+    rehearsals = FakeRehearsals(Rehearsed(EVEN, EVEN))
+    stage.golden.wrong = [[Wrong("no")]] * 9
+    stage.runner = CanaryRunner(
+        stage.access, stage.golden, lambda of: True, rehearsals=rehearsals, on_proofs=tell
+    )
+    lenient = replace(PLAN, tolerance=Tolerance(golden_failures=1))
+    stage.begin(lenient, (*GOLDEN, *GOLDEN))
+    put(stage.store, 2, State.READY)
+    for _ in range(6):
+        await stage.tick()
+    slowdowns = {"first_token": 1.02, "between_tokens": 1.02}
+    assert told == [Proof(MODEL, 2, slowdowns, 0.5)]
