@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from router.control.releases.json_answers import fault_of_schema
 from router.control.releases.plan import Plan, Tolerance
 from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import LARGEST_VERSION
@@ -153,6 +154,8 @@ class GoldenBody(_Body, frozen=True, kw_only=True):
             re.compile(self.matches)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"golden: matches is not a regular expression: {error}") from None
+        if self.schema is not None and (fault := fault_of_schema(self.schema)) is not None:
+            raise ValueError(f"golden: schema: {fault}")
         return GoldenPrompt(**msgspec.structs.asdict(self))
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 
-from router.control.releases.json_answers import fault_of_schema
 from router.control.releases.plan import Plan, Progress, Tolerance
 from router.control.releases.states import State
 from router.core.manifest import Manifest, from_json
@@ -70,7 +69,7 @@ class GoldenPrompt:
     """A prompt whose answer is known: all that is given of it must hold.
 
     It contains, equals or matches a text, is `similar` to one by at least `min_likeness`, or is JSON that is
-    valid against a `schema`.
+    valid against a `schema`, which who takes it from a person has checked.
     """
 
     prompt: str
@@ -93,8 +92,6 @@ class GoldenPrompt:
             re.compile(self.matches)
         except re.error as error:
             raise self._wrong(f"{self.matches!r} is no pattern: {error}") from None
-        if self.schema is not None and (fault := fault_of_schema(self.schema)) is not None:
-            raise self._wrong(f"schema: {fault}")
 
     def _wrong(self, what: str) -> ValueError:
         shown = self.prompt if len(self.prompt) <= 40 else f"{self.prompt[:39]}…"
