@@ -223,10 +223,14 @@ Answer = TypeVar("Answer")
 
 
 class SingleCall:
-    """One ModelInfer on one replica, for which it counts as long as it is under way."""
+    """One ModelInfer on one replica, for which it counts as long as it is under way.
 
-    def __init__(self, replica: Replica, tokens: int, began_s: float) -> None:
+    `lost_attempts` is how often the release failed the same request before.
+    """
+
+    def __init__(self, replica: Replica, tokens: int, began_s: float, lost_attempts: int = 0) -> None:
         self.outstanding_tokens = 0
+        self.lost_attempts = lost_attempts
         self._began_s = began_s
         self._replica = replica
         self._tokens = tokens
@@ -264,7 +268,7 @@ async def ask(
     """What `make` makes of a call, on the first replica that answers it; raises InflightError."""
     replicas.budget.requested()
     failed: Failed = ()
-    attempts = 0
+    attempts = lost = 0
     while True:
         replica = await find_replica(replicas, None, to_avoid(failed), settings.revive_wait_s)
         if replica is None:
@@ -274,9 +278,10 @@ async def ask(
             replicas.retries += 1
         began_s = time.monotonic()
         try:
-            answer = await make(SingleCall(replica, tokens, began_s))
+            answer = await make(SingleCall(replica, tokens, began_s, lost))
         except TritonError as error:
             replica.failed(error.failure, time.monotonic(), began_s)
+            lost += is_releases_fault(error.failure, replica.health.is_reviving)
             if not (may_go_on(error.failure, attempts) and replicas.budget.take()):
                 raise
             if error.failure is not Failure.CUT:

@@ -20,6 +20,8 @@ from router.triton.failures import TritonError, from_status
 from router.triton.messages import GenerateRequests
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from router.core.embedding import EmbeddingAnswer, EmbeddingCall
     from router.core.trace import Trace
 
@@ -170,7 +172,10 @@ class FleetEmbedder:
 
     async def embed(self, call: EmbeddingCall, request_id: str, tenant: str) -> EmbeddingAnswer:
         async def make(connection: SingleCall) -> EmbeddingAnswer:
-            return await TritonEmbedder(connection, self._entry).embed(call, request_id, tenant)
+            answer = await TritonEmbedder(connection, self._entry).embed(call, request_id, tenant)
+            if connection.lost_attempts:
+                return msgspec.structs.replace(answer, lost_attempts=connection.lost_attempts)
+            return answer
 
         return await ask(self.replicas, self._settings, call.most_tokens, make)
 
@@ -185,13 +190,21 @@ class FleetTensors:
         self.replicas = replicas
         self._settings = settings
 
-    async def infer(self, request: Any, timeout_s: float | None = None) -> Any:
-        """The response; the model that the request names is filled in. Raises InflightError."""
+    async def infer(
+        self, request: Any, timeout_s: float | None = None, on_lost: Callable[[int], None] | None = None
+    ) -> Any:
+        """The response; the model that the request names is filled in. Raises InflightError.
+
+        `on_lost` is told how often the release had failed the request before it was answered.
+        """
         self._address(request)
 
         async def make(connection: SingleCall) -> Any:
             try:
-                return await connection.infer_once(request, timeout_s)
+                response = await connection.infer_once(request, timeout_s)
+                if on_lost is not None and connection.lost_attempts:
+                    on_lost(connection.lost_attempts)
+                return response
             except GrpcError as error:
                 raise _from_model(error, request.id) from None
 
