@@ -23,7 +23,7 @@ from router.tenants.administration import Administration
 from router.tenants.budget import CurrentMonth, LeaseAnswer, LeaseAsk
 from router.tenants.keys import Catalogue, Keyring, fingerprint, load_pepper
 from router.tenants.ledger import Ledger, Reservation, must_ask_the_store
-from router.tenants.limits import Limit, Refusal
+from router.tenants.limits import Refusal
 from router.tenants.spool import SpoolInUse, claim_spool
 from router.tenants.treasury import Treasury
 from router.tenants.worker import Chore, Worker
@@ -53,7 +53,7 @@ class Tenancy:
     def __init__(self, settings: TenancySettings) -> None:
         self._settings = settings
         self.store = Store(settings.store_url)
-        self._month = CurrentMonth()
+        self.month = CurrentMonth()
         self._leasing = asyncio.Lock()
         self._waiting: set[asyncio.Task[Reservation | Refusal]] = set()
         self.spool = claim_spool(settings.spool_dir, settings.max_spool_bytes)
@@ -90,22 +90,13 @@ class Tenancy:
         self.spool.close()
         self.store.close()
 
-    def reserve_now(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal | None:
-        """None where the store has to be asked first, by `reserve`."""
-        now_s, month = time.time(), self._month
-        name = month.name if month.begins_s <= now_s < month.ends_s else month.at(now_s)
-        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), name)
-        if isinstance(answer, Refusal) and answer.limit is Limit.LEASE:
-            return None
-        return answer
-
     async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
         """Goes to the store only where this process's lease of a budget has run out.
 
         Still refused by `Limit.LEASE`: the store is unreachable, and what is left of the budget is not known.
         Whoever asks may leave meanwhile: what the store has leased is known here all the same.
         """
-        month = self._month.at(time.time())
+        month = self.month.at(time.time())
         answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month)
         if not must_ask_the_store(answer):
             return answer
