@@ -46,21 +46,23 @@ async def ask(
     add_special_tokens: bool = True,
     tier: Tier = Tier.STANDARD,
     ignore_eos: bool = False,
+    on_first_token: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Answer:
     """Greedy, so that the same release says the same; raises InflightError and asyncio.TimeoutError."""
-    call = GenerationCall(
-        request_id=f"{TENANT}-{secrets.token_hex(8)}",
-        prompt=prompt,
-        max_tokens=max_tokens,
-        seed=0,
-        tenant=TENANT,
-        top_k=1,
-        add_special_tokens=add_special_tokens,
-        tier=None if tier is Tier.STANDARD else tier.label,
-        ignore_eos=ignore_eos,
+    generation = pipeline.generate(
+        GenerationCall(
+            request_id=f"{TENANT}-{secrets.token_hex(8)}",
+            prompt=prompt,
+            max_tokens=max_tokens,
+            seed=0,
+            tenant=TENANT,
+            top_k=1,
+            add_special_tokens=add_special_tokens,
+            tier=None if tier is Tier.STANDARD else tier.label,
+            ignore_eos=ignore_eos,
+        )
     )
-    generation = pipeline.generate(call)
     began_s = clock()
     first_s: float | None = None
     texts: list[str] = []
@@ -72,6 +74,7 @@ async def ask(
         async for delta in generation:
             if first_s is None and delta.completion_tokens:
                 first_s = clock()
+                on_first_token()
             texts.append(delta.text)
             tokens += delta.completion_tokens
             engine = delta.engine or engine
