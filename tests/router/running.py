@@ -30,6 +30,7 @@ from router.request.identity import Doorkeeper
 from router.request.permit import Permits
 from router.request.web_pages import WebPages
 from router.routing.checkpoint import ChatTemplate
+from router.routing.literal_content import AddedToken, TokenizerFile
 from router.routing.models import Registry, ServedModel
 from router.safety.guard import Safety
 from router.store.database import StoreAccess, sqlite_url
@@ -51,6 +52,7 @@ TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+TOKENIZER = TokenizerFile((AddedToken("<user>", special=True), AddedToken("</user>", special=True)))
 MODEL = "tiny"
 BARE_MODEL = "no-template"
 EMBEDDER = "tiny-vectors"
@@ -160,7 +162,10 @@ async def running_router(
     embedder = FakeEmbedder()
     metrics = Metrics()
     registry = Registry(
-        [ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE)), ServedModel(BARE_MODEL, pipeline, None)],
+        [
+            ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE, None, TOKENIZER)),
+            ServedModel(BARE_MODEL, pipeline, None),
+        ],
         [ServedEmbedder(EMBEDDER, embedder, EMBEDDER_LIMITS)],
     )
     with TemporaryDirectory() as directory:

@@ -53,9 +53,9 @@ def test_token_amounts_have_limits() -> None:
 
 @pytest.mark.parametrize("name", ["stop_words", "bad_words"])
 def test_only_so_many_words_are_taken(name: str) -> None:
-    complete(values(**{name: Value("BYTES", (1, 2048), [b"a"] * 2048)}), whole=False)
+    complete({**values(), name: Value("BYTES", (1, 2048), [b"a"] * 2048)}, whole=False)
     with pytest.raises(InflightError, match=f"'{name}' has 2049 words; allowed: up to 2048"):
-        complete(values(**{name: Value("BYTES", (1, 2049), [b"a"] * 2049)}), whole=False)
+        complete({**values(), name: Value("BYTES", (1, 2049), [b"a"] * 2049)}, whole=False)
 
 
 def test_each_sequence_of_each_row_is_reserved_and_a_prompt_once() -> None:
