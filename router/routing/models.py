@@ -17,7 +17,7 @@ from router.routing.checkpoint import CONTEXT_TOKENS, SamplingDefaults
 from router.routing.split import Asking, ModelSplit, Split, choose_version, is_shadowed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from python_backend.wire.tensors import Tensor
@@ -124,7 +124,9 @@ class ServedModel:
 class TensorPort(Protocol):
     """The model itself; a request names no model, which is the port's to fill in."""
 
-    async def infer(self, request: Any, timeout_s: float) -> Any:
+    async def infer(
+        self, request: Any, timeout_s: float, on_lost: Callable[[int], None] | None = None
+    ) -> Any:
         """One request, one response. Raises InflightError; a cancelled call leaves nothing behind."""
 
     def stream(self, request: Any) -> RawGeneration:
