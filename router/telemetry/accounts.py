@@ -112,11 +112,10 @@ class RequestMeter:
         self._measured.first_token.note(seconds)
 
     def gaps(self, gaps: Sequence[tuple[float, int]]) -> None:
-        between, inter_token = self._between_chunks, self._measured.inter_token
-        for seconds, tokens in gaps:
-            between.observe(seconds)
-            if tokens:  # some come together: each has its part of the time
-                inter_token.note(seconds / tokens, tokens)
+        self._between_chunks.observe_each([seconds for seconds, _ in gaps])
+        # Tokens that come together have a part of the time each.
+        shares = [(seconds / tokens, tokens) for seconds, tokens in gaps if tokens]
+        self._measured.inter_token.note_each(shares)
 
     def gap(self, seconds: float) -> None:
         self._between_chunks.observe(seconds)
@@ -167,7 +166,9 @@ class RequestAccounts:
             self._tracer.end(record.trace, record, status)
         level = logging.DEBUG if record.route in _QUIET else logging.INFO
         if log.isEnabledFor(level):
-            log.log(level, "%s", RequestLine(record, status, time.monotonic()), extra=OWN_WORDS)
+            line = RequestLine(record, status, time.monotonic())
+            # As `log.log` does, but for its search for the caller.
+            log.handle(log.makeRecord(log.name, level, "", 0, "%s", (line,), None, extra=OWN_WORDS))
         record.is_over = True
 
 
