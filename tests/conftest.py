@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -78,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[object]:
+def pytest_collection() -> Generator[None, object, object]:
     """What is imported meanwhile stays: the garbage collector would look through all of it in vain."""
     gc.disable()
     try:
