@@ -30,10 +30,10 @@ OF_STACKS = (
 
 # Files that share stacks beside the usual one, each kind for one worker; and those that share none.
 SHARING = {
+    "survival": ("tests/survival/",),
     "releases": tuple(
         f"tests/stack/test_{name}.py" for name in ("broken_canaries", "releases", "tensor_models", "tuning")
     ),
-    "survival": ("tests/survival/",),
 }
 WITH_STACKS_OF_THEIR_OWN = (
     *(
@@ -45,7 +45,7 @@ WITH_STACKS_OF_THEIR_OWN = (
 )
 _USUAL = "stack"
 # The longest work is begun first, so that the workers end together. While the first stack compiles the CPU's
-# kernels, the other worker does something that needs none, instead of compiling them too.
+# kernels, other workers do something that needs none, instead of waiting for them.
 _WITHOUT_KERNELS = "tests/engine/cuda/"
 LONGEST_FIRST = (_USUAL, _WITHOUT_KERNELS, *SHARING, *WITH_STACKS_OF_THEIR_OWN)
 LONG_WITHOUT_STACKS = "tests/engine/"
