@@ -299,6 +299,10 @@ class Connection(asyncio.Protocol):
 
     # The answers
 
+    def peer(self) -> str:
+        found = self._transport.get_extra_info("peername")
+        return str(found[0]) if found else ""
+
     def date(self) -> str:
         return self._host.date
 

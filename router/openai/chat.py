@@ -9,7 +9,7 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.documents.documents import expand
-from router.core.generation import MAX_NEW_TOKENS, GenerationCall
+from router.core.generation import LITERAL_MARK, MAX_NEW_TOKENS, GenerationCall, unmarked
 from router.openai.bodies import ChatBody, decode_chat, generation_call, several
 from router.openai.dialects import ChatDialect
 from router.openai.tools import described, forced_schema, introduction, offered, reader_for, written_call
@@ -176,13 +176,15 @@ def chat_calls(
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise invalid("give either max_tokens or max_completion_tokens, not both", "max_tokens")
     max_tokens = body.max_completion_tokens or body.max_tokens or MAX_NEW_TOKENS
+    text, marked = unmarked(prompt) if LITERAL_MARK in prompt else (prompt, None)
     call = generation_call(
         body,
-        prompt,
+        text,
         request_id,
         tenant,
         max_tokens,
         defaults,
+        marked_prompt=marked,
         add_special_tokens=False,  # the template has written them already
         guide=None if body.response_format is None and body.tool_choice is None else _guide(body),
         top_log_probs=(body.top_logprobs or 0) if body.logprobs else None,

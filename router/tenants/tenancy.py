@@ -68,6 +68,7 @@ class Tenancy:
             [
                 Chore("reading keys and limits", settings.poll_s, self.catalogue.refresh),
                 Chore("delivering usage", settings.deliver_s, self.deliver),
+                Chore("erasing what was deleted", settings.deliver_s, self.store.erase_deleted),
             ]
         )
 

@@ -29,6 +29,7 @@ from router.request.answer import Answers, Observer
 from router.request.identity import Doorkeeper
 from router.request.permit import Permits
 from router.routing.checkpoint import ChatTemplate
+from router.routing.literal_content import AddedToken, TokenizerFile
 from router.routing.models import Registry, ServedModel
 from router.safety.guard import Safety
 from router.store.database import StoreAccess, sqlite_url
@@ -50,6 +51,7 @@ TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+TOKENIZER = TokenizerFile((AddedToken("<user>", special=True), AddedToken("</user>", special=True)))
 MODEL = "tiny"
 BARE_MODEL = "no-template"
 EMBEDDER = "tiny-vectors"
@@ -157,7 +159,10 @@ async def running_router(
     embedder = FakeEmbedder()
     metrics = Metrics()
     registry = Registry(
-        [ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE)), ServedModel(BARE_MODEL, pipeline, None)],
+        [
+            ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE, None, TOKENIZER)),
+            ServedModel(BARE_MODEL, pipeline, None),
+        ],
         [ServedEmbedder(EMBEDDER, embedder, EMBEDDER_LIMITS)],
     )
     with TemporaryDirectory() as directory:

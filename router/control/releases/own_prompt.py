@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from router.core.generation import GenerationCall
+from router.core.generation import GenerationCall, unmarked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,9 +44,11 @@ async def ask(
     clock: Callable[[], float] = time.monotonic,
 ) -> Answer:
     """Greedy, so that the same release says the same; raises InflightError and asyncio.TimeoutError."""
+    text, marked = unmarked(prompt)
     call = GenerationCall(
         request_id=f"{TENANT}-{secrets.token_hex(8)}",
-        prompt=prompt,
+        prompt=text,
+        marked_prompt=marked,
         max_tokens=max_tokens,
         seed=0,
         tenant=TENANT,
