@@ -28,7 +28,7 @@ from router.request.answer import Answers
 from router.request.aside import LARGE_BYTES
 from router.request.errors import respond_json
 from router.request.text import TextJob
-from router.routing.checkpoint import ChatTemplate
+from router.routing.chat_template import ChatTemplate
 from router.routing.models import Registry, ServedModel
 from router.store.database import StoreAccess
 

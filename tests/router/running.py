@@ -29,8 +29,7 @@ from router.request.answer import Answers, Observer
 from router.request.identity import Doorkeeper
 from router.request.permit import Permits
 from router.request.web_pages import WebPages
-from router.routing.checkpoint import ChatTemplate
-from router.routing.literal_content import AddedToken, TokenizerFile
+from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
 from router.routing.models import Registry, ServedModel
 from router.safety.guard import Safety
 from router.store.database import StoreAccess, sqlite_url

@@ -14,8 +14,7 @@ from tokenizers import Tokenizer as Backend
 
 from python_backend.text.literal_encoder import LiteralEncoder
 from router.core.generation import LITERAL_MARK, unmarked
-from router.routing.checkpoint import ChatTemplate
-from router.routing.literal_content import TokenizerFile
+from router.routing.chat_template import ChatTemplate, TokenizerFile
 from tests.text.corpus import TEXTS
 from tests.text.tokenizer_kinds import byte_fallback_backend, byte_level_backend, metaspace_backend
 
@@ -213,6 +212,7 @@ def test_a_model_that_has_its_special_tokens_in_its_vocabulary_spells_them() -> 
     backend = metaspace_backend()
     end_id = backend.token_to_id("</s>")
     (ids,) = LiteralEncoder(backend).encode_batch(["so <MARK/s> it is</s>"], "MARK", add_special_tokens=False)
+    assert end_id is not None
     assert ids.count(end_id) == 1
     assert ids[-1] == end_id
     assert "".join(backend.decode(ids[:-1]).split()) == "so</s>itis"
@@ -245,6 +245,7 @@ def test_what_a_tokenizer_normalizes_to_a_special_token_is_text_too() -> None:
     _, marked = unmarked(template.render([{"role": "user", "content": disguised}]))
     assert marked is not None
     (ids,) = LiteralEncoder(backend).encode_batch([marked], LITERAL_MARK, add_special_tokens=False)
+    assert end_id is not None
     assert ids.count(end_id) == 1
 
 
