@@ -88,6 +88,8 @@ class App:
         try:
             await self._answer(exchange, record, found, route, caller)
         except (HttpError, InflightError) as error:
+            if isinstance(error, InflightError):
+                self._permits.uncount(record, error)
             write_error(exchange, record, error)
         except RecursionError:  # what could just be read may still be too deep to be written
             write_error(exchange, record, invalid("the JSON is nested too deeply"))
@@ -113,10 +115,13 @@ class App:
         if route is None:
             allowed = ", ".join(found[0])
             raise HttpError(405, f"this path takes {allowed} only", (("allow", allowed),))
+        scope = route.scope or self._doorkeeper.scope_in_public(route)
         if caller is not None:
             record.caller = caller
-        elif (scope := route.scope or self._doorkeeper.scope_in_public(route)) is not None:
+        elif scope is not None:
             record.caller = self._doorkeeper.identify(request.headers.get("authorization"), scope)
+        if scope is not None:
+            self._permits.enter(record, scope, route.asks_model)
         headers = request.headers
         if (
             route.takes

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from router.core.embedding import ServedEmbedder
+from router.core.tenant import Scope
 from router.kserve import descriptions
 from router.kserve.descriptions import Statistics
 from router.kserve.embedding import embedding_offer
@@ -16,6 +17,7 @@ from router.kserve.tensor_models import tensor_offer
 from router.routing.models import Registry, Served, ServedModel, ServedTensors
 
 if TYPE_CHECKING:
+    from python_backend.wire.errors import InflightError
     from router.core.record import Record
     from router.core.tenant import Caller
     from router.kserve.answers import Answer
@@ -65,6 +67,13 @@ class Door:
         self._answers = answers
         self._ready: dict[tuple[str, int], tuple[float, bool]] = {}
         self._asking = asyncio.Lock()
+
+    def enter(self, record: Record, asks_model: bool) -> None:
+        """As the router's HTTP endpoints do: limits are asked before anything else."""
+        self._answers.permits.enter(record, Scope.INFERENCE, asks_model)
+
+    def uncount(self, record: Record, error: InflightError) -> None:
+        self._answers.permits.uncount(record, error)
 
     async def infer(
         self, record: Record, asked: Asked, whole: bool, delivery: Delivery, on_leave: OnLeave

@@ -64,6 +64,7 @@ def routes(models: Registry, answers: Answers, documents: Documents) -> list[Rou
             ChatBody,
             "ChatCompletion",
             streams=True,
+            asks_model=True,
             request_id_prefix="chatcmpl",
         )
     ]

@@ -34,5 +34,5 @@ class Completions:
 def routes(models: Registry, answers: Answers) -> list[Route]:
     return [
         Route("POST", "/v1/completions", Completions(models, answers), "Continue a text, or several",
-              CompletionBody, "Completion", streams=True, request_id_prefix="cmpl")
+              CompletionBody, "Completion", streams=True, request_id_prefix="cmpl", asks_model=True)
     ]  # fmt: skip

@@ -71,7 +71,8 @@ def routes(models: Registry, answers: Answers, documents: Documents, store: Stor
     stored = StoredResponses(ResponseStore(store))
     one = f"{_PATH}/{{response_id}}"
     return [
-        Route("POST", _PATH, create, "Answer, remembering what was said", ResponseBody, "Response", True),
+        Route("POST", _PATH, create, "Answer, remembering what was said", ResponseBody, "Response", True,
+              asks_model=True),
         Route("GET", one, stored.show, "A response that was stored", answer="Response", query=ShowQuery),
         Route("DELETE", one, stored.delete, "Delete a stored response"),
         Route("GET", f"{one}/input_items", stored.list_input, "What a stored response was asked",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.record import Outcome
-from router.core.tenant import UsageRecord
+from router.core.tenant import Scope, UsageRecord
 from router.request.identity import check_model_allowed
 from router.tenants.limits import Limit, Refusal
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # Clients refused together should not come back together.
 _JITTER = 0.4
+_ADMINISTRATIVE = frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE, Scope.USAGE_READ})
 
 
 class Stoppable(Protocol):
@@ -108,7 +109,7 @@ class Permit:
         if record.dispatched_s is None:
             self._reservation.cancel()
         else:
-            self._bill(outcome)
+            self._bill(outcome, self.cut_by or error)
 
     def _outcome(self, error: BaseException | None) -> Outcome:
         if self.cut_by is not None:
@@ -117,13 +118,13 @@ class Permit:
             return Outcome.FINISHED
         return Outcome.CANCELLED if isinstance(error, asyncio.CancelledError) else Outcome.FAILED
 
-    def _bill(self, outcome: Outcome) -> None:
+    def _bill(self, outcome: Outcome, error: BaseException | None = None) -> None:
         """Once: what comes later was not used by the caller."""
         if not self._reservation.is_open:
             return
         record = self.record
         cost = 0  # also of what failed: nobody pays for an answer that we owe
-        if self._price is not None and outcome is not Outcome.FAILED:
+        if self._price is not None and (outcome is not Outcome.FAILED or _is_owed(record, error)):
             cost = self._price.cost(record.prompt_tokens, record.cached_tokens, record.completion_tokens)
         self._reservation.settle(record.prompt_tokens + record.completion_tokens, cost)
         self._permits.tenancy.record(_usage(record, cost, outcome))
@@ -151,6 +152,35 @@ class Permits:
     def open_count(self) -> int:
         return len(self._open)
 
+    # Before anything is done for a request
+
+    def enter(self, record: Record, scope: Scope, asks_model: bool) -> None:
+        """Counts a request among those that its caller may send in a minute; raises where it is refused.
+
+        Work that grows with what was sent, or with what is stored, begins after this.
+        """
+        if scope in _ADMINISTRATIVE:
+            refusal = self.tenancy.enter_administration(record.caller)
+        else:
+            refusal = self.tenancy.enter(record.caller, 0 if asks_model else None)
+            record.is_counted = refusal is None
+        if refusal is not None:
+            raise refused(refusal, random.random())
+
+    def uncount(self, record: Record, error: InflightError) -> None:
+        """Whoever is told to come back later for no fault of theirs has that request back."""
+        if record.is_counted and error.kind is ErrorKind.OVERLOADED and record.dispatched_s is None:
+            record.is_counted = False
+            self.tenancy.uncount(record.caller)
+
+    async def foresee(self, record: Record, model: str, least_tokens: int) -> None:
+        """Raises what `admit` will raise for a request of this many tokens or more; takes nothing."""
+        if record.caller.key.models is not None:
+            check_model_allowed(record.caller, model)
+        price = self.tenancy.catalogue.prices.get(model)
+        cost = 0 if price is None else price.cost(least_tokens, least_tokens, 1)
+        (await self._reserve(record, least_tokens + 1, cost)).cancel()
+
     async def admit(self, record: Record, need: Need, on_leave: OnLeave | None = None) -> Permit:
         """For a request whose release is chosen; raises InflightError where it is refused.
 
@@ -166,12 +196,7 @@ class Permits:
             raise InflightError(ErrorKind.OVERLOADED, "usage cannot be recorded at the moment")
         price = tenancy.catalogue.prices.get(record.model)
         cost = 0 if price is None else price.cost(need.prompt_tokens, 0, need.completion_tokens)
-        tokens = need.prompt_tokens + need.completion_tokens
-        reservation = tenancy.reserve_now(caller, tokens, cost)
-        if reservation is None:
-            reservation = await tenancy.reserve(caller, tokens, cost)
-        if isinstance(reservation, Refusal):
-            raise refused(reservation, random.random())
+        reservation = await self._reserve(record, need.prompt_tokens + need.completion_tokens, cost)
         try:
             if self.draining:  # it may have begun while the store was asked
                 raise _shutting_down()
@@ -193,6 +218,15 @@ class Permits:
             permit.close(error)
             raise
         return permit
+
+    async def _reserve(self, record: Record, tokens: int, cost: int) -> Reservation:
+        requests = 0 if record.is_counted else 1
+        reservation = self.tenancy.reserve_now(record.caller, tokens, cost, requests)
+        if reservation is None:
+            reservation = await self.tenancy.reserve(record.caller, tokens, cost, requests)
+        if isinstance(reservation, Refusal):
+            raise refused(reservation, random.random())
+        return reservation
 
     def closed(self, permit: Permit) -> None:
         self._open.remove(permit)
@@ -225,6 +259,12 @@ class Permits:
 
 def _shutting_down() -> InflightError:
     return InflightError(ErrorKind.OVERLOADED, "the server is shutting down")
+
+
+def _is_owed(record: Record, error: BaseException | None) -> bool:
+    """Whether an answer that failed is paid for: what was delivered until the caller's own fault ended it."""
+    is_theirs = isinstance(error, InflightError) and error.kind.is_callers_fault
+    return is_theirs and record.completion_tokens > 0
 
 
 def _usage(record: Record, cost: int, outcome: Outcome) -> UsageRecord:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import sqlalchemy as sql
 
-from router.core.tenant import LOCAL, Caller, UsageRecord
+from router.core.tenant import LOCAL, Caller, Limits, UsageRecord
 from router.store.database import PepperError, Store, StoreAway, sqlite_url
 from router.store.migrate import SchemaError
 from router.store.schema import organisations
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 # What a request waits for a lease at most: a store that hangs must not hold requests for as long as it does.
 _LEASE_WAIT_S = 10.0
+# Of one key: far more than people and dashboards need.
+_ADMINISTRATION = Limits(requests_per_min=1200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +92,44 @@ class Tenancy:
         self.spool.close()
         self.store.close()
 
-    def reserve_now(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal | None:
+    def enter(self, caller: Caller, tokens: int | None) -> Refusal | None:
+        """Counts a request when it comes; `tokens` are the fewest it can use, None where it asks no model."""
+        return self.ledger.enter(caller, tokens, time.monotonic_ns())
+
+    def enter_administration(self, caller: Caller) -> Refusal | None:
+        """Limits of their own: whoever has used up an organisation's must still be able to raise them."""
+        subject = f"admin-{caller.key.id}"
+        return self.ledger.enter_alone(subject, _ADMINISTRATION, time.monotonic_ns())
+
+    def uncount(self, caller: Caller) -> None:
+        self.ledger.uncount(caller, time.monotonic_ns())
+
+    def reserve_now(
+        self, caller: Caller, tokens: int, cost: int, requests: int = 1
+    ) -> Reservation | Refusal | None:
         """None where the store has to be asked first, by `reserve`."""
         now_s, month = time.time(), self._month
         name = month.name if month.begins_s <= now_s < month.ends_s else month.at(now_s)
-        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), name)
+        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), name, requests)
         if isinstance(answer, Refusal) and answer.limit is Limit.LEASE:
             return None
         return answer
 
-    async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
+    async def reserve(
+        self, caller: Caller, tokens: int, cost: int, requests: int = 1
+    ) -> Reservation | Refusal:
         """Goes to the store only where this process's lease of a budget has run out.
 
         Still refused by `Limit.LEASE`: the store is unreachable, and what is left of the budget is not known.
         Whoever asks may leave meanwhile: what the store has leased is known here all the same.
         """
         month = self._month.at(time.time())
-        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month)
+        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month, requests)
         if not must_ask_the_store(answer):
             return answer
-        leasing = asyncio.get_running_loop().create_task(self._reserve_leased(caller, tokens, cost, month))
+        leasing = asyncio.get_running_loop().create_task(
+            self._reserve_leased(caller, tokens, cost, month, requests)
+        )
         self._waiting.add(leasing)
         leasing.add_done_callback(self._waiting.discard)
         try:
@@ -155,13 +175,13 @@ class Tenancy:
             await self._ask(ask)
 
     async def _reserve_leased(
-        self, caller: Caller, tokens: int, cost: int, month: str
+        self, caller: Caller, tokens: int, cost: int, month: str, requests: int
     ) -> Reservation | Refusal:
         # One at a time: a burst of requests must not lease all there is for what the first lease covers.
         async with self._leasing:
             for ask in self.ledger.asks_for(caller, cost, time.monotonic_ns(), month):
                 await self._ask(ask)
-            return self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month)
+            return self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month, requests)
 
     async def _ask(self, ask: LeaseAsk) -> None:
         asked_ns = time.monotonic_ns()

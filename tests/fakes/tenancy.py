@@ -31,11 +31,15 @@ class FakeTenancy:
         self.ledger = Ledger()
         self.used: list[UsageRecord] = []
 
-    def reserve_now(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal | None:
+    def reserve_now(
+        self, caller: Caller, tokens: int, cost: int, requests: int = 1
+    ) -> Reservation | Refusal | None:
         """The store is asked each time."""
         return None
 
-    async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
+    async def reserve(
+        self, caller: Caller, tokens: int, cost: int, requests: int = 1
+    ) -> Reservation | Refusal:
         await asyncio.sleep(0)
         return self.ledger.reserve(caller, tokens, cost, 0, "2026-11")
 

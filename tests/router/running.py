@@ -20,7 +20,7 @@ from router.content.files.model import FileLimits
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.shadow import Shadows, ShadowSettings
 from router.core.embedding import ServedEmbedder
-from router.core.tenant import NO_LIMITS, Role, Scope, UsageSummary
+from router.core.tenant import LOCAL_CALLER, NO_LIMITS, Role, Scope, UsageSummary
 from router.core.tenant import Limits as LimitsOf
 from router.http.connection import Limits
 from router.http.listener import Listener
@@ -183,7 +183,7 @@ async def running_router(
                 file_limits=file_limits or FileLimits(),
                 prompt_log=prompt_log,
             )
-            app = App(parts, Doorkeeper(tenancy, is_private))
+            app = App(parts, Doorkeeper(tenancy, is_private, keyless=LOCAL_CALLER))
             listener = Listener(app, app.refuse, limits, sweep_s, app.upload_limit)
             port = await listener.start("127.0.0.1", 0)
             try:

@@ -9,6 +9,7 @@ from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import InflightError
 from router.core.record import Record
+from router.core.tenant import LOCAL_CALLER
 from router.kserve.generation import generation_offer
 from router.kserve.messages import read_request
 from router.kserve.offers import Asked, Offers
@@ -23,7 +24,7 @@ NAMES = st.one_of(st.sampled_from(["text_input", "max_tokens", "stream"]), TEXT)
 
 
 def read(message: Any) -> Any:
-    return outcome(lambda: read_request(OFFERS, Record("grpc ModelInfer", "infer-1"), message))
+    return outcome(lambda: read_request(OFFERS, Record("grpc ModelInfer", "infer-1", LOCAL_CALLER), message))
 
 
 def usual() -> Any:
