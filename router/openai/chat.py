@@ -12,6 +12,7 @@ from router.openai.bodies import ChatBody, decode_chat
 from router.openai.calls import chat_calls, chat_messages
 from router.openai.dialects import ChatDialect
 from router.openai.tools import described, offered, reader_for
+from router.request.fair_pool import unless_left
 from router.request.routes import Route
 from router.request.text import TextJob
 
@@ -38,7 +39,9 @@ class ChatCompletions:
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
         for each in body.messages:
             if isinstance(each.content, list):  # only there can be files
-                messages = await expand(body.messages, record.caller, self._documents)
+                await self._answers.permits.foresee(record, model.name, 1)
+                reading = expand(body.messages, record.caller, self._documents)
+                messages = await unless_left(reading, exchange.on_disconnect)
                 body = msgspec.structs.replace(body, messages=messages)
                 break
         knows_tools = model.template.knows_tools

@@ -17,6 +17,7 @@ from router.http.exchange import Exchange
 from router.openai.response_bodies import Metadata
 from router.request.decoding import decode, decode_query
 from router.request.errors import respond_json
+from router.request.fair_pool import unless_left
 from router.request.routes import Route
 from router.store.database import StoreAccess
 
@@ -57,7 +58,8 @@ class Conversations:
 
     async def create(self, exchange: Exchange, record: Record) -> None:
         body = decode(_body, exchange.request.body or b"{}")
-        items = await read_items(body.items or [], "items", record.caller, self._documents)
+        reading = read_items(body.items or [], "items", record.caller, self._documents)
+        items = await unless_left(reading, exchange.on_disconnect)
         made = await self._store.create(Owner.of(record.caller), body.metadata or {}, items)
         respond_json(exchange, record, made.rendered())
 
@@ -102,7 +104,8 @@ class Conversations:
 
     async def add_items(self, exchange: Exchange, record: Record) -> None:
         body = decode(_items, exchange.request.body)
-        items = await read_items(body.items, "items", record.caller, self._documents)
+        reading = read_items(body.items, "items", record.caller, self._documents)
+        items = await unless_left(reading, exchange.on_disconnect)
         await self._store.add(*_named(record), items)
         respond_json(exchange, record, Page(items).rendered(lambda item: item.shown))
 

@@ -12,9 +12,10 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.conversation_store import ConversationStore
-from router.content.conversations.cutter import ContextLengths, Cut, Cutter, Past, Tokenizers
+from router.content.conversations.cutter import ContextLengths, Cut, Cutter, Past
 from router.content.conversations.items import Item, as_messages, check_results, new_id, read_items
 from router.content.conversations.response_store import EndedResponse, ResponseStore
+from router.content.conversations.token_counting import Tokenizers
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner
 from router.core.record import Record
@@ -26,6 +27,7 @@ from router.openai.response_dialect import ResponsesDialect
 from router.openai.tools import described, offered, reader_for
 from router.request.answer import Answers
 from router.request.errors import respond_json
+from router.request.fair_pool import unless_left
 from router.request.text import TextJob
 from router.routing.checkpoint import ChatTemplate
 from router.routing.models import Registry, ServedModel
@@ -126,7 +128,8 @@ class CreateResponse:
         self._conversations = ConversationStore(store)
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
-        asked = await self._understand(decode_response(exchange.request.body), record)
+        body = decode_response(exchange.request.body)
+        asked = await unless_left(self._understand(body, record), exchange.on_disconnect)
         answered = await self._answer(exchange, record, asked)
         await self._finish(exchange, record, asked, answered)
 
@@ -138,6 +141,7 @@ class CreateResponse:
         if model.template is None:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
+        await self._answers.permits.foresee(record, model.name, 1)
         owner = Owner.of(caller)
         history = await self._history(body, owner)
         new = await read_items(body.input, "input", caller, self._documents)
@@ -163,7 +167,8 @@ class CreateResponse:
         room_tokens: int | None = None
         attempt = 1
         while True:
-            answered = await self._prepare(exchange, record, asked, room_tokens)
+            preparing = self._prepare(exchange, record, asked, room_tokens)
+            answered = await unless_left(preparing, exchange.on_disconnect)
             try:
                 await self._generate(answered, record, asked)
                 return answered
@@ -171,7 +176,7 @@ class CreateResponse:
                 is_too_long = error.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED
                 if not (is_too_long and asked.body.cuts_history and attempt < _ATTEMPTS):
                     raise
-                room_tokens = await self._cutter.lessened(asked.model, answered.cut, error)
+                room_tokens = await self._cutter.lessened(record.tenant, asked.model, answered.cut, error)
             # Usage is recorded by this id, of each attempt its own.
             record.request_id = f"{record.request_id.partition('.')[0]}.{attempt}"
             attempt += 1
@@ -181,9 +186,12 @@ class CreateResponse:
     ) -> Answered:
         body, past = asked.body, asked.past
         if body.cuts_history:
-            cut = await self._cutter.cut(asked.model, past, body.max_output_tokens, asked.prompt, room_tokens)
+            cut = await self._cutter.cut(
+                record.tenant, asked.model, past, body.max_output_tokens, asked.prompt, room_tokens
+            )
         else:
             items = [*past.history, *past.new]
+            await self._cutter.check_whole(asked.model, items)
             cut = Cut(asked.prompt(items), items, past.new)
         head = response_head(body, asked.id, int(asked.created_s), asked.model)
         dialect = ResponsesDialect(record.request_id, asked.model.name, head)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.conversations.cutter import Tokenizers
 from router.content.conversations.items import Item
 from router.content.conversations.response_store import ResponseStore
+from router.content.conversations.token_counting import Tokenizers
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner, Page, PageQuery, missing
 from router.core.record import Record
