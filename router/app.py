@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire.errors import InflightError
 from router import openapi
 from router.admin import health, objectives, releases, tenants
+from router.content.storage_quota import StorageQuota
 from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
@@ -38,13 +39,13 @@ _WITH_BODY = ("POST", "PUT", "PATCH")
 def all_routes(parts: Parts) -> list[Route]:
     """Everything that is served over HTTP, but for its own description."""
     models, answers, store, documents = parts.models, parts.answers, parts.store, parts.documents
-    tenancy = parts.tenancy
+    tenancy, quota = parts.tenancy, StorageQuota(parts.file_limits.max_bytes_per_tenant)
     return [
         *chat.routes(models, answers, documents),
         *completions.routes(models, answers),
         *embeddings.routes(models, answers),
-        *responses.routes(models, answers, documents, store),
-        *conversations.routes(store, documents),
+        *responses.routes(models, answers, documents, store, quota),
+        *conversations.routes(store, documents, quota),
         *model_list.routes(models),
         *files.routes(store, parts.file_limits),
         *batches.routes(store),

@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.conversations.conversation_store import ConversationStore
+from router.content.conversations.conversation_store import (
+    MOST_HISTORY_BYTES,
+    MOST_HISTORY_ITEMS,
+    ConversationStore,
+)
 from router.content.conversations.cutter import ContextLengths, Cut, Cutter, Past
 from router.content.conversations.items import Item, as_messages, check_results, new_id, read_items
 from router.content.conversations.response_store import EndedResponse, ResponseStore
 from router.content.conversations.token_counting import Tokenizers
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner
+from router.content.storage_quota import StorageQuota
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.bodies import ChatBody
@@ -119,13 +124,15 @@ class CreateResponse:
         documents: Documents,
         store: StoreAccess,
         tokenizers: Tokenizers,
+        quota: StorageQuota,
     ) -> None:
         self._models = models
         self._answers = answers
         self._documents = documents
         self._cutter = Cutter(tokenizers, ContextLengths())
-        self._responses = ResponseStore(store)
-        self._conversations = ConversationStore(store)
+        self._quota = quota
+        self._responses = ResponseStore(store, quota)
+        self._conversations = ConversationStore(store, quota)
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         body = decode_response(exchange.request.body)
@@ -142,6 +149,8 @@ class CreateResponse:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
         await self._answers.permits.foresee(record, model.name, 1)
+        if body.store or body.conversation is not None:
+            self._quota.check(record.tenant, len(body.input) if isinstance(body.input, str) else 0)
         owner = Owner.of(caller)
         history = await self._history(body, owner)
         new = await read_items(body.input, "input", caller, self._documents)
@@ -151,16 +160,19 @@ class CreateResponse:
 
     async def _history(self, body: ResponseBody, owner: Owner) -> list[Item]:
         if body.previous_response_id is not None:
-            return await self._responses.history(owner, body.previous_response_id)
-        if body.conversation_id is None:
+            where = "previous_response_id"
+            history = await self._responses.history(owner, body.previous_response_id)
+        elif body.conversation_id is not None:
+            where = "conversation"
+            most = MOST_HISTORY_ITEMS if body.cuts_history else _MOST_WHOLE_ITEMS
+            history = await self._conversations.history(owner, body.conversation_id, most)
+        else:
             return []
-        if body.cuts_history:
-            return await self._conversations.history(owner, body.conversation_id)
-        items = await self._conversations.history(owner, body.conversation_id, _MOST_WHOLE_ITEMS + 1)
-        if len(items) > _MOST_WHOLE_ITEMS:
-            message = f"the conversation has more than {_MOST_WHOLE_ITEMS} items; set truncation to auto"
-            raise InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, message, "conversation")
-        return items
+        if not history.is_whole and not body.cuts_history:
+            limit = f"{_MOST_WHOLE_ITEMS} items or {MOST_HISTORY_BYTES} bytes"
+            message = f"what was said before has more than {limit}; set truncation to auto"
+            raise InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, message, where)
+        return history.items
 
     async def _answer(self, exchange: Exchange, record: Record, asked: Asked) -> Answered:
         """Where the engine finds a prompt too long, as it may where tokens are estimated, again with less."""

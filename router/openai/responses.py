@@ -10,6 +10,7 @@ from router.content.conversations.response_store import ResponseStore
 from router.content.conversations.token_counting import Tokenizers
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner, Page, PageQuery, missing
+from router.content.storage_quota import StorageQuota
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.response_bodies import ResponseBody
@@ -64,11 +65,13 @@ def _page(items: list[Item], query: PageQuery) -> Page[Item]:
     return Page.of(ordered, query.limit)
 
 
-def routes(models: Registry, answers: Answers, documents: Documents, store: StoreAccess) -> list[Route]:
+def routes(
+    models: Registry, answers: Answers, documents: Documents, store: StoreAccess, quota: StorageQuota
+) -> list[Route]:
     places = {model.name: model.checkpoint_dir for model in models}
     tokenizers = Tokenizers({name: place for name, place in places.items() if place is not None})
-    create = CreateResponse(models, answers, documents, store, tokenizers)
-    stored = StoredResponses(ResponseStore(store))
+    create = CreateResponse(models, answers, documents, store, tokenizers, quota)
+    stored = StoredResponses(ResponseStore(store, quota))
     one = f"{_PATH}/{{response_id}}"
     return [
         Route("POST", _PATH, create, "Answer, remembering what was said", ResponseBody, "Response", True,
