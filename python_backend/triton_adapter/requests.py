@@ -14,6 +14,7 @@ from python_backend.triton_adapter.request_parameters import (
     decode_cache_salt,
     decode_echo,
     decode_logit_bias,
+    decode_tenant,
     decode_tier,
     decode_top_log_probs,
     decode_trace,
@@ -120,9 +121,12 @@ def decode_call(
     tier, salt = decode_tier(parameters), decode_cache_salt(parameters, rules.isolate_tenants)
     bias, top_log_probs = decode_logit_bias(parameters), decode_top_log_probs(parameters)
     echoes, notes_steps = decode_echo(parameters), decode_trace(parameters)
+    tenant = decode_tenant(parameters)
 
     def generation(row: RowInputs) -> GenerationRequest:
         asked = decode_generation(row, tier, salt, rules.max_sequences)
+        if asked.guide is not None:
+            asked = replace(asked, tenant=tenant)
         if not bias and top_log_probs is None and not notes_steps:
             return asked
         return replace(

@@ -47,5 +47,5 @@ class PreparedGuide(Protocol):
 
 
 class GuideCompiler(Protocol):
-    def compile(self, guide: Guide) -> PreparedGuide:
-        """Returns at once."""
+    def compile(self, guide: Guide, tenant: str = "") -> PreparedGuide:
+        """Returns at once; guides of different tenants take turns."""
