@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from router.admission.gates import Gates
     from router.core.manifest import Manifest
-    from router.request.job import Observer
+    from router.request.answer import Observer
     from router.settings import PlacedOptions, Settings
     from router.tenants.tenancy import Tenancy
 
@@ -202,12 +202,13 @@ class Assembly:
 
     def _serve(self, gates: Gates) -> Parts:
         settings, store, metrics = self._settings, self._store, self._metrics
-        permits = Permits(self._tenancy, gates, metrics)
+        accounts = RequestAccounts(metrics, self._tracer)
+        permits = Permits(self._tenancy, gates, accounts)
         arms, shadow_recorder = ArmRecorder(store), ShadowRecorder(store)
         shadows = Shadows(self._registry, permits, metrics.shadows, recorder=shadow_recorder, gates=gates)
         self._run(arms.run(), shadow_recorder.run())
         self._closing.push_async_callback(shadows.close)
-        observers: list[Observer] = [arms, shadows]
+        observers: list[Observer] = [arms]
         if self._prompt_log is not None:
             observers.append(self._prompt_log)
         names = [*(model.name for model in settings.models), *(each.name for each in settings.embedders)]
@@ -215,8 +216,8 @@ class Assembly:
         return Parts(
             models=self._registry,
             permits=permits,
-            answers=Answers(permits, observers, [] if safety is None else [safety]),
-            accounts=RequestAccounts(metrics, self._tracer),
+            answers=Answers(permits, observers, [] if safety is None else [safety], shadows),
+            accounts=accounts,
             metrics=metrics,
             tenancy=self._tenancy,
             store=store,

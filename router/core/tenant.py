@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 _TOKENS_PER_PRICE = 1_000_000
 _MOST = 10**15  # a billion dollars; sums of it still fit 64 bits
 _NAME_CHARS = 100
@@ -149,8 +151,7 @@ class Limits:
 NO_LIMITS = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class UsageRecord:
+class UsageRecord(msgspec.Struct, frozen=True):
     """One request as it is billed; `request_id` is unique, so a record sent again does not count again."""
 
     request_id: str
@@ -166,7 +167,7 @@ class UsageRecord:
     completion_tokens: int
     cost: int
     outcome: str
-    stages: dict[str, float] = field(default_factory=dict)
+    stages: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)

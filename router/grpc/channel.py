@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from router.grpc.call import Call
 from router.grpc.connection import Connection
-from router.grpc.headers import RequestHeaders
+from router.grpc.sender import RequestHeaders
 from router.grpc.status import GrpcError, StatusCode
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from router.core.record import Record
     from router.kserve.answers import Answer
-    from router.request.job import Job
+    from router.request.answer import Job
     from router.routing.models import Lineup, Registry, Served
 
 _MAX_PARAMETERS = 32

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.record import Outcome
-from router.core.tenant import Scope, UsageRecord
+from router.core.tenant import Limits, Scope, UsageRecord
 from router.request.identity import check_model_allowed
 from router.tenants.limits import Limit, Refusal
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from router.admission.gates import Gates
     from router.core.record import Record
     from router.core.tenant import Price
-    from router.request.meter import Meter, Meters
+    from router.request.accounts import Meter, Meters
     from router.tenants.ledger import Reservation
     from router.tenants.tenancy import Tenancy
 
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 # Clients refused together should not come back together.
 _JITTER = 0.4
+# Whoever has used up an organisation's requests must still be able to raise its limits. Of one key: far more
+# than people and dashboards need.
 _ADMINISTRATIVE = frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE, Scope.USAGE_READ})
+_ADMINISTRATION = Limits(requests_per_min=1200)
 
 
 class Stoppable(Protocol):
@@ -159,10 +162,11 @@ class Permits:
 
         Work that grows with what was sent, or with what is stored, begins after this.
         """
+        ledger, now_ns = self.tenancy.ledger, time.monotonic_ns()
         if scope in _ADMINISTRATIVE:
-            refusal = self.tenancy.enter_administration(record.caller)
+            refusal = ledger.enter_alone(f"admin-{record.caller.key.id}", _ADMINISTRATION, now_ns)
         else:
-            refusal = self.tenancy.enter(record.caller, 0 if asks_model else None)
+            refusal = ledger.enter(record.caller, 0 if asks_model else None, now_ns)
             record.is_counted = refusal is None
         if refusal is not None:
             raise refused(refusal, random.random())
@@ -171,7 +175,7 @@ class Permits:
         """Whoever is told to come back later for no fault of theirs has that request back."""
         if record.is_counted and error.kind is ErrorKind.OVERLOADED and record.dispatched_s is None:
             record.is_counted = False
-            self.tenancy.uncount(record.caller)
+            self.tenancy.ledger.uncount(record.caller, time.monotonic_ns())
 
     async def foresee(self, record: Record, model: str, least_tokens: int) -> None:
         """Raises what `admit` will raise for a request of this many tokens or more; takes nothing."""
@@ -200,7 +204,7 @@ class Permits:
         try:
             if self.draining:  # it may have begun while the store was asked
                 raise _shutting_down()
-            turn = self._gates.offer(record, need)
+            turn = self._gates[record.model, record.model_version].offer(record, need)
         except BaseException:
             reservation.cancel()
             raise
@@ -220,13 +224,16 @@ class Permits:
         return permit
 
     async def _reserve(self, record: Record, tokens: int, cost: int) -> Reservation:
-        requests = 0 if record.is_counted else 1
-        reservation = self.tenancy.reserve_now(record.caller, tokens, cost, requests)
-        if reservation is None:
-            reservation = await self.tenancy.reserve(record.caller, tokens, cost, requests)
-        if isinstance(reservation, Refusal):
-            raise refused(reservation, random.random())
-        return reservation
+        """At once, unless the store has to be asked for more of a budget first."""
+        caller, requests = record.caller, 0 if record.is_counted else 1
+        now_s, month = time.time(), self.tenancy.month
+        name = month.name if month.begins_s <= now_s < month.ends_s else month.at(now_s)
+        answer = self.tenancy.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), name, requests)
+        if isinstance(answer, Refusal) and answer.limit is Limit.LEASE:
+            answer = await self.tenancy.reserve(caller, tokens, cost, requests)
+        if isinstance(answer, Refusal):
+            raise refused(answer, random.random())
+        return answer
 
     def closed(self, permit: Permit) -> None:
         self._open.remove(permit)

@@ -211,7 +211,7 @@ class Registry:
         raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
 
     def find_any(self, name: str, record: Record | None = None) -> Served:
-        """One of any kind; the release is chosen for the request of `record`, and noted there."""
+        """One of any kind; its release and shadow are chosen for the request of `record`, and noted there."""
         lineups = self.published.current.lineups
         model, pinned = (name, None) if name in lineups else _read_name(name)
         if pinned is None and record is not None and record.pinned_release:
@@ -236,18 +236,17 @@ class Registry:
             raise InflightError(ErrorKind.MODEL_NOT_FOUND, message, "model")
         if record is not None:
             record.model_version = str(served.version)
-            record.rollout = (lineup.split.rollout_id, lineup.split.step) if pinned is None else (None, 0)
+            split, shadow = lineup.split, lineup.split.shadow
+            record.rollout = (split.rollout_id, split.step) if pinned is None else (None, 0)
+            record.shadow = None
+            if shadow is not None and is_shadowed(shadow, split.salt, record.request_id, served.version):
+                record.shadow = shadow.version
         return served
 
     def shadow_of(self, record: Record) -> Served | None:
-        """The release that is to get this request too, without the client's knowing."""
-        lineup = self.published.current.lineups.get(record.model)
-        if lineup is None or lineup.split.shadow is None or not record.model_version:
-            return None
-        shadow, chosen = lineup.split.shadow, int(record.model_version)
-        if not is_shadowed(shadow, lineup.split.salt, record.request_id, chosen):
-            return None
-        return lineup.releases.get(shadow.version)
+        """The release that is to get this request too, without the client's knowing, if it is still there."""
+        lineup = self.lineups.get(record.model)
+        return None if lineup is None or record.shadow is None else lineup.releases.get(record.shadow)
 
     def serves(self, model: str, release: str) -> bool:
         """Whether requests are sent to this release, or may be."""

@@ -70,14 +70,13 @@ def price_of(row: RowMapping) -> Price:
     return Price(row["model"], row["prompt"], row["cached_prompt"], row["completion"])
 
 
-_USAGE_NAMES = tuple(each.name for each in fields(UsageRecord))
+USAGE_NAMES = (*UsageRecord.__struct_fields__, "day")
 
 
-def row_of_usage(record: UsageRecord) -> dict[str, Any]:
-    values = {name: getattr(record, name) for name in _USAGE_NAMES}  # asdict() would copy deeply
-    values["day"] = day_of(record.started_s)
-    values["stages"] = msgspec.json.encode(record.stages).decode()
-    return values
+def row_of_usage(record: UsageRecord) -> tuple[Any, ...]:
+    """In the order of USAGE_NAMES."""
+    *values, stages = msgspec.structs.astuple(record)
+    return *values, msgspec.json.encode(stages).decode(), day_of(record.started_s)
 
 
 def row_of_audit(entry: AuditEntry) -> dict[str, Any]:

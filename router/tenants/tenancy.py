@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import sqlalchemy as sql
 
-from router.core.tenant import LOCAL, Caller, Limits, UsageRecord
+from router.core.tenant import LOCAL, Caller, UsageRecord
 from router.store.database import PepperError, Store, StoreAway, sqlite_url
 from router.store.migrate import SchemaError
 from router.store.schema import organisations
@@ -23,7 +23,7 @@ from router.tenants.administration import Administration
 from router.tenants.budget import CurrentMonth, LeaseAnswer, LeaseAsk
 from router.tenants.keys import Catalogue, Keyring, fingerprint, load_pepper
 from router.tenants.ledger import Ledger, Reservation, must_ask_the_store
-from router.tenants.limits import Limit, Refusal
+from router.tenants.limits import Refusal
 from router.tenants.spool import SpoolInUse, claim_spool
 from router.tenants.treasury import Treasury
 from router.tenants.worker import Chore, Worker
@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 # What a request waits for a lease at most: a store that hangs must not hold requests for as long as it does.
 _LEASE_WAIT_S = 10.0
-# Of one key: far more than people and dashboards need.
-_ADMINISTRATION = Limits(requests_per_min=1200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Tenancy:
     def __init__(self, settings: TenancySettings) -> None:
         self._settings = settings
         self.store = Store(settings.store_url)
-        self._month = CurrentMonth()
+        self.month = CurrentMonth()
         self._leasing = asyncio.Lock()
         self._waiting: set[asyncio.Task[Reservation | Refusal]] = set()
         self.spool = claim_spool(settings.spool_dir, settings.max_spool_bytes)
@@ -92,29 +90,6 @@ class Tenancy:
         self.spool.close()
         self.store.close()
 
-    def enter(self, caller: Caller, tokens: int | None) -> Refusal | None:
-        """Counts a request when it comes; `tokens` are the fewest it can use, None where it asks no model."""
-        return self.ledger.enter(caller, tokens, time.monotonic_ns())
-
-    def enter_administration(self, caller: Caller) -> Refusal | None:
-        """Limits of their own: whoever has used up an organisation's must still be able to raise them."""
-        subject = f"admin-{caller.key.id}"
-        return self.ledger.enter_alone(subject, _ADMINISTRATION, time.monotonic_ns())
-
-    def uncount(self, caller: Caller) -> None:
-        self.ledger.uncount(caller, time.monotonic_ns())
-
-    def reserve_now(
-        self, caller: Caller, tokens: int, cost: int, requests: int = 1
-    ) -> Reservation | Refusal | None:
-        """None where the store has to be asked first, by `reserve`."""
-        now_s, month = time.time(), self._month
-        name = month.name if month.begins_s <= now_s < month.ends_s else month.at(now_s)
-        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), name, requests)
-        if isinstance(answer, Refusal) and answer.limit is Limit.LEASE:
-            return None
-        return answer
-
     async def reserve(
         self, caller: Caller, tokens: int, cost: int, requests: int = 1
     ) -> Reservation | Refusal:
@@ -123,7 +98,7 @@ class Tenancy:
         Still refused by `Limit.LEASE`: the store is unreachable, and what is left of the budget is not known.
         Whoever asks may leave meanwhile: what the store has leased is known here all the same.
         """
-        month = self._month.at(time.time())
+        month = self.month.at(time.time())
         answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month, requests)
         if not must_ask_the_store(answer):
             return answer

@@ -25,9 +25,8 @@ from router.core.tenant import Limits as LimitsOf
 from router.http.connection import Limits
 from router.http.listener import Listener
 from router.parts import Parts
-from router.request.answer import Answers
+from router.request.answer import Answers, Observer
 from router.request.identity import Doorkeeper
-from router.request.job import Observer
 from router.request.permit import Permits
 from router.routing.checkpoint import ChatTemplate
 from router.routing.models import Registry, ServedModel
@@ -164,18 +163,19 @@ async def running_router(
     with TemporaryDirectory() as directory:
         async with running_tenancy(data_dir or Path(directory)) as tenancy:
             store = StoreAccess(tenancy.store)
-            open_gates = gates or OpenGates().as_gates
-            permits = Permits(tenancy, open_gates, metrics)
+            open_gates = OpenGates().as_gates if gates is None else gates
+            accounts = RequestAccounts(metrics, tracer)
+            permits = Permits(tenancy, open_gates, accounts)
             shadows = Shadows(registry, permits, metrics.shadows, shadowing, gates=gates)
             arms = ArmRecorder(store)
-            observers: list[Observer] = [arms, shadows]
+            observers: list[Observer] = [arms]
             if prompt_log is not None:
                 observers.append(prompt_log)
             parts = Parts(
                 models=registry,
                 permits=permits,
-                answers=Answers(permits, observers, [] if safety is None else [safety]),
-                accounts=RequestAccounts(metrics, tracer),
+                answers=Answers(permits, observers, [] if safety is None else [safety], shadows),
+                accounts=accounts,
                 metrics=metrics,
                 tenancy=tenancy,
                 store=store,

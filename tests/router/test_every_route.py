@@ -14,14 +14,14 @@ from tritonclient.grpc import service_pb2_grpc as grpc_service
 
 from router import openapi
 from router.app import all_routes
-from router.content.conversations.cutter import Tokenizers
+from router.content.conversations.token_counting import Tokenizers
 from router.content.documents.documents import Documents
 from router.core.record import Record
 from router.core.tenant import NOBODY, Limits, Role, Scope
 from router.kserve import http as kserve_http
+from router.request import permit
 from router.request.routes import Route
 from router.store.database import StoreAccess
-from router.tenants import tenancy as tenancy_module
 from router.tenants.rbac import Action, Actor, allows
 from router.tenants.tenancy import Tenancy
 from tests.router.kserve.running import RunningKserve, running_kserve
@@ -85,7 +85,7 @@ async def test_a_caller_without_requests_left_is_refused_by_every_route_before_a
     router = kserve.router
     tenant = await router.new_tenant(limits=Limits(requests_per_min=0))
     key = await router.new_key(tenant, frozenset(Scope), Role.OWNER)
-    monkeypatch.setattr(tenancy_module, "_ADMINISTRATION", Limits(requests_per_min=0))
+    monkeypatch.setattr(permit, "_ADMINISTRATION", Limits(requests_per_min=0))
     work.clear()
     answered = set()
     async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}", trust_env=False) as client:

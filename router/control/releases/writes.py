@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from router.routing.split import ModelSplit
     from router.store.database import Store
 
-_COUNTER = "release_changes"
+COUNTER = "release_changes"
 
 
 class Overtaken(Exception):
@@ -31,13 +31,9 @@ def bump(store: Store, connection: Connection) -> None:
     The first thing a transaction does: other changes of releases wait for its end, so that what it reads
     from here on is what it changes, on PostgreSQL too.
     """
-    connection.execute(store.insert_new(counters).values({"name": _COUNTER, "value": 0}))
-    is_ours = counters.c.name == _COUNTER
+    connection.execute(store.insert_new(counters).values({"name": COUNTER, "value": 0}))
+    is_ours = counters.c.name == COUNTER
     connection.execute(sql.update(counters).where(is_ours).values(value=counters.c.value + 1))
-
-
-def last_change(connection: Connection) -> int:
-    return int(connection.scalar(sql.select(counters.c.value).where(counters.c.name == _COUNTER)) or 0)
 
 
 def put_split(store: Store, connection: Connection, split: ModelSplit) -> None:

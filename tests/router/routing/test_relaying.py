@@ -15,7 +15,8 @@ from router.core.generation import Delta, read_to_the_end
 from router.core.manifest import Kind, Manifest
 from router.core.trace import Trace, TraceContext
 from router.grpc.status import GrpcError, StatusCode
-from router.routing.generation import FleetEmbedder, FleetPipeline, FleetTensors
+from router.routing.generation import FleetPipeline
+from router.routing.inference import FleetEmbedder, FleetTensors
 from router.routing.replicas import FleetSettings, ReplicaSet
 from router.triton.messages import read_delta
 from tests.fakes.fleet import DEAD_STUB, LOST, Script, fleet_of

@@ -3,7 +3,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
 from itertools import count
 
 import msgspec
@@ -15,7 +14,8 @@ from router.store.database import Store
 from router.store.schema import leases, spending
 from router.store.schema import usage as usage_table
 from router.tenants.administration import Administration
-from router.tenants.budget import LEASE_S, Allowance, LeaseAnswer, LeaseAsk
+from router.tenants.budget import LEASE_S, LeaseAnswer, LeaseAsk
+from router.tenants.limits import Allowance
 from router.tenants.rbac import SYSTEM
 from router.tenants.records import usage_summary
 from router.tenants.treasury import Treasury
@@ -40,7 +40,7 @@ def spent_and_leased(store: Store) -> tuple[int, int]:
 
 
 def usage_of(row: sql.RowMapping) -> UsageRecord:
-    values = {field.name: row[field.name] for field in fields(UsageRecord)}
+    values = {name: row[name] for name in UsageRecord.__struct_fields__}
     return UsageRecord(**{**values, "stages": msgspec.json.decode(row["stages"])})
 
 

@@ -18,10 +18,10 @@ from router.control.releases.next_steps import Situation
 from router.control.releases.plan import Plan
 from router.control.releases.records import GoldenPrompt, Rollout, RolloutState
 from router.control.releases.states import State
-from router.control.releases.writes import last_change
+from router.control.releases.writes import COUNTER
 from router.core.manifest import Manifest
 from router.routing.split import ModelSplit
-from router.store.database import Store, StoreAccess
+from router.store.database import Store, StoreAccess, read_counters
 from router.store.schema import arm_figures
 from tests.router.control.releases.values import MODEL, find, manifest, office, put
 from tests.router.tenants.values import NOW_S
@@ -130,7 +130,7 @@ class Stage:
     @property
     def changes(self) -> int:
         with self.store.read() as connection:
-            return last_change(connection)
+            return read_counters(connection).get(COUNTER, 0)
 
 
 @pytest.fixture
