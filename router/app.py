@@ -44,7 +44,7 @@ def all_routes(parts: Parts) -> list[Route]:
         *chat.routes(models, answers, documents),
         *completions.routes(models, answers),
         *embeddings.routes(models, answers),
-        *responses.routes(models, answers, documents, store, quota),
+        *responses.routes(models, answers, documents, store, parts.tokenizers, quota),
         *conversations.routes(store, documents, quota),
         *model_list.routes(models),
         *files.routes(store, parts.file_limits),

@@ -19,7 +19,6 @@ from router.content.conversations.conversation_store import (
 from router.content.conversations.cutter import ContextLengths, Cut, Cutter, Past
 from router.content.conversations.items import Item, as_messages, check_results, new_id, read_items
 from router.content.conversations.response_store import EndedResponse, ResponseStore
-from router.content.conversations.token_counting import Tokenizers
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner
 from router.content.storage_quota import StorageQuota
@@ -34,6 +33,7 @@ from router.request.answer import Answers
 from router.request.errors import respond_json
 from router.request.fair_pool import unless_left
 from router.request.text import TextJob
+from router.request.token_counting import Tokenizers
 from router.routing.checkpoint import ChatTemplate
 from router.routing.models import Registry, ServedModel
 from router.store.database import StoreAccess

@@ -7,7 +7,6 @@ import msgspec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.items import Item
 from router.content.conversations.response_store import ResponseStore
-from router.content.conversations.token_counting import Tokenizers
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner, Page, PageQuery, missing
 from router.content.storage_quota import StorageQuota
@@ -19,6 +18,7 @@ from router.request.answer import Answers
 from router.request.decoding import decode_query, invalid
 from router.request.errors import respond_json
 from router.request.routes import Route
+from router.request.token_counting import Tokenizers
 from router.routing.models import Registry
 from router.store.database import StoreAccess
 
@@ -66,10 +66,13 @@ def _page(items: list[Item], query: PageQuery) -> Page[Item]:
 
 
 def routes(
-    models: Registry, answers: Answers, documents: Documents, store: StoreAccess, quota: StorageQuota
+    models: Registry,
+    answers: Answers,
+    documents: Documents,
+    store: StoreAccess,
+    tokenizers: Tokenizers,
+    quota: StorageQuota,
 ) -> list[Route]:
-    places = {model.name: model.checkpoint_dir for model in models}
-    tokenizers = Tokenizers({name: place for name, place in places.items() if place is not None})
     create = CreateResponse(models, answers, documents, store, tokenizers, quota)
     stored = StoredResponses(ResponseStore(store, quota))
     one = f"{_PATH}/{{response_id}}"

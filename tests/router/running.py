@@ -28,6 +28,8 @@ from router.parts import Parts
 from router.request.answer import Answers, Observer
 from router.request.identity import Doorkeeper
 from router.request.permit import Permits
+from router.request.prompt_lengths import PromptLengths
+from router.request.token_counting import Tokenizers
 from router.routing.checkpoint import ChatTemplate
 from router.routing.models import Registry, ServedModel
 from router.safety.guard import Safety
@@ -171,15 +173,19 @@ async def running_router(
             observers: list[Observer] = [arms]
             if prompt_log is not None:
                 observers.append(prompt_log)
+            tokenizers = Tokenizers.of(registry)
             parts = Parts(
                 models=registry,
                 permits=permits,
-                answers=Answers(permits, observers, [] if safety is None else [safety], shadows),
+                answers=Answers(
+                    permits, observers, [] if safety is None else [safety], shadows, PromptLengths(tokenizers)
+                ),
                 accounts=accounts,
                 metrics=metrics,
                 tenancy=tenancy,
                 store=store,
                 documents=Documents(UploadedFiles(store)),
+                tokenizers=tokenizers,
                 file_limits=file_limits or FileLimits(),
                 prompt_log=prompt_log,
             )

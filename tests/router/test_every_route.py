@@ -14,13 +14,13 @@ from tritonclient.grpc import service_pb2_grpc as grpc_service
 
 from router import openapi
 from router.app import all_routes
-from router.content.conversations.token_counting import Tokenizers
 from router.content.documents.documents import Documents
 from router.core.record import Record
 from router.core.tenant import NOBODY, Limits, Role, Scope
 from router.kserve import http as kserve_http
 from router.request import permit
 from router.request.routes import Route
+from router.request.token_counting import Tokenizers
 from router.store.database import StoreAccess
 from router.tenants.rbac import Action, Actor, allows
 from router.tenants.tenancy import Tenancy

@@ -10,8 +10,8 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.items import Item
-from router.content.conversations.token_counting import Tokenizers, estimate
 from router.content.conversations.window import fit
+from router.request.token_counting import Tokenizers, estimate
 from router.routing.models import ServedModel
 
 _LIMIT = re.compile(r"at most (\d{1,9})")
@@ -136,9 +136,28 @@ class Cutter:
         stays = [each for each in indexed if each[0] >= len(past.history) or each[1].role == "system"]
         others = [each for each in reversed(indexed[: len(past.history)]) if each[1].role != "system"]
         order = [*stays, *others]
-        counted = await self._tokenizers.counted(tenant, model, [item for _, item in order], room)
+        counted = await self._sizes(tenant, model, [item for _, item in order], room)
         found = {index: item for (index, _), item in zip(order, counted, strict=True)}
         return [_sized(found[index], model) for index, _ in indexed]
+
+    async def _sizes(self, tenant: str, model: str, items: Sequence[Item], most: int) -> list[Item]:
+        """The same items, each with its size for this model; sizes that are known are not counted again.
+
+        From the first item on, until all together have more than `most`: the others stay as they are.
+        """
+        counted = list(items)
+        total = 0
+        for index, item in enumerate(items):
+            if total > most:
+                break
+            if item.counted_by == model:
+                total += item.tokens or 0
+                continue
+            size = await self._tokenizers.count(tenant, model, item.size_text, most)
+            total += size
+            if size <= most:  # else there may be more
+                counted[index] = msgspec.structs.replace(item, tokens=size, counted_by=model)
+        return counted
 
 
 def _sized(item: Item, model: str) -> Item:

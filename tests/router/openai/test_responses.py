@@ -11,9 +11,9 @@ import openai
 import pytest
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.conversations.token_counting import Tokenizers
 from router.core.generation import Delta, GenerationCall, LoggedToken
 from router.core.tenant import Limits, Price
+from router.request.token_counting import Tokenizers
 from router.store.database import StoreAccess
 from router.tenants.rbac import SYSTEM
 from tests.fakes.pipeline import Step, words

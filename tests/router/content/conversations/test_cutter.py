@@ -14,7 +14,6 @@ from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import ByteLevel, Whitespace
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.conversations import token_counting
 from router.content.conversations.cutter import (
     ContextLengths,
     Cutter,
@@ -22,7 +21,8 @@ from router.content.conversations.cutter import (
     room_for_prompt,
 )
 from router.content.conversations.items import Item, message_item, text_part
-from router.content.conversations.token_counting import Tokenizers, estimate, parts
+from router.request import token_counting
+from router.request.token_counting import Tokenizers, estimate, parts
 from router.routing.models import ServedModel
 from tests.fakes.pipeline import FakePipeline
 
@@ -166,6 +166,19 @@ async def test_a_long_text_is_counted_in_parts_and_no_further_than_is_asked(toke
     assert 10 < await tokenizers.count("acme", "tiny", text, most=10) < 10_000
 
 
+def spy_on_counts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that are counted."""
+    counted: list[str] = []
+    real = token_counting._count
+
+    def count(tokenizer: Tokenizer, text: str) -> int:
+        counted.append(text)
+        return real(tokenizer, text)
+
+    monkeypatch.setattr(token_counting, "_count", count)
+    return counted
+
+
 async def test_input_that_cannot_fit_by_its_bytes_is_refused_without_counting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,8 +187,7 @@ async def test_input_that_cannot_fit_by_its_bytes_is_refused_without_counting(
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     tokenizers = Tokenizers({"tiny": tmp_path})
     assert await tokenizers.least("tiny", 1000) == 500
-    counts: list[str] = []
-    monkeypatch.setattr(token_counting, "_count", lambda _, text: counts.append(text) or 1)
+    counts = spy_on_counts(monkeypatch)
     cutter = Cutter(tokenizers, ContextLengths())
     with pytest.raises(InflightError, match="has 150 tokens or more; at most 100 fit"):
         await cutter.cut("acme", model(150), Past([], [said("user", "ab" * 150)]), 50, render)
@@ -185,9 +197,7 @@ async def test_input_that_cannot_fit_by_its_bytes_is_refused_without_counting(
 async def test_of_a_long_past_no_more_is_counted_than_could_be_shown(
     tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts: list[str] = []
-    real = token_counting._count
-    monkeypatch.setattr(token_counting, "_count", lambda *given: counts.append(given[1]) or real(*given))
+    counts = spy_on_counts(monkeypatch)
     past = Past(turns(500, 40), [said("user", "word")])
     cut = await Cutter(tokenizers, ContextLengths()).cut("acme", model(200), past, 50, render)
     assert cut.shown[-1].id == past.new[0].id

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from router.content.conversations.items import Item
 from router.request.fair_pool import FairPool
+from router.routing.models import Registry
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +41,11 @@ class Loaded:
 class Tokenizers:
     """By model, from `tokenizer.json` in its checkpoint; loaded when first needed, all work in threads."""
 
+    @classmethod
+    def of(cls, models: Registry) -> Tokenizers:
+        places = {model.name: model.checkpoint_dir for model in models}
+        return cls({name: place for name, place in places.items() if place is not None})
+
     def __init__(self, checkpoints: Mapping[str, Path]) -> None:
         self._checkpoints = checkpoints
         self._loading: dict[str, asyncio.Task[Loaded | None]] = {}
@@ -68,24 +71,11 @@ class Tokenizers:
         loaded = await self._loaded(model)
         return 0 if loaded is None or loaded.most_bytes is None else size_bytes // loaded.most_bytes
 
-    async def counted(self, tenant: str, model: str, items: Sequence[Item], most: int) -> list[Item]:
-        """The same items, each with its size for this model; sizes that are known are not counted again.
-
-        From the first item on, until all together have more than `most`: the others stay as they are.
-        """
-        counted = list(items)
-        total = 0
-        for index, item in enumerate(items):
-            if total > most:
-                break
-            if item.counted_by == model:
-                total += item.tokens or 0
-                continue
-            size = await self.count(tenant, model, item.size_text, most)
-            total += size
-            if size <= most:  # else there may be more
-                counted[index] = msgspec.structs.replace(item, tokens=size, counted_by=model)
-        return counted
+    async def exceeds(self, tenant: str, model: str, text: str, most: int) -> bool:
+        """Whether a text has more tokens; never by an estimate."""
+        if await self._loaded(model) is None:
+            return False
+        return await self.count(tenant, model, text, most) > most
 
     async def _loaded(self, model: str) -> Loaded | None:
         task = self._loading.get(model)
