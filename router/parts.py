@@ -32,3 +32,4 @@ class Parts:
     tokenizers: Tokenizers
     file_limits: FileLimits
     prompt_log: PromptLog | None = None
+    metrics_open: bool = False  # /metrics asks for no key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -17,6 +17,7 @@ from router.content.storage_quota import StorageQuota
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.response_bodies import Metadata
+from router.request.aside import LARGE_BYTES, Aside
 from router.request.decoding import decode, decode_query
 from router.request.errors import respond_json
 from router.request.fair_pool import unless_left
@@ -24,6 +25,7 @@ from router.request.routes import Route
 from router.store.database import StoreAccess
 
 MOST_ITEMS_AT_ONCE = 20
+Body = TypeVar("Body")
 _PATH = "/v1/conversations"
 _Items = Annotated[list[GivenItem], Meta(max_length=MOST_ITEMS_AT_ONCE)]
 
@@ -54,12 +56,13 @@ _items = msgspec.json.Decoder(NewItems)
 
 
 class Conversations:
-    def __init__(self, store: ConversationStore, documents: Documents) -> None:
+    def __init__(self, store: ConversationStore, documents: Documents, aside: Aside) -> None:
         self._store = store
         self._documents = documents
+        self._aside = aside
 
     async def create(self, exchange: Exchange, record: Record) -> None:
-        body = decode(_body, exchange.request.body or b"{}")
+        body = await self._decoded(_body, exchange.request.body or b"{}", record)
         reading = read_items(body.items or [], "items", record.caller, self._documents)
         items = await unless_left(reading, exchange.on_disconnect)
         made = await self._store.create(Owner.of(record.caller), body.metadata or {}, items)
@@ -107,11 +110,16 @@ class Conversations:
     # Items
 
     async def add_items(self, exchange: Exchange, record: Record) -> None:
-        body = decode(_items, exchange.request.body)
+        body = await self._decoded(_items, exchange.request.body, record)
         reading = read_items(body.items, "items", record.caller, self._documents)
         items = await unless_left(reading, exchange.on_disconnect)
         await self._store.add(*_named(record), items)
         respond_json(exchange, record, Page(items).rendered(lambda item: item.shown))
+
+    async def _decoded(self, decoder: msgspec.json.Decoder[Body], raw: bytes, record: Record) -> Body:
+        if len(raw) > LARGE_BYTES:
+            return await self._aside.run(record.tenant, decode, decoder, raw)
+        return decode(decoder, raw)
 
     async def list_items(self, exchange: Exchange, record: Record) -> None:
         query = decode_query(exchange.request.query, PageQuery)
@@ -174,8 +182,8 @@ def _fenced(text: str) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
-def routes(store: StoreAccess, documents: Documents, quota: StorageQuota) -> list[Route]:
-    api = Conversations(ConversationStore(store, quota), documents)
+def routes(store: StoreAccess, documents: Documents, quota: StorageQuota, aside: Aside) -> list[Route]:
+    api = Conversations(ConversationStore(store, quota), documents, aside)
     one = f"{_PATH}/{{conversation_id}}"
     item = f"{one}/items/{{item_id}}"
     return [

@@ -30,11 +30,12 @@ from router.openai.response_bodies import ResponseBody, as_chat, decode_response
 from router.openai.response_dialect import ResponsesDialect
 from router.openai.tools import described, offered, reader_for
 from router.request.answer import Answers
+from router.request.aside import LARGE_BYTES
 from router.request.errors import respond_json
 from router.request.fair_pool import unless_left
 from router.request.text import TextJob
 from router.request.token_counting import Tokenizers
-from router.routing.checkpoint import ChatTemplate
+from router.routing.chat_template import ChatTemplate
 from router.routing.models import Registry, ServedModel
 from router.store.database import StoreAccess
 
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 _ATTEMPTS = 4
 # A history that must not be cut is not even read when it has more items than this.
 _MOST_WHOLE_ITEMS = 10_000
+_MANY_ITEMS = 200  # are a prompt that takes its time to write
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,11 @@ class CreateResponse:
         self._conversations = ConversationStore(store, quota)
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
-        body = decode_response(exchange.request.body)
+        raw = exchange.request.body
+        if len(raw) > LARGE_BYTES:
+            body = await self._answers.aside.run(record.tenant, decode_response, raw)
+        else:
+            body = decode_response(raw)
         asked = await unless_left(self._understand(body, record), exchange.on_disconnect)
         answered = await self._answer(exchange, record, asked)
         await self._finish(exchange, record, asked, answered)
@@ -204,7 +210,13 @@ class CreateResponse:
         else:
             items = [*past.history, *past.new]
             await self._cutter.check_whole(asked.model, items)
-            cut = Cut(asked.prompt(items), items, past.new)
+            is_large = len(exchange.request.body) > LARGE_BYTES or len(items) > _MANY_ITEMS
+            prompt = (
+                await self._answers.aside.run(record.tenant, asked.prompt, items)
+                if is_large
+                else asked.prompt(items)
+            )
+            cut = Cut(prompt, items, past.new)
         head = response_head(body, asked.id, int(asked.created_s), asked.model)
         dialect = ResponsesDialect(record.request_id, asked.model.name, head)
         return Answered(cut, dialect, HeldExchange(exchange))

@@ -45,6 +45,9 @@ class FairPool:
         job.add_done_callback(lambda _: _call_soon(loop, partial(self._give_back, tenant)))
         return await asyncio.wrap_future(job)
 
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
     async def _take(self, tenant: str) -> None:
         turn = asyncio.get_running_loop().create_future()
         if not self._queue.join(tenant, turn):

@@ -30,7 +30,8 @@ from router.request.identity import Doorkeeper
 from router.request.permit import Permits
 from router.request.prompt_lengths import PromptLengths
 from router.request.token_counting import Tokenizers
-from router.routing.checkpoint import ChatTemplate
+from router.request.web_pages import WebPages
+from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
 from router.routing.models import Registry, ServedModel
 from router.safety.guard import Safety
 from router.store.database import StoreAccess, sqlite_url
@@ -52,6 +53,7 @@ TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+TOKENIZER = TokenizerFile((AddedToken("<user>", special=True), AddedToken("</user>", special=True)))
 MODEL = "tiny"
 BARE_MODEL = "no-template"
 EMBEDDER = "tiny-vectors"
@@ -154,12 +156,17 @@ async def running_router(
     shadowing: ShadowSettings | None = None,
     gates: Gates | None = None,
     tracer: Tracer | None = None,
+    pages: WebPages | None = None,
+    metrics_open: bool = False,
 ) -> AsyncIterator[RunningRouter]:
     pipeline = FakePipeline()
     embedder = FakeEmbedder()
     metrics = Metrics()
     registry = Registry(
-        [ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE)), ServedModel(BARE_MODEL, pipeline, None)],
+        [
+            ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE, None, TOKENIZER)),
+            ServedModel(BARE_MODEL, pipeline, None),
+        ],
         [ServedEmbedder(EMBEDDER, embedder, EMBEDDER_LIMITS)],
     )
     with TemporaryDirectory() as directory:
@@ -188,9 +195,10 @@ async def running_router(
                 tokenizers=tokenizers,
                 file_limits=file_limits or FileLimits(),
                 prompt_log=prompt_log,
+                metrics_open=metrics_open,
             )
-            app = App(parts, Doorkeeper(tenancy, is_private, keyless=LOCAL_CALLER))
-            listener = Listener(app, app.refuse, limits, sweep_s, app.upload_limit)
+            app = App(parts, Doorkeeper(tenancy, is_private, pages, LOCAL_CALLER))
+            listener = Listener(app, app.refuse, limits, sweep_s, app.upload_terms)
             port = await listener.start("127.0.0.1", 0)
             try:
                 async with httpx.AsyncClient(

@@ -31,7 +31,6 @@ OPEN = {
     ("GET", "/health/ready"),
     ("GET", "/v2/health/live"),
     ("GET", "/v2/health/ready"),
-    ("GET", "/metrics"),
     ("GET", "/openapi.json"),
     ("GET", "/docs"),
 }

@@ -68,10 +68,9 @@ async def whole_router() -> AsyncIterator[tuple[str, str, dict[str, str]]]:
         user = await tenancy.administer(lambda it: it.create_user(SYSTEM, tenant, "ann", Role.OWNER))
         made, _ = await tenancy.administer(lambda it: it.create_key(SYSTEM, tenant, user.id, "laptop"))
         await asyncio.to_thread(release_twice, tenancy.store)
-        app = App(
-            service, Doorkeeper(tenancy, is_private=True, keyless=LOCAL_CALLER), http.routes(running.door)
-        )
-        listener = Listener(app, app.refuse, upload_limit=app.upload_limit)
+        doorkeeper = Doorkeeper(tenancy, is_private=True, keyless=LOCAL_CALLER)
+        app = App(service, doorkeeper, http.routes(running.door))
+        listener = Listener(app, app.refuse, upload_terms=app.upload_terms)
         port = await listener.start("127.0.0.1", 0)
         yield f"http://127.0.0.1:{port}", key, {"tenant": tenant, "user": user.id, "key": made.id}
         await listener.close()

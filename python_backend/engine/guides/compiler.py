@@ -35,6 +35,7 @@ _PARSER_LIMITS = LLParserLimits(verbose_errors=False)
 class _Job:
     """A guide that is to be compiled, for as long as somebody wants it."""
 
+    owner: str
     tenant: str
     guide: Guide
     compiled: Future[GuideState] = field(default_factory=Future)
@@ -44,8 +45,9 @@ class _Job:
 class GuideCompiler:
     """Compiles guides for one model; the tokenizer is read with the first of them.
 
-    A guide is compiled in a process of its own before it is admitted to this one. Equal guides of a tenant
-    are compiled once, as long as they are remembered; tenants take turns, and learn nothing of each other's.
+    A guide is compiled in a process of its own before it is admitted to this one. Equal guides of one owner
+    are compiled once, as long as they are remembered; how long it takes tells nobody what others ask for.
+    Tenants take turns.
     """
 
     def __init__(
@@ -70,14 +72,14 @@ class GuideCompiler:
         self._queue: FairQueue[_Job] = FairQueue(limits.threads, limits.waiting_guides)
         self._jobs: OrderedDict[tuple[str, Guide], _Job] = OrderedDict()
 
-    def compile(self, guide: Guide, tenant: str = "") -> Future[GuideState]:
+    def compile(self, guide: Guide, owner: str, tenant: str = "") -> Future[GuideState]:
         """A state at the beginning of an answer; InflightError through the future where there is none.
 
         Where the future is cancelled and nobody else wants the guide, it loses its turn.
         """
         answer: Future[GuideState] = Future()
         try:
-            job = self._job(guide, tenant)
+            job = self._job(guide, owner, tenant)
         except InflightError as error:
             answer.set_exception(error)
             return answer
@@ -91,21 +93,21 @@ class GuideCompiler:
         while not self._trials.empty():
             self._trials.get().close()
 
-    def _job(self, guide: Guide, tenant: str) -> _Job:
+    def _job(self, guide: Guide, owner: str, tenant: str) -> _Job:
         limits = self._limits
         size = len(guide.text.encode())
         if size > limits.text_bytes:
             raise refusal(f"has {size} bytes; allowed are {limits.text_bytes}")
         with self._looking:
-            job = self._jobs.get((tenant, guide))
+            job = self._jobs.get((owner, guide))
             if job is None:
-                job = _Job(tenant, guide)
+                job = _Job(owner, tenant, guide)
                 if not self._queue.join(tenant, job):
                     text = f"{self._queue.waiting(tenant)} guides wait to be compiled; try again later"
                     raise InflightError(ErrorKind.RATE_LIMITED, text)
-                self._jobs[tenant, guide] = job
+                self._jobs[owner, guide] = job
                 self._forget_some()
-            self._jobs.move_to_end((tenant, guide))
+            self._jobs.move_to_end((owner, guide))
             job.asking += 1
             self._begin()
         return job
@@ -113,8 +115,8 @@ class GuideCompiler:
     def _forget_some(self) -> None:
         """The oldest of whoever has most, so that nobody's are forgotten for another's."""
         while len(self._jobs) > self._limits.cached_guides:
-            [(tenant, _)] = Counter(tenant for tenant, _ in self._jobs).most_common(1)
-            del self._jobs[next(key for key in self._jobs if key[0] == tenant)]
+            [(owner, _)] = Counter(owner for owner, _ in self._jobs).most_common(1)
+            del self._jobs[next(key for key in self._jobs if key[0] == owner)]
 
     def _begin(self) -> None:
         while (found := self._queue.next()) is not None:
@@ -125,14 +127,14 @@ class GuideCompiler:
         with self._looking:
             job.asking -= 1
             if not job.asking and self._queue.leave(job.tenant, job):
-                self._jobs.pop((job.tenant, job.guide), None)
+                self._jobs.pop((job.owner, job.guide), None)
 
     def _compile(self, job: _Job) -> None:
         try:
             state = self._state(job.guide)
         except BaseException as error:
             with self._looking:
-                self._jobs.pop((job.tenant, job.guide), None)
+                self._jobs.pop((job.owner, job.guide), None)
             job.compiled.set_exception(error)
         else:
             job.compiled.set_result(state)

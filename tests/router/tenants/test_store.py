@@ -59,7 +59,7 @@ def test_a_store_of_the_previous_version_keeps_its_limits_and_gets_shares(empty_
 
 def test_a_store_of_the_previous_version_learns_the_sizes_of_its_conversations(empty_store_url: str) -> None:
     store = Store(empty_store_url)
-    migrate.upgrade(store.engine, "0005")
+    migrate.upgrade(store.engine, "0006")
     with store.begin() as connection:
         for statement in (
             "INSERT INTO conversations (id, organisation_id, user_id, created_s, updated_s, metadata) "

@@ -6,8 +6,8 @@ import sqlalchemy as sql
 from alembic import op
 from sqlalchemy import BigInteger, Column
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 _ROW_BYTES = 256
 
 

@@ -1,0 +1,19 @@
+"""Work that would hold up the event loop: done by one thread, for which tenants take turns."""
+
+from __future__ import annotations
+
+from router.request.fair_pool import FairPool
+
+# A body up to this size is read and understood in a millisecond or two, which is no reason for a thread.
+LARGE_BYTES = 32 << 10
+_WAITING_EACH = 256
+
+
+class Aside(FairPool):
+    """One thread, since several would take turns with the event loop more often than it can bear.
+
+    However much one tenant asks for, each other waits for one piece of work of each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("large requests to be read", 1, _WAITING_EACH)
