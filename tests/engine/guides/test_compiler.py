@@ -170,5 +170,5 @@ def test_what_is_compiled_for_one_owner_saves_no_other_the_time(compiler: GuideC
     compiler.compile(guide, "one").result(WAIT_S)
     assert compiler.compile(guide, "one").done()
     other = compiler.compile(guide, "two")
-    assert compiler._states[("two", guide)] is not compiler._states[("one", guide)]
+    assert compiler._jobs[("two", guide)] is not compiler._jobs[("one", guide)]
     other.result(WAIT_S)
