@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire.errors import InflightError
 from router import openapi
 from router.admin import health, objectives, releases, tenants
+from router.content.storage_quota import StorageQuota
 from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
@@ -42,13 +43,13 @@ _BROWSER = "Mozilla/"
 def all_routes(parts: Parts) -> list[Route]:
     """Everything that is served over HTTP, but for its own description."""
     models, answers, store, documents = parts.models, parts.answers, parts.store, parts.documents
-    tenancy = parts.tenancy
+    tenancy, quota = parts.tenancy, StorageQuota(parts.file_limits.max_bytes_per_tenant)
     return [
         *chat.routes(models, answers, documents),
         *completions.routes(models, answers),
         *embeddings.routes(models, answers),
-        *responses.routes(models, answers, documents, store),
-        *conversations.routes(store, documents, answers.aside),
+        *responses.routes(models, answers, documents, store, parts.tokenizers, quota),
+        *conversations.routes(store, documents, quota, answers.aside),
         *model_list.routes(models),
         *files.routes(store, parts.file_limits),
         *batches.routes(store),
@@ -99,6 +100,8 @@ class App:
                 self._doorkeeper.check_page(request.method, headers)
             await self._answer(exchange, record, found, route, caller)
         except (HttpError, InflightError) as error:
+            if isinstance(error, InflightError):
+                self._permits.uncount(record, error)
             write_error(exchange, record, error)
         except RecursionError:  # what could just be read may still be too deep to be written
             write_error(exchange, record, invalid("the JSON is nested too deeply"))
@@ -131,6 +134,8 @@ class App:
             record.caller = caller
         elif route.scope is not None:
             record.caller = self._doorkeeper.identify(request.headers.get("authorization"), route.scope)
+        if route.scope is not None:
+            self._permits.enter(record, route.scope, route.asks_model)
         headers = request.headers
         if (
             route.takes

@@ -34,6 +34,8 @@ from router.grpc.target import ClientTls
 from router.parts import Parts
 from router.request.answer import Answers
 from router.request.permit import Permits
+from router.request.prompt_lengths import PromptLengths
+from router.request.token_counting import Tokenizers
 from router.routing.builder import Builder, built_in_embeddings, built_in_text
 from router.routing.checkpoint import CONTEXT_TOKENS
 from router.routing.generation import FleetPipeline
@@ -229,16 +231,20 @@ class Assembly:
             observers.append(self._prompt_log)
         names = [*(model.name for model in settings.models), *(each.name for each in settings.embedders)]
         safety = load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names)
+        tokenizers = Tokenizers.of(self._registry)
         return Parts(
             models=self._registry,
             permits=permits,
-            answers=Answers(permits, observers, [] if safety is None else [safety], shadows),
+            answers=Answers(
+                permits, observers, [] if safety is None else [safety], shadows, PromptLengths(tokenizers)
+            ),
             accounts=accounts,
             metrics=metrics,
             tenancy=self._tenancy,
             store=store,
             # One for all: how many PDFs are read at once is bounded there.
             documents=Documents(UploadedFiles(store)),
+            tokenizers=tokenizers,
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
             prompt_log=self._prompt_log,
             metrics_open=settings.metrics_open,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from router.request.accounts import Accounts
     from router.request.answer import Answers
     from router.request.permit import Permits
+    from router.request.token_counting import Tokenizers
     from router.routing.models import Registry
     from router.store.database import StoreAccess
     from router.telemetry.metrics import Metrics
@@ -28,6 +29,7 @@ class Parts:
     tenancy: Tenancy
     store: StoreAccess
     documents: Documents
+    tokenizers: Tokenizers
     file_limits: FileLimits
     prompt_log: PromptLog | None = None
     metrics_open: bool = False  # /metrics asks for no key

@@ -17,6 +17,7 @@ from router.assembly import Assembly, run_until_closed
 from router.content.batches.runner import BatchRunner, BatchSettings
 from router.control.peers.peer_sync import open_board
 from router.core.address import is_loopback
+from router.core.tenant import LOCAL_CALLER
 from router.health_port import HealthDoor
 from router.http.connection import Limits
 from router.http.listener import Listener
@@ -73,7 +74,7 @@ async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack)
     if certificates is not None:
         run_until_closed(closing, certificates.watch())
     pages = WebPages(frozenset(settings.allowed_hosts), frozenset(settings.cors_origins))
-    doorkeeper = Doorkeeper(parts.tenancy, is_loopback(settings.host), pages)
+    doorkeeper = Doorkeeper(parts.tenancy, is_loopback(settings.host), pages, LOCAL_CALLER)
     door = Door(parts.models, parts.answers)
     app = App(parts, doorkeeper, http.routes(door))
     if settings.health_port:

@@ -24,8 +24,10 @@ ALLOWED = {
         "python_backend.costs",
         "python_backend.engine",
         "python_backend.gguf",
+        "python_backend.sharing",
         "python_backend.wire",
     },
+    "python_backend/sharing": {"python_backend.sharing"},
     "python_backend/text": {"python_backend.text"},
     "python_backend/embeddings": {
         "python_backend.embeddings",
@@ -33,7 +35,7 @@ ALLOWED = {
         "python_backend.wire",
     },
     "python_backend/triton_adapter": {"python_backend"},
-    "router": {"router", "python_backend.costs", "python_backend.wire"},
+    "router": {"router", "python_backend.costs", "python_backend.sharing", "python_backend.wire"},
     "client": {"client"},
     "loadtest": {"loadtest", "client"},
     # The simulator plays traces through the very decisions that serve: admission, the choice of a replica, a
@@ -154,6 +156,7 @@ DECISIONS = (
     "loadtest/shapes/curves.py",
     "python_backend/costs",
     "python_backend/engine/scheduling",
+    "python_backend/sharing",
     "router/admission/allocation.py",
     "router/admission/capacity.py",
     "router/admission/demand.py",

@@ -23,7 +23,7 @@ class EngineConfig:
     precision: str = "int8"
     packed_cache_dir: str | None = None
     tokenizer_dir: str | None = None
-    guide_compile_limit_s: float = 5.0
+    guide_compile_limit_s: float = 2.0
     device: str = "cpu"
     gpu: int = 0
     free_memory_fraction: float = 0.9

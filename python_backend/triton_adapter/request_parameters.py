@@ -58,6 +58,10 @@ def refuse_other_phases(parameters: Mapping[str, Any]) -> None:
         )
 
 
+def decode_tenant(parameters: Mapping[str, Any]) -> str:
+    return _text(parameters, "tenant")
+
+
 def decode_cache_salt(parameters: Mapping[str, Any], isolate_tenants: bool) -> str:
     """Requests with the same one may share cached blocks."""
     salt = _text(parameters, "inflight_cache_salt")

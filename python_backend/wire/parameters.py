@@ -72,7 +72,7 @@ class EngineParameters:
     inflight_precision: str = "auto"
     inflight_packed_cache_dir: str | None = None
     inflight_tenant_cache_isolation: bool = True
-    inflight_guide_compile_limit_s: float = 5.0
+    inflight_guide_compile_limit_s: float = 2.0
     inflight_synthetic_tokens_per_s: float = 1000.0
     inflight_paced_cost: StepCost = PACED_COST
     inflight_paced_noise: float = 0.0

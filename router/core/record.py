@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
 from router.core.stages import EngineTimes, Mark, Moments, stage_marks
-from router.core.tenant import LOCAL_CALLER, Caller
+from router.core.tenant import NOBODY, Caller
 
 if TYPE_CHECKING:
     from router.core.trace import Trace
@@ -31,9 +31,10 @@ class Record:
 
     route: str
     request_id: str
-    caller: Caller = LOCAL_CALLER
+    caller: Caller = NOBODY
     values: dict[str, str] = field(default_factory=dict)  # of the names in the route
     tier: Tier = Tier.STANDARD  # in force: for admission, objectives and the engine alike
+    is_counted: bool = False  # at the door, among the requests that its caller may send in a minute
     is_tier_given: bool = False  # by whoever sends it from inside, whatever it asks for
     model: str = ""
     model_version: str = ""  # the release that answers
@@ -99,7 +100,7 @@ class Record:
         if self.is_over:
             return {}
         fields = {"request_id": self.request_id, "route": self.route}
-        if self.model or self.caller is not LOCAL_CALLER:
+        if self.model or self.caller is not NOBODY:
             fields["tenant"] = self.tenant
         known = {"model": self.model, "release": self.model_version, "trace_id": self.trace_id}
         return {**fields, **{name: value for name, value in known.items() if value}}

@@ -229,6 +229,16 @@ class Caller:
     organisation_limits: Limits = NO_LIMITS
 
 
+# Whose request it is until somebody is identified: may do nothing.
+_NOBODY = "nobody"
+NOBODY = Caller(
+    ApiKey(_NOBODY, _NOBODY, _NOBODY, _NOBODY, "", b"", frozenset(), created_s=0.0, models=frozenset()),
+    User(_NOBODY, _NOBODY, _NOBODY, Role.VIEWER, created_s=0.0),
+    Organisation(_NOBODY, _NOBODY, created_s=0.0),
+    Limits(requests_per_min=0),
+    Limits(requests_per_min=0),
+)
+# Who calls a router that has no keys and that this machine alone can reach.
 LOCAL = "local"
 LOCAL_CALLER = Caller(
     ApiKey(LOCAL, LOCAL, LOCAL, LOCAL, "", b"", frozenset(Scope), created_s=0.0),

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from router.core.embedding import ServedEmbedder
+from router.core.tenant import Scope
 from router.kserve import descriptions
 from router.kserve.descriptions import Statistics
 from router.kserve.embedding import embedding_offer
@@ -20,6 +21,7 @@ from router.routing.models import Registry, Served, ServedModel, ServedTensors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from python_backend.wire.errors import InflightError
     from router.core.record import Record
     from router.core.tenant import Caller
     from router.kserve.answers import Answer
@@ -71,6 +73,13 @@ class Door:
         self._answers = answers
         self._ready: dict[tuple[str, int], tuple[float, bool]] = {}
         self._asking = asyncio.Lock()
+
+    def enter(self, record: Record, asks_model: bool) -> None:
+        """As the router's HTTP endpoints do: limits are asked before anything else."""
+        self._answers.permits.enter(record, Scope.INFERENCE, asks_model)
+
+    def uncount(self, record: Record, error: InflightError) -> None:
+        self._answers.permits.uncount(record, error)
 
     async def understand(
         self, record: Record, size_bytes: int, read: Callable[[Given], Read], given: Given

@@ -219,7 +219,11 @@ def routes(door: Door) -> list[Route]:
     ]
     for base in (_MODEL, _VERSION):
         for method, rest, endpoint, summary, wanted, answer in of_models:
-            found.append(Route(method, base + rest, endpoint, summary, wanted, answer, takes=""))
+            asks_model = wanted is not None
+            route = Route(
+                method, base + rest, endpoint, summary, wanted, answer, takes="", asks_model=asks_model
+            )
+            found.append(route)
     for methods, path, why in NOT_OFFERED:
         found += [Route(method, path, _refusal(why), "Not offered", takes="") for method in methods]
     return found

@@ -98,9 +98,10 @@ def flat(name: str, given: Any) -> list[Any]:
         raise refuse(f"input '{shown(name)}': its data is a list of elements", name)
     data: list[Any] = given
     for _ in range(_MAX_DEPTH):
-        if not any(isinstance(element, list) for element in data):
+        kinds = set(map(type, data))
+        if list not in kinds:
             return data
-        if not all(isinstance(element, list) for element in data):
+        if kinds != {list}:
             raise refuse(f"input '{shown(name)}': its lists are not all of one depth", name)
         data = [element for row in data for element in row]
         if len(data) > MAX_ELEMENTS:

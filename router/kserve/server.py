@@ -106,6 +106,7 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
             try:
                 if name not in _WITHOUT_KEY:
                     self._admit(record, context)
+                    self._door.enter(record, asks_model=False)
                 response = getattr(service_pb2, f"{name}Response")()
                 return json_format.ParseDict(await describe(request, record), response)
             except Exception as error:
@@ -160,6 +161,7 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         """Refuses by an error that is counted; a key is looked at again for each request of a stream."""
         try:
             self._admit(record, context)
+            self._door.enter(record, asks_model=True)
             offer = self._door.offers.choose(request.model_name, request.model_version, record)
             read = partial(read_request, request)
             return await self._door.understand(record, request.ByteSize(), read, offer)
@@ -213,6 +215,8 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
     def _account_for(self, record: Record, failure: BaseException | None) -> None:
         if failure is not None and not isinstance(failure, InflightError | asyncio.CancelledError):
             log.error("%s failed", record.request_id, exc_info=failure)
+        if isinstance(failure, InflightError):
+            self._door.uncount(record, failure)
         record.error = error_kind(failure)
         self._accounts.end(record, http_status(failure), grpc_code(failure))
 

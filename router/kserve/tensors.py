@@ -190,11 +190,12 @@ def checked(tensor: Tensor, elements: list[Any]) -> list[Any]:
     if dtype == "BYTES":
         return [_text(name, element) for element in elements]
     if dtype == "BOOL":
-        if not all(isinstance(element, bool) for element in elements):
+        if not set(map(type, elements)) <= {bool}:
             raise refuse(f"input '{name}': allowed are true and false", name)
     elif dtype in INTEGERS:
         low, high = INTEGERS[dtype]
-        if not all(type(element) is int and low <= element <= high for element in elements):
+        are_whole = set(map(type, elements)) <= {int}
+        if not are_whole or (elements and not low <= min(elements) <= max(elements) <= high):
             raise refuse(f"input '{name}': allowed are whole numbers from {low} to {high}", name)
     else:
         most = LARGEST_FLOAT[dtype]

@@ -15,6 +15,7 @@ from router.openai.dialects import ChatDialect
 from router.openai.tools import described, forced_schema, introduction, offered, reader_for, written_call
 from router.request.aside import LARGE_BYTES
 from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
+from router.request.fair_pool import unless_left
 from router.request.routes import Route
 from router.request.text import TextJob
 
@@ -61,7 +62,9 @@ class ChatCompletions:
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
         for each in body.messages:
             if isinstance(each.content, list):  # only there can be files
-                messages = await expand(body.messages, record.caller, self._documents)
+                await self._answers.permits.foresee(record, model.name, 1)
+                reading = expand(body.messages, record.caller, self._documents)
+                messages = await unless_left(reading, exchange.on_disconnect)
                 body = msgspec.structs.replace(body, messages=messages)
                 break
         if is_large:
@@ -228,6 +231,7 @@ def routes(models: Registry, answers: Answers, documents: Documents) -> list[Rou
             ChatBody,
             "ChatCompletion",
             streams=True,
+            asks_model=True,
             request_id_prefix="chatcmpl",
         )
     ]

@@ -98,5 +98,5 @@ def _ids(prompt: list[Any], where: str) -> tuple[int, ...]:
 def routes(models: Registry, answers: Answers) -> list[Route]:
     return [
         Route("POST", "/v1/completions", Completions(models, answers), "Continue a text, or several",
-              CompletionBody, "Completion", streams=True, request_id_prefix="cmpl")
+              CompletionBody, "Completion", streams=True, request_id_prefix="cmpl", asks_model=True)
     ]  # fmt: skip

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from python_backend.wire.errors import InflightError
 from router.content.conversations.conversation_store import Conversation, ConversationStore
 from router.content.conversations.items import GivenItem, Item, read_items
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner, Page, PageQuery
+from router.content.storage_quota import StorageQuota
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.response_bodies import Metadata
 from router.request.aside import LARGE_BYTES, Aside
 from router.request.decoding import decode, decode_query
 from router.request.errors import respond_json
+from router.request.fair_pool import unless_left
 from router.request.routes import Route
 from router.store.database import StoreAccess
 
@@ -60,7 +63,8 @@ class Conversations:
 
     async def create(self, exchange: Exchange, record: Record) -> None:
         body = await self._decoded(_body, exchange.request.body or b"{}", record)
-        items = await read_items(body.items or [], "items", record.caller, self._documents)
+        reading = read_items(body.items or [], "items", record.caller, self._documents)
+        items = await unless_left(reading, exchange.on_disconnect)
         made = await self._store.create(Owner.of(record.caller), body.metadata or {}, items)
         respond_json(exchange, record, made.rendered())
 
@@ -85,27 +89,30 @@ class Conversations:
         respond_json(exchange, record, value)
 
     async def export(self, exchange: Exchange, record: Record) -> None:
-        """All of it, as JSON or for people."""
+        """All of it, as JSON or for people; in pieces, as it may be more than fits in memory."""
         query = decode_query(exchange.request.query, ExportQuery)
         owner, conversation_id = _named(record)
         conversation = await self._store.find(owner, conversation_id)
-        items = await self._store.history(owner, conversation_id, most=None)
-        if query.format == "json":
-            shown = {"object": "conversation.export", "items": [item.shown for item in items]}
-            respond_json(exchange, record, {**conversation.rendered(), **shown})
+        is_json = query.format == "json"
+        headers = [("x-request-id", record.request_id), *_export_headers(conversation_id, is_json)]
+        exchange.start(200, headers)
+        write = _json_pieces if is_json else _markdown_pieces
+        try:
+            async for piece in write(conversation, self._store.all_items(owner, conversation_id)):
+                if exchange.gone:
+                    return
+                await exchange.send(piece)
+        except InflightError:
+            exchange.cut()
             return
-        headers = [
-            ("content-type", "text/markdown; charset=utf-8"),
-            ("content-disposition", f'attachment; filename="{conversation_id}.md"'),
-            ("x-request-id", record.request_id),
-        ]
-        exchange.respond(200, _markdown(conversation, items).encode(), headers)
+        exchange.end()
 
     # Items
 
     async def add_items(self, exchange: Exchange, record: Record) -> None:
         body = await self._decoded(_items, exchange.request.body, record)
-        items = await read_items(body.items, "items", record.caller, self._documents)
+        reading = read_items(body.items, "items", record.caller, self._documents)
+        items = await unless_left(reading, exchange.on_disconnect)
         await self._store.add(*_named(record), items)
         respond_json(exchange, record, Page(items).rendered(lambda item: item.shown))
 
@@ -132,9 +139,32 @@ def _named(record: Record) -> tuple[Owner, str]:
     return Owner.of(record.caller), record.values["conversation_id"]
 
 
-def _markdown(conversation: Conversation, items: Sequence[Item]) -> str:
+def _export_headers(conversation_id: str, is_json: bool) -> list[tuple[str, str]]:
+    if is_json:
+        return [("content-type", "application/json")]
+    name = f'attachment; filename="{conversation_id}.md"'
+    return [("content-type", "text/markdown; charset=utf-8"), ("content-disposition", name)]
+
+
+async def _json_pieces(conversation: Conversation, pages: AsyncIterator[list[Item]]) -> AsyncIterator[bytes]:
+    head = msgspec.json.encode({**conversation.rendered(), "object": "conversation.export"})
+    yield head.removesuffix(b"}") + b',"items":['
+    separator = b""
+    async for items in pages:
+        if items:
+            yield separator + b",".join(msgspec.json.encode(item.shown) for item in items)
+            separator = b","
+    yield b"]}"
+
+
+async def _markdown_pieces(
+    conversation: Conversation, pages: AsyncIterator[list[Item]]
+) -> AsyncIterator[bytes]:
     title = " ".join(conversation.metadata.get("title", conversation.id).split())
-    return "\n\n".join([f"# {title}", *map(_section, items)]) + "\n"
+    yield f"# {title}".encode()
+    async for items in pages:
+        yield "".join(f"\n\n{_section(item)}" for item in items).encode()
+    yield b"\n"
 
 
 def _section(item: Item) -> str:
@@ -152,8 +182,8 @@ def _fenced(text: str) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
-def routes(store: StoreAccess, documents: Documents, aside: Aside) -> list[Route]:
-    api = Conversations(ConversationStore(store), documents, aside)
+def routes(store: StoreAccess, documents: Documents, quota: StorageQuota, aside: Aside) -> list[Route]:
+    api = Conversations(ConversationStore(store, quota), documents, aside)
     one = f"{_PATH}/{{conversation_id}}"
     item = f"{one}/items/{{item_id}}"
     return [

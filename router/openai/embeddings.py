@@ -60,7 +60,7 @@ def routes(models: Registry, answers: Answers) -> list[Route]:
     return [
         Route("POST", "/v1/embeddings", Embeddings(models, answers),
               "Turns texts, or token ids, into vectors of length 1.", EmbeddingsBody,
-              scope=Scope.EMBEDDINGS, request_id_prefix="embd")
+              scope=Scope.EMBEDDINGS, request_id_prefix="embd", asks_model=True)
     ]  # fmt: skip
 
 

@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.conversations.conversation_store import ConversationStore
-from router.content.conversations.cutter import ContextLengths, Cut, Cutter, Past, Tokenizers
+from router.content.conversations.conversation_store import (
+    MOST_HISTORY_BYTES,
+    MOST_HISTORY_ITEMS,
+    ConversationStore,
+)
+from router.content.conversations.cutter import ContextLengths, Cut, Cutter, Past
 from router.content.conversations.items import Item, as_messages, check_results, new_id, read_items
 from router.content.conversations.response_store import EndedResponse, ResponseStore
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner
+from router.content.storage_quota import StorageQuota
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.bodies import ChatBody
@@ -27,7 +32,9 @@ from router.openai.tools import described, offered, reader_for
 from router.request.answer import Answers
 from router.request.aside import LARGE_BYTES
 from router.request.errors import respond_json
+from router.request.fair_pool import unless_left
 from router.request.text import TextJob
+from router.request.token_counting import Tokenizers
 from router.routing.chat_template import ChatTemplate
 from router.routing.models import Registry, ServedModel
 from router.store.database import StoreAccess
@@ -119,13 +126,15 @@ class CreateResponse:
         documents: Documents,
         store: StoreAccess,
         tokenizers: Tokenizers,
+        quota: StorageQuota,
     ) -> None:
         self._models = models
         self._answers = answers
         self._documents = documents
         self._cutter = Cutter(tokenizers, ContextLengths())
-        self._responses = ResponseStore(store)
-        self._conversations = ConversationStore(store)
+        self._quota = quota
+        self._responses = ResponseStore(store, quota)
+        self._conversations = ConversationStore(store, quota)
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         raw = exchange.request.body
@@ -133,7 +142,7 @@ class CreateResponse:
             body = await self._answers.aside.run(record.tenant, decode_response, raw)
         else:
             body = decode_response(raw)
-        asked = await self._understand(body, record)
+        asked = await unless_left(self._understand(body, record), exchange.on_disconnect)
         answered = await self._answer(exchange, record, asked)
         await self._finish(exchange, record, asked, answered)
 
@@ -145,6 +154,9 @@ class CreateResponse:
         if model.template is None:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
+        await self._answers.permits.foresee(record, model.name, 1)
+        if body.store or body.conversation is not None:
+            self._quota.check(record.tenant, len(body.input) if isinstance(body.input, str) else 0)
         owner = Owner.of(caller)
         history = await self._history(body, owner)
         new = await read_items(body.input, "input", caller, self._documents)
@@ -154,23 +166,27 @@ class CreateResponse:
 
     async def _history(self, body: ResponseBody, owner: Owner) -> list[Item]:
         if body.previous_response_id is not None:
-            return await self._responses.history(owner, body.previous_response_id)
-        if body.conversation_id is None:
+            where = "previous_response_id"
+            history = await self._responses.history(owner, body.previous_response_id)
+        elif body.conversation_id is not None:
+            where = "conversation"
+            most = MOST_HISTORY_ITEMS if body.cuts_history else _MOST_WHOLE_ITEMS
+            history = await self._conversations.history(owner, body.conversation_id, most)
+        else:
             return []
-        if body.cuts_history:
-            return await self._conversations.history(owner, body.conversation_id)
-        items = await self._conversations.history(owner, body.conversation_id, _MOST_WHOLE_ITEMS + 1)
-        if len(items) > _MOST_WHOLE_ITEMS:
-            message = f"the conversation has more than {_MOST_WHOLE_ITEMS} items; set truncation to auto"
-            raise InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, message, "conversation")
-        return items
+        if not history.is_whole and not body.cuts_history:
+            limit = f"{_MOST_WHOLE_ITEMS} items or {MOST_HISTORY_BYTES} bytes"
+            message = f"what was said before has more than {limit}; set truncation to auto"
+            raise InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, message, where)
+        return history.items
 
     async def _answer(self, exchange: Exchange, record: Record, asked: Asked) -> Answered:
         """Where the engine finds a prompt too long, as it may where tokens are estimated, again with less."""
         room_tokens: int | None = None
         attempt = 1
         while True:
-            answered = await self._prepare(exchange, record, asked, room_tokens)
+            preparing = self._prepare(exchange, record, asked, room_tokens)
+            answered = await unless_left(preparing, exchange.on_disconnect)
             try:
                 await self._generate(answered, record, asked)
                 return answered
@@ -178,7 +194,7 @@ class CreateResponse:
                 is_too_long = error.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED
                 if not (is_too_long and asked.body.cuts_history and attempt < _ATTEMPTS):
                     raise
-                room_tokens = await self._cutter.lessened(asked.model, answered.cut, error)
+                room_tokens = await self._cutter.lessened(record.tenant, asked.model, answered.cut, error)
             # Usage is recorded by this id, of each attempt its own.
             record.request_id = f"{record.request_id.partition('.')[0]}.{attempt}"
             attempt += 1
@@ -188,9 +204,12 @@ class CreateResponse:
     ) -> Answered:
         body, past = asked.body, asked.past
         if body.cuts_history:
-            cut = await self._cutter.cut(asked.model, past, body.max_output_tokens, asked.prompt, room_tokens)
+            cut = await self._cutter.cut(
+                record.tenant, asked.model, past, body.max_output_tokens, asked.prompt, room_tokens
+            )
         else:
             items = [*past.history, *past.new]
+            await self._cutter.check_whole(asked.model, items)
             is_large = len(exchange.request.body) > LARGE_BYTES or len(items) > _MANY_ITEMS
             prompt = (
                 await self._answers.aside.run(record.tenant, asked.prompt, items)

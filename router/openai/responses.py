@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.conversations.cutter import Tokenizers
 from router.content.conversations.items import Item
 from router.content.conversations.response_store import ResponseStore
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner, Page, PageQuery, missing
+from router.content.storage_quota import StorageQuota
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.response_bodies import ResponseBody
@@ -18,6 +18,7 @@ from router.request.answer import Answers
 from router.request.decoding import decode_query, invalid
 from router.request.errors import respond_json
 from router.request.routes import Route
+from router.request.token_counting import Tokenizers
 from router.routing.models import Registry
 from router.store.database import StoreAccess
 
@@ -64,14 +65,20 @@ def _page(items: list[Item], query: PageQuery) -> Page[Item]:
     return Page.of(ordered, query.limit)
 
 
-def routes(models: Registry, answers: Answers, documents: Documents, store: StoreAccess) -> list[Route]:
-    places = {model.name: model.checkpoint_dir for model in models}
-    tokenizers = Tokenizers({name: place for name, place in places.items() if place is not None})
-    create = CreateResponse(models, answers, documents, store, tokenizers)
-    stored = StoredResponses(ResponseStore(store))
+def routes(
+    models: Registry,
+    answers: Answers,
+    documents: Documents,
+    store: StoreAccess,
+    tokenizers: Tokenizers,
+    quota: StorageQuota,
+) -> list[Route]:
+    create = CreateResponse(models, answers, documents, store, tokenizers, quota)
+    stored = StoredResponses(ResponseStore(store, quota))
     one = f"{_PATH}/{{response_id}}"
     return [
-        Route("POST", _PATH, create, "Answer, remembering what was said", ResponseBody, "Response", True),
+        Route("POST", _PATH, create, "Answer, remembering what was said", ResponseBody, "Response", True,
+              asks_model=True),
         Route("GET", one, stored.show, "A response that was stored", answer="Response", query=ShowQuery),
         Route("DELETE", one, stored.delete, "Delete a stored response"),
         Route("GET", f"{one}/input_items", stored.list_input, "What a stored response was asked",

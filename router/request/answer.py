@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from python_backend.wire.errors import InflightError
 from router.request.aside import Aside
+from router.request.fair_pool import unless_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from router.core.answer_text import Answered
     from router.core.record import Record
     from router.request.permit import OnLeave, Permit, Permits, Stoppable
+    from router.request.prompt_lengths import PromptLengths
     from router.routing.models import Served
     from router.safety.guard import Safety
 
@@ -84,6 +86,7 @@ class Answers:
         observers: Sequence[Observer] = (),
         checks: Sequence[Safety] = (),
         shadows: Observer | None = None,
+        lengths: PromptLengths | None = None,
         aside: Aside | None = None,
     ) -> None:
         self.permits = permits
@@ -92,6 +95,7 @@ class Answers:
         self._watching_begin = tuple(each for each in observers if each.hears_begin)
         self._checks = tuple(checks)
         self._shadows = shadows
+        self._lengths = lengths
 
     async def answer(self, job: Job, record: Record, on_leave: OnLeave) -> None:
         """Raises what the client was told, or is to be told, where there is no whole answer."""
@@ -99,6 +103,9 @@ class Answers:
             await job.check(safety)
         record.model = job.served.name
         shadows = None if record.shadow is None else self._shadows
+        if self._lengths is not None and self._lengths.may_exceed(job.served, job.need):
+            await self.permits.foresee(record, job.served.name, 1)
+            await unless_left(self._lengths.check(job.served, job.prompts(), record.tenant), on_leave)
         permit = await self.permits.admit(record, job.need, on_leave)
         cause: BaseException | None = None
         try:

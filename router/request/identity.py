@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.tenant import LOCAL_CALLER
 from router.request.errors import HttpError
 from router.request.web_pages import WebPages
 from router.tenants.keys import Refused
@@ -25,11 +24,20 @@ _MISSING = "You didn't provide an API key: send it as Authorization: Bearer YOUR
 
 
 class Doorkeeper:
-    """`is_private`: only this machine reaches the router."""
+    """`is_private`: only this machine reaches the router. `keyless` is who calls it there while there are no
+    keys; without one, everybody needs a key.
+    """
 
-    def __init__(self, tenancy: Tenancy, is_private: bool, pages: WebPages | None = None) -> None:
+    def __init__(
+        self,
+        tenancy: Tenancy,
+        is_private: bool,
+        pages: WebPages | None = None,
+        keyless: Caller | None = None,
+    ) -> None:
         self._tenancy = tenancy
         self._is_private = is_private
+        self._keyless = keyless if is_private else None
         self.pages = pages or WebPages()
 
     def check_page(self, method: str, headers: Mapping[str, str]) -> None:
@@ -41,8 +49,8 @@ class Doorkeeper:
 
     def identify(self, authorization: str | None, scope: Scope) -> Caller:
         """Raises INVALID_KEY or FORBIDDEN; never tells an unknown key from a revoked one."""
-        if self._is_private and not self._tenancy.catalogue.has_keys:
-            return LOCAL_CALLER
+        if self._keyless is not None and not self._tenancy.catalogue.has_keys:
+            return self._keyless
         if authorization is None or authorization[: len(_BEARER)].lower() != _BEARER:
             raise InflightError(ErrorKind.INVALID_KEY, _MISSING)
         found = self._tenancy.keyring.verify(authorization[len(_BEARER) :].strip(), time.time())

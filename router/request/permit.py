@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.record import Outcome
-from router.core.tenant import UsageRecord
+from router.core.tenant import Limits, Scope, UsageRecord
 from router.request.identity import check_model_allowed
 from router.tenants.limits import Limit, Refusal
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from router.admission.gate import Turn
     from router.admission.gates import Gates
     from router.core.record import Record
-    from router.core.tenant import Caller, Price
+    from router.core.tenant import Price
     from router.request.accounts import Meter, Meters
     from router.tenants.ledger import Reservation
     from router.tenants.tenancy import Tenancy
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 # Clients refused together should not come back together.
 _JITTER = 0.4
+# Whoever has used up an organisation's requests must still be able to raise its limits. Of one key: far more
+# than people and dashboards need.
+_ADMINISTRATIVE = frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE, Scope.USAGE_READ})
+_ADMINISTRATION = Limits(requests_per_min=1200)
 
 
 class Stoppable(Protocol):
@@ -110,7 +114,7 @@ class Permit:
         if record.dispatched_s is None:
             self._reservation.cancel()
         else:
-            self._bill(outcome)
+            self._bill(outcome, self.cut_by or error)
 
     def _outcome(self, error: BaseException | None) -> Outcome:
         if self.cut_by is not None:
@@ -119,13 +123,13 @@ class Permit:
             return Outcome.FINISHED
         return Outcome.CANCELLED if isinstance(error, asyncio.CancelledError) else Outcome.FAILED
 
-    def _bill(self, outcome: Outcome) -> None:
+    def _bill(self, outcome: Outcome, error: BaseException | None = None) -> None:
         """Once: what comes later was not used by the caller."""
         if not self._reservation.is_open:
             return
         record = self.record
         cost = 0  # also of what failed: nobody pays for an answer that we owe
-        if self._price is not None and outcome is not Outcome.FAILED:
+        if self._price is not None and (outcome is not Outcome.FAILED or _is_owed(record, error)):
             cost = self._price.cost(record.prompt_tokens, record.cached_tokens, record.completion_tokens)
         self._reservation.settle(record.prompt_tokens + record.completion_tokens, cost)
         self._permits.tenancy.record(_usage(record, cost, outcome))
@@ -153,6 +157,36 @@ class Permits:
     def open_count(self) -> int:
         return len(self._open)
 
+    # Before anything is done for a request
+
+    def enter(self, record: Record, scope: Scope, asks_model: bool) -> None:
+        """Counts a request among those that its caller may send in a minute; raises where it is refused.
+
+        Work that grows with what was sent, or with what is stored, begins after this.
+        """
+        ledger, now_ns = self.tenancy.ledger, time.monotonic_ns()
+        if scope in _ADMINISTRATIVE:
+            refusal = ledger.enter_alone(f"admin-{record.caller.key.id}", _ADMINISTRATION, now_ns)
+        else:
+            refusal = ledger.enter(record.caller, 0 if asks_model else None, now_ns)
+            record.is_counted = refusal is None
+        if refusal is not None:
+            raise refused(refusal, random.random())
+
+    def uncount(self, record: Record, error: InflightError) -> None:
+        """Whoever is told to come back later for no fault of theirs has that request back."""
+        if record.is_counted and error.kind is ErrorKind.OVERLOADED and record.dispatched_s is None:
+            record.is_counted = False
+            self.tenancy.ledger.uncount(record.caller, time.monotonic_ns())
+
+    async def foresee(self, record: Record, model: str, least_tokens: int) -> None:
+        """Raises what `admit` will raise for a request of this many tokens or more; takes nothing."""
+        if record.caller.key.models is not None:
+            check_model_allowed(record.caller, model)
+        price = self.tenancy.catalogue.prices.get(model)
+        cost = 0 if price is None else price.cost(least_tokens, least_tokens, 1)
+        (await self._reserve(record, least_tokens + 1, cost)).cancel()
+
     async def admit(self, record: Record, need: Need, on_leave: OnLeave | None = None) -> Permit:
         """For a request whose release is chosen; raises InflightError where it is refused.
 
@@ -168,7 +202,7 @@ class Permits:
             raise InflightError(ErrorKind.OVERLOADED, "usage cannot be recorded at the moment")
         price = tenancy.catalogue.prices.get(record.model)
         cost = 0 if price is None else price.cost(need.prompt_tokens, 0, need.completion_tokens)
-        reservation = await self._reserve(caller, need.prompt_tokens + need.completion_tokens, cost)
+        reservation = await self._reserve(record, need.prompt_tokens + need.completion_tokens, cost)
         try:
             if self.draining:  # it may have begun while the store was asked
                 raise _shutting_down()
@@ -191,13 +225,14 @@ class Permits:
             raise
         return permit
 
-    async def _reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation:
+    async def _reserve(self, record: Record, tokens: int, cost: int) -> Reservation:
         """At once, unless the store has to be asked for more of a budget first."""
+        caller, requests = record.caller, 0 if record.is_counted else 1
         now_s, month = time.time(), self.tenancy.month
         name = month.name if month.begins_s <= now_s < month.ends_s else month.at(now_s)
-        answer = self.tenancy.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), name)
+        answer = self.tenancy.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), name, requests)
         if isinstance(answer, Refusal) and answer.limit is Limit.LEASE:
-            answer = await self.tenancy.reserve(caller, tokens, cost)
+            answer = await self.tenancy.reserve(caller, tokens, cost, requests)
         if isinstance(answer, Refusal):
             raise refused(answer, random.random())
         return answer
@@ -233,6 +268,12 @@ class Permits:
 
 def _shutting_down() -> InflightError:
     return InflightError(ErrorKind.OVERLOADED, "the server is shutting down")
+
+
+def _is_owed(record: Record, error: BaseException | None) -> bool:
+    """Whether an answer that failed is paid for: what was delivered until the caller's own fault ended it."""
+    is_theirs = isinstance(error, InflightError) and error.kind.is_callers_fault
+    return is_theirs and record.completion_tokens > 0
 
 
 def _usage(record: Record, cost: int, outcome: Outcome) -> UsageRecord:

@@ -24,8 +24,9 @@ class Route:
     """One method of one path; `{name}` in the path stands for any one segment.
 
     Where `takes_rest`, the name at the end stands for all that is left, slashes too.
-    `scope` is what a key needs, None is open to everybody. `takes` is the content type of the body, an empty
-    one where there need not be a body. `answer` names a schema, or is the type of what else comes,
+    `scope` is what a key needs, None is open to everybody; where `asks_model`, its caller must owe no tokens.
+    `takes` is the content type of the body, an empty one where there need not be a body. `answer` names a
+    schema, or is the type of what else comes,
     or both with " or " between; `status` is that of an answer where all went well. `query` is what may
     follow the path.
     """
@@ -43,6 +44,7 @@ class Route:
     takes_rest: bool = False
     query: type[msgspec.Struct] | None = None
     status: int = 200
+    asks_model: bool = False
 
     @property
     def names(self) -> list[str]:

@@ -108,7 +108,9 @@ responses = table(
     Column("body", Text, nullable=False),
     Column("input", Text, nullable=False),
     Column("output", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False, server_default="0"),
     sql.Index("responses_by_age", "organisation_id", "created_s"),
+    sql.Index("responses_by_size", "organisation_id", "size_bytes"),
 )
 conversations = table(
     "conversations",
@@ -118,10 +120,13 @@ conversations = table(
     Column("created_s", Double, nullable=False),
     Column("updated_s", Double, nullable=False),
     Column("metadata", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False, server_default="0"),
+    sql.Index("conversations_by_size", "organisation_id", "size_bytes"),
     sql.Index("conversations_by_use", "organisation_id", "user_id", "updated_s"),
 )
-# `pinned` are the system messages, which are read however old they are. The database deletes items with their
-# conversation, also those that an answer adds at the same moment.
+# The size of a conversation includes that of its items. `pinned` are the system messages, which are read
+# however old they are. The database deletes items with their conversation, also those that an answer adds at
+# the same moment.
 conversation_items = table(
     "conversation_items",
     Column("id", String, primary_key=True),
@@ -131,7 +136,9 @@ conversation_items = table(
     Column("item", Text, nullable=False),
     Column("tokens", Integer),
     Column("counted_by", String, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False, server_default="0"),
     sql.UniqueConstraint("conversation_id", "position"),
+    sql.Index("conversation_items_by_size", "conversation_id", "position", "pinned", "size_bytes"),
 )
 
 

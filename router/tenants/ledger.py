@@ -17,22 +17,28 @@ if TYPE_CHECKING:
 class Reservation:
     """What one request holds of its limits; given back exactly once, by `settle` or by `cancel`."""
 
-    __slots__ = ("_cost", "_leases", "_limit_sets", "_tokens", "is_open")
+    __slots__ = ("_cost", "_leases", "_limit_sets", "_requests", "_tokens", "is_open")
 
-    def __init__(self, limit_sets: tuple[LimitSet, LimitSet], tokens: int, cost: int) -> None:
+    def __init__(
+        self, limit_sets: tuple[LimitSet, LimitSet], tokens: int, cost: int, requests: int = 1
+    ) -> None:
         self._limit_sets = limit_sets
         self._tokens = tokens
         self._cost = cost
+        self._requests = requests
         self.is_open = True
-        self._leases = (limit_sets[0].take(tokens, cost), limit_sets[1].take(tokens, cost))
+        self._leases = (
+            limit_sets[0].take(tokens, cost, requests),
+            limit_sets[1].take(tokens, cost, requests),
+        )
 
     def settle(self, tokens: int, cost: int) -> None:
         """The request was dispatched and used this much: less is refunded, more is a debt."""
         self._end(0, tokens, cost)
 
     def cancel(self) -> None:
-        """The request was never dispatched: it counts for nothing."""
-        self._end(1, 0, 0)
+        """The request was never dispatched: nothing that was reserved counts."""
+        self._end(self._requests, 0, 0)
 
     def _end(self, requests_back: int, tokens: int, cost: int) -> None:
         if not self.is_open:
@@ -52,26 +58,56 @@ class Ledger:
         self._limit_sets: dict[str, LimitSet] = {}
         self._others: Others | None = None
 
+    def enter(self, caller: Caller, tokens: int | None, now_ns: int) -> Refusal | None:
+        """Counts a request that has just come, unless it is refused.
+
+        `tokens` are the fewest that it can use, None where it asks no model.
+        """
+        both = self._limit_sets_of(caller, now_ns)
+        refusal = longer(*(each.rate_refusal(1, tokens, now_ns) for each in both))
+        if refusal is None:
+            for each in both:
+                each.count(1)
+        return refusal
+
+    def uncount(self, caller: Caller, now_ns: int) -> None:
+        """The request that was counted last was refused for no fault of its caller."""
+        for each in self._limit_sets_of(caller, now_ns):
+            each.count(-1)
+
+    def enter_alone(self, subject: str, limits: Limits, now_ns: int) -> Refusal | None:
+        """As `enter`, for a subject that is neither an organisation nor a key."""
+        limit_set = self._limit_set(subject, limits, now_ns)
+        refusal = limit_set.rate_refusal(1, None, now_ns)
+        if refusal is None:
+            limit_set.count(1)
+        return refusal
+
     def reserve(
-        self, caller: Caller, tokens: int, cost: int, now_ns: int, month: str
+        self, caller: Caller, tokens: int, cost: int, now_ns: int, month: str, requests: int = 1
     ) -> Reservation | Refusal:
         """All limits or nothing; `tokens` and `cost` are the most that the request can use.
 
-        A refusal by `Limit.LEASE` means: send `asks_for` to the store, apply the answers, and try again.
+        `requests` is 0 for one that was counted when it came. A refusal by `Limit.LEASE` means: send
+        `asks_for` to the store, apply the answers, and try again.
         """
+        of_organisation, of_key = both = self._limit_sets_of(caller, now_ns)
+        first = of_organisation.refusal(tokens, cost, now_ns, month, requests)
+        second = of_key.refusal(tokens, cost, now_ns, month, requests)
+        if first is second is None:
+            return Reservation(both, tokens, cost, requests)
+        refusal = longer(first, second)
+        assert refusal is not None
+        return refusal
+
+    def _limit_sets_of(self, caller: Caller, now_ns: int) -> tuple[LimitSet, LimitSet]:
         of_organisation = self._limit_sets.get(caller.organisation.id)
         if of_organisation is None or of_organisation.limits is not caller.organisation_limits:
             of_organisation = self._limit_set(caller.organisation.id, caller.organisation_limits, now_ns)
         of_key = self._limit_sets.get(caller.key.id)
         if of_key is None or of_key.limits is not caller.key_limits:
             of_key = self._limit_set(caller.key.id, caller.key_limits, now_ns)
-        first = of_organisation.refusal(tokens, cost, now_ns, month)
-        second = of_key.refusal(tokens, cost, now_ns, month)
-        if first is second is None:
-            return Reservation((of_organisation, of_key), tokens, cost)
-        refusal = longer(first, second)
-        assert refusal is not None
-        return refusal
+        return of_organisation, of_key
 
     def asks_for(self, caller: Caller, cost: int, now_ns: int, month: str) -> list[LeaseAsk]:
         """What the store must lease before a request of this cost can start."""

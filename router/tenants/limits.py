@@ -250,39 +250,51 @@ class LimitSet:
         else:
             self.allowance.change(limits.monthly_budget)
 
-    def refusal(self, tokens: int, cost: int, now_ns: int, month: str) -> Refusal | None:
+    def refusal(self, tokens: int, cost: int, now_ns: int, month: str, requests: int = 1) -> Refusal | None:
         """Whether anything stands in the way; takes nothing. Of several, the one to wait for longest."""
-        worst: Refusal | None = None
-        if self.requests is not None and (wait := self.requests.wait_ns(1, now_ns)) != 0:
-            worst = Refusal(Limit.REQUESTS, self.subject, wait)
-        if self.tokens is not None and (wait := self.tokens.wait_ns(tokens, now_ns)) != 0:
-            worst = longer(worst, Refusal(Limit.TOKENS, self.subject, wait))
-        most = self.limits.concurrent_requests
-        if most is not None and self.running + self.elsewhere >= most:
-            worst = longer(worst, Refusal(Limit.CONCURRENCY, self.subject, _CONCURRENCY_WAIT_NS))
+        worst = self.rate_refusal(requests, tokens, now_ns)
         if worst is None and self.allowance is not None and not self.allowance.covers(cost, now_ns, month):
             gone = self.allowance.is_spent(cost, now_ns, month)
             worst = Refusal(Limit.BUDGET if gone else Limit.LEASE, self.subject, None if gone else 0)
         return worst
 
-    def take(self, tokens: int, cost: int) -> tuple[Allowance, int] | None:
+    def rate_refusal(self, requests: int, tokens: int | None, now_ns: int) -> Refusal | None:
+        """As `refusal`, budgets left out; with None for tokens, for what asks no model."""
+        worst: Refusal | None = None
+        if requests and self.requests is not None and (wait := self.requests.wait_ns(requests, now_ns)) != 0:
+            worst = Refusal(Limit.REQUESTS, self.subject, wait)
+        if tokens is None:
+            return worst
+        if self.tokens is not None and (wait := self.tokens.wait_ns(tokens, now_ns)) != 0:
+            worst = longer(worst, Refusal(Limit.TOKENS, self.subject, wait))
+        most = self.limits.concurrent_requests
+        if most is not None and self.running + self.elsewhere >= most:
+            worst = longer(worst, Refusal(Limit.CONCURRENCY, self.subject, _CONCURRENCY_WAIT_NS))
+        return worst
+
+    def count(self, requests: int) -> None:
+        """Right after `rate_refusal` found none; a negative number is given back."""
+        self.taken_requests += requests
+        if self.requests is not None:
+            self.requests.take(requests)
+
+    def take(self, tokens: int, cost: int, requests: int = 1) -> tuple[Allowance, int] | None:
         """Right after `refusal` found none; answers which lease pays, if one has to."""
         self.running += 1
-        self.taken_requests += 1
+        self.taken_requests += requests
         self.taken_tokens += tokens
         # As Bucket.take does: right after `refusal`, so there is enough in both.
         if self.requests is not None:
-            self.requests.level -= NS_PER_MIN
+            self.requests.level -= requests * NS_PER_MIN
         if self.tokens is not None:
             self.tokens.level -= tokens * NS_PER_MIN
         return None if self.allowance is None else (self.allowance, self.allowance.take(cost))
 
     def end(self, requests_back: int, tokens_back: int) -> None:
         self.running -= 1
-        self.taken_requests -= requests_back
         self.taken_tokens -= tokens_back
-        if self.requests is not None and requests_back:
-            self.requests.take(-requests_back)
+        if requests_back:
+            self.count(-requests_back)
         if self.tokens is not None and tokens_back:
             self.tokens.take(-tokens_back)
 

@@ -92,17 +92,21 @@ class Tenancy:
         self.spool.close()
         self.store.close()
 
-    async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
+    async def reserve(
+        self, caller: Caller, tokens: int, cost: int, requests: int = 1
+    ) -> Reservation | Refusal:
         """Goes to the store only where this process's lease of a budget has run out.
 
         Still refused by `Limit.LEASE`: the store is unreachable, and what is left of the budget is not known.
         Whoever asks may leave meanwhile: what the store has leased is known here all the same.
         """
         month = self.month.at(time.time())
-        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month)
+        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month, requests)
         if not must_ask_the_store(answer):
             return answer
-        leasing = asyncio.get_running_loop().create_task(self._reserve_leased(caller, tokens, cost, month))
+        leasing = asyncio.get_running_loop().create_task(
+            self._reserve_leased(caller, tokens, cost, month, requests)
+        )
         self._waiting.add(leasing)
         leasing.add_done_callback(self._waiting.discard)
         try:
@@ -148,13 +152,13 @@ class Tenancy:
             await self._ask(ask)
 
     async def _reserve_leased(
-        self, caller: Caller, tokens: int, cost: int, month: str
+        self, caller: Caller, tokens: int, cost: int, month: str, requests: int
     ) -> Reservation | Refusal:
         # One at a time: a burst of requests must not lease all there is for what the first lease covers.
         async with self._leasing:
             for ask in self.ledger.asks_for(caller, cost, time.monotonic_ns(), month):
                 await self._ask(ask)
-            return self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month)
+            return self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month, requests)
 
     async def _ask(self, ask: LeaseAsk) -> None:
         asked_ns = time.monotonic_ns()

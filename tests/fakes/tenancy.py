@@ -27,7 +27,7 @@ class _EmptyLedger(Ledger):
     """The store is asked each time."""
 
     def reserve(
-        self, caller: Caller, tokens: int, cost: int, now_ns: int, month: str
+        self, caller: Caller, tokens: int, cost: int, now_ns: int, month: str, requests: int = 1
     ) -> Reservation | Refusal:
         return Refusal(Limit.LEASE, caller.key.id, 0)
 
@@ -45,7 +45,9 @@ class FakeTenancy:
         self.ledger = _EmptyLedger()
         self.used: list[UsageRecord] = []
 
-    async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
+    async def reserve(
+        self, caller: Caller, tokens: int, cost: int, requests: int = 1
+    ) -> Reservation | Refusal:
         await asyncio.sleep(0)
         return self.ledger.reserve_leased(caller, tokens, cost)
 

@@ -20,7 +20,7 @@ from router.content.files.model import FileLimits
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.shadow import Shadows, ShadowSettings
 from router.core.embedding import ServedEmbedder
-from router.core.tenant import NO_LIMITS, Role, Scope, UsageSummary
+from router.core.tenant import LOCAL_CALLER, NO_LIMITS, Role, Scope, UsageSummary
 from router.core.tenant import Limits as LimitsOf
 from router.http.connection import Limits
 from router.http.listener import Listener
@@ -28,6 +28,8 @@ from router.parts import Parts
 from router.request.answer import Answers, Observer
 from router.request.identity import Doorkeeper
 from router.request.permit import Permits
+from router.request.prompt_lengths import PromptLengths
+from router.request.token_counting import Tokenizers
 from router.request.web_pages import WebPages
 from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
 from router.routing.models import Registry, ServedModel
@@ -178,20 +180,24 @@ async def running_router(
             observers: list[Observer] = [arms]
             if prompt_log is not None:
                 observers.append(prompt_log)
+            tokenizers = Tokenizers.of(registry)
             parts = Parts(
                 models=registry,
                 permits=permits,
-                answers=Answers(permits, observers, [] if safety is None else [safety], shadows),
+                answers=Answers(
+                    permits, observers, [] if safety is None else [safety], shadows, PromptLengths(tokenizers)
+                ),
                 accounts=accounts,
                 metrics=metrics,
                 tenancy=tenancy,
                 store=store,
                 documents=Documents(UploadedFiles(store)),
+                tokenizers=tokenizers,
                 file_limits=file_limits or FileLimits(),
                 prompt_log=prompt_log,
                 metrics_open=metrics_open,
             )
-            app = App(parts, Doorkeeper(tenancy, is_private, pages))
+            app = App(parts, Doorkeeper(tenancy, is_private, pages, LOCAL_CALLER))
             listener = Listener(app, app.refuse, limits, sweep_s, app.upload_terms)
             port = await listener.start("127.0.0.1", 0)
             try:

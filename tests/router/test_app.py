@@ -113,10 +113,11 @@ async def test_metrics_count_requests_tokens_and_times(router: RunningRouter) ->
     text = shown.text
     assert shown.headers["x-request-id"].startswith("req-")
     who = f'model="{MODEL}",release="1",tenant="local"'
-    nobody = 'model="",release="",tenant="local"'
+    local = 'model="",release="",tenant="local"'
+    nobody = 'model="",release="",tenant="nobody"'
     for line in (
         f'inflight_requests_total{{{who},route="/v1/chat/completions",status="200"}} 1.0',
-        f'inflight_requests_total{{{nobody},route="/v1/chat/completions",status="400"}} 1.0',
+        f'inflight_requests_total{{{local},route="/v1/chat/completions",status="400"}} 1.0',
         f'inflight_requests_total{{{nobody},route="unknown",status="404"}} 1.0',
         f"inflight_requests_in_flight{{{who}}} 0.0",
         f"inflight_prompt_tokens_total{{{who}}} 7.0",

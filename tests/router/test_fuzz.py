@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from router.app import App
 from router.control.releases.commands import ReleaseCommands
-from router.core.tenant import Role, Scope
+from router.core.tenant import LOCAL_CALLER, Role, Scope
 from router.http.listener import Listener
 from router.kserve import http
 from router.request.identity import Doorkeeper
@@ -68,7 +68,8 @@ async def whole_router() -> AsyncIterator[tuple[str, str, dict[str, str]]]:
         user = await tenancy.administer(lambda it: it.create_user(SYSTEM, tenant, "ann", Role.OWNER))
         made, _ = await tenancy.administer(lambda it: it.create_key(SYSTEM, tenant, user.id, "laptop"))
         await asyncio.to_thread(release_twice, tenancy.store)
-        app = App(service, Doorkeeper(tenancy, is_private=True), http.routes(running.door))
+        doorkeeper = Doorkeeper(tenancy, is_private=True, keyless=LOCAL_CALLER)
+        app = App(service, doorkeeper, http.routes(running.door))
         listener = Listener(app, app.refuse, upload_terms=app.upload_terms)
         port = await listener.start("127.0.0.1", 0)
         yield f"http://127.0.0.1:{port}", key, {"tenant": tenant, "user": user.id, "key": made.id}

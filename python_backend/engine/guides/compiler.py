@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import os
+from collections import Counter, OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
 from queue import SimpleQueue
-from threading import Lock
+from threading import Lock, get_native_id
 from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits
@@ -14,6 +17,7 @@ from python_backend.engine.guides.limits import GuideLimits, refusal
 from python_backend.engine.guides.state import GuideState
 from python_backend.engine.guides.token_table import TokenTable
 from python_backend.engine.guides.trial_process import TrialProcess
+from python_backend.sharing.fair_queue import FairQueue
 from python_backend.wire.errors import ErrorKind, InflightError
 
 if TYPE_CHECKING:
@@ -22,7 +26,20 @@ if TYPE_CHECKING:
 
     from python_backend.engine.request import Guide
 
+# Of the threads that compile: the step loop, which all wait for, goes first.
+_NICENESS = 10
 _PARSER_LIMITS = LLParserLimits(verbose_errors=False)
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """A guide that is to be compiled, for as long as somebody wants it."""
+
+    owner: str
+    tenant: str
+    guide: Guide
+    compiled: Future[GuideState] = field(default_factory=Future)
+    asking: int = 0
 
 
 class GuideCompiler:
@@ -30,6 +47,7 @@ class GuideCompiler:
 
     A guide is compiled in a process of its own before it is admitted to this one. Equal guides of one owner
     are compiled once, as long as they are remembered; how long it takes tells nobody what others ask for.
+    Tenants take turns.
     """
 
     def __init__(
@@ -39,31 +57,34 @@ class GuideCompiler:
         end_ids: Collection[int],
         limits: GuideLimits | None = None,
     ) -> None:
-        self._limits = limits or GuideLimits()
+        self._limits = limits = limits or GuideLimits()
         self._tokenizer_file = tokenizer_file
         self._vocabulary = vocabulary
         self._end_ids = end_ids
         self._table: TokenTable | None = None
         self._reading = Lock()
-        self._compiling = ThreadPoolExecutor(self._limits.threads, "guide-compile")
-        self._following = ThreadPoolExecutor(self._limits.threads, "guide-follow")
+        self._compiling = ThreadPoolExecutor(limits.threads, "guide-compile", initializer=_step_back)
+        self._following = ThreadPoolExecutor(limits.threads, "guide-follow")
         self._trials: SimpleQueue[TrialProcess] = SimpleQueue()
-        for _ in range(self._limits.threads):
-            self._trials.put(TrialProcess(self._limits))
+        for _ in range(limits.threads):
+            self._trials.put(TrialProcess(limits))
         self._looking = Lock()
-        self._states: OrderedDict[tuple[str, Guide], Future[GuideState]] = OrderedDict()
-        self._waiting_guides = 0
+        self._queue: FairQueue[_Job] = FairQueue(limits.threads, limits.waiting_guides)
+        self._jobs: OrderedDict[tuple[str, Guide], _Job] = OrderedDict()
 
-    def compile(self, guide: Guide, owner: str) -> Future[GuideState]:
-        """A state at the beginning of an answer; InflightError through the future where there is none."""
+    def compile(self, guide: Guide, owner: str, tenant: str = "") -> Future[GuideState]:
+        """A state at the beginning of an answer; InflightError through the future where there is none.
+
+        Where the future is cancelled and nobody else wants the guide, it loses its turn.
+        """
         answer: Future[GuideState] = Future()
-        answer.set_running_or_notify_cancel()
         try:
-            compiled = self._compiled((owner, guide))
+            job = self._job(guide, owner, tenant)
         except InflightError as error:
             answer.set_exception(error)
             return answer
-        compiled.add_done_callback(lambda done: _hand_over(done, answer))
+        answer.add_done_callback(lambda done: self._answered(job))
+        job.compiled.add_done_callback(lambda done: _hand_over(done, answer))
         return answer
 
     def close(self) -> None:
@@ -72,42 +93,66 @@ class GuideCompiler:
         while not self._trials.empty():
             self._trials.get().close()
 
-    def _compiled(self, owned: tuple[str, Guide]) -> Future[GuideState]:
+    def _job(self, guide: Guide, owner: str, tenant: str) -> _Job:
         limits = self._limits
-        size = len(owned[1].text.encode())
+        size = len(guide.text.encode())
         if size > limits.text_bytes:
             raise refusal(f"has {size} bytes; allowed are {limits.text_bytes}")
         with self._looking:
-            compiled = self._states.get(owned)
-            if compiled is None:
-                if self._waiting_guides >= limits.waiting_guides:
-                    text = f"{self._waiting_guides} guides wait to be compiled; try again later"
-                    raise InflightError(ErrorKind.OVERLOADED, text)
-                self._waiting_guides += 1
-                compiled = self._compiling.submit(self._compile, owned)
-                self._states[owned] = compiled
-                while len(self._states) > limits.cached_guides:
-                    self._states.popitem(last=False)
-            self._states.move_to_end(owned)
-        return compiled
+            job = self._jobs.get((owner, guide))
+            if job is None:
+                job = _Job(owner, tenant, guide)
+                if not self._queue.join(tenant, job):
+                    text = f"{self._queue.waiting(tenant)} guides wait to be compiled; try again later"
+                    raise InflightError(ErrorKind.RATE_LIMITED, text)
+                self._jobs[owner, guide] = job
+                self._forget_some()
+            self._jobs.move_to_end((owner, guide))
+            job.asking += 1
+            self._begin()
+        return job
 
-    def _compile(self, owned: tuple[str, Guide]) -> GuideState:
+    def _forget_some(self) -> None:
+        """The oldest of whoever has most, so that nobody's are forgotten for another's."""
+        while len(self._jobs) > self._limits.cached_guides:
+            [(owner, _)] = Counter(owner for owner, _ in self._jobs).most_common(1)
+            del self._jobs[next(key for key in self._jobs if key[0] == owner)]
+
+    def _begin(self) -> None:
+        while (found := self._queue.next()) is not None:
+            self._compiling.submit(self._compile, found[1])
+
+    def _answered(self, job: _Job) -> None:
+        """One of those who asked has its answer, or has left."""
+        with self._looking:
+            job.asking -= 1
+            if not job.asking and self._queue.leave(job.tenant, job):
+                self._jobs.pop((job.owner, job.guide), None)
+
+    def _compile(self, job: _Job) -> None:
         try:
-            grammar = self._tried(owned[1])
-            table = self._token_table()
-            matcher = LLMatcher(table.tokenizer, grammar, log_level=0, limits=_PARSER_LIMITS)
-            if matcher.is_error():
-                raise refusal(matcher.get_error())
-            state = GuideState(matcher, table, self._following, self._limits)
-            state.mask(None)
-            return state
-        except BaseException:
+            state = self._state(job.guide)
+        except BaseException as error:
             with self._looking:
-                self._states.pop(owned, None)
-            raise
+                self._jobs.pop((job.owner, job.guide), None)
+            job.compiled.set_exception(error)
+        else:
+            job.compiled.set_result(state)
         finally:
             with self._looking:
-                self._waiting_guides -= 1
+                self._queue.done(job.tenant)
+                with suppress(RuntimeError):  # closed meanwhile
+                    self._begin()
+
+    def _state(self, guide: Guide) -> GuideState:
+        grammar = self._tried(guide)
+        table = self._token_table()
+        matcher = LLMatcher(table.tokenizer, grammar, log_level=0, limits=_PARSER_LIMITS)
+        if matcher.is_error():
+            raise refusal(matcher.get_error())
+        state = GuideState(matcher, table, self._following, self._limits)
+        state.mask(None)
+        return state
 
     def _tried(self, guide: Guide) -> str:
         trial = self._trials.get()
@@ -123,7 +168,14 @@ class GuideCompiler:
             return self._table
 
 
+def _step_back() -> None:
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICENESS)
+
+
 def _hand_over(compiled: Future[GuideState], answer: Future[GuideState]) -> None:
+    if not answer.set_running_or_notify_cancel():
+        return
     try:
         answer.set_result(compiled.result().fork())
     except Exception as error:

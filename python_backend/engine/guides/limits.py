@@ -11,7 +11,10 @@ _LONGEST_REASON = 300
 
 @dataclass(frozen=True, slots=True)
 class GuideLimits:
-    """`compile_s` bounds a guide's compilation, `step_s` the finding of the tokens that may come next."""
+    """`compile_s` bounds a guide's compilation, `step_s` the finding of the tokens that may come next.
+
+    `waiting_guides` are those of one tenant, `cached_guides` of all.
+    """
 
     text_bytes: int = 64 * 1024
     compile_s: float = 2.0

@@ -11,6 +11,7 @@ a line, until its input ends.
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import signal
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 _STACK_BYTES = 1024 * 1024
+_NICENESS = 10
 # A blank, or a new line with its indentation, but never one after the other without end.
 _WHITESPACE = r" |\n[ ]{0,32}|\n\t{0,8}"
 _JSON_OPTIONS: JsonCompileOptions = {
@@ -97,6 +99,7 @@ def serve(compile_s: float, step_s: float) -> None:
 
 
 def main(compile_s: float, step_s: float, memory_bytes: int) -> None:
+    os.nice(_NICENESS)  # the streams of others go first
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

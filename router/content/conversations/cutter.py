@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.items import Item
 from router.content.conversations.window import fit
+from router.request.token_counting import Tokenizers, estimate
 from router.routing.models import ServedModel
 
-log = logging.getLogger(__name__)
-
-_BYTES_PER_TOKEN = 3
 _LIMIT = re.compile(r"at most (\d{1,9})")
 # Left for an answer whose length nobody limited.
 _ANSWER_TOKENS = 1024
@@ -28,62 +22,6 @@ _ANSWER_SHARE = 4
 _SPECIAL_TOKENS = 8
 # How much less is tried when the engine refuses without a number.
 _LESS = 0.75
-
-
-def estimate(text: str) -> int:
-    """Rather too many: a turn dropped for nothing costs less than a request refused."""
-    return len(text.encode()) // _BYTES_PER_TOKEN + 1
-
-
-class Tokenizers:
-    """By model, from `tokenizer.json` in its checkpoint; loaded when first needed, all work in threads."""
-
-    def __init__(self, checkpoints: Mapping[str, Path]) -> None:
-        self._checkpoints = checkpoints
-        self._loading: dict[str, asyncio.Task[Any]] = {}
-
-    async def count(self, model: str, texts: Sequence[str]) -> list[int]:
-        tokenizer = await self._tokenizer(model)
-        if tokenizer is None:
-            return [estimate(text) for text in texts]
-        return await asyncio.to_thread(_count, tokenizer, list(texts))
-
-    async def counted(self, model: str, items: Sequence[Item]) -> list[Item]:
-        """The same items, each with its size for this model; sizes that are known are not counted again."""
-        unknown = [index for index, item in enumerate(items) if item.counted_by != model]
-        if not unknown:
-            return list(items)
-        sizes = await self.count(model, [items[index].size_text for index in unknown])
-        counted = list(items)
-        for index, size in zip(unknown, sizes, strict=True):
-            counted[index] = msgspec.structs.replace(items[index], tokens=size, counted_by=model)
-        return counted
-
-    async def _tokenizer(self, model: str) -> Any:
-        task = self._loading.get(model)
-        if task is None:
-            path = self._checkpoints.get(model)
-            task = asyncio.ensure_future(asyncio.to_thread(_load, path))
-            self._loading[model] = task
-        # Shielded: a request that is given up must not take the tokenizer from the others.
-        return await asyncio.shield(task)
-
-
-def _load(checkpoint: Path | None) -> Any:
-    file = None if checkpoint is None else checkpoint / "tokenizer.json"
-    if file is None or not file.is_file():
-        return None
-    from tokenizers import Tokenizer
-
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception:  # the library raises nothing narrower
-        log.exception("%s cannot be read: tokens are estimated", file.name)
-        return None
-
-
-def _count(tokenizer: Any, texts: list[str]) -> list[int]:
-    return [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
 
 
 class ContextLengths:
@@ -138,6 +76,7 @@ class Cutter:
 
     async def cut(
         self,
+        tenant: str,
         model: ServedModel,
         past: Past,
         max_output_tokens: int | None,
@@ -149,19 +88,22 @@ class Cutter:
         room = room_for_prompt(context, max_output_tokens)
         room = room if room_tokens is None else min(room, room_tokens)
         everything = [*past.history, *past.new]
-        prompt = render(everything)
-        if len(prompt.encode()) + _SPECIAL_TOKENS <= room:
-            return Cut(prompt, everything, past.new)
-        items = await self._tokenizers.counted(model.name, everything)
+        if sum(len(item.size_text) for item in everything) <= room:
+            prompt = render(everything)
+            if len(prompt.encode()) + _SPECIAL_TOKENS <= room:
+                return Cut(prompt, everything, past.new)
+        await self._check_new(model, past.new, room, context)
+        items = await self._counted(tenant, model.name, past, room)
         history, new = items[: len(past.history)], items[len(past.history) :]
-        counted = [item for item, was in zip(history, past.history, strict=True) if item is not was]
+        pairs = zip(history, past.history, strict=True)
+        counted = [item for item, was in pairs if item is not was and item.counted_by]
         entries = [item.entry(index >= len(history)) for index, item in enumerate(items)]
         budget = room
         while True:
             window = fit(entries, budget)
             shown = [items[index] for index in window.kept]
             prompt = render(shown)
-            [tokens] = await self._tokenizers.count(model.name, [prompt])
+            tokens = await self._tokenizers.count(tenant, model.name, prompt, room)
             if tokens <= room:
                 return Cut(prompt, shown, new, tokens, counted)
             if not window.fits or fit(entries, 0).kept == window.kept:
@@ -169,19 +111,64 @@ class Cutter:
             # At least one turn less each time, and at once as many as the guess was wrong by.
             budget = window.tokens - max(1, tokens - room)
 
-    async def lessened(self, model: ServedModel, cut: Cut, refusal: InflightError) -> int | None:
+    async def check_whole(self, model: ServedModel, items: Sequence[Item]) -> None:
+        """Refuses what cannot fit by its bytes alone; nothing is counted."""
+        context = self._contexts.of(model)
+        await self._check_new(model, items, context, context)
+
+    async def lessened(self, tenant: str, model: ServedModel, cut: Cut, refusal: InflightError) -> int | None:
         """The room to try again with after the engine refused a prompt; None where its word is new enough."""
         if self._contexts.learn(model, refusal.message):
             return None
         tokens = cut.tokens
         if tokens is None:
-            [tokens] = await self._tokenizers.count(model.name, [cut.prompt])
+            tokens = await self._tokenizers.count(tenant, model.name, cut.prompt)
         return int(tokens * _LESS)
+
+    async def _check_new(self, model: ServedModel, items: Sequence[Item], room: int, context: int) -> None:
+        characters = sum(len(item.size_text) for item in items)
+        if characters > room and (least := await self._tokenizers.least(model.name, characters)) > room:
+            raise _too_long(least, room, context)
+
+    async def _counted(self, tenant: str, model: str, past: Past, room: int) -> list[Item]:
+        """First what must stay, then the past from its end; what is too old to be shown is only estimated."""
+        indexed = list(enumerate([*past.history, *past.new]))
+        stays = [each for each in indexed if each[0] >= len(past.history) or each[1].role == "system"]
+        others = [each for each in reversed(indexed[: len(past.history)]) if each[1].role != "system"]
+        order = [*stays, *others]
+        counted = await self._sizes(tenant, model, [item for _, item in order], room)
+        found = {index: item for (index, _), item in zip(order, counted, strict=True)}
+        return [_sized(found[index], model) for index, _ in indexed]
+
+    async def _sizes(self, tenant: str, model: str, items: Sequence[Item], most: int) -> list[Item]:
+        """The same items, each with its size for this model; sizes that are known are not counted again.
+
+        From the first item on, until all together have more than `most`: the others stay as they are.
+        """
+        counted = list(items)
+        total = 0
+        for index, item in enumerate(items):
+            if total > most:
+                break
+            if item.counted_by == model:
+                total += item.tokens or 0
+                continue
+            size = await self._tokenizers.count(tenant, model, item.size_text, most)
+            total += size
+            if size <= most:  # else there may be more
+                counted[index] = msgspec.structs.replace(item, tokens=size, counted_by=model)
+        return counted
+
+
+def _sized(item: Item, model: str) -> Item:
+    if item.counted_by == model:
+        return item
+    return msgspec.structs.replace(item, tokens=estimate(item.size_text), counted_by="")
 
 
 def _too_long(tokens: int, room: int, context: int) -> InflightError:
     message = (
-        f"the new input, with instructions and system messages, has {tokens} tokens; at most "
+        f"the new input, with instructions and system messages, has {tokens} tokens or more; at most "
         f"{max(room, 0)} fit beside the answer into the {context} tokens of this model"
     )
     return InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, message, "input")

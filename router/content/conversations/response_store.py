@@ -12,9 +12,15 @@ import sqlalchemy as sql
 from sqlalchemy import Connection, RowMapping
 
 from router.content.conversations import conversation_store
-from router.content.conversations.conversation_store import MOST_HISTORY_ITEMS, encode
+from router.content.conversations.conversation_store import (
+    MOST_HISTORY_BYTES,
+    MOST_HISTORY_ITEMS,
+    History,
+    encode,
+)
 from router.content.conversations.items import Item
 from router.content.lookup import Owner, checked_id, missing
+from router.content.storage_quota import ROW_BYTES, StorageQuota
 from router.store.content_tables import responses
 from router.store.database import StoreAccess
 from router.tenants.records import deleted_among
@@ -39,8 +45,11 @@ class EndedResponse:
 
 
 class ResponseStore:
-    def __init__(self, store: StoreAccess, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, store: StoreAccess, quota: StorageQuota, clock: Callable[[], float] = time.time
+    ) -> None:
         self._store = store
+        self._quota = quota
         self._clock = clock
 
     async def save(self, owner: Owner, ended: EndedResponse, keeps_response: bool) -> None:
@@ -56,10 +65,14 @@ class ResponseStore:
             position = None
             if ended.conversation_id is not None:
                 items = [*ended.input, *ended.output]
-                position = conversation_store.append(to, owner, ended.conversation_id, items, now_s)
+                position = conversation_store.append(
+                    to, owner, ended.conversation_id, items, now_s, self._quota
+                )
                 conversation_store.keep_counts(to, ended.conversation_id, ended.counted)
             if keeps_response:
-                to.execute(sql.insert(responses).values(_row_of(owner, ended, position)))
+                row = _row_of(owner, ended, position)
+                self._quota.take(to, owner.organisation_id, row["size_bytes"])
+                to.execute(sql.insert(responses).values(row))
 
         await self._store.write(act)
 
@@ -80,13 +93,13 @@ class ResponseStore:
 
         await self._store.write(act)
 
-    async def history(self, owner: Owner, response_id: str) -> list[Item]:
-        """All that was said up to the end of a response, oldest first."""
+    async def history(self, owner: Owner, response_id: str) -> History:
+        """What was said up to the end of a response."""
         checked_id("Previous response", response_id, "previous_response_id")
         return await self._store.read(lambda at: _history(at, owner, response_id))
 
 
-def _history(at: Connection, owner: Owner, response_id: str) -> list[Item]:
+def _history(at: Connection, owner: Owner, response_id: str) -> History:
     rows = at.execute(_chain(owner, response_id)).mappings().all()
     if not rows:
         raise missing("Previous response", response_id, "previous_response_id")
@@ -95,10 +108,12 @@ def _history(at: Connection, owner: Owner, response_id: str) -> list[Item]:
         items += msgspec.json.decode(row["input"], type=list[Item])
         items += msgspec.json.decode(row["output"], type=list[Item])
     conversation_id, position = rows[-1]["conversation_id"], rows[-1]["conversation_position"]
+    if rows[-1]["total_bytes"] > MOST_HISTORY_BYTES:
+        return History(items, is_whole=False)
     if conversation_id is None or position is None:
-        return items
+        return History(items, is_whole=True)
     before = conversation_store.read_history(at, conversation_id, MOST_HISTORY_ITEMS, position)
-    return [*before, *items]
+    return History([*before.items, *items], before.is_whole)
 
 
 def _chain(owner: Owner, response_id: str) -> sql.Select[Any]:
@@ -107,14 +122,14 @@ def _chain(owner: Owner, response_id: str) -> sql.Select[Any]:
     Their bodies, which hold the output once more, are not read.
     """
     start = (
-        sql.select(*_LINK, sql.literal(0).label("back"))
+        sql.select(*_LINK, sql.literal(0).label("back"), responses.c.size_bytes.label("total_bytes"))
         .where(responses.c.id == response_id, owner.owns(responses))
         .cte("chain", recursive=True)
     )
     earlier = (
-        sql.select(*_LINK, start.c.back + 1)
+        sql.select(*_LINK, start.c.back + 1, start.c.total_bytes + responses.c.size_bytes)
         .join(start, responses.c.id == start.c.previous_id)
-        .where(owner.owns(responses), start.c.back < _MOST_LINKS)
+        .where(owner.owns(responses), start.c.back < _MOST_LINKS, start.c.total_bytes <= MOST_HISTORY_BYTES)
     )
     chain = start.union_all(earlier)
     return sql.select(chain).order_by(chain.c.back)
@@ -132,6 +147,7 @@ def _find(at: Connection, owner: Owner, response_id: str) -> RowMapping:
 
 
 def _row_of(owner: Owner, ended: EndedResponse, position: int | None) -> dict[str, Any]:
+    texts = {name: encode(getattr(ended, name)) for name in ("body", "input", "output")}
     return {
         "id": ended.id,
         "organisation_id": owner.organisation_id,
@@ -140,7 +156,6 @@ def _row_of(owner: Owner, ended: EndedResponse, position: int | None) -> dict[st
         "previous_id": ended.previous_id,
         "conversation_id": ended.conversation_id,
         "conversation_position": position,
-        "body": encode(ended.body),
-        "input": encode(ended.input),
-        "output": encode(ended.output),
+        "size_bytes": sum(len(text.encode()) for text in texts.values()) + ROW_BYTES,
+        **texts,
     }

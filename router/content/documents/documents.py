@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import binascii
 from base64 import b64decode
 from typing import Protocol
@@ -15,14 +14,15 @@ from router.content.files.rows import content
 from router.core.messages import FileReference, Message, Part
 from router.core.tenant import Caller
 from router.request.decoding import invalid
+from router.request.fair_pool import FairPool
 from router.store.database import StoreAccess
 
 READABLE = "text, Markdown, CSV and PDF"
 _PDF = "application/pdf"
 _TABLES = ("text/csv", "text/tab-separated-values", "application/csv")
 _TABLE_NAMES = (".csv", ".tsv")
-_SMALL_BYTES = 32_768
-_SMALL_TABLE_BYTES = 1024  # a table takes as long as thirty times as much text
+_AT_ONCE = 2
+_WAITING_EACH = 16
 
 
 class Files(Protocol):
@@ -48,6 +48,7 @@ class Documents:
         self._files = files
         self._limits = limits or DocumentLimits()
         self._pdfs = PdfReader(self._limits)
+        self._texts = FairPool("files to be read", _AT_ONCE, _WAITING_EACH)
 
     def check_count(self, files: int, where: str) -> None:
         if files > self._limits.max_files:
@@ -60,7 +61,7 @@ class Documents:
             reason = f"has {len(data)} bytes; at most {self._limits.max_bytes} are read"
             raise refusal(where, name, reason)
         try:
-            text = await self._text(name.lower(), kind, data)
+            text = await self._text(caller.organisation.id, name.lower(), kind, data)
         except Unreadable as problem:
             raise refusal(where, name, str(problem)) from None
         if len(text) > self._limits.max_characters:
@@ -81,18 +82,15 @@ class Documents:
         name, data = await self._files.read(caller, file_id, self._limits.max_bytes)
         return _printable(reference.filename or name), "", data
 
-    async def _text(self, name: str, kind: str, data: bytes) -> str:
+    async def _text(self, tenant: str, name: str, kind: str, data: bytes) -> str:
         if not data:
             raise Unreadable("is empty")
         if kind == _PDF or data.startswith(b"%PDF-"):
-            return await self._pdfs.read(data)
+            return await self._pdfs.read(tenant, data)
         if kind.startswith("image/"):
             raise Unreadable(f"is a picture, and no model here reads pictures; {READABLE} are read")
         is_table = kind in _TABLES or name.endswith(_TABLE_NAMES)
-        most = self._limits.max_characters
-        if len(data) <= (_SMALL_TABLE_BYTES if is_table else _SMALL_BYTES):
-            return _plain(data, is_table, most)
-        return await asyncio.to_thread(_plain, data, is_table, most)
+        return await self._texts.run(tenant, _plain, data, is_table, self._limits.max_characters)
 
 
 def _plain(data: bytes, is_table: bool, most_characters: int) -> str:

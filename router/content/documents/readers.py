@@ -14,15 +14,15 @@ from pathlib import Path
 
 import msgspec
 
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.errors import InflightError
 from router.request.decoding import invalid
+from router.request.fair_pool import FairPool
 
 _DELIMITERS = ",;\t|"
 _QUOTED = re.compile(r'"[^"]*"?')
 _PROGRAM = Path(__file__).with_name("pdf_program.py")
 _AT_ONCE = 2
-# Files are read before any tenant's limits apply, so the queue of PDFs has a limit of its own.
-_MOST_WAITING = 16
+_WAITING_EACH = 8
 _ENVIRONMENT = ("LD_LIBRARY_PATH",)  # where the interpreter may have its own libraries
 
 
@@ -82,22 +82,15 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class PdfReader:
-    """A process a file, and no more than two at once; a few more wait, all others are sent away."""
+    """A process a file, one for each tenant and two in all; whoever leaves has it stopped."""
 
     def __init__(self, limits: DocumentLimits) -> None:
         self._limits = limits
-        self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._asking = 0
+        self._pool = FairPool("PDFs to be read", _AT_ONCE, _WAITING_EACH)
 
-    async def read(self, data: bytes) -> str:
-        if self._asking >= _AT_ONCE + _MOST_WAITING:
-            raise InflightError(ErrorKind.OVERLOADED, "too many PDFs are being read; try again later")
-        self._asking += 1
-        try:
-            async with self._turns:
-                answer = await self._ask(data)
-        finally:
-            self._asking -= 1
+    async def read(self, tenant: str, data: bytes) -> str:
+        async with self._pool.turn(tenant):
+            answer = await self._ask(data)
         if answer.text is None:
             raise Unreadable(answer.reason)
         return answer.text

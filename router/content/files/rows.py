@@ -15,6 +15,7 @@ from sqlalchemy import Connection, RowMapping
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.files.model import PIECE_BYTES, StoredFile, is_id
 from router.content.lookup import next_rows
+from router.content.storage_quota import check_room
 from router.store.content_tables import batches, file_pieces, files
 from router.store.database import StoreAccess
 from router.tenants.records import deleted_among
@@ -33,32 +34,13 @@ def begin(connection: Connection, file: StoredFile, most_bytes: int | None = Non
     if most_bytes is not None:
         if deleted_among(connection, {file.organisation_id}):
             raise gone()
-        _lock(connection, file.organisation_id)
-        taken = held_bytes(connection, file.organisation_id)
-        if taken + file.size_bytes > most_bytes:
-            raise InflightError(
-                ErrorKind.TOO_LARGE,
-                f"the files of this organisation take {taken} of the {most_bytes} bytes it may keep, and "
-                f"this one has {file.size_bytes}: delete files that are no longer needed",
-                "file",
-            )
+        check_room(connection, file.organisation_id, file.size_bytes, most_bytes)
     values = {name: getattr(file, name) for name in StoredFile.__slots__}
     connection.execute(sql.insert(files).values(**values, is_whole=False))
 
 
 def gone() -> InflightError:
     return InflightError(ErrorKind.NOT_FOUND, "the organisation of this key was deleted")
-
-
-def _lock(connection: Connection, organisation_id: str) -> None:
-    """To the end of the transaction; SQLite has one writer anyway."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(sql.select(sql.func.pg_advisory_xact_lock(sql.func.hashtext(organisation_id))))
-
-
-def held_bytes(connection: Connection, organisation_id: str) -> int:
-    total = sql.select(sql.func.sum(files.c.size_bytes)).where(files.c.organisation_id == organisation_id)
-    return int(connection.scalar(total) or 0)
 
 
 def add_piece(connection: Connection, file_id: str, number: int, data: bytes) -> None:

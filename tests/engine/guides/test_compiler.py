@@ -62,7 +62,7 @@ def test_a_refusal_for_its_cost_names_the_limit(compiler: GuideCompiler) -> None
 def test_costly_guides_keep_others_waiting_no_longer_than_their_limit(compiler: GuideCompiler) -> None:
     evil = [compiler.compile(Guide(GuideKind.JSON_SCHEMA, MULTIPLES + " " * n), "owner") for n in range(3)]
     start_s = time.monotonic()
-    state_of(compiler, GuideKind.REGEX, "[0-9]+")
+    compiler.compile(Guide(GuideKind.REGEX, "[0-9]+"), "other", "other").result(WAIT_S)
     assert time.monotonic() - start_s < 2 * LIMITS.compile_s + 3
     for answer in evil:
         assert isinstance(answer.exception(WAIT_S), InflightError)
@@ -80,12 +80,41 @@ def test_too_many_guides_at_once_are_refused(tmp_path: Path) -> None:
     limits = GuideLimits(compile_s=0.5, waiting_guides=2, threads=1)
     with compiler_in(tmp_path, limits) as compiler:
         answers = [
-            compiler.compile(Guide(GuideKind.JSON_SCHEMA, MULTIPLES + " " * n), "owner") for n in range(3)
+            compiler.compile(Guide(GuideKind.JSON_SCHEMA, MULTIPLES + " " * n), "owner") for n in range(4)
         ]
         errors = [answer.exception(WAIT_S) for answer in answers]
         kinds = [error.kind for error in errors if isinstance(error, InflightError)]
-        assert kinds == [ErrorKind.INVALID_REQUEST, ErrorKind.INVALID_REQUEST, ErrorKind.OVERLOADED]
+        assert kinds == [*[ErrorKind.INVALID_REQUEST] * 3, ErrorKind.RATE_LIMITED]
         state_of(compiler, GuideKind.REGEX, "a")
+
+
+def test_a_guide_does_not_wait_for_those_of_another_tenant(tmp_path: Path) -> None:
+    with compiler_in(tmp_path, GuideLimits(compile_s=1, threads=2)) as compiler:
+        costly = [
+            compiler.compile(Guide(GuideKind.JSON_SCHEMA, MULTIPLES + " " * n), "greedy", "greedy")
+            for n in range(20)
+        ]
+        compiler.compile(Guide(GuideKind.REGEX, "a"), "other", "other").result(WAIT_S)
+        assert not costly[1].done()
+        for answer in costly[1:]:
+            assert answer.cancel()  # its client left
+        assert compiler._queue.waiting("greedy") == 0
+
+
+def test_an_equal_guide_of_another_tenant_is_compiled_anew(tmp_path: Path) -> None:
+    """How long it takes would tell what another tenant asks for."""
+    with compiler_in(tmp_path) as compiler:
+        for tenant in ("one", "two", "one"):
+            compiler.compile(Guide(GuideKind.REGEX, "a"), tenant).result(WAIT_S)
+        assert [tenant for tenant, _ in compiler._jobs] == ["two", "one"]
+
+
+def test_guides_of_one_tenant_do_not_push_out_anothers(tmp_path: Path) -> None:
+    with compiler_in(tmp_path, GuideLimits(cached_guides=3)) as compiler:
+        compiler.compile(Guide(GuideKind.REGEX, "kept"), "other").result(WAIT_S)
+        for text in "abcd":
+            compiler.compile(Guide(GuideKind.REGEX, text), "greedy").result(WAIT_S)
+        assert [guide.text for _, guide in compiler._jobs] == ["kept", "c", "d"]
 
 
 def test_the_least_recently_used_guide_is_forgotten_and_compiled_again(tmp_path: Path) -> None:
@@ -141,5 +170,5 @@ def test_what_is_compiled_for_one_owner_saves_no_other_the_time(compiler: GuideC
     compiler.compile(guide, "one").result(WAIT_S)
     assert compiler.compile(guide, "one").done()
     other = compiler.compile(guide, "two")
-    assert compiler._states[("two", guide)] is not compiler._states[("one", guide)]
+    assert compiler._jobs[("two", guide)] is not compiler._jobs[("one", guide)]
     other.result(WAIT_S)

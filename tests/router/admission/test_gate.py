@@ -26,6 +26,7 @@ from router.admission.queue import EqualShares
 from router.control.releases.arms import ArmRecorder
 from router.core.objective import Objective
 from router.core.record import Record
+from router.core.tenant import LOCAL_CALLER
 from router.request.answer import Answers
 from router.request.permit import Permit, Permits
 from router.routing.replicas import Fleet
@@ -239,7 +240,7 @@ async def test_a_second_attempt_that_is_refused_is_neither_billed_nor_held_again
     gate = gates["tiny", "1"]
     gate.resize(Capacity(1, 1))
     gate.offer(Record("test", "other", model="tiny"), ONE)
-    record = Record("test", "req", model_version="1", rollout=(3, 1))
+    record = Record("test", "req", LOCAL_CALLER, model_version="1", rollout=(3, 1))
     record.dispatched_s = 1.0  # the first attempt was, and its prompt was too long
     answers = Answers(Permits(tenancy.as_tenancy, gates, ACCOUNTS), [arms])
 

@@ -10,6 +10,7 @@ from typing import Any
 from router.admission.gates import Gates
 from router.app import App
 from router.core.manifest import Kind, Manifest, entry_name, member_name
+from router.core.tenant import LOCAL_CALLER
 from router.http.listener import Listener
 from router.kserve import http
 from router.kserve.door import Door
@@ -80,7 +81,7 @@ async def running_kserve(
         parts, registry = router.parts, router.parts.models
         registry.publish({MODEL: lineup_of(_text(fleet)), EMBEDDER: registry.lineups[EMBEDDER]})
         door = Door(registry, parts.answers)
-        doorkeeper = Doorkeeper(parts.tenancy, is_private=True)
+        doorkeeper = Doorkeeper(parts.tenancy, is_private=True, keyless=LOCAL_CALLER)
         app = App(parts, doorkeeper, http.routes(door))
         listener = Listener(app, app.refuse)
         server = KserveServer(door, doorkeeper, parts.accounts, MAX_MESSAGE_BYTES)

@@ -181,8 +181,8 @@ async def test_compressed_bodies_are_refused(client: Any) -> None:
 
 
 async def test_keys_limits_and_usage_are_those_of_the_other_api(kserve: RunningKserve, client: Any) -> None:
-    tenant = await kserve.router.new_tenant(limits=Limits(requests_per_min=1))
-    key = await kserve.router.new_key(tenant)
+    tenant = await kserve.router.new_tenant()
+    key = await kserve.router.new_key(tenant, limits=Limits(requests_per_min=1))
     with pytest.raises(InferenceServerException, match="API key") as refused:
         await client.infer(MODEL, prompt_inputs(http_input))
     assert refused.value.status() == "401"
@@ -193,7 +193,8 @@ async def test_keys_limits_and_usage_are_those_of_the_other_api(kserve: RunningK
     assert refused.value.status() == "429"
     (usage,) = await kserve.router.usage(tenant)
     assert (usage.requests, usage.prompt_tokens) == (1, 5)
-    stats = await client.get_inference_statistics(headers=headers)
+    other = {"authorization": f"Bearer {await kserve.router.new_key(tenant)}"}
+    stats = await client.get_inference_statistics(headers=other)
     assert [each["inference_count"] for each in stats["model_stats"]] == [1, 0]
 
 

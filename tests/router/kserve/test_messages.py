@@ -9,6 +9,7 @@ from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import InflightError
 from router.core.record import Record
+from router.core.tenant import LOCAL_CALLER
 from router.kserve.generation import generation_offer
 from router.kserve.messages import read_request
 from router.kserve.offers import Asked, Offers
@@ -24,7 +25,7 @@ NAMES = st.one_of(st.sampled_from(["text_input", "max_tokens", "stream"]), TEXT)
 
 def read(message: Any) -> Any:
     def read() -> Asked:
-        record = Record("grpc ModelInfer", "infer-1")
+        record = Record("grpc ModelInfer", "infer-1", LOCAL_CALLER)
         return read_request(message, OFFERS.choose(message.model_name, message.model_version, record))
 
     return outcome(read)

@@ -47,7 +47,7 @@ def offers(*lineups: Lineup) -> Offers:
 
 
 def chosen(found: Offers, name: str, version: str = "", **noted: str) -> tuple[str, int]:
-    record = Record("grpc ModelInfer", "infer-1", **noted)  # type: ignore[arg-type]  # all of them texts
+    record = Record("grpc ModelInfer", "infer-1", LOCAL_CALLER, **noted)  # type: ignore[arg-type]  # all of them texts
     served = found.choose(name, version, record).served
     assert record.model_version == str(served.version)
     return served.name, served.version
@@ -97,7 +97,7 @@ def test_without_a_version_the_split_decides_for_each_request_alone() -> None:
     found = offers(lineup(release(1), release(2), arms=((1, 0.5), (2, 0.5))))
     versions = set()
     for number in range(40):
-        record = Record("grpc ModelInfer", f"infer-{number}")
+        record = Record("grpc ModelInfer", f"infer-{number}", LOCAL_CALLER)
         first = found.choose("tiny", "", record).served.version
         assert found.choose("tiny", "", record).served.version == first
         versions.add(first)
@@ -155,5 +155,5 @@ TEXT = st.one_of(st.sampled_from(["tiny", "tiny@12", "ensemble", "1", "12", "@",
 @settings(deadline=None)
 @given(TEXT, TEXT, TEXT)
 def test_any_model_name_and_version_is_found_or_refused_clearly(name: str, version: str, pinned: str) -> None:
-    record = Record("grpc ModelInfer", "infer-1", pinned_release=pinned)
+    record = Record("grpc ModelInfer", "infer-1", LOCAL_CALLER, pinned_release=pinned)
     assert is_clear(outcome(lambda: BOTH.choose(name, version, record)), ErrorKind.MODEL_NOT_FOUND)

@@ -7,6 +7,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from router.core.tenant import LOCAL_CALLER
 from router.http.tls import Certificates
 from router.kserve import server as kserve_server
 from router.kserve.server import KserveServer
@@ -16,7 +17,7 @@ from tests.router.kserve.running import RunningKserve
 
 
 async def test_a_port_that_is_taken_is_an_error_and_not_shared(kserve: RunningKserve) -> None:
-    doorkeeper = Doorkeeper(kserve.router.parts.tenancy, is_private=True)
+    doorkeeper = Doorkeeper(kserve.router.parts.tenancy, is_private=True, keyless=LOCAL_CALLER)
     second = KserveServer(kserve.door, doorkeeper, kserve.router.parts.accounts, 1 << 20)
     with pytest.raises(OSError, match="cannot listen for gRPC"):
         await second.start("127.0.0.1", int(kserve.grpc_url.rpartition(":")[2]))
@@ -26,7 +27,7 @@ async def test_a_port_that_is_taken_is_an_error_and_not_shared(kserve: RunningKs
 async def test_with_certificates_the_grpc_server_accepts_tls_alone(
     kserve: RunningKserve, tmp_path: Path
 ) -> None:
-    doorkeeper = Doorkeeper(kserve.router.parts.tenancy, is_private=True)
+    doorkeeper = Doorkeeper(kserve.router.parts.tenancy, is_private=True, keyless=LOCAL_CALLER)
     credentials = Certificates(written(tmp_path)).grpc_credentials()
     server = KserveServer(kserve.door, doorkeeper, kserve.router.parts.accounts, 1 << 20, credentials)
     port = await server.start("127.0.0.1", 0)
@@ -44,7 +45,7 @@ async def test_a_connection_without_a_handshake_is_closed(
     kserve: RunningKserve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kserve_server, "HANDSHAKE_TIMEOUT_S", 0.2)
-    doorkeeper = Doorkeeper(kserve.router.parts.tenancy, is_private=True)
+    doorkeeper = Doorkeeper(kserve.router.parts.tenancy, is_private=True, keyless=LOCAL_CALLER)
     server = KserveServer(kserve.door, doorkeeper, kserve.router.parts.accounts, 1 << 20)
     port = await server.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

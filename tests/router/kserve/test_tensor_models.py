@@ -258,8 +258,9 @@ async def test_any_model_may_be_called_in_a_stream(grpc: Any) -> None:
 
 async def test_a_tensor_request_counts_as_one_request_without_tokens(models: Models, grpc: Any) -> None:
     router = models.kserve.router
-    tenant = await router.new_tenant(limits=Limits(requests_per_min=2, tokens_per_min=1))
-    headers = {"authorization": f"Bearer {await router.new_key(tenant)}"}
+    tenant = await router.new_tenant()
+    key = await router.new_key(tenant, limits=Limits(requests_per_min=2, tokens_per_min=1))
+    headers = {"authorization": f"Bearer {key}"}
     for _ in range(2):
         await grpc.infer(CLASSIFIER, image(grpc_input), headers=headers)
     with pytest.raises(InferenceServerException, match="limit of requests") as refused:
@@ -267,7 +268,8 @@ async def test_a_tensor_request_counts_as_one_request_without_tokens(models: Mod
     assert refused.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
     (usage,) = await router.usage(tenant)
     assert (usage.group, usage.requests, usage.prompt_tokens) == ((CLASSIFIER,), 2, 0)
-    stats = await grpc.get_inference_statistics(CLASSIFIER, headers=headers)
+    other = {"authorization": f"Bearer {await router.new_key(tenant)}"}
+    stats = await grpc.get_inference_statistics(CLASSIFIER, headers=other)
     assert [(each.version, each.inference_count) for each in stats.model_stats] == [("2", 2)]
 
 

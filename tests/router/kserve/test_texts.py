@@ -5,6 +5,7 @@ from pathlib import Path
 
 from python_backend.wire import codec
 from router.core.record import Record
+from router.core.tenant import LOCAL_CALLER
 from router.kserve.answers import Output, Texts
 from router.kserve.messages import read_request
 from router.telemetry.prompt_log import PromptLog
@@ -31,7 +32,7 @@ def test_texts_are_put_together_by_row_and_sequence() -> None:
 def test_the_prompt_log_gets_the_prompts_of_a_generation_and_keeps_its_answer(tmp_path: Path) -> None:
     log = PromptLog(tmp_path, keep_days=1)
     log.start()
-    record = Record("grpc ModelInfer", "infer-1")
+    record = Record("grpc ModelInfer", "infer-1", LOCAL_CALLER)
     asked = read_request(usual(), OFFERS.choose("tiny", "", record))
     job = asked.offer.job(asked, record, True, FakeDelivery())
     log.begun(job, record)
@@ -42,7 +43,7 @@ def test_the_prompt_log_gets_the_prompts_of_a_generation_and_keeps_its_answer(tm
 
 
 def test_a_generation_whose_answer_nobody_wants_keeps_nothing() -> None:
-    record = Record("grpc ModelInfer", "infer-1")
+    record = Record("grpc ModelInfer", "infer-1", LOCAL_CALLER)
     asked = read_request(usual(), OFFERS.choose("tiny", "", record))
     job = asked.offer.job(asked, record, True, FakeDelivery())
     assert (list(job.told()), job.answered()) == ([], None)

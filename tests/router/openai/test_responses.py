@@ -12,6 +12,10 @@ import pytest
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta, GenerationCall, LoggedToken
+from router.core.tenant import Limits, Price
+from router.request.token_counting import Tokenizers
+from router.store.database import StoreAccess
+from router.tenants.rbac import SYSTEM
 from tests.fakes.pipeline import Step, words
 from tests.router.running import BARE_MODEL, MODEL, RunningRouter
 
@@ -506,3 +510,30 @@ async def test_a_service_tier_is_passed_to_the_engine(
 ) -> None:
     assert (await create(router, service_tier=asked))["service_tier"] == told
     assert router.pipeline.calls[-1].tier == sent
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(tokens_per_min=0), Limits(monthly_budget=0)], ids=["tokens", "budget"]
+)
+async def test_who_has_no_tokens_or_budget_is_refused_before_anything_is_read_or_counted(
+    router: RunningRouter, limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    price = Price(MODEL, prompt=1_000_000, cached_prompt=0, completion=1_000_000)
+    await router.parts.tenancy.administer(lambda admin: admin.set_price(SYSTEM, price))
+    key = await router.new_key(await router.new_tenant(limits=limits))
+    done: list[str] = []
+
+    async def note(*given: object) -> None:
+        done.append("work")
+        raise AssertionError("it was read or counted")
+
+    monkeypatch.setattr(StoreAccess, "_run", note)
+    monkeypatch.setattr(Tokenizers, "count", note)
+    body = {
+        "model": MODEL,
+        "input": "word " * 200_000,
+        "truncation": "auto",
+        "conversation": f"conv_{'0' * 48}",
+    }
+    response = await router.http.post("/v1/responses", json=body, headers={"authorization": f"Bearer {key}"})
+    assert (response.status_code, done) == (429, [])

@@ -233,3 +233,40 @@ def test_every_refusal_has_a_sentence_and_an_honest_retry_time(
     assert error.kind in (ErrorKind.QUOTA, ErrorKind.RATE_LIMITED, ErrorKind.OVERLOADED)
     if error.retry_after_s is not None and wait_ns is not None:
         assert wait_ns / NS_PER_S <= error.retry_after_s <= wait_ns / NS_PER_S * 1.4 + 1e-6
+
+
+async def test_what_was_delivered_until_the_callers_own_guide_failed_is_paid_for(
+    router: RunningRouter,
+) -> None:
+    price = Price(MODEL, prompt=1_000_000, cached_prompt=0, completion=1_000_000)
+    await router.parts.tenancy.administer(lambda admin: admin.set_price(SYSTEM, price))
+    key = await router.new_key(tenant := await router.new_tenant())
+    dead_end = InflightError(ErrorKind.INVALID_REQUEST, "guided_decoding_guide: it cannot go on")
+    router.pipeline.script = lambda call: [*words(*TEN)[:-1], dead_end]
+    assert b"it cannot go on" in (await chat(router, key, stream=True)).content
+    (summary,) = await router.usage(tenant)
+    assert (summary.prompt_tokens, summary.completion_tokens) == (7, 10)
+    assert summary.cost == 17
+    router.pipeline.script = lambda call: [dead_end]
+    assert (await chat(router, key)).status_code == 400
+    (summary,) = await router.usage(tenant)
+    assert (summary.requests, summary.cost) == (2, 17)  # nothing was delivered
+
+
+async def test_a_request_counts_when_it_comes_however_it_ends(router: RunningRouter) -> None:
+    key = await router.new_key(await router.new_tenant(limits=Limits(requests_per_min=3, tokens_per_min=50)))
+    headers = bearer(key)
+    assert (await chat(router, key, max_tokens=-1)).status_code == 400
+    assert "limit of tokens" in (await chat(router, key, max_tokens=1000)).text
+    assert (await router.http.get("/v1/conversations", headers=headers)).status_code == 200
+    assert "limit of requests" in (await router.http.get("/v1/conversations", headers=headers)).text
+
+
+async def test_a_request_that_the_server_has_no_room_for_is_not_counted(router: RunningRouter) -> None:
+    key = await router.new_key(await router.new_tenant(limits=Limits(requests_per_min=1)))
+    router.permits.draining = True
+    for _ in range(3):
+        assert (await chat(router, key)).status_code == 503
+    router.permits.draining = False
+    assert (await chat(router, key)).status_code == 200
+    assert (await chat(router, key)).status_code == 429

@@ -9,6 +9,7 @@ import pytest
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission.demand import Need
 from router.core.record import Record
+from router.core.tenant import LOCAL_CALLER
 from router.request.answer import Answers
 from router.request.permit import Permit, Permits
 from router.telemetry.accounts import RequestAccounts
@@ -23,7 +24,7 @@ NEED = Need(1, 1)
 
 
 def record() -> Record:
-    return Record("/v1/completions", "cmpl-1", model="tiny", model_version="1")
+    return Record("/v1/completions", "cmpl-1", LOCAL_CALLER, model="tiny", model_version="1")
 
 
 def ended(metrics: Metrics) -> dict[str, float]:

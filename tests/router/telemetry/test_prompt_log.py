@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from router.core.record import Record
+from router.core.tenant import LOCAL_CALLER
 from router.telemetry import prompt_log
 from router.telemetry.prompt_log import Entry, PromptLog, delete_prompts, is_too_old
 
@@ -26,7 +27,7 @@ def lines(path: Path) -> list[dict[str, object]]:
 def test_prompts_are_written_redacted_and_readable_by_the_owner_alone(tmp_path: Path) -> None:
     kept = PromptLog(tmp_path / "log", 7, clock=lambda: NOW_S)
     kept.start()
-    record = Record("/v1/completions", "cmpl-1", model="tiny", finish_reason="stop")
+    record = Record("/v1/completions", "cmpl-1", LOCAL_CALLER, model="tiny", finish_reason="stop")
     kept.write(record, ["mail ann@example.org"], ["from 10.1.2.3", "line\nbreak"])
     kept.stop()
     path = tmp_path / "log" / "local" / TODAY

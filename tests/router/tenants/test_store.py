@@ -8,6 +8,7 @@ import sqlalchemy as sql
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
+from router.content.storage_quota import ROW_BYTES, stored_bytes
 from router.core.tenant import Limits
 from router.store import content_tables, migrate
 from router.store.database import PepperError, Store, sqlite_url
@@ -53,6 +54,27 @@ def test_a_store_of_the_previous_version_keeps_its_limits_and_gets_shares(empty_
         differences = compare_metadata(MigrationContext.configure(connection), METADATA)
     assert limits_of(found) == Limits(tokens_per_min=5)
     assert differences == []
+    store.close()
+
+
+def test_a_store_of_the_previous_version_learns_the_sizes_of_its_conversations(empty_store_url: str) -> None:
+    store = Store(empty_store_url)
+    migrate.upgrade(store.engine, "0006")
+    with store.begin() as connection:
+        for statement in (
+            "INSERT INTO conversations (id, organisation_id, user_id, created_s, updated_s, metadata) "
+            "VALUES ('conv_1', 'org-1', 'ann', 1, 1, '{}')",
+            "INSERT INTO conversation_items (id, conversation_id, position, pinned, item, counted_by) "
+            "VALUES ('msg_1', 'conv_1', 1, FALSE, 'äöü', '')",
+            "INSERT INTO responses (id, organisation_id, user_id, created_s, body, input, output) "
+            "VALUES ('resp_1', 'org-1', 'ann', 1, '12', '345', '6')",
+        ):
+            connection.execute(sql.text(statement))
+    store.prepare(fingerprint(PEPPER))
+    with store.read() as connection:
+        of_items = connection.scalar(sql.select(content_tables.conversation_items.c.size_bytes))
+        assert of_items == 6 + ROW_BYTES
+        assert stored_bytes(connection, "org-1") == (2 + ROW_BYTES) + of_items + (6 + ROW_BYTES)
     store.close()
 
 

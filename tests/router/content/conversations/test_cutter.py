@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import ByteLevel, Whitespace
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.cutter import (
     ContextLengths,
     Cutter,
     Past,
-    Tokenizers,
-    estimate,
     room_for_prompt,
 )
 from router.content.conversations.items import Item, message_item, text_part
+from router.request import token_counting
+from router.request.token_counting import Tokenizers, estimate, parts
 from router.routing.models import ServedModel
 from tests.fakes.pipeline import FakePipeline
 
@@ -64,7 +64,7 @@ async def test_a_prompt_of_few_bytes_is_not_tokenized(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").mkdir()
     cutter = Cutter(Tokenizers({"tiny": tmp_path}), ContextLengths())
     past = Past(turns(2, 3), [said("user", "word")])
-    cut = await cutter.cut(model(1000), past, 10, render)
+    cut = await cutter.cut("acme", model(1000), past, 10, render)
     assert list(cut.shown) == [*past.history, *past.new]
     assert cut.tokens is None
 
@@ -72,7 +72,7 @@ async def test_a_prompt_of_few_bytes_is_not_tokenized(tmp_path: Path) -> None:
 async def test_the_oldest_turns_are_dropped_until_the_prompt_fits(tokenizers: Tokenizers) -> None:
     cutter = Cutter(tokenizers, ContextLengths())
     past = Past([said("system", "word"), *turns(10, 20)], [said("user", "word")])
-    cut = await cutter.cut(model(200), past, 50, render)
+    cut = await cutter.cut("acme", model(200), past, 50, render)
     assert cut.tokens is not None
     assert cut.tokens <= 150
     assert cut.shown[0].id == past.history[0].id
@@ -84,15 +84,17 @@ async def test_the_oldest_turns_are_dropped_until_the_prompt_fits(tokenizers: To
 
 async def test_known_sizes_are_not_counted_again(tokenizers: Tokenizers) -> None:
     cutter = Cutter(tokenizers, ContextLengths())
-    first = await cutter.cut(model(200), Past(turns(10, 20), [said("user", "word")]), 50, render)
-    again = await cutter.cut(model(200), Past(first.counted, [said("user", "word")]), 50, render)
+    first = await cutter.cut("acme", model(200), Past(turns(10, 20), [said("user", "word")]), 50, render)
+    again = await cutter.cut("acme", model(200), Past(first.counted, [said("user", "word")]), 50, render)
     assert again.counted == []
 
 
 async def test_new_input_that_does_not_fit_alone_is_refused(tokenizers: Tokenizers) -> None:
     cutter = Cutter(tokenizers, ContextLengths())
-    with pytest.raises(InflightError, match=r"has 303 tokens; at most 50 fit .* 100 tokens") as caught:
-        await cutter.cut(model(100), Past(turns(3, 5), [said("user", "word " * 300)]), 50, render)
+    with pytest.raises(
+        InflightError, match=r"has 303 tokens or more; at most 50 fit .* 100 tokens"
+    ) as caught:
+        await cutter.cut("acme", model(100), Past(turns(3, 5), [said("user", "word " * 300)]), 50, render)
     assert caught.value.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED
     assert caught.value.param == "input"
 
@@ -105,7 +107,7 @@ async def test_new_input_that_does_not_fit_alone_is_refused(tokenizers: Tokenize
 def test_any_conversation_is_cut_to_fit_or_refused(before: list[tuple[str, int]], room: int) -> None:
     history = [said(role, "w " * words) for role, words in before]
     past = Past(history, [said("user", "w")])
-    cutting = Cutter(Tokenizers({}), ContextLengths()).cut(model(room), past, 0, render)
+    cutting = Cutter(Tokenizers({}), ContextLengths()).cut("acme", model(room), past, 0, render)
     must_stay = [*(item for item in history if item.role == "system"), *past.new]
     if estimate(render(must_stay)) > room:
         with pytest.raises(InflightError, match="at most"):
@@ -121,14 +123,14 @@ async def test_the_context_limit_in_an_engines_error_is_remembered(tokenizers: T
     cutter = Cutter(tokenizers, contexts)
     served = model(8192)
     past = Past(turns(40, 20), [said("user", "word")])
-    cut = await cutter.cut(served, past, 64, render)
+    cut = await cutter.cut("acme", served, past, 64, render)
     refusal = InflightError(
         ErrorKind.CONTEXT_LENGTH_EXCEEDED,
         "the prompt has 2000 tokens; prompt and answer together may have at most 512",
     )
-    assert await cutter.lessened(served, cut, refusal) is None
+    assert await cutter.lessened("acme", served, cut, refusal) is None
     assert contexts.of(served) == 512
-    again = await cutter.cut(served, past, 64, render)
+    again = await cutter.cut("acme", served, past, 64, render)
     assert again.tokens is not None
     assert again.tokens <= 448
 
@@ -136,24 +138,71 @@ async def test_the_context_limit_in_an_engines_error_is_remembered(tokenizers: T
 async def test_a_context_error_without_a_number_shortens_the_prompt_further(tokenizers: Tokenizers) -> None:
     cutter = Cutter(tokenizers, ContextLengths())
     past = Past(turns(10, 20), [said("user", "word")])
-    cut = await cutter.cut(model(8192), past, 64, render)
+    cut = await cutter.cut("acme", model(8192), past, 64, render)
     room = await cutter.lessened(
-        model(8192), cut, InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, "too long")
+        "acme", model(8192), cut, InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, "too long")
     )
     assert room is not None
-    again = await cutter.cut(model(8192), past, 64, render, room)
+    again = await cutter.cut("acme", model(8192), past, 64, render, room)
     assert len(again.shown) < len(cut.shown)
 
 
 async def test_an_unreadable_tokenizer_leaves_an_estimate(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     tokenizers = Tokenizers({"tiny": tmp_path})
-    assert await tokenizers.count("tiny", ["hello there"]) == [estimate("hello there")]
-    assert await tokenizers.count("unknown", [""]) == [1]
+    assert await tokenizers.count("acme", "tiny", "hello there") == estimate("hello there")
+    assert await tokenizers.count("acme", "unknown", "") == 1
 
 
 async def test_tokens_are_counted_by_the_models_tokenizer(tokenizers: Tokenizers) -> None:
-    assert await tokenizers.count("tiny", ["word word", "", "word, word"]) == [2, 0, 3]
+    counts = [await tokenizers.count("acme", "tiny", text) for text in ("word word", "", "word, word")]
+    assert counts == [2, 0, 3]
+
+
+async def test_a_long_text_is_counted_in_parts_and_no_further_than_is_asked(tokenizers: Tokenizers) -> None:
+    text = "word " * 50_000
+    assert "".join(parts(text)) == text
+    assert await tokenizers.count("acme", "tiny", text) == 50_000
+    assert 10 < await tokenizers.count("acme", "tiny", text, most=10) < 10_000
+
+
+def spy_on_counts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that are counted."""
+    counted: list[str] = []
+    real = token_counting._count
+
+    def count(tokenizer: Tokenizer, text: str) -> int:
+        counted.append(text)
+        return real(tokenizer, text)
+
+    monkeypatch.setattr(token_counting, "_count", count)
+    return counted
+
+
+async def test_input_that_cannot_fit_by_its_bytes_is_refused_without_counting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = Tokenizer(BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokenizers = Tokenizers({"tiny": tmp_path})
+    assert await tokenizers.least("tiny", 1000) == 500
+    counts = spy_on_counts(monkeypatch)
+    cutter = Cutter(tokenizers, ContextLengths())
+    with pytest.raises(InflightError, match="has 150 tokens or more; at most 100 fit"):
+        await cutter.cut("acme", model(150), Past([], [said("user", "ab" * 150)]), 50, render)
+    assert counts == []
+
+
+async def test_of_a_long_past_no_more_is_counted_than_could_be_shown(
+    tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = spy_on_counts(monkeypatch)
+    past = Past(turns(500, 40), [said("user", "word")])
+    cut = await Cutter(tokenizers, ContextLengths()).cut("acme", model(200), past, 50, render)
+    assert cut.shown[-1].id == past.new[0].id
+    assert len(counts) < 20
+    assert sum(map(len, counts)) < 10_000
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import pytest
 import sqlalchemy as sql
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.conversations import conversation_store, response_store
 from router.content.conversations.conversation_store import ConversationStore
 from router.content.conversations.items import Item, message_item, text_part
 from router.content.conversations.response_store import EndedResponse, ResponseStore
 from router.content.lookup import Owner, PageQuery
+from router.content.storage_quota import StorageQuota, stored_bytes
 from router.store import content_tables
 from router.store.database import Store, StoreAccess
 from router.tenants.administration import Administration
@@ -41,12 +43,12 @@ async def access(store: Store) -> AsyncIterator[StoreAccess]:
 
 @pytest.fixture
 def conversations(access: StoreAccess) -> ConversationStore:
-    return ConversationStore(access, Clock())
+    return ConversationStore(access, StorageQuota(1 << 30), Clock())
 
 
 @pytest.fixture
 def responses(access: StoreAccess) -> ResponseStore:
-    return ResponseStore(access, Clock())
+    return ResponseStore(access, StorageQuota(1 << 30), Clock())
 
 
 def said(text: str, role: str = "user") -> Item:
@@ -72,7 +74,7 @@ async def refused(awaited: object) -> InflightError:
 async def test_a_conversation_keeps_its_items(conversations: ConversationStore) -> None:
     made = await conversations.create(ANN, {"title": "trees"}, [said("be brief", "system")])
     await conversations.add(ANN, made.id, [said("one\0two"), said("three", "assistant")])
-    assert texts(await conversations.history(ANN, made.id)) == ["be brief", "one\0two", "three"]
+    assert texts((await conversations.history(ANN, made.id)).items) == ["be brief", "one\0two", "three"]
     found = await conversations.find(ANN, made.id)
     assert found.metadata == {"title": "trees"}
     assert found.updated_s > found.created_s
@@ -82,7 +84,7 @@ async def test_other_owners_find_no_conversation_or_response(
     conversations: ConversationStore, responses: ResponseStore
 ) -> None:
     made = await conversations.create(ANN, {}, [said("mine")])
-    item = (await conversations.history(ANN, made.id))[0]
+    item = (await conversations.history(ANN, made.id)).items[0]
     await responses.save(ANN, ended("1"), True)
     for other in OTHERS:
         attempts = [
@@ -105,7 +107,7 @@ async def test_other_owners_find_no_conversation_or_response(
         assert (await conversations.page(other, PageQuery())).entries == []
         # What is no conversation of theirs takes nothing in.
         await responses.save(other, ended(f"by_{other.user_id[5:]}", None, made.id), True)
-    assert texts(await conversations.history(ANN, made.id)) == ["mine"]
+    assert texts((await conversations.history(ANN, made.id)).items) == ["mine"]
 
 
 async def test_pages_of_conversations_go_from_the_last_used_to_the_first(
@@ -136,19 +138,19 @@ async def test_pages_of_items_go_either_way(conversations: ConversationStore) ->
 
 async def test_an_item_can_be_deleted(conversations: ConversationStore) -> None:
     made = await conversations.create(ANN, {}, [said("a"), said("b")])
-    [first, _] = await conversations.history(ANN, made.id)
+    [first, _] = (await conversations.history(ANN, made.id)).items
     assert (await conversations.item(ANN, made.id, first.id)).text == "a"
     await conversations.delete_item(ANN, made.id, first.id)
     assert (await refused(conversations.item(ANN, made.id, first.id))).kind is ErrorKind.NOT_FOUND
     await conversations.add(ANN, made.id, [said("c")])
-    assert texts(await conversations.history(ANN, made.id)) == ["b", "c"]
+    assert texts((await conversations.history(ANN, made.id)).items) == ["b", "c"]
 
 
 async def test_history_of_a_long_conversation_is_its_newest_items_and_the_system_messages(
     conversations: ConversationStore,
 ) -> None:
     made = await conversations.create(ANN, {}, [said("rules", "system"), *map(said, "abcdef")])
-    assert texts(await conversations.history(ANN, made.id, most=2)) == ["rules", "e", "f"]
+    assert texts((await conversations.history(ANN, made.id, most=2)).items) == ["rules", "e", "f"]
 
 
 async def test_concurrent_answers_are_appended_one_after_the_other(
@@ -157,7 +159,7 @@ async def test_concurrent_answers_are_appended_one_after_the_other(
     made = await conversations.create(ANN, {}, [])
     names = [str(number) for number in range(12)]
     await asyncio.gather(*(responses.save(ANN, ended(name, None, made.id), True) for name in names))
-    said_there = texts(await conversations.history(ANN, made.id))
+    said_there = texts((await conversations.history(ANN, made.id)).items)
     assert sorted(said_there) == sorted([f"{kind}-{name}" for name in names for kind in "qa"])
     pairs = list(zip(said_there[::2], said_there[1::2], strict=True))
     assert all(asked[2:] == answered[2:] for asked, answered in pairs)
@@ -167,11 +169,11 @@ async def test_a_response_leads_to_its_previous_responses(responses: ResponseSto
     await responses.save(ANN, ended("1"), True)
     await responses.save(ANN, ended("2", "resp_1"), True)
     await responses.save(ANN, ended("3", "resp_2"), True)
-    assert texts(await responses.history(ANN, "resp_3")) == ["q-1", "a-1", "q-2", "a-2", "q-3", "a-3"]
+    assert texts((await responses.history(ANN, "resp_3")).items) == ["q-1", "a-1", "q-2", "a-2", "q-3", "a-3"]
     assert await responses.find(ANN, "resp_2") == {"id": "resp_2", "object": "response"}
     assert texts(await responses.input_items(ANN, "resp_2")) == ["q-2"]
     await responses.delete(ANN, "resp_2")
-    assert texts(await responses.history(ANN, "resp_3")) == ["q-3", "a-3"]
+    assert texts((await responses.history(ANN, "resp_3")).items) == ["q-3", "a-3"]
     assert (await refused(responses.delete(ANN, "resp_2"))).kind is ErrorKind.NOT_FOUND
 
 
@@ -181,9 +183,9 @@ async def test_a_response_in_a_conversation_leads_to_the_items_before_it(
     made = await conversations.create(ANN, {}, [said("hello")])
     await responses.save(ANN, ended("1", None, made.id), True)
     await responses.save(ANN, ended("2", None, made.id), True)
-    assert texts(await responses.history(ANN, "resp_1")) == ["hello", "q-1", "a-1"]
+    assert texts((await responses.history(ANN, "resp_1")).items) == ["hello", "q-1", "a-1"]
     await conversations.delete(ANN, made.id)
-    assert texts(await responses.history(ANN, "resp_2")) == ["q-2", "a-2"]
+    assert texts((await responses.history(ANN, "resp_2")).items) == ["q-2", "a-2"]
 
 
 async def test_a_response_that_is_not_stored_is_kept_in_its_conversation_alone(
@@ -191,7 +193,7 @@ async def test_a_response_that_is_not_stored_is_kept_in_its_conversation_alone(
 ) -> None:
     made = await conversations.create(ANN, {}, [])
     await responses.save(ANN, ended("1", None, made.id), keeps_response=False)
-    assert texts(await conversations.history(ANN, made.id)) == ["q-1", "a-1"]
+    assert texts((await conversations.history(ANN, made.id)).items) == ["q-1", "a-1"]
     assert (await refused(responses.find(ANN, "resp_1"))).kind is ErrorKind.NOT_FOUND
 
 
@@ -202,7 +204,7 @@ async def test_a_conversation_deleted_meanwhile_stays_deleted(
     await conversations.delete(ANN, made.id)
     await responses.save(ANN, ended("1", None, made.id), True)
     assert (await refused(conversations.find(ANN, made.id))).kind is ErrorKind.NOT_FOUND
-    assert texts(await responses.history(ANN, "resp_1")) == ["q-1", "a-1"]
+    assert texts((await responses.history(ANN, "resp_1")).items) == ["q-1", "a-1"]
 
 
 async def test_answers_that_end_while_a_conversation_is_deleted_leave_nothing_behind(
@@ -251,3 +253,63 @@ async def test_an_answer_that_ends_after_its_tenant_was_deleted_is_not_kept(
             "responses": [],
             "conversations": [],
         }
+
+
+async def test_of_a_past_of_many_bytes_the_newest_are_read_and_the_system_messages(
+    conversations: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation_store, "MOST_HISTORY_BYTES", 15_000)
+    made = await conversations.create(ANN, {}, [said("rules", "system")])
+    await conversations.add(ANN, made.id, [said(f"{number} {'x' * 3_000}") for number in range(8)])
+    history = await conversations.history(ANN, made.id)
+    assert [text.split()[0] for text in texts(history.items)] == ["rules", "6", "7"]
+    assert not history.is_whole
+    await conversations.add(ANN, made.id, [said("x" * 15_000, "system"), *(said("y" * 9_000) for _ in "ab")])
+    error = await refused(conversations.history(ANN, made.id))
+    assert "the system messages have more than 15000 bytes" in error.message
+
+
+async def test_of_earlier_responses_no_more_bytes_are_read_than_of_conversations(
+    responses: ResponseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(response_store, "MOST_HISTORY_BYTES", 2_000)
+    for number in range(9):
+        await responses.save(ANN, ended(str(number), f"resp_{number - 1}" if number else None), True)
+    history = await responses.history(ANN, "resp_8")
+    assert not history.is_whole
+    assert 0 < len(history.items) < 18
+    assert texts(history.items)[-2:] == ["q-8", "a-8"]
+
+
+async def test_a_page_of_large_items_ends_early_and_says_that_there_is_more(
+    conversations: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation_store, "_PAGE_BYTES", 15_000)
+    made = await conversations.create(ANN, {}, [said(str(number) + "x" * 3_000) for number in range(8)])
+    page = await conversations.items(ANN, made.id, PageQuery(limit=5))
+    assert [text[0] for text in texts(list(page.entries))] == ["7", "6"]
+    assert page.has_more
+    pages = [items async for items in conversations.all_items(ANN, made.id)]
+    assert [text[0] for items in pages for text in texts(items)] == list("01234567")
+    assert len(pages) == 4
+
+
+async def test_sizes_follow_what_is_stored_and_deleted(
+    access: StoreAccess, conversations: ConversationStore, responses: ResponseStore
+) -> None:
+    async def held() -> int:
+        return await access.read(lambda at: stored_bytes(at, ANN.organisation_id))
+
+    made = await conversations.create(ANN, {"title": "trees"}, [said("x" * 1_000), said("y" * 10)])
+    whole = await held()
+    assert whole > 2_000  # a text is kept as it is shown and as it is read
+    await conversations.update(ANN, made.id, {"title": "t" * 500})
+    await conversations.update(ANN, made.id, {"title": "trees"})
+    assert await held() == whole
+    first = (await conversations.history(ANN, made.id)).items[0]
+    await conversations.delete_item(ANN, made.id, first.id)
+    assert await held() < whole - 2_000
+    await responses.save(ANN, ended("1"), True)
+    await responses.delete(ANN, "resp_1")
+    await conversations.delete(ANN, made.id)
+    assert await held() == 0

@@ -148,17 +148,17 @@ async def test_a_table_is_measured_before_it_is_rendered(monkeypatch: pytest.Mon
     assert "has 50000 characters; at most 40000 are read" in message
 
 
-async def test_a_few_pdfs_wait_to_be_read_and_the_rest_are_refused(
+async def test_a_few_pdfs_of_a_tenant_wait_to_be_read_and_the_rest_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(readers, "_WAITING_EACH", 2)
     reader = PdfReader(DocumentLimits())
-    monkeypatch.setattr(readers, "_MOST_WAITING", 1)
-    wanted = [reader.read(pdf("A page")) for _ in range(5)]
+    wanted = [reader.read("acme", pdf("A page")) for _ in range(5)]
     answers = await asyncio.gather(*wanted, return_exceptions=True)
     assert answers.count("A page") == 3
     refused = [answer for answer in answers if isinstance(answer, InflightError)]
-    assert [error.kind for error in refused] == [ErrorKind.OVERLOADED] * 2
-    assert await reader.read(pdf("A page")) == "A page"  # places are given back
+    assert [error.kind for error in refused] == [ErrorKind.RATE_LIMITED] * 2
+    assert await reader.read("acme", pdf("A page")) == "A page"  # places are given back
 
 
 @pytest.mark.parametrize(

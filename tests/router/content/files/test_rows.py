@@ -7,6 +7,7 @@ import pytest
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.files import rows
 from router.content.files.model import PIECE_BYTES, StoredFile
+from router.content.storage_quota import stored_bytes
 from router.store.database import Store
 
 NOW_S = 1_794_740_000.0
@@ -99,7 +100,7 @@ def test_a_quota_is_not_exceeded_by_uploads_at_the_same_moment(store: Store) -> 
     assert all(message.startswith("413 ") for message in refused)
     assert "take 80 of the 100 bytes it may keep, and this one has 40" in refused[-1]
     with store.begin() as connection:
-        assert rows.held_bytes(connection, "org-1") == 80
+        assert stored_bytes(connection, "org-1") == 80
         rows.begin(connection, StoredFile("file-9", "org-2", "a", "batch", 40, NOW_S), most_bytes=100)
 
 
@@ -112,6 +113,6 @@ def test_expired_and_half_uploaded_files_are_swept(store: Store) -> None:
     with store.begin() as connection:
         assert rows.sweep(connection, NOW_S) == 2
         assert rows.sweep(connection, NOW_S) == 0
-        assert rows.held_bytes(connection, "org-1") == 2
+        assert stored_bytes(connection, "org-1") == 2
         with pytest.raises(InflightError, match="is gone"):
             rows.read_piece(connection, "file-old", 0)

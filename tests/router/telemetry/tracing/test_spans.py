@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from router.core.record import Record
 from router.core.stages import STAGES, EngineTimes
+from router.core.tenant import LOCAL_CALLER
 from router.core.trace import Trace, TraceContext
 from router.telemetry.tracing.spans import STEP, Kind, Span, spans_of
 
@@ -24,7 +25,9 @@ def a_trace(**more: object) -> Trace:
 
 
 def a_record(**more: object) -> Record:
-    record = Record("/v1/completions", "cmpl-1", model="tiny", model_version="3", arrived_s=10.0)
+    record = Record(
+        "/v1/completions", "cmpl-1", LOCAL_CALLER, model="tiny", model_version="3", arrived_s=10.0
+    )
     for name, value in more.items():
         setattr(record, name, value)
     return record

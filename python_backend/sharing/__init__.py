@@ -1,0 +1,1 @@
+"""How tenants share what there is little of."""

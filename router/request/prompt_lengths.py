@@ -1,0 +1,41 @@
+"""Refuses prompts that are far too long for their model, before Triton tokenizes them at others' expense."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.routing.models import ServedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from router.admission.demand import Need
+    from router.request.token_counting import Tokenizers
+    from router.routing.models import Served
+
+# Characters for each token of a model's context, beyond which a prompt is counted: most texts have fewer.
+_COUNTED_FROM = 8
+# Counting in parts may give a few too many.
+_SLACK_TOKENS = 64
+
+
+class PromptLengths:
+    """Counts by the tenant's share, and no further than the context goes; the rest is left to the engine."""
+
+    def __init__(self, tokenizers: Tokenizers) -> None:
+        self._tokenizers = tokenizers
+
+    def may_exceed(self, served: Served, need: Need) -> bool:
+        """What may be too long reserves the whole context."""
+        return isinstance(served, ServedModel) and need.prompt_tokens >= served.context_tokens
+
+    async def check(self, served: Served, prompts: Sequence[str], tenant: str) -> None:
+        assert isinstance(served, ServedModel)
+        context = served.context_tokens
+        for prompt in prompts:
+            if len(prompt) <= _COUNTED_FROM * context:
+                continue
+            if await self._tokenizers.exceeds(tenant, served.name, prompt, context + _SLACK_TOKENS):
+                message = f"the prompt has too many tokens; with its answer it may have at most {context}"
+                raise InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, message)

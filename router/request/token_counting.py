@@ -1,0 +1,129 @@
+"""Counts tokens with the models' own tokenizers: in turns that tenants share, no more than is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from router.request.fair_pool import FairPool
+from router.routing.models import Registry
+
+log = logging.getLogger(__name__)
+
+_BYTES_PER_TOKEN = 3
+# What is counted in one turn: some tens of milliseconds, in which nobody else waits for the interpreter.
+_TURN_CHARACTERS = 32_768
+_AT_ONCE = 2
+_WAITING_EACH = 16
+# By which factor a tokenizer may shorten a text before it looks at it: composed characters have a third of
+# the bytes of what they are composed of. Other tokenizers may drop or replace any part of it.
+_SHORTENING = {"NoneType": 1, "NFC": 3}
+
+
+def estimate(text: str) -> int:
+    """Rather too many: a turn dropped for nothing costs less than a request refused."""
+    return len(text.encode()) // _BYTES_PER_TOKEN + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`most_bytes` are those of a text that one token stands for at most; None where that is not known."""
+
+    tokenizer: Any
+    most_bytes: int | None
+
+
+class Tokenizers:
+    """By model, from `tokenizer.json` in its checkpoint; loaded when first needed, all work in threads."""
+
+    @classmethod
+    def of(cls, models: Registry) -> Tokenizers:
+        places = {model.name: model.checkpoint_dir for model in models}
+        return cls({name: place for name, place in places.items() if place is not None})
+
+    def __init__(self, checkpoints: Mapping[str, Path]) -> None:
+        self._checkpoints = checkpoints
+        self._loading: dict[str, asyncio.Task[Loaded | None]] = {}
+        self._pool = FairPool("tokens to be counted", _AT_ONCE, _WAITING_EACH)
+
+    async def count(self, tenant: str, model: str, text: str, most: int | None = None) -> int:
+        """Of a long text a few too many rather than too few, as it is counted in parts.
+
+        With `most`, more than that is not counted: any greater number means that there are more.
+        """
+        loaded = await self._loaded(model)
+        if loaded is None:
+            return estimate(text)
+        total = 0
+        for part in parts(text):
+            total += await self._pool.run(tenant, _count, loaded.tokenizer, part)
+            if most is not None and total > most:
+                break
+        return total
+
+    async def least(self, model: str, size_bytes: int) -> int:
+        """A text of so many bytes has no fewer tokens than this."""
+        loaded = await self._loaded(model)
+        return 0 if loaded is None or loaded.most_bytes is None else size_bytes // loaded.most_bytes
+
+    async def exceeds(self, tenant: str, model: str, text: str, most: int) -> bool:
+        """Whether a text has more tokens; never by an estimate."""
+        if await self._loaded(model) is None:
+            return False
+        return await self.count(tenant, model, text, most) > most
+
+    async def _loaded(self, model: str) -> Loaded | None:
+        task = self._loading.get(model)
+        if task is None:
+            path = self._checkpoints.get(model)
+            task = asyncio.ensure_future(asyncio.to_thread(_load, path))
+            self._loading[model] = task
+        # Shielded: a request that is given up must not take the tokenizer from the others.
+        return await asyncio.shield(task)
+
+
+def parts(text: str) -> Iterator[str]:
+    """Cut before blanks, where tokens begin, if there are any."""
+    start = 0
+    while len(text) - start > _TURN_CHARACTERS:
+        end = start + _TURN_CHARACTERS
+        blank = text.rfind(" ", start + _TURN_CHARACTERS // 2, end)
+        end = end if blank < 0 else blank
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def _load(checkpoint: Path | None) -> Loaded | None:
+    file = None if checkpoint is None else checkpoint / "tokenizer.json"
+    if file is None or not file.is_file():
+        return None
+    from tokenizers import Tokenizer
+
+    # A turn is one thread's: the library would take all processors for one tenant.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+        return Loaded(tokenizer, _most_bytes(tokenizer))
+    except Exception:  # the library raises nothing narrower
+        log.exception("%s cannot be read: tokens are estimated", file.name)
+        return None
+
+
+def _most_bytes(tokenizer: Any) -> int | None:
+    shortening = _SHORTENING.get(type(tokenizer.normalizer).__name__)
+    if shortening is None or "ByteLevel" not in str(tokenizer.pre_tokenizer):
+        return None
+    # Byte-level tokens are written with a character for each byte, of which some take two themselves.
+    return shortening * max(len(token.encode()) for token in tokenizer.get_vocab())
+
+
+def _count(tokenizer: Any, text: str) -> int:
+    # Unlike `encode`, this lets other threads run meanwhile.
+    [encoded] = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+    return len(encoded)

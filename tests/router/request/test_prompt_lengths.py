@@ -1,0 +1,75 @@
+"""A prompt that no model could read costs its own tenant a look at its beginning, and Triton nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.admission.demand import Need
+from router.request import token_counting
+from router.request.prompt_lengths import PromptLengths
+from router.request.token_counting import Tokenizers
+from router.routing.models import ServedModel
+from tests.fakes.pipeline import FakePipeline
+from tests.router.running import RunningRouter
+
+CONTEXT = 1000
+SERVED = ServedModel("tiny", FakePipeline(), context_tokens=CONTEXT)
+
+
+@pytest.fixture
+def tokenizers(tmp_path: Path) -> Tokenizers:
+    tokenizer = Tokenizer(WordLevel({"word": 0, "?": 1}, unk_token="?"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return Tokenizers({"tiny": tmp_path})
+
+
+async def test_a_prompt_of_far_too_many_tokens_is_refused_by_its_beginning(
+    tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+    real = token_counting._count
+
+    def count(tokenizer: Tokenizer, text: str) -> int:
+        counted.append(text)
+        return real(tokenizer, text)
+
+    monkeypatch.setattr(token_counting, "_count", count)
+    with pytest.raises(InflightError, match="at most 1000") as refused:
+        await PromptLengths(tokenizers).check(SERVED, ["word " * 200_000], "acme")
+    assert refused.value.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED
+    assert sum(map(len, counted)) < 50_000
+
+
+async def test_few_tokens_or_no_tokenizer_leave_it_to_the_engine(tokenizers: Tokenizers) -> None:
+    await PromptLengths(tokenizers).check(SERVED, ["w" * 100_000], "acme")
+    await PromptLengths(Tokenizers({})).check(SERVED, ["word " * 200_000], "acme")
+
+
+def test_only_what_reserves_the_whole_context_is_looked_at(tokenizers: Tokenizers) -> None:
+    lengths = PromptLengths(tokenizers)
+    assert not lengths.may_exceed(SERVED, Need(CONTEXT - 1, 1))
+    assert lengths.may_exceed(SERVED, Need(CONTEXT, 1))
+
+
+async def test_every_endpoint_refuses_it_before_triton_is_asked(
+    router: RunningRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def exceeds(self: Tokenizers, *given: object) -> bool:
+        return True
+
+    monkeypatch.setattr(Tokenizers, "exceeds", exceeds)
+    text = "word " * 150_000
+    for response in (
+        await router.chat(messages=[{"role": "user", "content": text}]),
+        await router.complete(prompt=text),
+    ):
+        assert response.status_code == 400
+        assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert router.pipeline.calls == []

@@ -1,0 +1,111 @@
+"""What all tenants wait for is divided among them, and nobody waits for whoever has left."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from base64 import b64encode
+from pathlib import Path
+
+import httpx
+import pytest
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.documents import readers
+from router.core.tenant import Limits
+from router.request.fair_pool import FairPool, unless_left
+from tests.router.content.documents.pdf_files import pdf
+from tests.router.running import MODEL, RunningRouter
+
+# Stands for a PDF that takes as long as it may.
+SLOW = b"%PDF- slow"
+READER = """
+import sys, time
+if b"slow" in sys.stdin.buffer.read():
+    time.sleep(60)
+print('{"text": "A page"}')
+"""
+
+
+@pytest.fixture
+def slow_pdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "reader.py"
+    program.write_text(READER)
+    monkeypatch.setattr(readers, "_PROGRAM", program)
+
+
+async def ask_about(router: RunningRouter, key: str, data: bytes) -> httpx.Response:
+    file = {"file_data": f"data:application/pdf;base64,{b64encode(data).decode()}", "filename": "a.pdf"}
+    message = {"role": "user", "content": [{"type": "file", "file": file}]}
+    headers = {"authorization": f"Bearer {key}"}
+    body = {"model": MODEL, "messages": [message]}
+    return await router.http.post("/v1/chat/completions", json=body, headers=headers, timeout=30)
+
+
+async def test_slow_pdfs_of_one_tenant_delay_no_other_and_end_when_it_leaves(
+    router: RunningRouter, slow_pdfs: None
+) -> None:
+    greedy = await router.new_key(await router.new_tenant("greedy"))
+    other = await router.new_key(await router.new_tenant("other"))
+    many = [asyncio.create_task(ask_about(router, greedy, SLOW)) for _ in range(12)]
+    done, waiting = await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
+    assert {task.result().status_code for task in done} == {429}  # of its own line alone
+    assert (await ask_about(router, other, pdf("A page"))).status_code == 200
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert (await ask_about(router, greedy, pdf("A page"))).status_code == 200
+
+
+async def test_pdfs_of_a_caller_without_budget_are_not_read(router: RunningRouter, slow_pdfs: None) -> None:
+    key = await router.new_key(await router.new_tenant(limits=Limits(tokens_per_min=0)))
+    response = await ask_about(router, key, SLOW)
+    assert (response.status_code, "tokens per minute" in response.text) == (429, True)
+
+
+async def test_work_in_a_thread_keeps_its_place_until_it_ends_though_nobody_waits_for_it() -> None:
+    pool = FairPool("a test", places=1, waiting_each=1)
+    began, end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        end.wait(10)
+
+    first = asyncio.create_task(pool.run("greedy", work))
+    await asyncio.to_thread(began.wait, 10)
+    first.cancel()
+    second = asyncio.create_task(pool.run("other", lambda: "done"))
+    await asyncio.wait([first])
+    assert not second.done()
+    end.set()
+    assert await second == "done"
+
+
+async def test_who_is_cancelled_while_waiting_takes_no_turn() -> None:
+    pool = FairPool("a test", places=1, waiting_each=2)
+    async with pool.turn("a"):
+        gone = asyncio.create_task(pool.run("a", lambda: "never"))
+        last = asyncio.create_task(pool.run("a", lambda: "last"))
+        await asyncio.sleep(0)
+        with pytest.raises(InflightError) as refused:
+            async with pool.turn("a"):
+                raise AssertionError("its line was full")
+        assert refused.value.kind is ErrorKind.RATE_LIMITED
+        gone.cancel()
+        await asyncio.wait([gone])
+    assert await last == "last"
+
+
+async def test_a_client_that_leaves_ends_the_work_for_it() -> None:
+    leaving = []
+    waiting = asyncio.Event()
+
+    async def work() -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(unless_left(work(), leaving.append))
+    await waiting.wait()
+    leaving[0]()
+    with pytest.raises(InflightError, match="the client left"):
+        await task
