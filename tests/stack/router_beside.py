@@ -14,7 +14,7 @@ import httpx
 
 from benchmarks.stack import RunningStack, free_port
 
-START_LIMIT_S = 30.0
+START_LIMIT_S = 90.0
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def router_beside(
         yield port, grpc_port
     finally:
         router.send_signal(signal.SIGTERM)
-        assert router.wait(30) == 0
+        assert router.wait(60) == 0
 
 
 def _wait_until_ready(url: str) -> None:

@@ -92,16 +92,18 @@ class Tenants:
         return count
 
 
-@pytest.fixture
-def tenants(stack: RunningStack, default_checkpoint: Path, tmp_path: Path) -> Iterator[Tenants]:
-    keys = []
-    with open_administration(tmp_path) as admin:
+@pytest.fixture(scope="module")
+def tenants(
+    stack: RunningStack, default_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tenants]:
+    keys, folder = [], tmp_path_factory.mktemp("tenants")
+    with open_administration(folder) as admin:
         for name in ("clinic", "spy"):
             tenant = admin.create_organisation(SYSTEM_ROLE, name).id
             user = admin.create_user(SYSTEM_ROLE, tenant, "ada", Role.MEMBER)
             keys.append(admin.create_key(SYSTEM_ROLE, tenant, user.id, "test")[1])
     settings = f"shared_prefixes = [{json.dumps(SYSTEM)}]"
-    with router_beside(stack, default_checkpoint, tmp_path, settings) as (port, _):
+    with router_beside(stack, default_checkpoint, folder, settings) as (port, _):
         yield Tenants(f"http://127.0.0.1:{port}", stack.model, tuple(keys))
 
 
