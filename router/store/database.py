@@ -162,7 +162,8 @@ class Store:
         self.engine.dispose()
 
     def _note_deletion(self, _connection: Connection, statement: Any, *_: Any) -> None:
-        if isinstance(statement, sql.Delete) and statement.table.info.get(HOLDS_TEXT):
+        table = statement.table if isinstance(statement, sql.Delete) else None
+        if isinstance(table, Table) and table.info.get(HOLDS_TEXT):
             self._has_deleted.set()
 
 
