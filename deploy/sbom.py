@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from email.message import Message
 
-# Which Triton is inside, by the version of nvidia-pytriton, whose metadata do not tell. Scanners know its CPE.
+# Which Triton is inside by the version of nvidia-pytriton, whose metadata do not tell. Scanners use the CPE.
 TRITON_IN = {"0.7.0": "2.51.0"}
 _CPE = "cpe:2.3:a:nvidia:triton_inference_server:{}:*:*:*:*:*:*:*"
 _LICENCE_CHARS = 100  # some put the whole text there
