@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from email.message import Message
 
+# Which Triton is inside by the version of nvidia-pytriton, whose metadata do not tell. Scanners use the CPE.
+TRITON_IN = {"0.7.0": "2.51.0"}
+_CPE = "cpe:2.3:a:nvidia:triton_inference_server:{}:*:*:*:*:*:*:*"
 _LICENCE_CHARS = 100  # some put the whole text there
 
 
@@ -75,6 +78,16 @@ def render(name: str, version: str, parts: Iterable[Part]) -> str:
                 hashes=[HashType(alg=HashAlgorithm.SHA_256, content=part.sha256)] if part.sha256 else (),
             )
         )
+        if part.name.replace("_", "-") == "nvidia-pytriton" and (triton := TRITON_IN.get(part.version)):
+            bom.components.add(
+                Component(
+                    name="tritonserver",
+                    version=triton,
+                    type=ComponentType.APPLICATION,
+                    cpe=_CPE.format(triton),
+                    bom_ref="tritonserver",
+                )
+            )
     bom.register_dependency(whole, bom.components)
     return make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=2)
 

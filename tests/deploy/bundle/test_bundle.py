@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -104,6 +105,15 @@ def test_the_list_of_a_bundles_parts_has_versions_licences_and_hashes(registry: 
     assert found["pkg:pypi/inflight@0.8.0"]["licenses"] == [{"license": {"id": "Apache-2.0"}}]
     (sha256,) = found["pkg:pypi/quick@1.0"]["hashes"]
     assert sha256["content"] == hashlib.sha256(wheels[-1].read_bytes()).hexdigest()
+
+
+def test_the_triton_inside_a_package_is_listed_by_the_name_that_scanners_know() -> None:
+    (pinned,) = re.findall(r'"nvidia-pytriton==(.+?)"', (bundling.ROOT / "pyproject.toml").read_text())
+    listed = json.loads(render("image", "0.8.0", [Part("nvidia-pytriton", pinned)]))
+    (triton,) = (part for part in listed["components"] if part["name"] == "tritonserver")
+    assert triton["cpe"] == f"cpe:2.3:a:nvidia:triton_inference_server:{triton['version']}:*:*:*:*:*:*:*"
+    changelog = (bundling.ROOT / "CHANGELOG.md").read_text()
+    assert f"Tested with Triton {triton['version']} (nvidia-pytriton {pinned})" in changelog
 
 
 def test_the_list_of_an_images_parts_is_what_is_installed_there(tmp_path: Path) -> None:
