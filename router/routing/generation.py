@@ -217,7 +217,7 @@ class FleetPipeline:
         shared_prefixes: SharedPrefixes | None = None,
     ) -> None:
         self.replicas = replicas
-        self._shared_prefixes = shared_prefixes
+        self._shared_prefixes = shared_prefixes or None  # none are named, as a rule
         self.context_tokens = context_tokens
         self.expected_tokens = answer_tokens(context_tokens, context_tokens)
         self.settings = settings
@@ -225,7 +225,7 @@ class FleetPipeline:
         self.requests = GenerateRequests(replicas.manifest.entry)
 
     def generate(self, call: GenerationCall) -> FleetGeneration:
-        if self._shared_prefixes:
+        if self._shared_prefixes is not None:
             shared = self._shared_prefixes.of(call.prompt, call.add_special_tokens)
             call = msgspec.structs.replace(call, shared_prefix=shared)
         return FleetGeneration(self, call)
