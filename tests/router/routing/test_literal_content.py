@@ -212,6 +212,7 @@ def test_a_model_that_has_its_special_tokens_in_its_vocabulary_spells_them() -> 
     backend = metaspace_backend()
     end_id = backend.token_to_id("</s>")
     (ids,) = LiteralEncoder(backend).encode_batch(["so <MARK/s> it is</s>"], "MARK", add_special_tokens=False)
+    assert end_id is not None
     assert ids.count(end_id) == 1
     assert ids[-1] == end_id
     assert "".join(backend.decode(ids[:-1]).split()) == "so</s>itis"
@@ -244,6 +245,7 @@ def test_what_a_tokenizer_normalizes_to_a_special_token_is_text_too() -> None:
     _, marked = unmarked(template.render([{"role": "user", "content": disguised}]))
     assert marked is not None
     (ids,) = LiteralEncoder(backend).encode_batch([marked], LITERAL_MARK, add_special_tokens=False)
+    assert end_id is not None
     assert ids.count(end_id) == 1
 
 
