@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full",
         action="store_true",
-        help="tests of what the stack survives at their full length; CI runs them shortened",
+        help="the longest tests at their full length; CI runs them shortened",
     )
 
 
@@ -162,6 +162,12 @@ def device(request: pytest.FixtureRequest) -> str:
         if not torch.cuda.is_available():
             pytest.skip("--device cuda: this machine has no NVIDIA GPU that torch can use")
     return chosen
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether tests run at their full length."""
+    return bool(request.config.getoption("--full"))
 
 
 @pytest.fixture(scope="session")

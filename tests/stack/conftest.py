@@ -75,12 +75,6 @@ def long_answer_tokens(device: str) -> int:
     return {"cpu": 400, "cuda": 7000}[device]
 
 
-@pytest.fixture(scope="session")
-def full(request: pytest.FixtureRequest) -> bool:
-    """Whether tests run at their full length."""
-    return bool(request.config.getoption("--full"))
-
-
 @dataclass(frozen=True)
 class TinyModels:
     """Checkpoints that differ in one thing each."""

@@ -36,12 +36,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.timeout(900 if config.getoption("--full") else 180))
 
 
-@pytest.fixture(scope="session")
-def full(request: pytest.FixtureRequest) -> bool:
-    """Whether tests run at their full length."""
-    return bool(request.config.getoption("--full"))
-
-
 @dataclass
 class Fortress:
     """The stack under attack, the key of an ordinary tenant, and what its processes hold."""
