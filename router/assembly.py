@@ -21,13 +21,16 @@ from router.control.releases.adoption import adopt, retire
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.canary_runner import CanaryRunner
 from router.control.releases.controller import Controller
+from router.control.releases.deaths import DeathRecorder
 from router.control.releases.golden import GoldenRunner
 from router.control.releases.publisher import ReleasePublisher
+from router.control.releases.rehearsal import RehearsalStage
 from router.control.releases.shadow import Shadows
 from router.control.releases.shadow_figures import ShadowRecorder
 from router.control.releases.steps import Tools
 from router.control.tuning.step_keeper import StepKeeper
 from router.control.tuning.tuner import Tuner, TuningSettings
+from router.grpc.target import ClientTls
 from router.parts import Parts
 from router.request.answer import Answers
 from router.request.permit import Permits
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from router.admission.gates import Gates
     from router.core.manifest import Manifest
     from router.request.answer import Observer
+    from router.routing.replicas import Replica
     from router.settings import PlacedOptions, Settings
     from router.tenants.tenancy import Tenancy
 
@@ -121,7 +125,9 @@ class Assembly:
         self._run(publisher.run(), ObjectiveRecorder(self._store, self._monitor).run())
 
     async def _publish_releases(self) -> ReleasePublisher:
-        builder = Builder(self._releases_dir / "repository", self._fleet_settings)
+        builder = Builder(
+            self._releases_dir / "repository", self._fleet_settings, self._settings.shared_prefixes
+        )
         main = frozenset(model.name for model in self._settings.models)
         publisher = ReleasePublisher(self._store, self._fleet, self._registry, builder.prepare, main)
         await publisher.refresh()
@@ -141,6 +147,8 @@ class Assembly:
             GoldenRunner(pipeline_of),
             lambda manifest: fleet.set_of(manifest).can_take(),
             metrics.rolled_back,
+            RehearsalStage(pipeline_of),
+            metrics.proved,
         )
         self._closing.push_async_callback(canaries.close)
         controller = Controller(self._store, fleet, Tools(self._releases_dir), canaries)
@@ -152,7 +160,15 @@ class Assembly:
             return await asyncio.to_thread(releases.find_tampering, name, self._releases_dir)
 
         limits = ProbeLimits(silence_s=self._settings.silence_limit_s)
-        self._run(Prober(self._fleet, limits, lambda: controller.in_control, find_fault=find_fault).run())
+        deaths = DeathRecorder(self._store, lambda: controller.in_control)
+
+        def on_death(replica: Replica, why: str) -> None:
+            deaths.died(replica.manifest, replica.name, why)
+
+        prober = Prober(
+            self._fleet, limits, lambda: controller.in_control, find_fault=find_fault, on_death=on_death
+        )
+        self._run(deaths.run(), prober.run())
 
     def _tune(self, releases: ReleasePublisher, controller: Controller) -> Tuner:
         tuner = Tuner(
@@ -225,6 +241,7 @@ class Assembly:
             documents=Documents(UploadedFiles(store)),
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
             prompt_log=self._prompt_log,
+            metrics_open=settings.metrics_open,
         )
 
     def _run(self, *loops: Coroutine[Any, Any, None]) -> None:
@@ -245,7 +262,8 @@ def run_until_closed(closing: AsyncExitStack, loop: Coroutine[Any, Any, None]) -
 def _open_fleet(settings: Settings, closing: AsyncExitStack) -> Fleet:
     servers = []
     for number, each in enumerate(settings.triton_servers):
-        server = TritonServer(f"triton-{number}", each.url, each.secret, settings.stop_timeout_s)
+        tls = ClientTls(each.tls_ca, each.tls_cert, each.tls_key, each.tls_name) if each.tls_ca else None
+        server = TritonServer(f"triton-{number}", each.url, each.secret, settings.stop_timeout_s, tls)
         closing.push_async_callback(server.close)
         servers.append(server)
     return Fleet(servers)

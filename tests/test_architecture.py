@@ -80,7 +80,10 @@ ALLOWED = {
 _NOUNS = {"core", "settings"}
 _PATH = {*_NOUNS, "admission", "http", "request", "routing", "safety", "tenants"}
 _STEP = {"kv", "report", "sampling", "scheduling", "sequence", "steps"}
-_OF_LAUNCHER = {"bundle", "console", "failure", "paths", "progress", "settings", "tether", "toml"}
+_OF_LAUNCHER = {
+    *("bundle", "console", "failure", "paths", "private_memory"),
+    *("progress", "settings", "tether", "toml"),
+}
 LAYERS: dict[str, dict[str, set[str]]] = {
     "router": {
         "core": set(),
@@ -172,7 +175,10 @@ DECISIONS = (
     "router/control/releases/canary.py",
     "router/control/releases/canary_checks.py",
     "router/control/releases/evidence.py",
+    "router/control/releases/faults.py",
+    "router/control/releases/paired_times.py",
     "router/control/releases/plan.py",
+    "router/control/releases/shadow_gate.py",
     "router/control/releases/states.py",
     "router/control/releases/sums.py",
     "router/control/tuning/ladder.py",
@@ -184,6 +190,8 @@ DECISIONS = (
     "router/core/answer_text.py",
     "router/core/stages.py",
     "router/core/trace.py",
+    "router/http/upload_slots.py",
+    "router/request/web_pages.py",
     "router/routing/replay.py",
     "router/routing/replica_choice.py",
     "router/routing/split.py",

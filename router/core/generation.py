@@ -72,6 +72,8 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     shares_prompt: bool = False
     echo: bool = False
     trace: Trace | None = None
+    # Where the prompt begins with what tenants may share, as the engine is told; see wire.shared_prefix.
+    shared_prefix: str | None = None
 
     @property
     def engine_echoes(self) -> bool:

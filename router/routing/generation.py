@@ -13,7 +13,13 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta, Failure, GenerationCall, byte_tokens, text_tokens
-from router.routing.replay import DifferentAnswer, Replay, is_replicas_fault, may_go_on
+from router.routing.replay import (
+    DifferentAnswer,
+    Replay,
+    is_releases_fault,
+    is_replicas_fault,
+    may_go_on,
+)
 from router.routing.replica_choice import EXPECTED_TOKENS, LEAST_TOKENS, OPENING_CHARS, answer_tokens
 from router.routing.replicas import Failed, FleetSettings, Replica, ReplicaSet, to_avoid
 from router.triton.client import RelayedGeneration, TritonGeneration
@@ -22,6 +28,7 @@ from router.triton.messages import GenerateRequests
 
 if TYPE_CHECKING:
     from router.core.trace import Trace
+    from router.routing.shared_prefixes import SharedPrefixes
 
 log = logging.getLogger(__name__)
 _OPENING_IDS = OPENING_CHARS // 4
@@ -53,6 +60,7 @@ class Attempts(ABC):
         "_stop_asked",
         "_tokens",
         "_trace",
+        "lost_attempts",
         "outstanding_tokens",
     )
 
@@ -64,6 +72,7 @@ class Attempts(ABC):
         self._trace = trace
         self._tokens = tokens  # what it counts for until it is heard of
         self.outstanding_tokens = 0
+        self.lost_attempts = 0  # by faults of the release, whoever has saved the request
         self._attempt: TritonGeneration | None = None
         self._attempts = 0
         self._replica: Replica | None = None  # of the last attempt
@@ -167,6 +176,8 @@ class Attempts(ABC):
         """Whether there is to be another attempt, or an end that a stop asked for."""
         assert self._replica is not None
         self._replica.failed(error.failure, time.monotonic(), self._began_s)
+        if is_releases_fault(error.failure, self._replica.health.is_reviving):
+            self.lost_attempts += 1
         if self._trace is not None:
             self._trace.failed(self._began_s, error.failure.name.lower())
         if self._stop_asked:
@@ -198,8 +209,15 @@ class Attempts(ABC):
 class FleetPipeline:
     """One release that generates text, wherever it is loaded."""
 
-    def __init__(self, replicas: ReplicaSet, context_tokens: int, settings: FleetSettings) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        context_tokens: int,
+        settings: FleetSettings,
+        shared_prefixes: SharedPrefixes | None = None,
+    ) -> None:
         self.replicas = replicas
+        self._shared_prefixes = shared_prefixes
         self.context_tokens = context_tokens
         self.expected_tokens = answer_tokens(context_tokens, context_tokens)
         self.settings = settings
@@ -207,6 +225,9 @@ class FleetPipeline:
         self.requests = GenerateRequests(replicas.manifest.entry)
 
     def generate(self, call: GenerationCall) -> FleetGeneration:
+        if self._shared_prefixes:
+            shared = self._shared_prefixes.of(call.prompt, call.add_special_tokens)
+            call = msgspec.structs.replace(call, shared_prefix=shared)
         return FleetGeneration(self, call)
 
     def relay(self, request: Any, trace: Trace | None = None) -> FleetRelay:

@@ -6,11 +6,13 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Failure
 from router.grpc.status import GrpcError, StatusCode
 from router.routing.generation import FleetRelay
-from router.routing.replay import may_go_on
+from router.routing.replay import is_releases_fault, may_go_on
 from router.routing.replica_choice import EXPECTED_TOKENS
 from router.routing.replicas import Failed, FleetSettings, to_avoid
 from router.triton.client import RelayedGeneration, read_once
@@ -29,10 +31,14 @@ Answer = TypeVar("Answer")
 
 
 class SingleCall:
-    """One ModelInfer on one replica, for which it counts as long as it is under way."""
+    """One ModelInfer on one replica, for which it counts as long as it is under way.
 
-    def __init__(self, replica: Replica, tokens: int, began_s: float) -> None:
+    `lost_attempts` is how often the release failed the same request before.
+    """
+
+    def __init__(self, replica: Replica, tokens: int, began_s: float, lost_attempts: int = 0) -> None:
         self.outstanding_tokens = 0
+        self.lost_attempts = lost_attempts
         self._began_s = began_s
         self._replica = replica
         self._tokens = tokens
@@ -70,7 +76,7 @@ async def ask(
     """What `make` makes of a call, on the first replica that answers it; raises InflightError."""
     replicas.budget.requested()
     failed: Failed = ()
-    attempts = 0
+    attempts = lost = 0
     while True:
         replica = await replicas.find(None, to_avoid(failed), settings.revive_wait_s)
         if replica is None:
@@ -80,9 +86,10 @@ async def ask(
             replicas.retries += 1
         began_s = time.monotonic()
         try:
-            answer = await make(SingleCall(replica, tokens, began_s))
+            answer = await make(SingleCall(replica, tokens, began_s, lost))
         except TritonError as error:
             replica.failed(error.failure, time.monotonic(), began_s)
+            lost += is_releases_fault(error.failure, replica.health.is_reviving)
             if not (may_go_on(error.failure, attempts) and replicas.budget.take()):
                 raise
             if error.failure is not Failure.CUT:
@@ -105,7 +112,10 @@ class FleetEmbedder:
 
     async def embed(self, call: EmbeddingCall, request_id: str, tenant: str) -> EmbeddingAnswer:
         async def make(connection: SingleCall) -> EmbeddingAnswer:
-            return await TritonEmbedder(connection, self._entry).embed(call, request_id, tenant)
+            answer = await TritonEmbedder(connection, self._entry).embed(call, request_id, tenant)
+            if connection.lost_attempts:
+                return msgspec.structs.replace(answer, lost_attempts=connection.lost_attempts)
+            return answer
 
         return await ask(self.replicas, self._settings, call.most_tokens, make)
 
@@ -120,13 +130,21 @@ class FleetTensors:
         self.replicas = replicas
         self._settings = settings
 
-    async def infer(self, request: Any, timeout_s: float | None = None) -> Any:
-        """The response; the model that the request names is filled in. Raises InflightError."""
+    async def infer(
+        self, request: Any, timeout_s: float | None = None, on_lost: Callable[[int], None] | None = None
+    ) -> Any:
+        """The response; the model that the request names is filled in. Raises InflightError.
+
+        `on_lost` is told how often the release had failed the request before it was answered.
+        """
         self._address(request)
 
         async def make(connection: SingleCall) -> Any:
             try:
-                return await connection.infer_once(request, timeout_s)
+                response = await connection.infer_once(request, timeout_s)
+                if on_lost is not None and connection.lost_attempts:
+                    on_lost(connection.lost_attempts)
+                return response
             except GrpcError as error:
                 raise _from_model(error, request.id) from None
 

@@ -12,11 +12,12 @@ from router.core.embedding import ServedEmbedder
 from router.core.manifest import split_name
 from router.core.objective import Objective
 from router.core.tenant import Scope
-from router.routing.checkpoint import CONTEXT_TOKENS, ChatTemplate, SamplingDefaults
+from router.routing.chat_template import ChatTemplate
+from router.routing.checkpoint import CONTEXT_TOKENS, SamplingDefaults
 from router.routing.split import Asking, ModelSplit, Split, choose_version, is_shadowed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from python_backend.wire.tensors import Tensor
@@ -123,7 +124,9 @@ class ServedModel:
 class TensorPort(Protocol):
     """The model itself; a request names no model, which is the port's to fill in."""
 
-    async def infer(self, request: Any, timeout_s: float) -> Any:
+    async def infer(
+        self, request: Any, timeout_s: float, on_lost: Callable[[int], None] | None = None
+    ) -> Any:
         """One request, one response. Raises InflightError; a cancelled call leaves nothing behind."""
 
     def stream(self, request: Any) -> RawGeneration:

@@ -14,6 +14,7 @@ from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
 from python_backend.wire.engine_report import CONFIGURE, ENGINE_REPORT, REPORT, read_report
+from python_backend.wire.shared_prefix import SHARED_PREFIX
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM, ModelContract
 from python_backend.wire.tiers import Tier
 from router.core.generation import LITERAL_MARK, Delta, LoggedToken
@@ -139,8 +140,10 @@ def _usual_parameters(tenant: str, add_special_tokens: bool) -> bytes:
 _NO_STOP_WORDS = _raw(codec.encode("BYTES", [""] * STOP_WORDS))
 _FLAGS = _raw(codec.encode("BOOL", [True])) * 5
 _SEED = _RAW_INPUT + b"\x08"  # eight bytes follow
-_unusual = attrgetter("guide", "prompt_ids", "logit_bias", "top_log_probs", "tier", "trace", "marked_prompt")
-_NOTHING_UNUSUAL = (None,) * 7
+_unusual = attrgetter(
+    "guide", "prompt_ids", "logit_bias", "top_log_probs", "tier", "trace", "marked_prompt", "shared_prefix"
+)
+_NOTHING_UNUSUAL = (None,) * 8
 
 
 class GenerateRequests:
@@ -217,6 +220,8 @@ def _more(call: GenerationCall) -> Any:
         parameters["inflight_echo"].bool_param = True
     if call.tier is not None:
         parameters["inflight_tier"].string_param = call.tier
+    if call.shared_prefix is not None:
+        parameters[SHARED_PREFIX].string_param = call.shared_prefix
     if call.trace is not None:
         call.trace.tell(parameters)
     return message

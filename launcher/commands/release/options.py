@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.commands.option_values import WEEK_S, duration_s
 from router.control.releases.canary_checks import LEAST_TIME_S
+from router.control.releases.json_answers import fault_of_schema
 from router.control.releases.plan import Plan, Tolerance
-from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
+from router.control.releases.records import GOLDEN_CHECKS, MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import read_version
 from router.routing.split import Shadow
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_GOLDEN_PROMPTS = 200
-_CHECKS = ("contains", "equals", "matches")
 
 
 def share(text: str) -> float:
@@ -54,17 +54,49 @@ def step_duration_s(text: str) -> float:
 
 
 def plan(
-    steps: str | None, min_requests: int | None, min_duration: str | None, tolerances: Sequence[str]
+    steps: str | None,
+    min_requests: int | None,
+    min_duration: str | None,
+    tolerances: Sequence[str],
+    slower: str | None = None,
+    likeness: str | None = None,
+    shadow_answers: int | None = None,
 ) -> Plan:
     """What is not said is as in Plan."""
-    chosen = Plan(tolerance=tolerance(tolerances))
+    allowed = tolerance(tolerances)
+    chosen = Plan(tolerance=allowed if slower is None else allowed.accepting(accept_slower(slower)))
     if steps is not None:
         chosen = replace(chosen, weights=tuple(share(each.strip()) for each in steps.split(",")))
     if min_requests is not None:
         chosen = replace(chosen, min_requests=min_requests)
     if min_duration is not None:
         chosen = replace(chosen, min_duration_s=step_duration_s(min_duration))
+    if likeness is not None:
+        chosen = replace(chosen, min_likeness=min_likeness(likeness))
+    if shadow_answers is not None:
+        chosen = replace(chosen, min_shadow_answers=shadow_answers)
     return chosen
+
+
+def accept_slower(text: str) -> float:
+    """2x, 1.5x or 2: how many times as slow."""
+    try:
+        ratio = float(text.strip().removesuffix("x"))
+    except ValueError:
+        ratio = math.nan
+    if not 1 <= ratio <= 1000:
+        raise ValueError(f"--accept-slower {text!r}; allowed: 1x to 1000x, for instance 2x")
+    return ratio
+
+
+def min_likeness(text: str) -> float:
+    try:
+        value = share(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise ValueError(f"--min-likeness {text!r}; allowed: above 0, up to 100%, for instance 90%")
+    return value
 
 
 def remark_on(plan: Plan) -> str | None:
@@ -108,7 +140,7 @@ def _amount(name: str, text: str) -> float:
 
 
 def golden_prompts(path: Path | None) -> list[GoldenPrompt]:
-    """One JSON object a line: a prompt, and what its answer contains, equals or matches."""
+    """One JSON object a line: a prompt, and what its answer is known to be."""
     if path is None:
         return []
     try:
@@ -133,9 +165,13 @@ def golden_prompt(line: str, where: str) -> GoldenPrompt:
     allowed = {key.name for key in fields(GoldenPrompt)}
     if strangers := sorted(value.keys() - allowed):
         raise ValueError(f"{where} has {strangers[0]!r}; allowed: {', '.join(sorted(allowed))}")
-    given = [name for name in _CHECKS if value.get(name)]
-    if not given or any(not isinstance(value[name], str) for name in given):
-        raise ValueError(f"{where} does not say what the answer is: a text as {', '.join(_CHECKS)}")
+    given = [name for name in GOLDEN_CHECKS if value.get(name) not in (None, "")]
+    if not given or any(not isinstance(value[name], str) for name in given if name != "schema"):
+        texts = ", ".join(GOLDEN_CHECKS[:-1])
+        raise ValueError(f"{where} does not say what the answer is: a text as {texts}, or a JSON schema")
+    likeness = value.get("min_likeness", 0.8)
+    if type(likeness) not in (int, float) or not 0 < likeness <= 1:
+        raise ValueError(f"{where}: min_likeness is {likeness!r}; allowed: above 0, up to 1")
     most = value.get("max_tokens", 64)
     if type(most) is not int or not 1 <= most <= MOST_GOLDEN_TOKENS:
         raise ValueError(f"{where}: max_tokens is {most!r}; allowed: 1 to {MOST_GOLDEN_TOKENS}")
@@ -143,6 +179,8 @@ def golden_prompt(line: str, where: str) -> GoldenPrompt:
         re.compile(value.get("matches", ""))
     except re.error as error:
         raise ValueError(f"{where}: matches is not a regular expression: {error}") from None
+    if "schema" in given and (fault := fault_of_schema(value["schema"])) is not None:
+        raise ValueError(f"{where}: schema: {fault}")
     return GoldenPrompt(**value)
 
 

@@ -124,6 +124,11 @@ def _rollout(status: RolloutStatus, now_s: float) -> list[RenderableType]:
     if rollout.golden and rollout.progress.golden_step >= -1:
         failed, note = rollout.progress.golden_failed, rollout.progress.golden_note
         parts.append(Text(f"golden prompts: {failed} of {len(rollout.golden)} failed{note and f': {note}'}"))
+    if line := rollout.figures.get("before_traffic", {}).get("line"):
+        parts.append(Text(line))
+    if deaths := rollout.figures.get("deaths"):
+        counts = f"{deaths['canary']} of the canary, {deaths['stable']} of the stable release"
+        parts.append(Text(f"deaths of processes: {counts}"))
     parts += [Text(line) for line in _closest_gate(rollout)]
     return [*parts, Text(f"now: {rollout.reason}")]
 

@@ -86,6 +86,24 @@ def canary(
             "length_ratio=1.5, refusal_rate=5%, golden_failures=0. May be repeated.",
         ),
     ] = None,
+    accept_slower: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIMES",
+            help="Such as 2x: it may be so many times as slow as the stable release, on purpose.",
+        ),
+    ] = None,
+    min_likeness: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Such as 90%: how much its answers as a shadow must be like those of the stable release "
+            "before it gets traffic.",
+        ),
+    ] = None,
+    min_shadow_answers: Annotated[
+        int | None, typer.Option(min=1, help="Shadow answers that --min-likeness needs. [default: 50]")
+    ] = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
@@ -99,7 +117,15 @@ def canary(
         from launcher.commands.release import options
 
         model, version = release_named(release)
-        plan = options.plan(steps, min_requests, min_duration, tolerance or [])
+        plan = options.plan(
+            steps,
+            min_requests,
+            min_duration,
+            tolerance or [],
+            accept_slower,
+            min_likeness,
+            min_shadow_answers,
+        )
         begun = ours.releases.begin_rollout(model, version, plan, options.golden_prompts(golden))
         shares = ", ".join(map(_percent, begun.plan.weights))
         print(f"{release} is rolled out against {model}@{begun.stable}, in steps of {shares}.")

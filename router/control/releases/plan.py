@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,10 @@ class Tolerance:
         if self.golden_failures < 0:
             raise ValueError(f"the tolerance golden_failures is {self.golden_failures}; allowed: 0 and more")
 
+    def accepting(self, latency_ratio: float) -> Tolerance:
+        """The same for a canary that is meant to be slower."""
+        return replace(self, latency_ratio=max(self.latency_ratio, latency_ratio))
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -36,6 +40,8 @@ class Plan:
     min_duration_s: float = 60.0
     alpha: float = 0.01
     tolerance: Tolerance = field(default_factory=Tolerance)
+    min_likeness: float = 0.0  # of the answers of a shadow; 0 where none are asked for
+    min_shadow_answers: int = 50
 
     def __post_init__(self) -> None:
         if not self.weights or list(self.weights) != sorted(set(self.weights)) or not self.weights[0] > 0:
@@ -48,6 +54,10 @@ class Plan:
             raise ValueError(f"a step of a rollout needs {self.min_requests} requests; allowed: 0 and more")
         if not 0 <= self.min_duration_s < math.inf:
             raise ValueError(f"a step of a rollout lasts {self.min_duration_s:g} s; allowed: 0 and more")
+        if not 0 <= self.min_likeness <= 1:
+            raise ValueError(f"the least likeness is {self.min_likeness:g}; allowed: 0 to 1")
+        if self.min_shadow_answers < 1:
+            raise ValueError(f"{self.min_shadow_answers} shadow answers are compared; allowed: 1 and more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +76,5 @@ class Progress:
     golden_failed: int = 0
     golden_note: str = ""
     told_idle: bool = False
+    is_rehearsed: bool = False
+    known_deaths: int = 0  # of the canary, for which it was held

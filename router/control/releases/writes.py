@@ -9,9 +9,11 @@ import sqlalchemy as sql
 
 from router.control.releases import records
 from router.control.releases.states import State, may_follow
-from router.store.schema import counters, release_events, releases, splits
+from router.store.schema import counters, facts, release_events, releases, splits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy import Connection
 
     from router.core.manifest import Manifest
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from router.store.database import Store
 
 COUNTER = "release_changes"
+_SEEN = "release_seen "
 
 
 class Overtaken(Exception):
@@ -34,6 +37,21 @@ def bump(store: Store, connection: Connection) -> None:
     connection.execute(store.insert_new(counters).values({"name": COUNTER, "value": 0}))
     is_ours = counters.c.name == COUNTER
     connection.execute(sql.update(counters).where(is_ours).values(value=counters.c.value + 1))
+
+
+def note_seen(store: Store, connection: Connection, changes: Mapping[str, int]) -> None:
+    """Releases, by their names, that Triton said it has loaded when this change was the last one."""
+    for name, change in changes.items():
+        connection.execute(store.insert_or_update(facts, {"name": _SEEN + name, "value": str(change)}))
+
+
+def last_seen(connection: Connection, name: str) -> int:
+    """The change after which the router in control last found the release in Triton; 0 for never."""
+    return int(connection.scalar(sql.select(facts.c.value).where(facts.c.name == _SEEN + name)) or 0)
+
+
+def forget_seen(connection: Connection, name: str) -> None:
+    connection.execute(sql.delete(facts).where(facts.c.name == _SEEN + name))
 
 
 def put_split(store: Store, connection: Connection, split: ModelSplit) -> None:

@@ -72,6 +72,24 @@ def test_a_plan_is_the_default_except_for_the_given_options() -> None:
     assert tolerance.refusal_rate == Plan().tolerance.refusal_rate
 
 
+def test_a_canary_that_is_meant_to_be_slower_has_a_wider_latency_tolerance() -> None:
+    assert options.plan(None, None, None, [], "2x").tolerance.latency_ratio == 2.0
+    assert options.plan(None, None, None, ["latency_ratio=3"], "2").tolerance.latency_ratio == 3.0
+
+
+def test_the_likeness_of_shadow_answers_is_part_of_the_plan() -> None:
+    plan = options.plan(None, None, None, [], None, "90%", 20)
+    assert (plan.min_likeness, plan.min_shadow_answers) == (0.9, 20)
+    with pytest.raises(ValueError, match="allowed: above 0, up to 100%"):
+        options.plan(None, None, None, [], None, "much")
+
+
+@pytest.mark.parametrize("text", ["twice", "0.5x", "x", "nan", "5000x"])
+def test_an_invalid_accept_slower_is_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(ValueError, match="allowed: 1x to 1000x, for instance 2x"):
+        options.accept_slower(text)
+
+
 @pytest.mark.parametrize(
     "text",
     ["speed=1", "error_rate", "error_rate=2", "latency_ratio=0.5", "golden_failures=x", "length_ratio=nan"],
@@ -86,6 +104,8 @@ def test_golden_prompts_are_one_object_a_line(tmp_path: Path) -> None:
         {"prompt": "2+2?", "equals": "4"},
         {"prompt": "Capital of France?", "contains": "Paris", "max_tokens": 8},
         {"prompt": "A digit?", "matches": r"^\d$"},
+        {"prompt": "Capital of France?", "similar": "It is Paris.", "min_likeness": 0.7},
+        {"prompt": "A person, as JSON.", "schema": {"type": "object"}},
     ]
     file = tmp_path / "golden.jsonl"
     file.write_text("\n\n".join(map(json.dumps, lines)) + "\n")
@@ -104,6 +124,9 @@ def test_golden_prompts_are_one_object_a_line(tmp_path: Path) -> None:
         ('{"prompt": "x", "like": "y"}', "line 2 has 'like'; allowed: contains, equals, matches"),
         ('{"prompt": "x", "matches": "("}', "line 2: matches is not a regular expression"),
         ('{"prompt": "x", "equals": "y", "max_tokens": 0}', "line 2: max_tokens is 0"),
+        ('{"prompt": "x", "similar": "y", "min_likeness": 2}', "line 2: min_likeness is 2; allowed: above 0"),
+        ('{"prompt": "x", "schema": {"type": "thing"}}', "line 2: schema: $.type: 'thing' is not valid"),
+        ('{"prompt": "x", "schema": "y"}', "line 2: schema: a JSON schema is an object"),
     ],
 )
 def test_an_invalid_golden_prompt_is_refused_with_its_line(line: str, words: str, tmp_path: Path) -> None:
