@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
     from router.request.answer import Answers
-    from router.routing.checkpoint import ChatTemplate, SamplingDefaults
+    from router.routing.chat_template import ChatTemplate
+    from router.routing.checkpoint import SamplingDefaults
     from router.routing.models import Registry, ServedModel
 
 _IMAGES = ("image_url", "input_image", "image")
