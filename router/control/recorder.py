@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_BEGAN_S = time.monotonic()  # routers on one machine do not go to the store together
+
 
 async def next_beat(every_s: float) -> None:
     """All that is repeated with this period goes on at the same moment: the process wakes up once."""
-    await asyncio.sleep(every_s - time.monotonic() % every_s)
+    await asyncio.sleep(every_s - (time.monotonic() - _BEGAN_S) % every_s)
 
 
 async def repeat(work: Callable[[], Awaitable[object]], every_s: float, failure: str) -> None:
