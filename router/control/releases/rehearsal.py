@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import secrets
 import time
@@ -26,14 +27,18 @@ if TYPE_CHECKING:
     from router.control.releases.own_prompt import Generates
     from router.core.manifest import Manifest
 
+log = logging.getLogger(__name__)
+
 _SENTENCE = "The quick brown fox jumps over the lazy dog while the river runs slowly to the sea. "
 # Fewer where a round takes long: more pairs tell more than longer answers.
 _TOKENS, _FEW_TOKENS = 24, 8
 _LONG_ROUND_S = 4.0
 _TIMEOUT_S = 30.0
+# A prompt that one release answers in this part of the time limit, the other should answer in time.
+_MUCH_QUICKER = 4
 # What the other release does meanwhile, again and again.
 COMPANION_TOKENS = 256
-_COMPANION_WITHIN_S = 5.0
+_COMPANION_WITHIN_S = 2.0
 # No pair is begun after that: a rehearsal that takes longer decides from what it has.
 _MOST_S = 120.0
 # A canary that does not answer what the stable release does, so often, is not slow but broken.
@@ -99,7 +104,7 @@ class Rehearsed:
 
 
 class RehearsalBroken(Exception):
-    """It says nothing about the canary, and is tried again."""
+    """The canary is not there; once it is, it can be tried again."""
 
 
 class Unanswered(Exception):
@@ -129,7 +134,7 @@ class RehearsalStage:
         """Raises RehearsalBroken."""
         if canary.kind is not Kind.TEXT:
             return Rehearsed()
-        until_s = self._clock() + self._most_s
+        warm_until_s, until_s = (self._clock() + part * self._most_s for part in (0.25, 1.0))
         found, unanswered, number = Rehearsed(memory_bytes=_memory(canary, stable)), 0, -len(SHAPES)
         shapes, tokens = list(SHAPES), _FEW_TOKENS
         while shapes and number < MOST_PAIRS and self._clock() < until_s:
@@ -144,14 +149,18 @@ class RehearsalStage:
                 if unanswered >= _MOST_UNANSWERED:
                     return replace(found, objection=_objection_to_silence(canary, stable, error))
             except (InflightError, asyncio.TimeoutError) as error:
-                if not _is_too_long(error):
-                    raise RehearsalBroken(f"{stable.name} did not answer") from error
-                shapes.remove(shape)  # too long for one of them
-                continue
+                if _is_too_long(error):
+                    shapes.remove(shape)
+                    continue
+                log.info("%s did not answer in its rehearsal beside %s: %s", stable.name, canary.name, error)
             number += 1
+            if number < 0 and self._clock() > warm_until_s:
+                number = 0
             tokens = _TOKENS if self._clock() - began_s < _LONG_ROUND_S else _FEW_TOKENS
             if _is_decided(found, allowed_ratio):
                 break
+        if not found.first_token.pairs:
+            return replace(found, note="nothing could be measured in time")
         return _judged(found, canary, stable, allowed_ratio)
 
     async def _round(
@@ -165,15 +174,15 @@ class RehearsalStage:
             async with self._companion(stable):
                 return await self._ask_canary(canary, prompts, tokens)
 
-        if is_swapped:
-            usual = await ask_stable()
-            return await ask_canary(), usual
+        usual = await ask_stable() if is_swapped else None
         try:
             new = await ask_canary()
         except Unanswered:
-            await ask_stable()  # is it the prompt, or the machine?
+            usual = usual or await ask_stable()
+            if usual.whole_s * _MUCH_QUICKER > self._timeout_s:
+                raise asyncio.TimeoutError from None  # it is the machine that is slow
             raise
-        return new, await ask_stable()
+        return new, usual or await ask_stable()
 
     @asynccontextmanager
     async def _companion(self, manifest: Manifest) -> AsyncIterator[None]:
@@ -223,7 +232,8 @@ class RehearsalStage:
         answers = await asyncio.gather(*(own(prompt, tokens, self._timeout_s) for prompt in prompts))
         first_s = sum(each.first_token_s for each in answers) / len(answers)
         gaps = [each.decode_s / (each.tokens - 1) for each in answers if each.tokens > 1]
-        return _Times(first_s, sum(gaps) / len(gaps) if gaps else 0.0)
+        whole_s = max(each.whole_s for each in answers)
+        return _Times(first_s, sum(gaps) / len(gaps) if gaps else 0.0, whole_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +242,7 @@ class _Times:
 
     first_token_s: float
     between_tokens_s: float
+    whole_s: float
 
 
 def _is_too_long(error: Exception) -> bool:
