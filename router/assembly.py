@@ -30,6 +30,7 @@ from router.control.releases.shadow_figures import ShadowRecorder
 from router.control.releases.steps import Tools
 from router.control.tuning.step_keeper import StepKeeper
 from router.control.tuning.tuner import Tuner, TuningSettings
+from router.grpc.target import ClientTls
 from router.parts import Parts
 from router.request.answer import Answers
 from router.request.permit import Permits
@@ -124,7 +125,9 @@ class Assembly:
         self._run(publisher.run(), ObjectiveRecorder(self._store, self._monitor).run())
 
     async def _publish_releases(self) -> ReleasePublisher:
-        builder = Builder(self._releases_dir / "repository", self._fleet_settings)
+        builder = Builder(
+            self._releases_dir / "repository", self._fleet_settings, self._settings.shared_prefixes
+        )
         main = frozenset(model.name for model in self._settings.models)
         publisher = ReleasePublisher(self._store, self._fleet, self._registry, builder.prepare, main)
         await publisher.refresh()
@@ -238,6 +241,7 @@ class Assembly:
             documents=Documents(UploadedFiles(store)),
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
             prompt_log=self._prompt_log,
+            metrics_open=settings.metrics_open,
         )
 
     def _run(self, *loops: Coroutine[Any, Any, None]) -> None:
@@ -258,7 +262,8 @@ def run_until_closed(closing: AsyncExitStack, loop: Coroutine[Any, Any, None]) -
 def _open_fleet(settings: Settings, closing: AsyncExitStack) -> Fleet:
     servers = []
     for number, each in enumerate(settings.triton_servers):
-        server = TritonServer(f"triton-{number}", each.url, each.secret, settings.stop_timeout_s)
+        tls = ClientTls(each.tls_ca, each.tls_cert, each.tls_key, each.tls_name) if each.tls_ca else None
+        server = TritonServer(f"triton-{number}", each.url, each.secret, settings.stop_timeout_s, tls)
         closing.push_async_callback(server.close)
         servers.append(server)
     return Fleet(servers)

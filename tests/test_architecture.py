@@ -80,7 +80,10 @@ ALLOWED = {
 _NOUNS = {"core", "settings"}
 _PATH = {*_NOUNS, "admission", "http", "request", "routing", "safety", "tenants"}
 _STEP = {"kv", "report", "sampling", "scheduling", "sequence", "steps"}
-_OF_LAUNCHER = {"bundle", "console", "failure", "paths", "progress", "settings", "tether", "toml"}
+_OF_LAUNCHER = {
+    *("bundle", "console", "failure", "paths", "private_memory"),
+    *("progress", "settings", "tether", "toml"),
+}
 LAYERS: dict[str, dict[str, set[str]]] = {
     "router": {
         "core": set(),
@@ -187,6 +190,8 @@ DECISIONS = (
     "router/core/answer_text.py",
     "router/core/stages.py",
     "router/core/trace.py",
+    "router/http/upload_slots.py",
+    "router/request/web_pages.py",
     "router/routing/replay.py",
     "router/routing/replica_choice.py",
     "router/routing/split.py",

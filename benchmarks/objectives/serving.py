@@ -101,10 +101,10 @@ class Served:
             time.sleep(0.2)
 
     def control(self) -> TritonControl:
-        """Triton's model control, with the secret that the launcher gave to the router; close it."""
+        """Triton's model control, at the socket that the launcher gave to the router; close it."""
         (folder,) = re.findall(r"^ *logs +(\S+)$", self.stack.output(), re.MULTILINE)
         server = load_router_settings(Path(folder) / "router.toml").triton_servers[0]
-        return TritonControl(server.url, server.secret)
+        return TritonControl(server.url)
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def serving(setup: Setup, tenants: Iterable[str] = ()) -> Iterator[Served]:
     with tempfile.TemporaryDirectory(prefix="inflight-objectives-") as folder:
         state_dir = Path(folder) / "state"
         keys, ids = make_tenants(state_dir, tenants)
-        settings = {**setup.router, "state_dir": str(state_dir)}
+        settings = {**setup.router, "state_dir": str(state_dir), "metrics_open": True}
         with running_stack(setup.engine, setup.model, setup.data_dir, settings) as stack:
             try:
                 yield Served(stack, keys, ids, setup.data_dir)

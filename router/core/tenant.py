@@ -51,6 +51,7 @@ class Scope(str, Enum):
     ADMIN_READ = "admin:read"
     ADMIN_WRITE = "admin:write"
     USAGE_READ = "usage:read"
+    RELEASES_PIN = "releases:pin"  # canaries, shadows and whatever else is loaded, beside the stable release
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,26 @@ class Limits:
             if value is not None and not 1 <= value <= most:
                 raise ValueError(f"{name}: expected 1 to {most}, got {value}")
 
+    def exceeds(self, ceiling: Limits) -> bool:
+        """Whether anything is allowed here that is not there; weight and slots are organisations' alone."""
+        amounts = ("requests_per_min", "tokens_per_min", "concurrent_requests", "monthly_budget")
+        pairs = [(getattr(self, name), getattr(ceiling, name)) for name in amounts]
+        pairs += zip(self._bursts, ceiling._bursts, strict=True)
+        hardens = ceiling.monthly_budget is not None and ceiling.budget_is_hard
+        return any(most is not None and (own is None or own > most) for own, most in pairs) or (
+            hardens and not self.budget_is_hard
+        )
+
+    @property
+    def _bursts(self) -> tuple[int | None, int | None]:
+        """As they are where they were left out; none where nothing is limited."""
+        requests = self.requests_per_min if self.request_burst is None else self.request_burst
+        tokens = self.tokens_per_min if self.token_burst is None else self.token_burst
+        return (
+            None if self.requests_per_min is None else requests,
+            None if self.tokens_per_min is None else tokens,
+        )
+
 
 NO_LIMITS = Limits()
 
@@ -172,7 +193,7 @@ class UsageRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One administrative act, done or refused."""
+    """One administrative act, done or refused; without a key and an address it is the command line's."""
 
     at_s: float
     actor: str
@@ -181,6 +202,8 @@ class AuditEntry:
     target: str
     allowed: bool
     detail: dict[str, Any] = field(default_factory=dict)
+    key_id: str = ""
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ class Sender:
             self.write(*out)
 
 
-_POST, _SCHEME_HTTP = b"\x83", b"\x86"  # whole fields of the static table
+_POST, _HTTP, _HTTPS = b"\x83", b"\x86", b"\x87"  # whole fields of the static table
 _LARGEST_TIMEOUT = 99_999_999  # eight digits
 
 
@@ -166,7 +166,9 @@ def literal(name: str, value: str) -> bytes:
 class RequestHeaders:
     """The blocks of all methods that are called on one server."""
 
-    def __init__(self, authority: str, metadata: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, authority: str, metadata: Mapping[str, str] | None = None, is_encrypted: bool = False
+    ) -> None:
         fields = {
             "te": "trailers",
             "content-type": "application/grpc",
@@ -174,7 +176,7 @@ class RequestHeaders:
             **(metadata or {}),
         }
         # Field 1 of the static table is :authority, field 4 is :path.
-        self._start = _POST + _SCHEME_HTTP + b"\x01" + _text(authority) + b"\x04"
+        self._start = _POST + (_HTTPS if is_encrypted else _HTTP) + b"\x01" + _text(authority) + b"\x04"
         self._end = b"".join(literal(name, value) for name, value in fields.items())
         self._blocks: dict[str, bytes] = {}
 

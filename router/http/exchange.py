@@ -47,6 +47,9 @@ class Wire(Protocol):
     def date(self) -> str:
         """The current time as a Date header."""
 
+    def peer(self) -> str:
+        """The address at the other end; empty where there is none."""
+
     def write(self, data: bytes) -> Awaitable[None]:
         """Queues bytes for the client, dropped once it is gone; to be awaited before there are more.
 
@@ -71,6 +74,7 @@ class Exchange:
         "_patience_s",
         "_wire",
         "ended",
+        "extra_headers",
         "gone",
         "keep_alive",
         "request",
@@ -85,6 +89,7 @@ class Exchange:
         self.gone = False
         self.ended = False
         self.keep_alive = request.keep_alive
+        self.extra_headers: Headers = ()  # of the answer, whatever it will be
         self._wire = wire
         self._head = b""
         self._chunked = False
@@ -101,6 +106,11 @@ class Exchange:
     def set_patience(self, patience_s: Callable[[], float]) -> None:
         """How long the client may leave the answer unread; asked whenever it stops reading."""
         self._patience_s = patience_s
+
+    @property
+    def peer(self) -> str:
+        """The address that the request came from; empty for one from inside."""
+        return self._wire.peer()
 
     @property
     def patience_s(self) -> float:
@@ -156,7 +166,7 @@ class Exchange:
             raise RuntimeError(f"the answer to {self.request.path} has already begun")
         self.started = True
         self.status = status
-        headers = [("date", self._wire.date()), *headers]
+        headers = [("date", self._wire.date()), *headers, *self.extra_headers]
         if not self.keep_alive:
             headers.append(("connection", "close"))
         elif self.request.version == "1.0":

@@ -9,11 +9,12 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.documents.documents import expand
-from router.core.generation import MAX_NEW_TOKENS, GenerationCall
+from router.core.generation import LITERAL_MARK, MAX_NEW_TOKENS, GenerationCall, unmarked
 from router.openai.bodies import ChatBody, decode_chat, generation_call, several
 from router.openai.dialects import ChatDialect
 from router.openai.tools import described, forced_schema, introduction, offered, reader_for, written_call
-from router.request.decoding import invalid
+from router.request.aside import LARGE_BYTES
+from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
 from router.request.routes import Route
 from router.request.text import TextJob
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
     from router.request.answer import Answers
+    from router.routing.chat_template import ChatTemplate
     from router.routing.checkpoint import SamplingDefaults
-    from router.routing.models import Registry
+    from router.routing.models import Registry, ServedModel
 
 _IMAGES = ("image_url", "input_image", "image")
 _ROLES = {
@@ -49,7 +51,9 @@ class ChatCompletions:
         self._documents = documents
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
-        body = decode_chat(exchange.request.body)
+        raw, aside = exchange.request.body, self._answers.aside
+        is_large = len(raw) > LARGE_BYTES
+        body = await aside.run(record.tenant, decode_chat, raw) if is_large else decode_chat(raw)
         record.user = body.user or record.user
         model = self._models.find(body.model, record)
         if model.template is None:
@@ -60,10 +64,10 @@ class ChatCompletions:
                 messages = await expand(body.messages, record.caller, self._documents)
                 body = msgspec.structs.replace(body, messages=messages)
                 break
-        knows_tools = model.template.knows_tools
-        tools = described(offered(body)) if knows_tools and body.tools else None
-        prompt = model.template.render(chat_messages(body, knows_tools), tools)
-        calls = chat_calls(body, prompt, record.request_id, record.caller.organisation.id, model.defaults)
+        if is_large:
+            calls = await aside.run(record.tenant, _calls, body, record, model, model.template)
+        else:
+            calls = _calls(body, record, model, model.template)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = ChatDialect(
             record.request_id, model.name, include_usage=include_usage, service_tier=body.service_tier
@@ -71,6 +75,15 @@ class ChatCompletions:
         reader = reader_for(body) if body.tools else None
         job = TextJob(exchange, record, model, calls, dialect, bool(body.stream), reader)
         await self._answers.answer(job, record, exchange.on_disconnect)
+
+
+def _calls(
+    body: ChatBody, record: Record, model: ServedModel, template: ChatTemplate
+) -> list[GenerationCall]:
+    knows_tools = template.knows_tools
+    tools = described(offered(body)) if knows_tools and body.tools else None
+    prompt = template.render(chat_messages(body, knows_tools), tools)
+    return chat_calls(body, prompt, record.request_id, record.caller.organisation.id, model.defaults)
 
 
 def chat_messages(body: ChatBody, knows_tools: bool = True) -> list[dict[str, Any]]:
@@ -128,6 +141,8 @@ def _with_calls(
     for number, call in enumerate(calls):
         place = f"{where}.tool_calls[{number}].function.arguments"
         try:
+            if len(call.function.arguments) > MOST_CONTAINERS:
+                check_containers(call.function.arguments.encode())
             arguments = msgspec.json.decode(call.function.arguments or "{}")
         except (msgspec.DecodeError, RecursionError):
             raise invalid(f"{place}: expected JSON", place) from None
@@ -176,13 +191,15 @@ def chat_calls(
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise invalid("give either max_tokens or max_completion_tokens, not both", "max_tokens")
     max_tokens = body.max_completion_tokens or body.max_tokens or MAX_NEW_TOKENS
+    text, marked = unmarked(prompt) if LITERAL_MARK in prompt else (prompt, None)
     call = generation_call(
         body,
-        prompt,
+        text,
         request_id,
         tenant,
         max_tokens,
         defaults,
+        marked_prompt=marked,
         add_special_tokens=False,  # the template has written them already
         guide=None if body.response_format is None and body.tool_choice is None else _guide(body),
         top_log_probs=(body.top_logprobs or 0) if body.logprobs else None,

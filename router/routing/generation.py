@@ -28,6 +28,7 @@ from router.triton.messages import GenerateRequests
 
 if TYPE_CHECKING:
     from router.core.trace import Trace
+    from router.routing.shared_prefixes import SharedPrefixes
 
 log = logging.getLogger(__name__)
 _OPENING_IDS = OPENING_CHARS // 4
@@ -208,8 +209,15 @@ class Attempts(ABC):
 class FleetPipeline:
     """One release that generates text, wherever it is loaded."""
 
-    def __init__(self, replicas: ReplicaSet, context_tokens: int, settings: FleetSettings) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        context_tokens: int,
+        settings: FleetSettings,
+        shared_prefixes: SharedPrefixes | None = None,
+    ) -> None:
         self.replicas = replicas
+        self._shared_prefixes = shared_prefixes
         self.context_tokens = context_tokens
         self.expected_tokens = answer_tokens(context_tokens, context_tokens)
         self.settings = settings
@@ -217,6 +225,9 @@ class FleetPipeline:
         self.requests = GenerateRequests(replicas.manifest.entry)
 
     def generate(self, call: GenerationCall) -> FleetGeneration:
+        if self._shared_prefixes:
+            shared = self._shared_prefixes.of(call.prompt, call.add_special_tokens)
+            call = msgspec.structs.replace(call, shared_prefix=shared)
         return FleetGeneration(self, call)
 
     def relay(self, request: Any, trace: Trace | None = None) -> FleetRelay:

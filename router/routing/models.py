@@ -11,7 +11,9 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.embedding import ServedEmbedder
 from router.core.manifest import split_name
 from router.core.objective import Objective
-from router.routing.checkpoint import CONTEXT_TOKENS, ChatTemplate, SamplingDefaults
+from router.core.tenant import Scope
+from router.routing.chat_template import ChatTemplate
+from router.routing.checkpoint import CONTEXT_TOKENS, SamplingDefaults
 from router.routing.split import Asking, ModelSplit, Split, choose_version, is_shadowed
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from python_backend.wire.tiers import Tier
     from router.core.generation import Pipeline, RawGeneration
     from router.core.record import Record
+    from router.core.tenant import Caller
 
 
 class Served(Protocol):
@@ -224,6 +227,8 @@ class Registry:
         if not lineup.releases:
             raise InflightError(ErrorKind.OVERLOADED, f"no release of the model '{model}' is loaded")
         if pinned is not None:
+            if record is not None:
+                _check_pin(lineup, pinned, record.caller)
             served = lineup.releases.get(pinned)
         else:
             arms = lineup.split.arms
@@ -279,6 +284,15 @@ class Registry:
         asking = Asking(record.request_id, record.tenant, record.user, record.conversation)
         version = choose_version(lineup.divided, split.sticky, asking, lineup.releases.keys())
         return None if version is None else lineup.releases[version]
+
+
+def _check_pin(lineup: Lineup, pinned: int, caller: Caller) -> None:
+    """The stable release is everybody's; to say whether another one is there is to say too much."""
+    stable = lineup.stable
+    if (stable is None or pinned != stable.version) and Scope.RELEASES_PIN not in caller.key.scopes:
+        needed = f"this key lacks the scope {Scope.RELEASES_PIN.value}"
+        message = f"{needed}, which it takes to choose a release of '{lineup.name}' other than the stable one"
+        raise InflightError(ErrorKind.FORBIDDEN, message, "model")
 
 
 def _read_name(name: str) -> tuple[str, int | None]:

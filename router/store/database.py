@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +19,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.store import migrate
-from router.store.schema import counters, facts
+from router.store.repeats import Repeats
+from router.store.schema import HOLDS_TEXT, counters, facts
 
 Result = TypeVar("Result")
 _BUSY_TIMEOUT_S = 10
 _RETRY_S = 0.02
+_ERASING_PATIENCE_MS = 50
+_LAST_ERASING_S = 2.0
 _ROWS_AT_ONCE = 50  # drivers keep the statement of each number of rows
 # Without these a server that vanishes from the network is waited for as long as the kernel cares to.
 _PATIENCE = {
@@ -58,6 +62,10 @@ class Store:
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
         else:
             self._reader = self.engine.execution_options(**{_READS: True})
+        self.repeats = Repeats()
+        self._has_deleted = threading.Event()
+        if not self.is_postgres:
+            event.listen(self.engine, "after_execute", self._note_deletion)
         self._insert: Any = postgresql.insert if self.is_postgres else sqlite.insert
 
     @property
@@ -126,8 +134,36 @@ class Store:
     def last_change(self, connection: Connection) -> int:
         return read_counters(connection).get(_CHANGES, 0)
 
+    def erase_deleted(self) -> bool:
+        """Takes what was deleted out of SQLite's log too; False where somebody is in the way, for now.
+
+        In the database itself it is overwritten (`secure_delete`), but its log keeps the pages as they were.
+        """
+        if not self._has_deleted.is_set():
+            return True
+        self._has_deleted.clear()
+        connection = self.engine.raw_connection()
+        try:
+            connection.execute(f"PRAGMA busy_timeout={_ERASING_PATIENCE_MS}")
+            is_busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        except sqlite3.OperationalError:
+            is_busy = True
+        finally:
+            connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_S * 1000}")
+            connection.close()
+        if is_busy:
+            self._has_deleted.set()
+        return not is_busy
+
     def close(self) -> None:
+        deadline_s = time.monotonic() + _LAST_ERASING_S
+        while not self.erase_deleted() and time.monotonic() < deadline_s:
+            time.sleep(_RETRY_S)
         self.engine.dispose()
+
+    def _note_deletion(self, _connection: Connection, statement: Any, *_: Any) -> None:
+        if isinstance(statement, sql.Delete) and getattr(statement.table, "info", {}).get(HOLDS_TEXT):
+            self._has_deleted.set()
 
 
 def read_counters(connection: Connection) -> dict[str, int]:
@@ -201,7 +237,7 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:
     # The driver's own idea of when a transaction begins would let two writers read before either writes.
     connection.isolation_level = None
     _switch_to_wal(connection)
-    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+    for pragma in ("synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 

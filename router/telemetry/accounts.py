@@ -102,7 +102,7 @@ class RequestMeter:
         self._prompt_tokens.value += record.prompt_tokens
         self._completion_tokens.value += record.completion_tokens
         self._ended[record.outcome].value += 1
-        if record.outcome == Outcome.FINISHED.value:
+        if record.outcome == Outcome.FINISHED:
             self._measured.end_to_end.note(took_s)
 
     def first_chunk(self, seconds: float) -> None:
@@ -112,11 +112,10 @@ class RequestMeter:
         self._measured.first_token.note(seconds)
 
     def gaps(self, gaps: Sequence[tuple[float, int]]) -> None:
-        between, inter_token = self._between_chunks, self._measured.inter_token
-        for seconds, tokens in gaps:
-            between.observe(seconds)
-            if tokens:  # some come together: each has its part of the time
-                inter_token.note(seconds / tokens, tokens)
+        self._between_chunks.observe_each([seconds for seconds, _ in gaps])
+        # Tokens that come together have a part of the time each.
+        shares = [(seconds / tokens, tokens) for seconds, tokens in gaps if tokens]
+        self._measured.inter_token.note_each(shares)
 
     def gap(self, seconds: float) -> None:
         self._between_chunks.observe(seconds)

@@ -18,6 +18,7 @@ import sqlalchemy as sql
 from router.core.tenant import LOCAL, Caller, UsageRecord
 from router.store.database import PepperError, Store, StoreAway, sqlite_url
 from router.store.migrate import SchemaError
+from router.store.private_directory import make_private
 from router.store.schema import organisations
 from router.tenants.administration import Administration
 from router.tenants.budget import CurrentMonth, LeaseAnswer, LeaseAsk
@@ -68,6 +69,7 @@ class Tenancy:
             [
                 Chore("reading keys and limits", settings.poll_s, self.catalogue.refresh),
                 Chore("delivering usage", settings.deliver_s, self.deliver),
+                Chore("erasing what was deleted", settings.deliver_s, self.store.erase_deleted),
             ]
         )
 
@@ -199,7 +201,7 @@ class StoreUnusable(Exception):
 def tenancy_settings(
     data_dir: Path, store_url: str = "", pepper_file: str = "", max_spool_bytes: int = 256 << 20
 ) -> TenancySettings:
-    data_dir.mkdir(parents=True, exist_ok=True)
+    make_private(data_dir)
     return TenancySettings(
         store_url=store_url or sqlite_url(data_dir / "store.db"),
         pepper=load_pepper(Path(pepper_file).expanduser() if pepper_file else data_dir / "pepper"),

@@ -9,7 +9,7 @@ import sqlalchemy as sql
 
 from router.store.schema import leases, spending, usage
 from router.tenants.budget import LEASE_S, LeaseAnswer, LeaseAsk, lease_size, month_of
-from router.tenants.records import USAGE_NAMES, deleted_among, row_of_usage
+from router.tenants.records import USAGE_NAMES, row_of_usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,13 +30,12 @@ class Treasury:
     def charge(self, records: Sequence[UsageRecord]) -> int:
         """Records usage, its cost moved from this process's leases to what is spent; tells how many were new.
 
-        Records that are there already change nothing, and neither do those of a deleted organisation.
+        Records that are there already change nothing. Who is deleted owes for what was still running.
         """
+        by_id = {record.request_id: record for record in records}
+        if not by_id:
+            return 0
         with self._store.begin() as connection:
-            gone = deleted_among(connection, {record.organisation_id for record in records})
-            by_id = {record.request_id: record for record in records if record.organisation_id not in gone}
-            if not by_id:
-                return 0
             rows = [row_of_usage(record) for record in by_id.values()]
             new = self._store.insert_rows(connection, usage, USAGE_NAMES, rows, returning="request_id")
             costs: Counter[tuple[str, str]] = Counter()

@@ -28,7 +28,8 @@ from router.parts import Parts
 from router.request.answer import Answers, Observer
 from router.request.identity import Doorkeeper
 from router.request.permit import Permits
-from router.routing.checkpoint import ChatTemplate
+from router.request.web_pages import WebPages
+from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
 from router.routing.models import Registry, ServedModel
 from router.safety.guard import Safety
 from router.store.database import StoreAccess, sqlite_url
@@ -50,6 +51,7 @@ TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+TOKENIZER = TokenizerFile((AddedToken("<user>", special=True), AddedToken("</user>", special=True)))
 MODEL = "tiny"
 BARE_MODEL = "no-template"
 EMBEDDER = "tiny-vectors"
@@ -152,12 +154,17 @@ async def running_router(
     shadowing: ShadowSettings | None = None,
     gates: Gates | None = None,
     tracer: Tracer | None = None,
+    pages: WebPages | None = None,
+    metrics_open: bool = False,
 ) -> AsyncIterator[RunningRouter]:
     pipeline = FakePipeline()
     embedder = FakeEmbedder()
     metrics = Metrics()
     registry = Registry(
-        [ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE)), ServedModel(BARE_MODEL, pipeline, None)],
+        [
+            ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE, None, TOKENIZER)),
+            ServedModel(BARE_MODEL, pipeline, None),
+        ],
         [ServedEmbedder(EMBEDDER, embedder, EMBEDDER_LIMITS)],
     )
     with TemporaryDirectory() as directory:
@@ -182,9 +189,10 @@ async def running_router(
                 documents=Documents(UploadedFiles(store)),
                 file_limits=file_limits or FileLimits(),
                 prompt_log=prompt_log,
+                metrics_open=metrics_open,
             )
-            app = App(parts, Doorkeeper(tenancy, is_private))
-            listener = Listener(app, app.refuse, limits, sweep_s, app.upload_limit)
+            app = App(parts, Doorkeeper(tenancy, is_private, pages))
+            listener = Listener(app, app.refuse, limits, sweep_s, app.upload_terms)
             port = await listener.start("127.0.0.1", 0)
             try:
                 async with httpx.AsyncClient(

@@ -1,4 +1,4 @@
-"""Stacks beside the usual one, for exact weights, tenants kept apart, and text that does not vary."""
+"""Stacks beside the usual one, for exact weights, and text that does not vary."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SLOW_LAYERS = 112
 
 @pytest.fixture(scope="session")
 def exact_stack(data_dir: Path, on_device: dict[str, str]) -> Iterator[RunningStack]:
-    """In fp32, and nothing cached is shared between tenants."""
-    engine = {**on_device, **EXACT, "inflight_tenant_cache_isolation": "true"}
+    """In fp32."""
+    engine = {**on_device, **EXACT}
     with lasting(running_stack(engine, data_dir=data_dir, embeddings=False)) as running:
         yield running
 

@@ -22,9 +22,9 @@ from tests.stack.releasing import IN_FLIGHT, ReleaseStack, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
-KEYS = 600
+KEYS = 300
 SHARE = 0.1
-KEYS_ASKED_AGAIN = 100
+KEYS_ASKED_AGAIN = 60
 AT_ONCE = 32
 # By which the number of requests in an arm may miss its share in 1 of 100 samples.
 NORMAL_99 = 2.576

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.tiers import Tier
-from router.core.generation import GenerationCall
+from router.core.generation import GenerationCall, unmarked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,19 +50,20 @@ async def ask(
     clock: Callable[[], float] = time.monotonic,
 ) -> Answer:
     """Greedy, so that the same release says the same; raises InflightError and asyncio.TimeoutError."""
-    generation = pipeline.generate(
-        GenerationCall(
-            request_id=f"{TENANT}-{secrets.token_hex(8)}",
-            prompt=prompt,
-            max_tokens=max_tokens,
-            seed=0,
-            tenant=TENANT,
-            top_k=1,
-            add_special_tokens=add_special_tokens,
-            tier=None if tier is Tier.STANDARD else tier.label,
-            ignore_eos=ignore_eos,
-        )
+    text, marked = unmarked(prompt)
+    call = GenerationCall(
+        request_id=f"{TENANT}-{secrets.token_hex(8)}",
+        prompt=text,
+        marked_prompt=marked,
+        max_tokens=max_tokens,
+        seed=0,
+        tenant=TENANT,
+        top_k=1,
+        add_special_tokens=add_special_tokens,
+        tier=None if tier is Tier.STANDARD else tier.label,
+        ignore_eos=ignore_eos,
     )
+    generation = pipeline.generate(call)
     began_s = clock()
     first_s: float | None = None
     texts: list[str] = []

@@ -139,7 +139,7 @@ def test_a_restarted_process_charges_its_spool_and_ends_its_old_leases(store: St
     assert spent_and_leased(store) == (100, 5_000)
 
 
-def test_usage_of_a_deleted_organisation_does_not_bring_it_back(
+def test_a_deleted_organisation_owes_for_what_it_was_still_running(
     store: Store, administration: Administration
 ) -> None:
     organisation = administration.create_organisation(SYSTEM, "acme")
@@ -148,8 +148,9 @@ def test_usage_of_a_deleted_organisation_does_not_bring_it_back(
     treasury.charge([usage("request-1", organisation_id=organisation.id)])
     administration.delete_organisation(SYSTEM, organisation.id)
     records = [usage("request-2", organisation_id=organisation.id), usage("request-3")]
-    assert treasury.charge(records) == 1
-    assert treasury.spent(organisation.id, MONTH) == 0
+    assert treasury.charge(records) == 2
+    assert treasury.spent(organisation.id, MONTH) == 20
+    assert administration.list_organisations(SYSTEM) == []
 
 
 def router(store: Store, name: str, ids: Callable[[], int], stop: threading.Event) -> int:
