@@ -31,16 +31,16 @@ log = logging.getLogger(__name__)
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog while the river runs slowly to the sea. "
 # Fewer where a round takes long: more pairs tell more than longer answers.
-_TOKENS, _FEW_TOKENS = 24, 8
+_TOKENS, _FEW_TOKENS = 16, 8
 _LONG_ROUND_S = 4.0
 _TIMEOUT_S = 30.0
 # A prompt that one release answers in this part of the time limit, the other should answer in time.
 _MUCH_QUICKER = 4
 # What the other release does meanwhile, again and again.
 COMPANION_TOKENS = 256
-_COMPANION_WITHIN_S = 2.0
+_COMPANION_WITHIN_S = 1.0
 # No pair is begun after that: a rehearsal that takes longer decides from what it has.
-_MOST_S = 120.0
+_MOST_S = 90.0
 # A canary that does not answer what the stable release does, so often, is not slow but broken.
 _MOST_UNANSWERED = 2
 
@@ -58,7 +58,7 @@ class Shape:
 
 
 # One of them is read in pieces, and two at once share the steps of the engine.
-SHAPES = (Shape(1), Shape(20), Shape(4), Shape(1, at_once=2))
+SHAPES = (Shape(1), Shape(12), Shape(4), Shape(1, at_once=2))
 
 
 @dataclass(frozen=True, slots=True)
