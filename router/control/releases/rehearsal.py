@@ -41,6 +41,7 @@ COMPANION_TOKENS = 256
 _COMPANION_WITHIN_S = 1.0
 # No pair is begun after that: a rehearsal that takes longer decides from what it has.
 _MOST_S = 90.0
+_NOTHING = "nothing could be measured in time"
 # A canary that does not answer what the stable release does, so often, is not slow but broken.
 _MOST_UNANSWERED = 2
 
@@ -134,6 +135,13 @@ class RehearsalStage:
         """Raises RehearsalBroken."""
         if canary.kind is not Kind.TEXT:
             return Rehearsed()
+        measuring = self._measure(canary, stable, allowed_ratio)
+        try:
+            return await asyncio.wait_for(measuring, self._most_s + 2 * self._timeout_s)
+        except asyncio.TimeoutError:
+            return Rehearsed(note=_NOTHING)
+
+    async def _measure(self, canary: Manifest, stable: Manifest, allowed_ratio: float) -> Rehearsed:
         warm_until_s, until_s = (self._clock() + part * self._most_s for part in (0.25, 1.0))
         found, unanswered, number = Rehearsed(memory_bytes=_memory(canary, stable)), 0, -len(SHAPES)
         shapes, tokens = list(SHAPES), _FEW_TOKENS
@@ -160,7 +168,7 @@ class RehearsalStage:
             if _is_decided(found, allowed_ratio):
                 break
         if not found.first_token.pairs:
-            return replace(found, note="nothing could be measured in time")
+            return replace(found, note=_NOTHING)
         return _judged(found, canary, stable, allowed_ratio)
 
     async def _round(
@@ -187,8 +195,8 @@ class RehearsalStage:
     @asynccontextmanager
     async def _companion(self, manifest: Manifest) -> AsyncIterator[None]:
         """This release is busy for as long; where it cannot be, it is not what is measured now."""
-        is_busy = asyncio.Event()
-        task = asyncio.get_running_loop().create_task(self._keep_busy(manifest, is_busy))
+        is_busy, is_over = asyncio.Event(), asyncio.Event()
+        task = asyncio.get_running_loop().create_task(self._keep_busy(manifest, is_busy, is_over))
         beginning = asyncio.ensure_future(is_busy.wait())
         try:
             await asyncio.wait(
@@ -196,15 +204,17 @@ class RehearsalStage:
             )
             yield
         finally:
+            is_over.set()
             beginning.cancel()
             task.cancel()
             await asyncio.wait([task])
 
-    async def _keep_busy(self, manifest: Manifest, is_busy: asyncio.Event) -> None:
+    async def _keep_busy(self, manifest: Manifest, is_busy: asyncio.Event, is_over: asyncio.Event) -> None:
+        """Looks at `is_over` too: where an answer ends just then, a cancellation may be lost on the way."""
         pipeline = self._pipeline_of(manifest)
         (prompt,) = SHAPES[0].prompts()
         with suppress(InflightError, asyncio.TimeoutError):
-            while True:
+            while not is_over.is_set():
                 await ask(
                     pipeline,
                     prompt,
