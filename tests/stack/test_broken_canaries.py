@@ -197,7 +197,7 @@ def under_traffic(
         for pair in pairs:
             office.begin_rollout(pair.canary.model, pair.canary.version, pair.plan)
         for canary in [pair.canary for pair in pairs]:
-            until(partial(is_decided, stack, canary.model, to_the_end), f"{canary.name}: undecided", 180)
+            until(partial(is_decided, stack, canary.model, to_the_end), f"{canary.name}: undecided", 300)
             if not stack.rollout(canary.model).state.is_over:
                 office.promote(canary.model, canary.version, "nothing speaks against it")
     return {

@@ -69,7 +69,7 @@ def test_a_release_is_added_rolled_out_and_rolled_back_and_no_request_fails(
         assert release_stack.state(canary) is State.ADDED
         plan = ("--steps", "20%,100%", "--min-requests", "8", "--min-duration", "1s")
         assert "20%, 100%" in release_stack.command("canary", canary.name, *plan)
-        until(lambda: release_stack.weights("tiny") == {canary.version: 0.2, 1: 0.8}, "no first step", 120)
+        until(lambda: release_stack.weights("tiny") == {canary.version: 0.2, 1: 0.8}, "no first step", 240)
         assert release_stack.wait_for_end("tiny").state is RolloutState.PROMOTED
         assert release_stack.weights("tiny") == {canary.version: 1.0}
         running.wait_for(20)

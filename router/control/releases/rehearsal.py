@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import secrets
 import time
@@ -26,16 +27,21 @@ if TYPE_CHECKING:
     from router.control.releases.own_prompt import Generates
     from router.core.manifest import Manifest
 
+log = logging.getLogger(__name__)
+
 _SENTENCE = "The quick brown fox jumps over the lazy dog while the river runs slowly to the sea. "
 # Fewer where a round takes long: more pairs tell more than longer answers.
-_TOKENS, _FEW_TOKENS = 24, 8
+_TOKENS, _FEW_TOKENS = 16, 8
 _LONG_ROUND_S = 4.0
 _TIMEOUT_S = 30.0
+# A prompt that one release answers in this part of the time limit, the other should answer in time.
+_MUCH_QUICKER = 4
 # What the other release does meanwhile, again and again.
 COMPANION_TOKENS = 256
-_COMPANION_WITHIN_S = 5.0
+_COMPANION_WITHIN_S = 1.0
 # No pair is begun after that: a rehearsal that takes longer decides from what it has.
-_MOST_S = 120.0
+_MOST_S = 90.0
+_NOTHING = "nothing could be measured in time"
 # A canary that does not answer what the stable release does, so often, is not slow but broken.
 _MOST_UNANSWERED = 2
 
@@ -53,7 +59,7 @@ class Shape:
 
 
 # One of them is read in pieces, and two at once share the steps of the engine.
-SHAPES = (Shape(1), Shape(20), Shape(4), Shape(1, at_once=2))
+SHAPES = (Shape(1), Shape(12), Shape(4), Shape(1, at_once=2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ class Rehearsed:
 
 
 class RehearsalBroken(Exception):
-    """It says nothing about the canary, and is tried again."""
+    """The canary is not there; once it is, it can be tried again."""
 
 
 class Unanswered(Exception):
@@ -129,7 +135,14 @@ class RehearsalStage:
         """Raises RehearsalBroken."""
         if canary.kind is not Kind.TEXT:
             return Rehearsed()
-        until_s = self._clock() + self._most_s
+        measuring = self._measure(canary, stable, allowed_ratio)
+        try:
+            return await asyncio.wait_for(measuring, self._most_s + 2 * self._timeout_s)
+        except asyncio.TimeoutError:
+            return Rehearsed(note=_NOTHING)
+
+    async def _measure(self, canary: Manifest, stable: Manifest, allowed_ratio: float) -> Rehearsed:
+        warm_until_s, until_s = (self._clock() + part * self._most_s for part in (0.25, 1.0))
         found, unanswered, number = Rehearsed(memory_bytes=_memory(canary, stable)), 0, -len(SHAPES)
         shapes, tokens = list(SHAPES), _FEW_TOKENS
         while shapes and number < MOST_PAIRS and self._clock() < until_s:
@@ -144,14 +157,18 @@ class RehearsalStage:
                 if unanswered >= _MOST_UNANSWERED:
                     return replace(found, objection=_objection_to_silence(canary, stable, error))
             except (InflightError, asyncio.TimeoutError) as error:
-                if not _is_too_long(error):
-                    raise RehearsalBroken(f"{stable.name} did not answer") from error
-                shapes.remove(shape)  # too long for one of them
-                continue
+                if _is_too_long(error):
+                    shapes.remove(shape)
+                    continue
+                log.info("%s did not answer in its rehearsal beside %s: %s", stable.name, canary.name, error)
             number += 1
+            if number < 0 and self._clock() > warm_until_s:
+                number = 0
             tokens = _TOKENS if self._clock() - began_s < _LONG_ROUND_S else _FEW_TOKENS
             if _is_decided(found, allowed_ratio):
                 break
+        if not found.first_token.pairs:
+            return replace(found, note=_NOTHING)
         return _judged(found, canary, stable, allowed_ratio)
 
     async def _round(
@@ -165,21 +182,21 @@ class RehearsalStage:
             async with self._companion(stable):
                 return await self._ask_canary(canary, prompts, tokens)
 
-        if is_swapped:
-            usual = await ask_stable()
-            return await ask_canary(), usual
+        usual = await ask_stable() if is_swapped else None
         try:
             new = await ask_canary()
         except Unanswered:
-            await ask_stable()  # is it the prompt, or the machine?
+            usual = usual or await ask_stable()
+            if usual.whole_s * _MUCH_QUICKER > self._timeout_s:
+                raise asyncio.TimeoutError from None  # it is the machine that is slow
             raise
-        return new, await ask_stable()
+        return new, usual or await ask_stable()
 
     @asynccontextmanager
     async def _companion(self, manifest: Manifest) -> AsyncIterator[None]:
         """This release is busy for as long; where it cannot be, it is not what is measured now."""
-        is_busy = asyncio.Event()
-        task = asyncio.get_running_loop().create_task(self._keep_busy(manifest, is_busy))
+        is_busy, is_over = asyncio.Event(), asyncio.Event()
+        task = asyncio.get_running_loop().create_task(self._keep_busy(manifest, is_busy, is_over))
         beginning = asyncio.ensure_future(is_busy.wait())
         try:
             await asyncio.wait(
@@ -187,15 +204,17 @@ class RehearsalStage:
             )
             yield
         finally:
+            is_over.set()
             beginning.cancel()
             task.cancel()
             await asyncio.wait([task])
 
-    async def _keep_busy(self, manifest: Manifest, is_busy: asyncio.Event) -> None:
+    async def _keep_busy(self, manifest: Manifest, is_busy: asyncio.Event, is_over: asyncio.Event) -> None:
+        """Looks at `is_over` too: where an answer ends just then, a cancellation may be lost on the way."""
         pipeline = self._pipeline_of(manifest)
         (prompt,) = SHAPES[0].prompts()
         with suppress(InflightError, asyncio.TimeoutError):
-            while True:
+            while not is_over.is_set():
                 await ask(
                     pipeline,
                     prompt,
@@ -223,7 +242,8 @@ class RehearsalStage:
         answers = await asyncio.gather(*(own(prompt, tokens, self._timeout_s) for prompt in prompts))
         first_s = sum(each.first_token_s for each in answers) / len(answers)
         gaps = [each.decode_s / (each.tokens - 1) for each in answers if each.tokens > 1]
-        return _Times(first_s, sum(gaps) / len(gaps) if gaps else 0.0)
+        whole_s = max(each.whole_s for each in answers)
+        return _Times(first_s, sum(gaps) / len(gaps) if gaps else 0.0, whole_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +252,7 @@ class _Times:
 
     first_token_s: float
     between_tokens_s: float
+    whole_s: float
 
 
 def _is_too_long(error: Exception) -> bool:
