@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from router.control.releases.plan import Plan, Tolerance
+from router.control.releases.plan import OnTimeout, Plan, Tolerance
 from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import LARGEST_VERSION
 from router.core.tenant import HEAVIEST, Role, Scope
@@ -125,6 +125,7 @@ class ToleranceBody(_Body, frozen=True, kw_only=True):
     length_ratio: _Ratio = _STANDARD.tolerance.length_ratio
     refusal_rate: _Rate = _STANDARD.tolerance.refusal_rate
     golden_failures: Annotated[int, Meta(ge=0, le=200)] = _STANDARD.tolerance.golden_failures
+    error_margin: _Rate = _STANDARD.tolerance.error_margin
 
     def value(self) -> Tolerance:
         return Tolerance(**msgspec.structs.asdict(self))
@@ -159,10 +160,19 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
     alpha: Annotated[float, Meta(gt=0, lt=1)] = _STANDARD.alpha
     tolerance: ToleranceBody = ToleranceBody()
     golden: Annotated[list[GoldenBody], Meta(max_length=200)] = []
+    time_limit_s: Annotated[float, Meta(gt=0, le=365 * 86400)] = _STANDARD.time_limit_s
+    on_timeout: OnTimeout = _STANDARD.on_timeout
 
     def plan(self) -> Plan:
-        tolerance = self.tolerance.value()
-        return Plan(self.weights, self.min_requests, self.min_duration_s, self.alpha, tolerance)
+        return Plan(
+            self.weights,
+            self.min_requests,
+            self.min_duration_s,
+            self.alpha,
+            self.tolerance.value(),
+            self.time_limit_s,
+            self.on_timeout,
+        )
 
 
 class PromoteBody(_Body, frozen=True, kw_only=True):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from launcher.commands.option_values import WEEK_S, duration_s
-from router.control.releases.canary_checks import LEAST_TIME_S
-from router.control.releases.plan import Plan, Tolerance
+from launcher.commands.option_values import WEEK_S, duration_s, one_of
+from router.control.releases.plan import OnTimeout, Plan, Tolerance
 from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import read_version
 from router.routing.split import Shadow
@@ -53,28 +52,34 @@ def step_duration_s(text: str) -> float:
     return duration_s("--min-duration", text, "s, m or h", "30s, 5m or 1h", least_s=0, most_s=52 * WEEK_S)
 
 
-def plan(
-    steps: str | None, min_requests: int | None, min_duration: str | None, tolerances: Sequence[str]
-) -> Plan:
+@dataclass(frozen=True)
+class PlanOptions:
+    """As they were typed; None is what was not."""
+
+    steps: str | None = None
+    min_requests: int | None = None
+    min_duration: str | None = None
+    time_limit: str | None = None
+    on_timeout: str | None = None
+    tolerances: Sequence[str] = ()
+
+
+def plan(typed: PlanOptions) -> Plan:
     """What is not said is as in Plan."""
-    chosen = Plan(tolerance=tolerance(tolerances))
-    if steps is not None:
-        chosen = replace(chosen, weights=tuple(share(each.strip()) for each in steps.split(",")))
-    if min_requests is not None:
-        chosen = replace(chosen, min_requests=min_requests)
-    if min_duration is not None:
-        chosen = replace(chosen, min_duration_s=step_duration_s(min_duration))
-    return chosen
-
-
-def remark_on(plan: Plan) -> str | None:
-    """A surprise in a plan that is worth a note."""
-    if plan.min_duration_s >= LEAST_TIME_S:
-        return None
-    return (
-        f"Note: latencies are compared only in steps that last {LEAST_TIME_S} s or more; with --min-duration "
-        f"{plan.min_duration_s:g}s a canary that is slower may pass."
-    )
+    chosen: dict[str, Any] = {"tolerance": tolerance(typed.tolerances)}
+    if typed.steps is not None:
+        chosen["weights"] = tuple(share(each.strip()) for each in typed.steps.split(","))
+    if typed.min_requests is not None:
+        chosen["min_requests"] = typed.min_requests
+    if typed.min_duration is not None:
+        chosen["min_duration_s"] = step_duration_s(typed.min_duration)
+    if typed.time_limit is not None:
+        chosen["time_limit_s"] = duration_s(
+            "--time-limit", typed.time_limit, "s, m, h or d", "30m, 6h or 1d", least_s=1, most_s=52 * WEEK_S
+        )
+    if typed.on_timeout is not None:
+        chosen["on_timeout"] = one_of(OnTimeout, typed.on_timeout)
+    return Plan(**chosen)
 
 
 def tolerance(texts: Sequence[str]) -> Tolerance:
@@ -99,7 +104,7 @@ def _amount(name: str, text: str) -> float:
         if not 0 <= count <= MOST_GOLDEN_PROMPTS:
             raise ValueError(text)
         return count
-    if name.endswith("_rate"):
+    if name.endswith(("_rate", "_margin")):
         return share(text)
     ratio = float(text)
     if not 1 <= ratio <= 1000:
