@@ -83,8 +83,8 @@ def canary(
         typer.Option(
             metavar="GATE=AMOUNT",
             help="How much worse than the stable release it may be: error_rate=0.2%, latency_ratio=1.25, "
-            "length_ratio=1.5, refusal_rate=5%, golden_failures=0; error_margin=2% is what its errors must be "
-            "shown to stay below. May be repeated.",
+            "length_ratio=1.5, refusal_rate=5%, golden_failures=0; its errors must be shown to be below "
+            "error_margin=2%. May be repeated.",
         ),
     ] = None,
     time_limit: Annotated[

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sql
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.tiers import Tier
 from router.control.recorder import Recorder
 from router.control.releases.arm_stats import ArmStats, Sample, stats_from_json, stats_to_json
 from router.core.answer_text import is_refusal
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from python_backend.wire.tiers import Tier
     from router.core.record import Record
     from router.request.job import Job
     from router.store.database import StoreAccess
 
 _FOLD_AT = 64  # so that no request waits long for what those before it have left to be counted
 _FORGET_AFTER_S = 3600.0
+NO_OBJECTIVE = Objective("", Tier.STANDARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ def _is_nobodys(kind: ErrorKind) -> bool:
 
 
 def sample_of(
-    record: Record, failed: bool, from_monotonic_s: float = 0.0, objective: Objective | None = None
+    record: Record, failed: bool, from_monotonic_s: float = 0.0, objective: Objective = NO_OBJECTIVE
 ) -> Sample:
     """Models that make no text have the time of the whole answer in place of that of its first token.
 
@@ -148,7 +149,7 @@ def sample_of(
         return Sample(failed, at_s=at_s)
     first_s, tokens = record.first_token_s, record.completion_tokens
     if first_s is None:
-        late = _is_late(record.received_s - record.arrived_s, objective and objective.end_to_end_s)
+        late = _is_late(record.received_s - record.arrived_s, objective.end_to_end_s)
         return Sample(False, record.received_s - began_s, at_s=at_s, late_first=late)
     between_s = _decode_s(record, first_s, record.received_s) / (tokens - 1) if tokens > 1 else None
     refused = is_refusal(record.opening) if record.opening else None
@@ -160,8 +161,8 @@ def sample_of(
         refused,
         at_s,
         max(record.prompt_tokens - record.cached_tokens, 0),
-        _is_late(first_s - record.arrived_s, objective and objective.first_token_s),
-        _is_late(between_s, objective and objective.inter_token_s),
+        _is_late(first_s - record.arrived_s, objective.first_token_s),
+        _is_late(between_s, objective.inter_token_s),
     )
 
 

@@ -156,8 +156,9 @@ def _change_for(situation: Situation, progress: Progress, decision: Decision, no
         assert split is not None
         step = progress.step + 1
         after = split.with_canary(rollout.canary, rollout.plan.weights[step], rollout.id, step)
-        told = {"step_requests": 0, "told_idle": False, "told_held": False}
-        ahead = replace(progress, step=step, step_began_s=now_s, **told)
+        ahead = replace(
+            progress, step=step, step_began_s=now_s, step_requests=0, told_idle=False, told_held=False
+        )
         return Change(ahead, decision.reason, figures, "advance", split=after)
     if decision.verdict is Verdict.PROMOTE:
         assert split is not None

@@ -6,7 +6,7 @@ import pytest
 
 from router.control.releases.canary import Verdict
 from router.control.releases.plan import Plan
-from tests.router.control.releases.simulated import Release, Rollout, World
+from simulator.rollouts import Release, Rollout, World
 
 SHORT = Plan(weights=(0.05, 0.25, 1.0), min_requests=30, min_duration_s=30)
 UNEVEN = Plan(weights=(0.01, 1.0), min_requests=30, min_duration_s=30)

@@ -1,0 +1,148 @@
+"""How rollouts end, simulated with the router's own decision code: `python -m benchmarks.rollouts`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.plots import Plots
+from router.control.releases.canary import Verdict
+from router.control.releases.plan import Plan
+from simulator.rollouts import Release, Rollout, World
+
+RATES = (0.5, 3.0, 20.0, 200.0)
+SLOWDOWNS = (1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
+ERRORS = (0.0, 0.005, 0.01, 0.05)
+# As an operator would choose them: the canary gets some requests a minute from the first step on.
+STEPS = {0.5: (0.5, 1.0), 3.0: (0.2, 0.5, 1.0), 20.0: (0.05, 0.25, 1.0), 200.0: (0.01, 0.05, 0.25, 1.0)}
+MACHINES = {
+    "quiet": World(),
+    # Heavy tails, load that comes and goes, and slow phases that both arms share.
+    "noisy": World(
+        deviation=0.6, tail=0.1, shared_phases=True, load=lambda at_s: 3.0 if 20 < at_s % 60 < 50 else 1.0
+    ),
+    # Each arm is now and then three times as slow for about 10 s, for no fault of its release.
+    "own phases": World(own_phases=True),
+}
+LIMIT_S = {0.5: 4 * 3600.0, 3.0: 2 * 3600.0, 20.0: 3600.0, 200.0: 1200.0}
+
+
+@dataclass(frozen=True)
+class Cell:
+    rate: float
+    machine: str
+    slower: float
+    errors: float
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(weights=STEPS[self.rate])
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one rollout ended: after so many requests of its canary, and so long."""
+
+    verdict: str
+    requests: int
+    seconds: float
+
+
+def run(cell: Cell, seed: int) -> Ended:
+    world = replace(MACHINES[cell.machine], rate=cell.rate)
+    release = Release(errors=cell.errors, slower=cell.slower)
+    decision, requests, seconds = Rollout(seed, release, world=world, plan=cell.plan).run(LIMIT_S[cell.rate])
+    return Ended(decision.verdict.value, requests, seconds)
+
+
+def _several(job: tuple[Cell, range]) -> list[Ended]:
+    cell, seeds = job
+    return [run(cell, seed) for seed in seeds]
+
+
+def cells(rates: Sequence[float], errors: Sequence[float], machines: Sequence[str]) -> Iterator[Cell]:
+    """Errors on their own and slowness on its own, and both together where they are small or great."""
+    for rate in rates:
+        for machine in machines:
+            for slower in SLOWDOWNS:
+                for each in errors:
+                    yield Cell(rate, machine, slower, each)
+
+
+def share(ended: Sequence[Ended], *verdicts: Verdict) -> float:
+    named = {verdict.value for verdict in verdicts}
+    return sum(each.verdict in named for each in ended) / len(ended)
+
+
+def at(values: Sequence[float], quantile: float) -> float:
+    return sorted(values)[min(int(len(values) * quantile), len(values) - 1)] if values else float("nan")
+
+
+def row(cell: Cell, ended: Sequence[Ended]) -> str:
+    """Markdown; requests and times of the median and of one in twenty."""
+    requests, seconds = [each.requests for each in ended], [each.seconds for each in ended]
+    shares = (share(ended, each) for each in (Verdict.PROMOTE, Verdict.ROLL_BACK, Verdict.WAIT))
+    cells = [f"{cell.rate:g}", cell.machine, f"{cell.slower:g}", f"{cell.errors:.1%}"]
+    cells += [f"{each:.1%}" for each in shares]
+    cells += [f"{at(each, 0.5):,.0f} / {at(each, 0.95):,.0f}" for each in (requests, seconds)]
+    return f"| {' | '.join(cells)} |"
+
+
+COLUMNS = ("rate /s", "machine", "slower", "errors", "promoted", "rolled back", "held", "requests", "seconds")
+HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
+
+
+def main() -> None:
+    parser = ArgumentParser(prog="benchmarks.rollouts", description=__doc__)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--rates", default=",".join(f"{each:g}" for each in RATES))
+    parser.add_argument("--errors", default=",".join(f"{each:g}" for each in ERRORS))
+    parser.add_argument("--machines", default=",".join(MACHINES))
+    parser.add_argument("--plots", type=Path, metavar="DIRECTORY")
+    asked = parser.parse_args()
+    every = list(
+        cells(
+            [float(each) for each in asked.rates.split(",")],
+            [float(each) for each in asked.errors.split(",")],
+            asked.machines.split(","),
+        )
+    )
+    found: dict[Cell, list[Ended]] = {cell: [] for cell in every}
+    part = max(asked.runs // 8, 1)
+    jobs = [
+        (cell, range(begin, min(begin + part, asked.runs)))
+        for cell in sorted(every, key=lambda cell: -cell.rate)
+        for begin in range(0, asked.runs, part)
+    ]
+    print(HEAD)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for number, (job, ended) in enumerate(zip(jobs, pool.map(_several, jobs), strict=True), 1):
+            found[job[0]] += ended
+            if len(found[job[0]]) == asked.runs:
+                print(row(job[0], found[job[0]]), flush=True)
+            print(f"{number} of {len(jobs)}", end="\r", file=sys.stderr)
+    draw(found, Plots(asked.plots))
+
+
+def draw(found: dict[Cell, list[Ended]], plots: Plots) -> None:
+    """Of canaries without errors on a quiet machine: how many are promoted, by how slow they are."""
+    rates = sorted({cell.rate for cell in found})
+    promoted = {
+        f"{rate:g} requests/s": [
+            100 * share(ended, Verdict.PROMOTE)
+            for cell, ended in found.items()
+            if (cell.rate, cell.machine, cell.errors) == (rate, "quiet", 0.0)
+        ]
+        for rate in rates
+    }
+    groups = [f"{each:g}x" for each in SLOWDOWNS]
+    plots.bars("canaries", "Canaries promoted, by how much slower they are", "% of runs", groups, promoted)
+
+
+if __name__ == "__main__":
+    main()
