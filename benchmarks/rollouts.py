@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -65,13 +65,20 @@ def _several(job: tuple[Cell, range]) -> list[Ended]:
     return [run(cell, seed) for seed in seeds]
 
 
-def cells(rates: Sequence[float], errors: Sequence[float], machines: Sequence[str]) -> Iterator[Cell]:
-    """Errors on their own and slowness on its own, and both together where they are small or great."""
-    for rate in rates:
-        for machine in machines:
-            for slower in SLOWDOWNS:
-                for each in errors:
+def cells(asked: Namespace) -> Iterator[Cell]:
+    for rate in _numbers(asked.rates):
+        for machine in asked.machines.split(","):
+            for slower in _numbers(asked.slowdowns):
+                for each in _numbers(asked.errors):
                     yield Cell(rate, machine, slower, each)
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(each) for each in text.split(",")]
+
+
+def _text(numbers: Sequence[float]) -> str:
+    return ",".join(f"{each:g}" for each in numbers)
 
 
 def share(ended: Sequence[Ended], *verdicts: Verdict) -> float:
@@ -100,18 +107,13 @@ HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 def main() -> None:
     parser = ArgumentParser(prog="benchmarks.rollouts", description=__doc__)
     parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--rates", default=",".join(f"{each:g}" for each in RATES))
-    parser.add_argument("--errors", default=",".join(f"{each:g}" for each in ERRORS))
+    parser.add_argument("--rates", default=_text(RATES))
+    parser.add_argument("--slowdowns", default=_text(SLOWDOWNS))
+    parser.add_argument("--errors", default=_text(ERRORS))
     parser.add_argument("--machines", default=",".join(MACHINES))
     parser.add_argument("--plots", type=Path, metavar="DIRECTORY")
     asked = parser.parse_args()
-    every = list(
-        cells(
-            [float(each) for each in asked.rates.split(",")],
-            [float(each) for each in asked.errors.split(",")],
-            asked.machines.split(","),
-        )
-    )
+    every = list(cells(asked))
     found: dict[Cell, list[Ended]] = {cell: [] for cell in every}
     part = max(asked.runs // 8, 1)
     jobs = [
@@ -140,7 +142,7 @@ def draw(found: dict[Cell, list[Ended]], plots: Plots) -> None:
         ]
         for rate in rates
     }
-    groups = [f"{each:g}x" for each in SLOWDOWNS]
+    groups = [f"{each:g}x" for each in sorted({cell.slower for cell in found})]
     plots.bars("canaries", "Canaries promoted, by how much slower they are", "% of runs", groups, promoted)
 
 

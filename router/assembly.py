@@ -21,8 +21,10 @@ from router.control.releases.adoption import adopt, retire
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.canary_runner import CanaryRunner
 from router.control.releases.controller import Controller
+from router.control.releases.deaths import DeathRecorder
 from router.control.releases.golden import GoldenRunner
 from router.control.releases.publisher import ReleasePublisher
+from router.control.releases.rehearsal import RehearsalStage
 from router.control.releases.shadow import Shadows
 from router.control.releases.shadow_figures import ShadowRecorder
 from router.control.releases.steps import Tools
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from router.admission.gates import Gates
     from router.core.manifest import Manifest
     from router.request.job import Observer
+    from router.routing.replicas import Replica
     from router.settings import PlacedOptions, Settings
     from router.tenants.tenancy import Tenancy
 
@@ -141,6 +144,8 @@ class Assembly:
             GoldenRunner(pipeline_of),
             lambda manifest: fleet.set_of(manifest).can_take(),
             metrics.rolled_back,
+            RehearsalStage(pipeline_of),
+            metrics.proved,
         )
         self._closing.push_async_callback(canaries.close)
         controller = Controller(self._store, fleet, Tools(self._releases_dir), canaries)
@@ -152,7 +157,15 @@ class Assembly:
             return await asyncio.to_thread(releases.find_tampering, name, self._releases_dir)
 
         limits = ProbeLimits(silence_s=self._settings.silence_limit_s)
-        self._run(Prober(self._fleet, limits, lambda: controller.in_control, find_fault=find_fault).run())
+        deaths = DeathRecorder(self._store, lambda: controller.in_control)
+
+        def on_death(replica: Replica, why: str) -> None:
+            deaths.died(replica.manifest, replica.name, why)
+
+        prober = Prober(
+            self._fleet, limits, lambda: controller.in_control, find_fault=find_fault, on_death=on_death
+        )
+        self._run(deaths.run(), prober.run())
 
     def _tune(self, releases: ReleasePublisher, controller: Controller) -> Tuner:
         tuner = Tuner(

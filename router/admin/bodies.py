@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from router.control.releases.json_answers import fault_of_schema
 from router.control.releases.plan import OnTimeout, Plan, Tolerance
 from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import LARGEST_VERSION
@@ -132,26 +133,39 @@ class ToleranceBody(_Body, frozen=True, kw_only=True):
 
 
 class GoldenBody(_Body, frozen=True, kw_only=True):
-    """A prompt, and what its answer must contain, equal or match, of which one or more is given."""
+    """A prompt, and what its answer must be, of which one or more is given: contain, equal, match or be
+    similar to a text, by at least `min_likeness`, or be JSON that is valid against a schema."""
 
     prompt: Annotated[str, Meta(min_length=1, max_length=20_000)]
     contains: _Text = ""
     equals: _Text = ""
     matches: Annotated[str, Meta(max_length=1_000)] = ""
     max_tokens: Annotated[int, Meta(ge=1, le=MOST_GOLDEN_TOKENS)] = 64
+    similar: _Text = ""
+    min_likeness: Annotated[float, Meta(gt=0, le=1)] = 0.8
+    schema: dict[str, Any] | bool | None = None
 
     def value(self) -> GoldenPrompt:
-        if not (self.contains or self.equals or self.matches):
-            raise ValueError("golden: each prompt needs what its answer contains, equals or matches")
+        if not (self.contains or self.equals or self.matches or self.similar) and self.schema is None:
+            raise ValueError(
+                "golden: each prompt needs what its answer contains, equals or matches, what it is similar "
+                "to, or its JSON schema"
+            )
         try:
             re.compile(self.matches)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"golden: matches is not a regular expression: {error}") from None
+        if self.schema is not None and (fault := fault_of_schema(self.schema)) is not None:
+            raise ValueError(f"golden: schema: {fault}")
         return GoldenPrompt(**msgspec.structs.asdict(self))
 
 
 class CanaryBody(_Body, frozen=True, kw_only=True):
-    """A release and the plan of its rollout; what is left out is as a rollout usually goes."""
+    """A release and the plan of its rollout; what is left out is as a rollout usually goes.
+
+    `accept_slower` is how many times as slow as the stable release it may be, on purpose. With
+    `min_likeness` so many answers that it gave as a shadow must be that much like those of the stable one.
+    """
 
     version: _Version
     weights: Annotated[tuple[_Share, ...], Meta(min_length=1, max_length=20)] = _STANDARD.weights
@@ -162,16 +176,24 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
     golden: Annotated[list[GoldenBody], Meta(max_length=200)] = []
     time_limit_s: Annotated[float, Meta(gt=0, le=365 * 86400)] = _STANDARD.time_limit_s
     on_timeout: OnTimeout = _STANDARD.on_timeout
+    accept_slower: _Ratio | None = None
+    min_likeness: _Share = _STANDARD.min_likeness
+    min_shadow_answers: Annotated[int, Meta(ge=1, le=1_000_000)] = _STANDARD.min_shadow_answers
 
     def plan(self) -> Plan:
+        tolerance = self.tolerance.value()
+        if self.accept_slower is not None:
+            tolerance = tolerance.accepting(self.accept_slower)
         return Plan(
             self.weights,
             self.min_requests,
             self.min_duration_s,
             self.alpha,
-            self.tolerance.value(),
+            tolerance,
             self.time_limit_s,
             self.on_timeout,
+            self.min_likeness,
+            self.min_shadow_answers,
         )
 
 

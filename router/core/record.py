@@ -54,6 +54,7 @@ class Record:
     dispatched_s: float | None = None
     received_s: float | None = None
     engine: EngineTimes | None = None
+    lost_attempts: int = 0  # of one in a rollout: how often its release failed it, saved or not
     error: str = ""  # the kind of the one that its client was told of
     trace: Trace | None = None  # where it is traced
     is_over: bool = False

@@ -97,11 +97,13 @@ class Permit:
 
     def close(self, error: BaseException | None) -> None:
         """Gives back all that the request holds, whatever happened; the engine must not go on alone."""
+        record = self.record
         for each in self._work:
             each.stop()
+        if record.rollout[0] is not None:
+            record.lost_attempts = sum(getattr(each, "lost_attempts", 0) for each in self._work)
         self._work.clear()  # each may hold this permit
         outcome = self._outcome(error)
-        record = self.record
         record.outcome = outcome.value
         self._permits.closed(self)
         self._turn.end(outcome is Outcome.FINISHED)

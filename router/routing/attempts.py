@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Failure
 from router.grpc.status import GrpcError
-from router.routing.replay import is_replicas_fault, may_go_on
+from router.routing.replay import is_releases_fault, is_replicas_fault, may_go_on
 from router.triton.client import TritonGeneration, read_once
 from router.triton.failures import UNAVAILABLE, TritonError, cut_error
 
@@ -73,6 +73,7 @@ class Attempts(ABC):
         "_stop_asked",
         "_tokens",
         "_trace",
+        "lost_attempts",
         "outstanding_tokens",
     )
 
@@ -84,6 +85,7 @@ class Attempts(ABC):
         self._trace = trace
         self._tokens = tokens  # what it counts for until it is heard of
         self.outstanding_tokens = 0
+        self.lost_attempts = 0  # by faults of the release, whoever has saved the request
         self._attempt: TritonGeneration | None = None
         self._attempts = 0
         self._replica: Replica | None = None  # of the last attempt
@@ -187,6 +189,8 @@ class Attempts(ABC):
         """Whether there is to be another attempt, or an end that a stop asked for."""
         assert self._replica is not None
         self._replica.failed(error.failure, time.monotonic(), self._began_s)
+        if is_releases_fault(error.failure, self._replica.health.is_reviving):
+            self.lost_attempts += 1
         if self._trace is not None:
             self._trace.failed(self._began_s, error.failure.name.lower())
         if self._stop_asked:

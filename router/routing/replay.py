@@ -40,6 +40,11 @@ def is_replicas_fault(failure: Failure) -> bool:
     return failure in _REPLICAS_FAULT
 
 
+def is_releases_fault(failure: Failure, is_reviving: bool) -> bool:
+    """Whether a process of the release died or was given up as dead, and not all of its server."""
+    return failure is Failure.STUB_DEAD or (failure is Failure.CUT and is_reviving)
+
+
 def may_go_on(failure: Failure, attempts: int) -> bool:
     """Whether another replica, or the same one when it is back, can do what this one did not."""
     return is_replicas_fault(failure) and attempts < MAX_ATTEMPTS

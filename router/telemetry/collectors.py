@@ -12,12 +12,13 @@ from router.control.objectives.standing import standing
 from router.core.objective import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from prometheus_client.core import Metric as MetricFamily
 
     from router.control.objectives.monitor import ObjectiveMonitor
     from router.control.peers.peer_sync import PeerSync
+    from router.control.releases.proof import Proof
     from router.control.tuning.tuner import Tuner
     from router.routing.models import Published
     from router.routing.replicas import Fleet
@@ -123,6 +124,11 @@ class ReleaseMetrics(Collector):
     def __init__(self, published: Published) -> None:
         self._published = published
         self._rollbacks: Counter[str] = Counter()
+        self._proofs: Sequence[Proof] = ()
+
+    def proved(self, proofs: Sequence[Proof]) -> None:
+        """Of all canaries that are being rolled out now."""
+        self._proofs = proofs
 
     def rolled_back(self, model: str) -> None:
         self._rollbacks[model] += 1
@@ -144,7 +150,33 @@ class ReleaseMetrics(Collector):
             if split.rollout_id is not None:
                 steps.add_metric((model, str(split.arms[0][0])), split.step + 1)
             rollbacks.add_metric((model,), self._rollbacks[model])
-        yield from (shares, steps, rollbacks)
+        yield from (shares, steps, rollbacks, *self._canaries())
+
+    def _canaries(self) -> Iterator[MetricFamily]:
+        slowdown = GaugeMetricFamily(
+            "inflight_canary_slowdown_ratio",
+            "How many times as long a canary took as the stable release, before it had any traffic.",
+            labels=(*_RELEASE, "measure"),
+        )
+        golden = GaugeMetricFamily(
+            "inflight_canary_golden_failed_ratio",
+            "The part of its golden prompts that a canary failed last.",
+            labels=_RELEASE,
+        )
+        likeness = GaugeMetricFamily(
+            "inflight_canary_likeness_ratio",
+            "How much its answers as a shadow are like those of the stable release.",
+            labels=_RELEASE,
+        )
+        for proof in self._proofs:
+            labels = (proof.model, str(proof.version))
+            for measure, ratio in proof.slowdowns.items():
+                slowdown.add_metric((*labels, measure), ratio)
+            if proof.golden_failed is not None:
+                golden.add_metric(labels, proof.golden_failed)
+            if proof.likeness is not None:
+                likeness.add_metric(labels, proof.likeness)
+        yield from (slowdown, golden, likeness)
 
 
 _TRITON_MODEL = ("model", "release", "triton_model")

@@ -33,8 +33,8 @@ def load(
         with ours.releases.look() as connection:
             if find_release(connection, model, version).state is State.GONE:
                 raise ValueError(f"{release} is gone: the stack that had it built in now serves another")
-        ours.releases.load(model, version)
-        _follow(ours, model, version, True, no_wait)
+        change = ours.releases.load(model, version)
+        _follow(ours, model, version, change, no_wait)
 
 
 def unload(
@@ -54,19 +54,21 @@ def unload(
     with open_installation(data_dir, config) as ours:
         model, version = release_named(release)
         ours.releases.unload(model, version, withdraw=withdraw)
-        _follow(ours, model, version, False, no_wait)
+        _follow(ours, model, version, None, no_wait)
 
 
-def _follow(ours: Installation, model: str, version: int, is_to_load: bool, no_wait: bool) -> None:
+def _follow(ours: Installation, model: str, version: int, load_change: int | None, no_wait: bool) -> None:
+    """Until it is loaded by the change of this number or, without one, unloaded."""
     from rich.console import Console
 
     from launcher.commands.release.live_view import ReleaseWait, wait_until_read
 
+    is_to_load = load_change is not None
     if no_wait:
         print(f"{model}@{version} is to be {'loaded' if is_to_load else 'unloaded'}.")
         ours.warn_without_router()
         return
-    if exit_status := ReleaseWait(ours, (model, version), is_to_load, Console(highlight=False)).run():
+    if exit_status := ReleaseWait(ours, (model, version), load_change, Console(highlight=False)).run():
         raise typer.Exit(exit_status)
     if is_to_load:
         wait_until_read(ours, (model, version))

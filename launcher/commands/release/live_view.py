@@ -14,6 +14,7 @@ from launcher.commands.release.tables import status_view
 from router.control.releases.lease import read_holder
 from router.control.releases.records import find_release
 from router.control.releases.states import State
+from router.control.releases.writes import last_seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,17 +31,22 @@ SILENCE_S = 20.0
 EXIT_DONE = 0
 EXIT_NOT_DONE = 1
 EXIT_INTERRUPTED = 130
+_UNSEEN = "waiting for the router to find it in Triton"
 _OUT = frozenset({State.ADDED, State.UNLOADED, State.FAILED, State.GONE})
 
 
 class ReleaseWait:
-    """For one release to be ready, or to be out. Who stops waiting leaves the wish in the store."""
+    """For one release to be ready, or to be out. Who stops waiting leaves the wish in the store.
+
+    It is ready when the router in control has found it in Triton after the change that asks for it: what the
+    store calls ready may be from before a restart.
+    """
 
     def __init__(
         self,
         installation: Installation,
         release: tuple[str, int],
-        is_to_load: bool,
+        load_change: int | None,
         console: Console,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -48,7 +54,8 @@ class ReleaseWait:
         self._installation = installation
         self._release = release
         self._name = "{}@{}".format(*release)
-        self._is_to_load = is_to_load
+        self._is_to_load = load_change is not None
+        self._load_change = load_change or 0
         self._console = console
         self._clock = clock
         self._sleep = sleep
@@ -80,15 +87,16 @@ class ReleaseWait:
         """The state in words, and the exit status once there is nothing to wait for."""
         with self._installation.releases.look() as connection:
             release = find_release(connection, *self._release)
+            is_seen = last_seen(connection, self._name) >= self._load_change
             somebody_acts = has_router_in_control(connection) and self._lives(read_holder(connection))
         state = release.state
         if self._is_to_load and state is State.FAILED:
             return f"failed: {release.reason}", EXIT_NOT_DONE
-        if (state is State.READY) if self._is_to_load else (state in _OUT):
+        if (state is State.READY and is_seen) if self._is_to_load else (state in _OUT):
             return state.value, EXIT_DONE
         if not somebody_acts:
             return NO_ROUTER, EXIT_NOT_DONE
-        return state.value, None
+        return _UNSEEN if self._is_to_load and state is State.READY else state.value, None
 
     def _lives(self, seen: tuple[str, int] | None) -> bool:
         if seen != self._beat:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.commands.option_values import WEEK_S, duration_s, one_of
+from router.control.releases.json_answers import fault_of_schema
 from router.control.releases.plan import OnTimeout, Plan, Tolerance
-from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
+from router.control.releases.records import GOLDEN_CHECKS, MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import read_version
 from router.routing.split import Shadow
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_GOLDEN_PROMPTS = 200
-_CHECKS = ("contains", "equals", "matches")
 
 
 def share(text: str) -> float:
@@ -62,11 +62,17 @@ class PlanOptions:
     time_limit: str | None = None
     on_timeout: str | None = None
     tolerances: Sequence[str] = ()
+    accept_slower: str | None = None
+    min_likeness: str | None = None
+    min_shadow_answers: int | None = None
 
 
 def plan(typed: PlanOptions) -> Plan:
     """What is not said is as in Plan."""
-    chosen: dict[str, Any] = {"tolerance": tolerance(typed.tolerances)}
+    allowed = tolerance(typed.tolerances)
+    if typed.accept_slower is not None:
+        allowed = allowed.accepting(accept_slower(typed.accept_slower))
+    chosen: dict[str, Any] = {"tolerance": allowed}
     if typed.steps is not None:
         chosen["weights"] = tuple(share(each.strip()) for each in typed.steps.split(","))
     if typed.min_requests is not None:
@@ -79,7 +85,32 @@ def plan(typed: PlanOptions) -> Plan:
         )
     if typed.on_timeout is not None:
         chosen["on_timeout"] = one_of(OnTimeout, typed.on_timeout)
+    if typed.min_likeness is not None:
+        chosen["min_likeness"] = min_likeness(typed.min_likeness)
+    if typed.min_shadow_answers is not None:
+        chosen["min_shadow_answers"] = typed.min_shadow_answers
     return Plan(**chosen)
+
+
+def accept_slower(text: str) -> float:
+    """2x, 1.5x or 2: how many times as slow."""
+    try:
+        ratio = float(text.strip().removesuffix("x"))
+    except ValueError:
+        ratio = math.nan
+    if not 1 <= ratio <= 1000:
+        raise ValueError(f"--accept-slower {text!r}; allowed: 1x to 1000x, for instance 2x")
+    return ratio
+
+
+def min_likeness(text: str) -> float:
+    try:
+        value = share(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise ValueError(f"--min-likeness {text!r}; allowed: above 0, up to 100%, for instance 90%")
+    return value
 
 
 def tolerance(texts: Sequence[str]) -> Tolerance:
@@ -113,7 +144,7 @@ def _amount(name: str, text: str) -> float:
 
 
 def golden_prompts(path: Path | None) -> list[GoldenPrompt]:
-    """One JSON object a line: a prompt, and what its answer contains, equals or matches."""
+    """One JSON object a line: a prompt, and what its answer is known to be."""
     if path is None:
         return []
     try:
@@ -138,9 +169,13 @@ def golden_prompt(line: str, where: str) -> GoldenPrompt:
     allowed = {key.name for key in fields(GoldenPrompt)}
     if strangers := sorted(value.keys() - allowed):
         raise ValueError(f"{where} has {strangers[0]!r}; allowed: {', '.join(sorted(allowed))}")
-    given = [name for name in _CHECKS if value.get(name)]
-    if not given or any(not isinstance(value[name], str) for name in given):
-        raise ValueError(f"{where} does not say what the answer is: a text as {', '.join(_CHECKS)}")
+    given = [name for name in GOLDEN_CHECKS if value.get(name) not in (None, "")]
+    if not given or any(not isinstance(value[name], str) for name in given if name != "schema"):
+        texts = ", ".join(GOLDEN_CHECKS[:-1])
+        raise ValueError(f"{where} does not say what the answer is: a text as {texts}, or a JSON schema")
+    likeness = value.get("min_likeness", 0.8)
+    if type(likeness) not in (int, float) or not 0 < likeness <= 1:
+        raise ValueError(f"{where}: min_likeness is {likeness!r}; allowed: above 0, up to 1")
     most = value.get("max_tokens", 64)
     if type(most) is not int or not 1 <= most <= MOST_GOLDEN_TOKENS:
         raise ValueError(f"{where}: max_tokens is {most!r}; allowed: 1 to {MOST_GOLDEN_TOKENS}")
@@ -148,6 +183,8 @@ def golden_prompt(line: str, where: str) -> GoldenPrompt:
         re.compile(value.get("matches", ""))
     except re.error as error:
         raise ValueError(f"{where}: matches is not a regular expression: {error}") from None
+    if "schema" in given and (fault := fault_of_schema(value["schema"])) is not None:
+        raise ValueError(f"{where}: schema: {fault}")
     return GoldenPrompt(**value)
 
 

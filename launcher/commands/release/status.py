@@ -85,6 +85,8 @@ class RolloutStatus:
             "reason": rollout.reason,
             "began_s": rollout.began_s,
             "ended_s": rollout.ended_s,
+            "before_traffic": rollout.figures.get("before_traffic"),
+            "deaths": rollout.figures.get("deaths"),
             "arms": [asdict(arm) for arm in self.arms],
         }
 

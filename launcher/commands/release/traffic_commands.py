@@ -98,6 +98,24 @@ def canary(
             "[default: hold]"
         ),
     ] = None,
+    accept_slower: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIMES",
+            help="Such as 2x: it may be so many times as slow as the stable release, on purpose.",
+        ),
+    ] = None,
+    min_likeness: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Such as 90%: how much its answers as a shadow must be like those of the stable release "
+            "before it gets traffic.",
+        ),
+    ] = None,
+    min_shadow_answers: Annotated[
+        int | None, typer.Option(min=1, help="Shadow answers that --min-likeness needs. [default: 50]")
+    ] = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
@@ -112,7 +130,17 @@ def canary(
 
         model, version = release_named(release)
         plan = options.plan(
-            options.PlanOptions(steps, min_requests, min_duration, time_limit, on_timeout, tolerance or [])
+            options.PlanOptions(
+                steps,
+                min_requests,
+                min_duration,
+                time_limit,
+                on_timeout,
+                tolerance or [],
+                accept_slower,
+                min_likeness,
+                min_shadow_answers,
+            )
         )
         begun = ours.releases.begin_rollout(model, version, plan, options.golden_prompts(golden))
         shares = ", ".join(map(_percent, begun.plan.weights))

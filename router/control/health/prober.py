@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.control.health.reviver import FindFault
-    from router.routing.replicas import Fleet
+    from router.routing.replicas import Fleet, Replica
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,9 @@ class Prober:
         can_revive: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
         find_fault: FindFault = no_fault,
+        on_death: Callable[[Replica, str], None] = lambda replica, why: None,
     ) -> None:
+        self._on_death = on_death
         self._fleet = fleet
         self._limits = limits or ProbeLimits()
         self._clock = clock
@@ -67,4 +69,6 @@ class Prober:
         for key in self._watches.keys() - replicas.keys():
             await self._watches.pop(key).close()
         for key in replicas.keys() - self._watches.keys():
-            self._watches[key] = Watch(replicas[key], self._limits, self._reviver.attend, self._clock)
+            self._watches[key] = Watch(
+                replicas[key], self._limits, self._reviver.attend, self._clock, self._on_death
+            )

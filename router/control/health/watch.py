@@ -44,6 +44,7 @@ _NO_WORD = frozenset({StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, Stat
 
 class Watch:
     """`broken` are the Triton models that must be loaded again; `name` says which release, and where.
+    `on_death` is told each time that its processes die or freeze after they were well.
 
     A ping belongs to the life of the model in which it was sent: what a model answered before it was given
     up counts neither for nor against its replacement.
@@ -55,7 +56,9 @@ class Watch:
         limits: ProbeLimits,
         on_broken: Callable[[Watch], None],
         clock: Callable[[], float] = time.monotonic,
+        on_death: Callable[[Replica, str], None] = lambda replica, why: None,
     ) -> None:
+        self._on_death = on_death
         self.replica = replica
         self.name = repr(replica)
         self.release = replica.manifest.name
@@ -258,6 +261,7 @@ class Watch:
         if health.is_reviving and not self._is_down:
             self._is_down, self._is_awaited = True, False
             self._answered.clear()
+            self._on_death(self.replica, _DIED)
             if not self._pings:
                 self.broken.add(self.replica.manifest.entry)
             self.replica.cut_all(_DIED)
@@ -271,6 +275,8 @@ class Watch:
         if model not in self.broken:
             log.error("%s: %s: %s", self.name, model, why)
             self.broken.add(model)
+        if not self._is_down:  # what else breaks until it is up again belongs to the same death
+            self._on_death(self.replica, why)
         self._mark_down(why, reviving=self.control.can_control)
         self._on_broken(self)
 

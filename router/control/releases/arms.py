@@ -94,14 +94,14 @@ class ArmRecorder(Recorder):
     def closed(self, record: Record, cause: BaseException | None) -> None:
         """For each request to a model with a rollout, when it has ended; `cause` is why it did not finish.
 
-        What was cancelled says nothing about a release, and neither does what its caller did wrong.
+        What was cancelled says nothing about a release, and neither does what its caller did wrong. What the
+        release lost has failed, also where another replica or a second run has saved it for the client.
         """
         rollout_id, step = record.rollout
-        if rollout_id is None or record.dispatched_s is None or record.outcome == Outcome.CANCELLED.value:
+        is_lost = record.lost_attempts > 0
+        if rollout_id is None or record.dispatched_s is None or not (is_lost or _counts(record, cause)):
             return
-        failed = record.outcome == Outcome.FAILED.value
-        if failed and isinstance(cause, InflightError) and _is_nobodys(cause.kind):
-            return
+        failed = is_lost or record.outcome == Outcome.FAILED.value
         key = ArmKey(rollout_id, step, int(record.model_version))
         arm = self._arms.get(key)
         if arm is None:
@@ -129,6 +129,12 @@ class ArmRecorder(Recorder):
     def _put(self, connection: Connection, rows: list[dict[str, Any]]) -> None:
         for row in rows:
             connection.execute(self._access.store.insert_or_update(arm_figures, row))
+
+
+def _counts(record: Record, cause: BaseException | None) -> bool:
+    if record.outcome == Outcome.FAILED.value and isinstance(cause, InflightError):
+        return not _is_nobodys(cause.kind)
+    return record.outcome != Outcome.CANCELLED.value
 
 
 def _is_nobodys(kind: ErrorKind) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -93,7 +93,7 @@ class Finding:
         return Shown.WITHIN if self.within >= 1 else Shown.UNKNOWN
 
     def sentence(self) -> str:
-        return f"{self.gate.value}: {self.figures}{self.allowed and f'; allowed: {self.allowed}'}"
+        return f"{self.gate.value}: {self.figures}"
 
 
 def is_fair(plan: Plan, step: int) -> bool:
@@ -120,7 +120,7 @@ def findings(plan: Plan, measured: Measured) -> list[Finding]:
     tolerance, steps = plan.tolerance, measured.steps
     loose = looseness(plan, len(steps) - 1)
     limit = math.log(_SHARES / plan.alpha)
-    return [
+    found = [
         _of_rates(
             Gate.ERRORS,
             [(canary.errors, stable.errors) for canary, stable in steps],
@@ -144,6 +144,9 @@ def findings(plan: Plan, measured: Measured) -> list[Finding]:
             Gate.BETWEEN_TOKENS_OBJECTIVE, [(one.late_between, two.late_between) for one, two in steps], limit
         ),
     ]
+    if plan.weights == (1.0,):  # asked for, so there is nothing that it could be shown beside
+        return [replace(each, within=None) for each in found]
+    return found
 
 
 def _of_rates(
@@ -153,16 +156,24 @@ def _of_rates(
     limit: float,
     presumed: float = 1.0,
 ) -> Finding:
-    """The first tolerance is what may be shown against it, the second what has to be shown for it."""
+    """The first tolerance is what may be shown against it, the second what has to be shown for it.
+
+    Of the stable release at least what was seen counts; what may well be is not taken to be above what is
+    presumed.
+    """
     canary, stable = _in_all(steps)
     figures = f"{canary.rate:.1%} of {canary.total:,} against {stable.rate:.1%} of {stable.total:,}"
     if not canary.total:
         return Finding(gate, figures, within=0.0 if stable.total else None)
-    expected = (each.total * _stable_rate(each, beside, stable, presumed) for each, beside in steps)
+    known = [
+        (each.total / canary.total, beside if beside.total * _MOST_UNEVEN >= each.total else stable)
+        for each, beside in steps
+    ]
     most, margin = tolerances
-    usual = min(0.95, sum(expected) / canary.total + most)
+    presumable = sum(part * max(each.rate, min(each.cautious_rate, presumed)) for part, each in known)
+    usual = min(0.95, presumable + most)
     against = log_evidence_of_more(canary, usual) / limit if canary.hits >= _LEAST_HITS else 0.0
-    allowed = min(0.95, stable.rate + margin)
+    allowed = min(0.95, sum(part * each.rate for part, each in known) + margin)
     within = log_evidence_of_fewer(canary, allowed) / _LOG_SHOWN_RATE
     more = None
     if 0 < within < 1:
@@ -175,12 +186,6 @@ def _of_rates(
 def _in_all(steps: Sequence[tuple[Proportion, Proportion]]) -> tuple[Proportion, Proportion]:
     canary, stable = (reduce(merge_proportions, arms) for arms in zip(*steps, strict=True))
     return canary, stable
-
-
-def _stable_rate(canary: Proportion, beside: Proportion, stable: Proportion, presumed: float) -> float:
-    """At least what was seen; what may well be is not taken to be above what is presumed."""
-    known = beside if beside.total * _MOST_UNEVEN >= canary.total else stable
-    return max(known.rate, min(known.cautious_rate, presumed))
 
 
 def _of_latency(gate: Gate, plan: Plan, steps: Arms, limit: float, name: str) -> Finding:
@@ -209,8 +214,6 @@ def _of_latency(gate: Gate, plan: Plan, steps: Arms, limit: float, name: str) ->
             figures += f"; with most of the traffic {times} of what it took in the steps before"
     loose = 1 + looseness(plan, len(steps) - 1)
     allowed = f"up to {ratio**loose:.3g} times"
-    if not fair:  # all of the traffic at once was asked for
-        return Finding(gate, figures, max(against, 0.0), allowed=allowed)
     within, more = _shown(found, math.log(ratio) * loose, canary.count)
     return Finding(gate, figures, max(against, 0.0), within, more, allowed)
 

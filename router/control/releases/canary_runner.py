@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import sqlalchemy as sql
@@ -16,8 +17,14 @@ import sqlalchemy as sql
 from python_backend.wire.errors import InflightError
 from router.control.releases import records
 from router.control.releases.arms import read_figures
+from router.control.releases.deaths import deaths_in
 from router.control.releases.next_steps import Change, Golden, Situation, measured_of, next_change
+from router.control.releases.proof import proof_of
 from router.control.releases.records import RolloutState
+from router.control.releases.rehearsal import Rehearsed
+from router.control.releases.shadow_figures import list_shadows
+from router.control.releases.shadow_gate import ShadowAnswers
+from router.control.releases.trials import TrialGivenUp, TrialKey, Trials
 from router.control.releases.writes import bump, is_release, put_split, write_event
 from router.store.schema import releases, rollouts
 
@@ -26,14 +33,17 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from router.control.releases.proof import Proof
     from router.control.releases.records import GoldenPrompt, Rollout
     from router.core.manifest import Manifest
+    from router.routing.split import ModelSplit
     from router.store.database import StoreAccess
 
 log = logging.getLogger(__name__)
 
 _GOLDEN_AGAIN_S = 2.0
-_MOST_BROKEN_TRIALS = 10
+_MOST_REHEARSALS = 3
+_REHEARSE_AGAIN_S = 10.0
 _SHOWN_FAILURES = 3
 
 
@@ -49,18 +59,15 @@ class GoldenPrompts(Protocol):
     ) -> Sequence[GoldenFailure]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """The golden prompts of one rollout before one step, on their way."""
+class Rehearsals(Protocol):
+    """Measures two releases side by side, before one of them has any traffic."""
 
-    step: int
-    task: asyncio.Task[Golden]
-    number: int = 1
+    async def compare(self, canary: Manifest, stable: Manifest, allowed_ratio: float) -> Rehearsed: ...
 
 
 class CanaryRunner:
     """`is_up` tells whether any replica of a release can take requests now; `on_rollback` is called with the
-    model of each automatic rollback."""
+    model of each automatic rollback, `on_proofs` with what each canary has shown so far."""
 
     def __init__(
         self,
@@ -68,12 +75,16 @@ class CanaryRunner:
         golden: GoldenPrompts,
         is_up: Callable[[Manifest], bool],
         on_rollback: Callable[[str], None] = lambda model: None,
+        rehearsals: Rehearsals | None = None,
+        on_proofs: Callable[[Sequence[Proof]], None] = lambda proofs: None,
     ) -> None:
+        self._on_proofs = on_proofs
+        self._rehearsals = rehearsals
         self._on_rollback = on_rollback
         self._access = access
         self._golden = golden
         self._is_up = is_up
-        self._trials: dict[int, _Trial] = {}
+        self._trials = Trials()
         self._down_since_s: dict[int, float] = {}  # by rollout: how long its canary alone has been down
         self._is_away = False
         self.is_idle = False
@@ -83,9 +94,10 @@ class CanaryRunner:
         try:
             self.is_idle = False
             situations = await self._access.read(self._situations)
-            self._forget_all_but({each.rollout.id for each in situations})
+            self._forget_all_but({(each.rollout.id, each.rollout.progress.step) for each in situations})
             for situation in situations:
                 await self._advance(situation, now_s)
+            self._on_proofs([proof_of(each) for each in situations])
         except InflightError as error:
             if not self._is_away:
                 log.warning("rollouts wait for the store: %s", error)
@@ -100,14 +112,17 @@ class CanaryRunner:
     def _situations(self, connection: Connection) -> list[Situation]:
         found = []
         for rollout in records.list_rollouts(connection, only_open=True):
+            split = records.find_split(connection, rollout.model)
             there = {each.version: each for each in records.list_releases(connection, rollout.model)}
             found.append(
                 Situation(
                     rollout,
-                    records.find_split(connection, rollout.model),
+                    split,
                     there.get(rollout.canary),
                     there.get(rollout.stable),
                     measured_of(rollout, read_figures(connection, rollout.id)),
+                    deaths_in(connection, rollout),
+                    _shadow_answers(connection, rollout, split),
                 )
             )
         return found
@@ -116,7 +131,8 @@ class CanaryRunner:
         rollout = situation.rollout
         down_s = self._down_s(situation, now_s)
         golden = self._take_golden(situation)
-        change = next_change(situation, golden, down_s, now_s)
+        rehearsed = self._take_rehearsal(situation, golden)
+        change = next_change(situation, golden, down_s, now_s, rehearsed)
         if change is None:
             return
         wrote = await self._access.write(lambda connection: self._write(connection, situation, change, now_s))
@@ -148,29 +164,16 @@ class CanaryRunner:
             return None
         if not rollout.golden:
             return Golden(step, 0, "")
-        trial = self._trials.get(rollout.id)
-        if trial is None or trial.step != step:
-            self._forget_trial(rollout.id)
-            self._begin_trial(canary.manifest, rollout, 1)
-            return None
-        if not trial.task.done():
-            return None
-        if (error := trial.task.exception()) is None:
-            return trial.task.result()
-        log.error("golden prompts of %s", canary.manifest.name, exc_info=error)
-        if trial.number < _MOST_BROKEN_TRIALS:  # not an answer: another try
-            self._begin_trial(canary.manifest, rollout, trial.number + 1)
-            return None
-        return Golden(step, len(rollout.golden), "they could not be asked: the router's log says why")
+        work = partial(self._ask_golden, canary.manifest, rollout)
+        try:
+            return self._trials.take(
+                TrialKey(rollout.id, step, "golden prompts"), work, again_s=_GOLDEN_AGAIN_S
+            )
+        except TrialGivenUp:
+            return Golden(step, len(rollout.golden), "they could not be asked: the router's log says why")
 
-    def _begin_trial(self, manifest: Manifest, rollout: Rollout, number: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._try(manifest, rollout, number))
-        self._trials[rollout.id] = _Trial(rollout.progress.step, task, number)
-
-    async def _try(self, manifest: Manifest, rollout: Rollout, number: int) -> Golden:
+    async def _ask_golden(self, manifest: Manifest, rollout: Rollout) -> Golden:
         """A failure may be a transient one, and is asked once more."""
-        if number > 1:
-            await asyncio.sleep(_GOLDEN_AGAIN_S)
         failed = await self._golden.failures(manifest, rollout.golden)
         if len(failed) > rollout.plan.tolerance.golden_failures:
             await asyncio.sleep(_GOLDEN_AGAIN_S)
@@ -178,16 +181,28 @@ class CanaryRunner:
         note = "; ".join(each.sentence() for each in failed[:_SHOWN_FAILURES])
         return Golden(rollout.progress.step, len(failed), note)
 
-    def _forget_all_but(self, open_ones: set[int]) -> None:
-        for number in set(self._trials) - open_ones:
-            self._forget_trial(number)
-        for number in set(self._down_since_s) - open_ones:
-            del self._down_since_s[number]
+    def _take_rehearsal(self, situation: Situation, golden: Golden | None) -> Rehearsed | None:
+        """After the golden prompts, which would be in its way; once, before the first step."""
+        rollout, canary, stable = situation.rollout, situation.canary, situation.stable
+        progress = rollout.progress
+        is_due = progress.step == -1 and not progress.is_rehearsed
+        is_due = is_due and (golden is not None or progress.golden_step == -1)
+        if canary is None or stable is None or not (situation.is_ready and is_due):
+            return None
+        if self._rehearsals is None:
+            return Rehearsed()
+        ratio = rollout.plan.tolerance.latency_ratio
+        key = TrialKey(rollout.id, -1, "the rehearsal")
+        work = partial(self._rehearsals.compare, canary.manifest, stable.manifest, ratio)
+        try:
+            return self._trials.take(key, work, _MOST_REHEARSALS, _REHEARSE_AGAIN_S)
+        except TrialGivenUp:
+            return Rehearsed(note="nothing could be measured: the router's log says why")
 
-    def _forget_trial(self, rollout_id: int) -> None:
-        trial = self._trials.pop(rollout_id, None)
-        if trial is not None:
-            trial.task.cancel()
+    def _forget_all_but(self, present: set[tuple[int, int]]) -> None:
+        self._trials.keep_only(present)
+        for number in set(self._down_since_s) - {number for number, _ in present}:
+            del self._down_since_s[number]
 
     def _write(self, connection: Connection, situation: Situation, change: Change, now_s: float) -> bool:
         """Unless rollout or split were changed since they were read: then the next tick decides again."""
@@ -207,7 +222,7 @@ class CanaryRunner:
             "figures": json.dumps(change.figures),
         }
         if change.state is not None:
-            values |= {"state": change.state.value, "ended_s": now_s}
+            values |= {"state": change.state.value, "ended_s": now_s if change.state.is_over else None}
         connection.execute(sql.update(rollouts).where(is_this).values(values))
         if change.split is not None:
             put_split(self._access.store, connection, change.split)
@@ -217,3 +232,16 @@ class CanaryRunner:
         if change.event is not None:
             write_event(connection, now_s, seen.model, seen.canary, change.event, change.reason)
         return True
+
+
+def _shadow_answers(connection: Connection, rollout: Rollout, split: ModelSplit | None) -> ShadowAnswers:
+    """Of the canary against the stable release, where the plan asks for them."""
+    if not rollout.plan.min_likeness:
+        return ShadowAnswers()
+    shadow = None if split is None else split.shadow
+    is_on = shadow is not None and shadow.version == rollout.canary
+    for each in list_shadows(connection, rollout.model):
+        if (each.shadow, each.version) == (rollout.canary, rollout.stable):
+            count = each.sums.compared + each.sums.failed
+            return ShadowAnswers(count, each.sums.likeness / count if count else 0.0, is_on)
+    return ShadowAnswers(is_on=is_on)

@@ -91,11 +91,14 @@ class ReleaseCommands(PlatformCommands):
                     f"{model}@{version} comes with the stack: it cannot be removed, only unloaded"
                 )
             act.connection.execute(sql.delete(releases).where(is_release(model, version)))
+            writes.forget_seen(act.connection, found.manifest.name)
         return found
 
-    def load(self, model: str, version: int) -> None:
+    def load(self, model: str, version: int) -> int:
+        """The number of this change: what is `last_seen` from there on was seen after it was asked for."""
         with self._act(model, version, "load") as act:
             self._want(act.connection, model, version)
+            return writes.last_change(act.connection)
 
     def unload(self, model: str, version: int, *, withdraw: bool = False) -> None:
         """The only release of a model goes where it does not serve, or to `withdraw` the model with it."""
@@ -158,6 +161,11 @@ class ReleaseCommands(PlatformCommands):
             if sum(weight > 0 for _, weight in split.arms) > 1:
                 what_to_do = "promote one of them first: a canary is held against one release"
                 raise ValueError(f"the requests to {model} are divided over several releases; {what_to_do}")
+            if plan.min_likeness and (split.shadow is None or split.shadow.version != canary):
+                raise ValueError(
+                    f"the likeness of answers is that of a shadow, and {model}@{canary} is none: "
+                    f"`inflight release split {model} {split.stable}=100% --shadow {canary}=10%`"
+                )
             _check_golden(found.manifest.kind, golden)
             self._want(act.connection, model, canary)
             row = {

@@ -84,6 +84,7 @@ class Controller:
         self._found: list[Release] = []
         self._splits: dict[str, ModelSplit] = {}
         self._told_up: dict[str, tuple[int, int]] = {}
+        self._told_seen: dict[str, int] = {}
         self._look_again_s = 0.0
 
     @property
@@ -165,7 +166,21 @@ class Controller:
             if release.manifest.name not in busy:
                 self._advance(release, self._splits.get(release.manifest.model))
         self._seen = change
+        await self._record_seen(change, busy)
         await self._record_replicas_up()
+
+    async def _record_seen(self, change: int, busy: set[str]) -> None:
+        """That what the store calls ready is so now: it may say so from before Triton was started anew."""
+        ready = [each.manifest for each in self._found if each.state is State.READY]
+        there = [each.name for each in ready if each.name not in busy and self._state.is_loaded(each)]
+        news = {name: change for name in there if self._told_seen.get(name) != change}
+        if news:
+            await self._store.write(partial(self._write_seen, news))
+            self._told_seen |= news
+
+    def _write_seen(self, news: Mapping[str, int], connection: Connection) -> None:
+        self._lease.check(connection)
+        writes.note_seen(self._store.store, connection, news)
 
     async def _record_replicas_up(self) -> None:
         """For people: a release whose process died stays ready while it is revived, and does not answer."""

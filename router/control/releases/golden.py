@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
 from router.control.releases.inspection import scrub
+from router.control.releases.json_answers import fault_of_answer
 from router.control.releases.own_prompt import ask
 from router.routing.checkpoint import load_template
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 60.0
 _SHOWN_CHARACTERS = 200
+_COMPARED_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,11 @@ class GoldenRunner:
             return _failure(golden, f"no answer within {self._timeout_s:g} s")
         except InflightError as error:
             return _failure(golden, scrub(error.message))
-        return None if is_as_expected(golden, answer.text) else _failure(golden, answer.text)
+        return await asyncio.to_thread(_judge, golden, answer.text)
+
+
+def _judge(golden: GoldenPrompt, text: str) -> GoldenFailure | None:
+    return None if is_as_expected(golden, text) else _failure(golden, text)
 
 
 def is_as_expected(golden: GoldenPrompt, text: str) -> bool:
@@ -76,13 +83,31 @@ def is_as_expected(golden: GoldenPrompt, text: str) -> bool:
         return False
     if golden.contains and golden.contains not in answer:
         return False
+    if golden.similar and similarity(answer, golden.similar.strip()) < golden.min_likeness:
+        return False
+    if golden.schema is not None and fault_of_answer(answer, golden.schema) is not None:
+        return False
     return not golden.matches or re.search(golden.matches, answer) is not None
+
+
+def similarity(one: str, other: str) -> float:
+    """0 to 1: how much of both texts is in common, in the same order; capitals and small letters are one."""
+    texts = (one[:_COMPARED_CHARACTERS].casefold(), other[:_COMPARED_CHARACTERS].casefold())
+    return SequenceMatcher(None, *texts, autojunk=False).ratio()
 
 
 def _failure(golden: GoldenPrompt, came: str) -> GoldenFailure:
     wishes = {"equal": golden.equals, "contain": golden.contains, "match": golden.matches}
-    expected = " and ".join(f"{verb} {_short(text)!r}" for verb, text in wishes.items() if text)
-    return GoldenFailure(_short(golden.prompt), expected, _short(came.strip()))
+    expected = [f"{verb} {_short(text)!r}" for verb, text in wishes.items() if text]
+    answer = came.strip()
+    if golden.similar:
+        likeness = similarity(answer, golden.similar.strip())
+        wanted = f"{golden.min_likeness:.0%} like {_short(golden.similar)!r}"
+        expected.append(f"be {wanted}, and is {likeness:.0%}")
+    if golden.schema is not None:
+        fault = fault_of_answer(answer, golden.schema)
+        expected.append("be JSON of its schema" + (f" ({_short(fault)})" if fault else ""))
+    return GoldenFailure(_short(golden.prompt), " and ".join(expected), _short(answer))
 
 
 def _short(text: str) -> str:

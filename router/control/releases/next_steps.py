@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from router.control.releases.arm_stats import ArmStats, Measured, merge_stats
 from router.control.releases.canary import Decision, Verdict, decide, golden_objection
 from router.control.releases.canary_checks import findings
+from router.control.releases.faults import Deaths, objection_to, reason_to_hold
 from router.control.releases.plan import Progress
 from router.control.releases.records import RolloutState
+from router.control.releases.shadow_gate import ShadowAnswers, judge_likeness
 from router.control.releases.states import State
 
 if TYPE_CHECKING:
@@ -20,10 +22,12 @@ if TYPE_CHECKING:
     from router.control.releases.arms import ArmFigures
     from router.control.releases.evidence import Spread
     from router.control.releases.records import Release, Rollout
+    from router.control.releases.rehearsal import Rehearsed
     from router.routing.split import ModelSplit
 
 # As long as a stub that died takes to be revived, with some patience.
 _MOST_DOWN_S = 20.0
+BEFORE_TRAFFIC = "before_traffic"  # among the figures: how the rehearsal went
 _LOST = {
     State.GONE: "is gone: the stack that brought it serves another now",
     State.DRAINING: "is being unloaded",
@@ -48,6 +52,8 @@ class Situation:
     canary: Release | None
     stable: Release | None
     measured: Measured
+    deaths: Deaths = field(default_factory=Deaths)
+    shadow: ShadowAnswers = field(default_factory=ShadowAnswers)
 
     @property
     def is_ready(self) -> bool:
@@ -56,7 +62,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be written; a `state` ends the rollout, a `split` replaces the model's."""
+    """What is to be written; a `state` ends the rollout or pauses it, a `split` replaces the model's."""
 
     progress: Progress
     reason: str
@@ -84,8 +90,17 @@ def measured_of(rollout: Rollout, figures: Iterable[ArmFigures]) -> Measured:
     )
 
 
-def next_change(situation: Situation, golden: Golden | None, down_s: float, now_s: float) -> Change | None:
+def next_change(
+    situation: Situation,
+    golden: Golden | None,
+    down_s: float,
+    now_s: float,
+    rehearsed: Rehearsed | None = None,
+) -> Change | None:
     """None where all is as it was told last."""
+    known = situation.rollout
+    if rehearsed is not None:
+        situation = _after_rehearsal(situation, rehearsed)
     rollout, split = situation.rollout, situation.split
     progress = rollout.progress
     if golden is not None and golden.step == progress.step:
@@ -100,10 +115,20 @@ def next_change(situation: Situation, golden: Golden | None, down_s: float, now_
         return Change(
             progress, reason, rollout.figures, "rollback", RolloutState.ROLLED_BACK, drops_canary=drops
         )
-    decision = _trouble(situation, down_s) or _decide(situation, progress, now_s)
-    change = _change_for(situation, progress, decision, now_s)
-    is_news = (change.progress, change.reason) != (rollout.progress, rollout.reason)
+    decision = _trouble(situation, down_s)
+    if decision is None and rehearsed is not None and rehearsed.objection:
+        decision = Decision(Verdict.ROLL_BACK, rehearsed.objection)
+    decision = decision or _decide(situation, progress, now_s)
+    change = _held(situation, _change_for(situation, progress, decision, now_s))
+    is_news = (change.progress, change.reason) != (known.progress, known.reason)
     return change if is_news or change.event is not None else None
+
+
+def _after_rehearsal(situation: Situation, rehearsed: Rehearsed) -> Situation:
+    rollout = situation.rollout
+    figures = {BEFORE_TRAFFIC: rehearsed.figures} if rehearsed.line else {}
+    progress = replace(rollout.progress, is_rehearsed=True)
+    return replace(situation, rollout=replace(rollout, progress=progress, figures=figures))
 
 
 def _trouble(situation: Situation, down_s: float) -> Decision | None:
@@ -117,6 +142,9 @@ def _trouble(situation: Situation, down_s: float) -> Decision | None:
     if canary.state in _LOST or not canary.wanted:
         lost = _LOST.get(canary.state, "is not wanted any more")
         return Decision(Verdict.ROLL_BACK, f"{name} {lost}")
+    died = objection_to(situation.deaths, name, f"{rollout.model}@{rollout.stable}")
+    if died is not None:
+        return Decision(Verdict.ROLL_BACK, died)
     if rollout.progress.step >= 0 and down_s >= _MOST_DOWN_S:
         return Decision(Verdict.ROLL_BACK, f"nothing has answered for {name} in {down_s:.0f} s")
     return None
@@ -138,14 +166,47 @@ def _decide(situation: Situation, progress: Progress, now_s: float) -> Decision:
         return Decision(Verdict.WAIT, "waits for the canary to be ready")
     if progress.golden_step < progress.step:
         return Decision(Verdict.WAIT, "waits for its golden prompts before it gets any traffic")
-    return Decision(
-        Verdict.ADVANCE, f"ready: begins with {rollout.plan.weights[0] * 100:.4g}% of the traffic"
-    )
+    if not progress.is_rehearsed:
+        return Decision(
+            Verdict.WAIT, f"is measured beside {rollout.model}@{rollout.stable} before it gets any traffic"
+        )
+    unlike = judge_likeness(rollout.plan, situation.shadow)
+    if unlike is not None:
+        return unlike
+    said = [f"ready: begins with {rollout.plan.weights[0] * 100:.4g}% of the traffic"]
+    said.append(rollout.figures.get(BEFORE_TRAFFIC, {}).get("line", ""))
+    said += [situation.shadow.line] if rollout.plan.min_likeness else []
+    return Decision(Verdict.ADVANCE, "; ".join(filter(None, said)))
+
+
+def _held(situation: Situation, change: Change) -> Change:
+    """After the death of a process a canary stays where it is until somebody resumes the rollout.
+
+    A rollback goes before.
+    """
+    rollout, deaths = situation.rollout, situation.deaths
+    names = (f"{rollout.model}@{version}" for version in (rollout.canary, rollout.stable))
+    reason = reason_to_hold(deaths, *names)
+    if reason is None or change.state is RolloutState.ROLLED_BACK:
+        return change
+    if rollout.progress.known_deaths < deaths.canary:
+        progress = replace(
+            rollout.progress,
+            paused=True,
+            known_deaths=deaths.canary,
+            step_requests=change.progress.step_requests,
+        )
+        return Change(progress, reason, change.figures, "hold", RolloutState.PAUSED)
+    return replace(change, reason=reason) if rollout.progress.paused else change
 
 
 def _change_for(situation: Situation, progress: Progress, decision: Decision, now_s: float) -> Change:
     rollout, split = situation.rollout, situation.split
-    figures = figures_of(rollout, situation.measured) if progress.step >= 0 else {}
+    figures = {key: value for key, value in rollout.figures.items() if key == BEFORE_TRAFFIC}
+    if progress.step >= 0:
+        figures |= figures_of(rollout, situation.measured)
+    if situation.deaths.canary or situation.deaths.stable:
+        figures["deaths"] = asdict(situation.deaths)
     if decision.verdict is Verdict.WAIT:
         event = "idle" if decision.is_idle and not progress.told_idle else None
         if decision.is_held and not progress.told_held:

@@ -8,12 +8,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from python_backend.wire.tiers import Tier
 from router.core.generation import GenerationCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.core.generation import Generation
+    from router.core.stages import EngineTimes
 
 # As the engine sees it, where every request has a tenant.
 TENANT = "inflight"
@@ -32,6 +34,7 @@ class Answer:
     tokens: int
     first_token_s: float
     whole_s: float
+    decode_s: float  # from the first token to the last, by the engine's clock where it tells
 
 
 async def ask(
@@ -41,6 +44,8 @@ async def ask(
     timeout_s: float,
     *,
     add_special_tokens: bool = True,
+    tier: Tier = Tier.STANDARD,
+    ignore_eos: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Answer:
     """Greedy, so that the same release says the same; raises InflightError and asyncio.TimeoutError."""
@@ -52,20 +57,24 @@ async def ask(
         tenant=TENANT,
         top_k=1,
         add_special_tokens=add_special_tokens,
+        tier=None if tier is Tier.STANDARD else tier.label,
+        ignore_eos=ignore_eos,
     )
     generation = pipeline.generate(call)
     began_s = clock()
     first_s: float | None = None
     texts: list[str] = []
     tokens = 0
+    engine: EngineTimes | None = None
 
     async def read() -> None:
-        nonlocal first_s, tokens
+        nonlocal first_s, tokens, engine
         async for delta in generation:
             if first_s is None and delta.completion_tokens:
                 first_s = clock()
             texts.append(delta.text)
             tokens += delta.completion_tokens
+            engine = delta.engine or engine
 
     try:
         await asyncio.wait_for(read(), timeout_s)
@@ -73,4 +82,6 @@ async def ask(
         generation.stop()  # nobody reads on: the engine need not either
         raise
     ended_s = clock()
-    return Answer("".join(texts), tokens, (first_s or ended_s) - began_s, ended_s - began_s)
+    first_s = ended_s if first_s is None else first_s
+    decode_s = ended_s - first_s if engine is None else engine.last_token_s - engine.first_token_s
+    return Answer("".join(texts), tokens, first_s - began_s, ended_s - began_s, decode_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 
@@ -32,6 +32,10 @@ class Tolerance:
         if self.golden_failures < 0:
             raise ValueError(f"the tolerance golden_failures is {self.golden_failures}; allowed: 0 and more")
 
+    def accepting(self, latency_ratio: float) -> Tolerance:
+        """The same for a canary that is meant to be slower."""
+        return replace(self, latency_ratio=max(self.latency_ratio, latency_ratio))
+
 
 class OnTimeout(str, Enum):
     """What becomes of a canary of which a step could not show in time that it is good enough."""
@@ -56,6 +60,8 @@ class Plan:
     tolerance: Tolerance = field(default_factory=Tolerance)
     time_limit_s: float = DAY_S
     on_timeout: OnTimeout = OnTimeout.HOLD
+    min_likeness: float = 0.0  # of the answers of a shadow; 0 where none are asked for
+    min_shadow_answers: int = 50
 
     def __post_init__(self) -> None:
         if not self.weights or list(self.weights) != sorted(set(self.weights)) or not self.weights[0] > 0:
@@ -70,6 +76,10 @@ class Plan:
             raise ValueError(f"the time limit of a step is {self.time_limit_s:g} s; allowed: above 0")
         if not 0 <= self.min_duration_s < math.inf:
             raise ValueError(f"a step of a rollout lasts {self.min_duration_s:g} s; allowed: 0 and more")
+        if not 0 <= self.min_likeness <= 1:
+            raise ValueError(f"the least likeness is {self.min_likeness:g}; allowed: 0 to 1")
+        if self.min_shadow_answers < 1:
+            raise ValueError(f"{self.min_shadow_answers} shadow answers are compared; allowed: 1 and more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +99,5 @@ class Progress:
     golden_note: str = ""
     told_idle: bool = False
     told_held: bool = False
+    is_rehearsed: bool = False
+    known_deaths: int = 0  # of the canary, for which it was held

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
 MOST_GOLDEN_TOKENS = 1024
+GOLDEN_CHECKS = ("contains", "equals", "matches", "similar", "schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +66,26 @@ class RolloutState(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class GoldenPrompt:
-    """A prompt whose answer is known: it must contain, or equal, or match what is given."""
+    """A prompt whose answer is known: all that is given of it must hold.
+
+    It contains, equals or matches a text, is `similar` to one by at least `min_likeness`, or is JSON that is
+    valid against a `schema`, which who takes it from a person has checked.
+    """
 
     prompt: str
     contains: str = ""
     equals: str = ""
     matches: str = ""
     max_tokens: int = 64
+    similar: str = ""
+    min_likeness: float = 0.8
+    schema: dict[str, Any] | bool | None = None
 
     def __post_init__(self) -> None:
-        if not (self.contains or self.equals or self.matches):
-            raise self._wrong("say what the answer contains, equals or matches")
+        if not (self.contains or self.equals or self.matches or self.similar) and self.schema is None:
+            raise self._wrong(f"say what the answer is: {', '.join(GOLDEN_CHECKS)}")
+        if not 0 < self.min_likeness <= 1:
+            raise self._wrong(f"min_likeness {self.min_likeness:g}; allowed: above 0, up to 1")
         if not 1 <= self.max_tokens <= MOST_GOLDEN_TOKENS:
             raise self._wrong(f"max_tokens {self.max_tokens}; allowed: 1 to {MOST_GOLDEN_TOKENS}")
         try:

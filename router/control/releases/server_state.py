@@ -70,6 +70,10 @@ class ServerState:
             found.append(Presence.BROKEN if is_broken else presence)
         return tuple(found)
 
+    def is_loaded(self, manifest: Manifest) -> bool:
+        """On some server, by its own word."""
+        return any(self.presence(manifest, server) is Presence.LOADED for server in self.servers)
+
     def having(self, manifest: Manifest, *presences: Presence) -> list[Server]:
         return [server for server in self.servers if self.presence(manifest, server) in presences]
 

@@ -104,8 +104,9 @@ class ReleaseSteps:
         notes.retries += notes.may_retry
         notes.may_retry = False
         try:
+            # Before its turn to load comes: until then it may still be called ready, from before a restart.
+            await self._move(manifest, State.LOADING)
             async with self._one_load:
-                await self._move(manifest, State.LOADING)
                 profile = await self._load_and_warm(release, notes)
         except ServerLost as error:
             notes.losses += 1

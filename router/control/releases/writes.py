@@ -12,6 +12,8 @@ from router.control.releases.states import State, may_follow
 from router.store.schema import counters, release_events, releases, splits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy import Connection
 
     from router.core.manifest import Manifest
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from router.store.database import Store
 
 _COUNTER = "release_changes"
+_SEEN = "release_seen "
 
 
 class Overtaken(Exception):
@@ -38,6 +41,21 @@ def bump(store: Store, connection: Connection) -> None:
 
 def last_change(connection: Connection) -> int:
     return int(connection.scalar(sql.select(counters.c.value).where(counters.c.name == _COUNTER)) or 0)
+
+
+def note_seen(store: Store, connection: Connection, changes: Mapping[str, int]) -> None:
+    """Releases, by their names, that Triton said it has loaded when this change was the last one."""
+    for name, change in changes.items():
+        connection.execute(store.insert_or_update(counters, {"name": _SEEN + name, "value": change}))
+
+
+def last_seen(connection: Connection, name: str) -> int:
+    """The change after which the router in control last found the release in Triton; 0 for never."""
+    return int(connection.scalar(sql.select(counters.c.value).where(counters.c.name == _SEEN + name)) or 0)
+
+
+def forget_seen(connection: Connection, name: str) -> None:
+    connection.execute(sql.delete(counters).where(counters.c.name == _SEEN + name))
 
 
 def put_split(store: Store, connection: Connection, split: ModelSplit) -> None:

@@ -122,6 +122,18 @@ async def test_a_rollout_takes_golden_prompts_and_tolerances(admin: Admin) -> No
     assert begun["plan"]["tolerance"]["error_rate"] == 0.002
 
 
+async def test_a_rollout_takes_schemas_and_likenesses_of_golden_prompts(admin: Admin) -> None:
+    golden = [{"prompt": "a", "schema": {"type": "object"}}, {"prompt": "b", "similar": "c"}]
+    begun = await admin("POST", f"{M}/canary", {"version": 2, "golden": golden})
+    assert [each["schema"] for each in begun["golden"]] == [{"type": "object"}, None]
+    assert [each["similar"] for each in begun["golden"]] == ["", "c"]
+
+
+async def test_a_rollout_takes_how_much_slower_its_canary_is_meant_to_be(admin: Admin) -> None:
+    begun = await admin("POST", f"{M}/canary", {"version": 2, "accept_slower": 4.2})
+    assert begun["plan"]["tolerance"]["latency_ratio"] == 4.2
+
+
 WRONG: list[tuple[str, str, Any, int, str]] = [
     ("GET", f"{PATH}/other", None, 404, "no releases"),
     ("GET", f"{PATH}/M%20M", None, 404, "no model of this name"),
@@ -149,6 +161,9 @@ WRONG: list[tuple[str, str, Any, int, str]] = [
     ("POST", f"{M}/canary", {"version": 2, "alpha": 0}, 400, "alpha"),
     ("POST", f"{M}/canary", {"version": 2, "golden": [{"prompt": "x"}]}, 400, "contains, equals or matches"),
     ("POST", f"{M}/canary", {"version": 2, "golden": [{"prompt": "x", "matches": "("}]}, 400, "expression"),
+    ("POST", f"{M}/canary", {"version": 2, "golden": [{"prompt": "x", "schema": {"type": 4}}]}, 400, "$."),
+    ("POST", f"{M}/canary", {"version": 2, "min_likeness": 0.9}, 400, "--shadow 2=10%"),
+    ("POST", f"{M}/canary", {"version": 2, "accept_slower": 0.5}, 400, "accept_slower"),
     ("POST", f"{M}/canary", {}, 400, "Missing required parameter: version"),
     ("POST", f"{M}/promote", {}, 400, "m has no rollout"),
     ("POST", f"{M}/promote", {"version": 3}, 400, "m@3 is added"),

@@ -75,6 +75,17 @@ async def test_a_trace_records_each_attempt() -> None:
     assert 0 < first.began_s <= second.began_s
 
 
+@pytest.mark.parametrize(("failure", "lost"), [(DEAD_STUB, 1), (LOST, 0)])
+async def test_an_attempt_lost_to_a_dead_process_is_told_though_another_replica_has_answered(
+    failure: Step, lost: int
+) -> None:
+    script = in_turn([failure], HELLO)
+    replicas, _ = fleet_of(script, script)
+    generation = pipeline_of(replicas).generate(CALL)
+    assert await collect(generation) == HELLO
+    assert generation.lost_attempts == lost
+
+
 async def test_tokens_in_flight_count_for_their_replica_and_fall_with_each_token() -> None:
     replicas, _ = fleet_of(says(*HELLO))
     (replica,) = replicas.replicas

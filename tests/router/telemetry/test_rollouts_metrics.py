@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from router.control.releases.proof import Proof
 from router.routing.models import Lineup, Registry, ServedModel
 from router.routing.split import ModelSplit
 from router.telemetry.collectors import ReleaseMetrics
@@ -34,6 +35,21 @@ def test_prometheus_shows_each_releases_share_and_the_rollout_step() -> None:
         'inflight_rollbacks_total{model="smol"} 1.0',
     ):
         assert line in text
+
+
+def test_prometheus_shows_what_a_canary_has_shown_of_itself() -> None:
+    prometheus = CollectorRegistry()
+    releases = ReleaseMetrics(Registry().published)
+    prometheus.register(releases)
+    releases.proved([Proof("smol", 2, {"between_tokens": 1.5}, 0.5, 0.9), Proof("other", 3)])
+    text = generate_latest(prometheus).decode()
+    for line in (
+        'inflight_canary_slowdown_ratio{measure="between_tokens",model="smol",release="2"} 1.5',
+        'inflight_canary_golden_failed_ratio{model="smol",release="2"} 0.5',
+        'inflight_canary_likeness_ratio{model="smol",release="2"} 0.9',
+    ):
+        assert line in text
+    assert "other" not in text
 
 
 def test_without_a_rollout_there_is_no_step_and_rollbacks_start_at_zero() -> None:

@@ -14,7 +14,7 @@ from launcher.commands.release import release
 from router.control.releases import records
 from router.control.releases.lease import Lease
 from router.control.releases.states import State
-from router.control.releases.writes import set_state
+from router.control.releases.writes import last_change, note_seen, set_state
 from router.store.database import Store, sqlite_url
 from tests.launcher import shell
 from tests.launcher.commands.release.materials import write_checkpoint
@@ -68,6 +68,8 @@ class Shell(shell.Shell):
         """What the router in control would write."""
         with self.store() as store, store.begin() as connection:
             set_state(connection, 1000.0, model, version, state, reason)
+            if state is State.READY:
+                note_seen(store, connection, {f"{model}@{version}": last_change(connection)})
 
     @contextmanager
     def router_in_control(self) -> Iterator[None]:

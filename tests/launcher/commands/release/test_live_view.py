@@ -49,7 +49,8 @@ def waited(shell: Shell, console: Console, meanwhile: Callable[[int], None], is_
         meanwhile(looks)
 
     with shell.opened() as ours:
-        return ReleaseWait(ours, ("m", 2), is_to_load, console, sleep=sleep).run()
+        change = ours.releases.load("m", 2) if is_to_load else None
+        return ReleaseWait(ours, ("m", 2), change, console, sleep=sleep).run()
 
 
 def test_a_load_is_followed_through_its_states(served: Shell) -> None:
@@ -64,6 +65,30 @@ def test_a_load_is_followed_through_its_states(served: Shell) -> None:
         "warming",
         "ready",
     ]
+
+
+def test_a_release_that_was_ready_before_a_restart_is_waited_for_until_triton_has_it(served: Shell) -> None:
+    """The router in control has not looked yet, and then loads it."""
+    states = {2: State.LOADING, 3: State.READY}
+
+    def load_again(look: int) -> None:
+        if look in states:
+            served.comes_to("m", 2, states[look])
+
+    console = recorded()
+    with served.router_in_control():
+        assert waited(served, console, load_again) == 0
+    assert [line.split(": ")[1] for line in said(console).splitlines()] == [
+        "waiting for the router to find it in Triton",
+        "loading",
+        "ready",
+    ]
+
+
+def test_a_release_that_was_ready_is_not_called_ready_while_no_router_runs(served: Shell) -> None:
+    result = served.ask("load", "m@2")
+    assert result.exit_code == 1
+    assert NO_ROUTER in result.output
 
 
 def test_a_failed_load_is_reported_with_its_reason(served: Shell) -> None:
@@ -113,7 +138,7 @@ def test_a_router_that_falls_silent_is_not_waited_for(served: Shell) -> None:
         now_s[0] += SILENCE_S / 2
 
     with served.router_in_control(), served.opened() as ours:
-        assert ReleaseWait(ours, ("m", 2), True, console, lambda: now_s[0], pass_time).run() == 1
+        assert ReleaseWait(ours, ("m", 2), 1, console, lambda: now_s[0], pass_time).run() == 1
     assert NO_ROUTER in said(console)
     assert now_s[0] == SILENCE_S
 

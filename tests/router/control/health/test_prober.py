@@ -52,8 +52,12 @@ class Scene:
     def __post_init__(self) -> None:
         self.server = TritonServer("a", self.triton.url, self.secret)
         self.fleet = Fleet([self.server])
-        self.prober = Prober(self.fleet, self.limits, lambda: self.in_control)
+        self.deaths: list[tuple[str, str]] = []
+        self.prober = Prober(self.fleet, self.limits, lambda: self.in_control, on_death=self._died)
         self.running: asyncio.Task[None] | None = None
+
+    def _died(self, replica: Replica, why: str) -> None:
+        self.deaths.append((replica.name, why))
 
     async def watch(self, manifest: Manifest = TEXT) -> Replica:
         (replica,) = self.fleet.set_of(manifest).replicas
@@ -122,6 +126,7 @@ async def test_a_dead_process_gives_up_its_work_and_is_revived(scene: Scene, mem
     assert work.given_up == ["a process of the model died"]
     await until(lambda: replica.health.is_up)
     assert [name for name, model in scene.triton.models.items() if model.loads] == [member]
+    assert scene.deaths == [("a", "a process of the model died")]
 
 
 async def test_a_frozen_process_is_revived_after_three_pings_without_an_answer(scene: Scene) -> None:
@@ -142,6 +147,7 @@ async def test_several_broken_models_are_all_revived(scene: Scene) -> None:
     await until(lambda: replica.health.is_up)
     assert not any(model.dead for model in scene.triton.models.values())
     assert replica.revivals == sum(model.loads for model in scene.triton.models.values()) >= 3
+    assert len(scene.deaths) == 1, "they died together"
 
 
 async def test_the_embeddings_process_is_revived_too(scene: Scene) -> None:

@@ -223,6 +223,18 @@ async def test_failures_count_against_an_arm_and_callers_faults_do_not(router: R
     assert (await written(router))[0, 2].errors == Proportion(1, 1)
 
 
+async def test_a_request_saved_after_its_release_lost_it_counts_as_failed(
+    access: StoreAccess, lite: Store
+) -> None:
+    recorder = ArmRecorder(access, "one")
+    recorder.closed(record(lost_attempts=1), None)
+    recorder.closed(record("cancelled", lost_attempts=1), None)
+    recorder.closed(record(), None)
+    await recorder.write()
+    stats = figures(lite)[0, 2, "one"]
+    assert (stats.errors, stats.first_token.count) == (Proportion(2, 3), 1)
+
+
 async def test_without_a_rollout_no_arm_is_measured(router: RunningRouter) -> None:
     await router.chat()
     await router.http.post("/v1/embeddings", json={"model": EMBEDDER, "input": "hi"})

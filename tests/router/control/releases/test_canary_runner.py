@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import pytest
 import sqlalchemy as sql
@@ -15,14 +15,18 @@ from router.control.releases.arm_stats import ArmStats, Sample, stats_to_json
 from router.control.releases.canary_runner import CanaryRunner
 from router.control.releases.evidence import Proportion
 from router.control.releases.next_steps import Situation
-from router.control.releases.plan import Plan
+from router.control.releases.paired_times import PairedTimes
+from router.control.releases.plan import Plan, Tolerance
+from router.control.releases.proof import Proof
 from router.control.releases.records import GoldenPrompt, Rollout, RolloutState
+from router.control.releases.rehearsal import Rehearsed
+from router.control.releases.shadow_figures import ShadowSums
 from router.control.releases.states import State
-from router.control.releases.writes import last_change
+from router.control.releases.writes import last_change, write_event
 from router.core.manifest import Manifest
-from router.routing.split import ModelSplit
+from router.routing.split import ModelSplit, Shadow
 from router.store.database import Store, StoreAccess
-from router.store.schema import arm_figures
+from router.store.schema import arm_figures, shadow_figures
 from tests.router.control.releases.values import MODEL, find, manifest, office, put
 from tests.router.tenants.values import NOW_S
 
@@ -55,12 +59,28 @@ class FakeGolden:
 
 
 @dataclass
+class FakeRehearsals:
+    """Comes to what it is told to; `broken` is raised instead."""
+
+    found: Rehearsed = field(default_factory=Rehearsed)
+    broken: Exception | None = None
+    asked: list[tuple[str, str, float]] = field(default_factory=list)
+
+    async def compare(self, canary: Manifest, stable: Manifest, allowed_ratio: float) -> Rehearsed:
+        self.asked.append((canary.name, stable.name, allowed_ratio))
+        if self.broken is not None:
+            raise self.broken
+        return self.found
+
+
+@dataclass
 class Stage:
     """Version 1 serves, version 2 is to take over; time goes on as it is told to."""
 
     store: Store
     access: StoreAccess
     golden: FakeGolden = field(default_factory=FakeGolden)
+    rehearsals: FakeRehearsals | None = None
     down: set[int] = field(default_factory=set)
     now_s: float = NOW_S
     rolled_back: list[str] = field(default_factory=list)
@@ -72,7 +92,11 @@ class Stage:
     def restart(self) -> None:
         """Another process, which knows nothing."""
         self.runner = CanaryRunner(
-            self.access, self.golden, lambda of: of.version not in self.down, self.rolled_back.append
+            self.access,
+            self.golden,
+            lambda of: of.version not in self.down,
+            self.rolled_back.append,
+            self.rehearsals,
         )
 
     def begin(self, plan: Plan = PLAN, golden: Sequence[GoldenPrompt] = ()) -> None:
@@ -83,6 +107,11 @@ class Stage:
         await self.runner.tick(self.now_s)
         await asyncio.sleep(0)  # golden prompts are asked beside it
         return self.rollout
+
+    def rehearses(self, found: Rehearsed, broken: Exception | None = None) -> FakeRehearsals:
+        self.rehearsals = FakeRehearsals(found, broken)
+        self.restart()
+        return self.rehearsals
 
     async def started(self) -> Rollout:
         self.begin()
@@ -124,7 +153,7 @@ class Stage:
         """The newest first, without people's own."""
         with self.store.read() as connection:
             found = records.list_events(connection, MODEL)
-        ours = {"advance", "promote", "rollback", "idle"}
+        ours = {"advance", "promote", "rollback", "idle", "hold"}
         return [(event.what, event.reason) for event in found if event.what in ours and event.version == 2]
 
     @property
@@ -438,3 +467,176 @@ async def test_promoting_the_canary_by_hand_ends_the_rollout(stage: Stage) -> No
     office(stage.store).promote(MODEL)
     assert (await stage.tick()).state is RolloutState.PROMOTED
     assert stage.split().arms == ((2, 1.0),)
+
+
+EVEN = PairedTimes(((0.102, 0.1),) * 8)
+
+
+async def test_a_canary_is_measured_beside_the_stable_release_before_it_has_traffic(
+    stage: Stage,
+) -> None:
+    asked = stage.rehearses(Rehearsed(EVEN, EVEN)).asked
+    stage.begin(golden=GOLDEN)
+    assert (await stage.tick(), asked)[1] == [], "it is not ready yet"
+    put(stage.store, 2, State.READY)
+    await stage.tick()
+    assert asked == [], "the golden prompts come first"
+    waits = await stage.tick()
+    assert waits.reason == "is measured beside smol@1 before it gets any traffic"
+    begun = await stage.tick()
+    line = "before traffic: first token 1.02 times, between tokens 1.02 times, 8 pairs"
+    assert (begun.progress.step, asked) == (0, [("smol@2", "smol@1", 1.25)])
+    assert stage.events == [("advance", f"ready: begins with 10% of the traffic; {line}")]
+    after = await stage.over(0)
+    assert after.figures["before_traffic"]["line"] == line, "it is kept with what comes later"
+    assert len(asked) == 1
+
+
+async def test_a_canary_that_is_slower_in_the_rehearsal_meets_nobody(stage: Stage) -> None:
+    slow = PairedTimes(((0.4, 0.1),) * 10)
+    stage.rehearses(Rehearsed(EVEN, slow, "between tokens 400.0 ms against 100.0 ms"))
+    stage.begin()
+    put(stage.store, 2, State.READY)
+    for _ in range(3):
+        ended = await stage.tick()
+    assert (ended.state, ended.progress.step) == (RolloutState.ROLLED_BACK, -1)
+    assert ended.reason == "between tokens 400.0 ms against 100.0 ms"
+    assert ended.figures["before_traffic"]["between_tokens"]["ratio"] == 4.0
+    assert stage.events == [("rollback", ended.reason)]
+    assert stage.split().arms == ((1, 1.0),)
+    assert not find(stage.store, 2).wanted
+    assert stage.rolled_back == [MODEL]
+
+
+async def test_a_rehearsal_that_cannot_be_held_is_tried_again_and_then_does_without(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canary_runner, "_REHEARSE_AGAIN_S", 0.0)
+    asked = stage.rehearses(Rehearsed(), OSError("the stable release does not answer")).asked
+    stage.begin()
+    put(stage.store, 2, State.READY)
+    for _ in range(12):
+        await stage.tick()
+    assert (stage.rollout.progress.step, len(asked)) == (0, 3)
+    assert stage.rollout.figures["before_traffic"]["line"] == (
+        "before traffic: nothing could be measured: the router's log says why"
+    )
+
+
+async def test_a_paused_rollout_is_not_rehearsed_twice(stage: Stage) -> None:
+    asked = stage.rehearses(Rehearsed(EVEN, EVEN)).asked
+    stage.begin()
+    office(stage.store).pause(MODEL)
+    put(stage.store, 2, State.READY)
+    for _ in range(3):
+        assert (await stage.tick()).progress.step == -1
+    stage.restart()
+    office(stage.store).pause(MODEL, paused=False)
+    assert (await stage.tick()).progress.step == 0
+    assert len(asked) == 1
+
+
+def died(stage: Stage, version: int) -> None:
+    with stage.store.begin() as connection:
+        write_event(
+            connection, stage.now_s, MODEL, version, "died", "on triton-0: a process of the model died"
+        )
+
+
+async def test_a_canary_that_died_once_is_held_until_somebody_resumes_the_rollout(stage: Stage) -> None:
+    await stage.started()
+    died(stage, 2)
+    held = await stage.over(0)
+    assert (held.state, held.progress.step, held.ended_s) == (RolloutState.PAUSED, 0, None)
+    assert held.reason.startswith("held: smol@2 died once, smol@1 never (on triton-0: ")
+    assert stage.events[0] == ("hold", held.reason)
+    stage.restart()
+    assert (await stage.tick(60)).reason == held.reason
+    assert len(stage.events) == 2, "it is told once"
+    office(stage.store).pause(MODEL, paused=False)
+    assert (await stage.tick()).progress.step == 1
+    assert stage.rollout.figures["deaths"]["canary"] == 1
+
+
+async def test_a_canary_that_died_twice_rolls_back_held_or_not(stage: Stage) -> None:
+    await stage.started()
+    died(stage, 2)
+    await stage.tick()
+    died(stage, 2)
+    ended = await stage.tick()
+    assert ended.state is RolloutState.ROLLED_BACK
+    assert ended.reason.startswith("smol@2 died 2 times in this rollout, smol@1 never")
+    assert stage.split().arms == ((1, 1.0),)
+
+
+async def test_a_canary_that_died_is_not_promoted(stage: Stage) -> None:
+    await stage.started()
+    for step in (0, 1):
+        await stage.over(step)
+        await stage.tick()
+    died(stage, 2)
+    held = await stage.over(2)
+    assert (held.state, held.progress.step) == (RolloutState.PAUSED, 2)
+
+
+async def test_a_death_of_both_releases_is_not_held_against_the_canary(stage: Stage) -> None:
+    await stage.started()
+    died(stage, 1)
+    died(stage, 2)
+    assert (await stage.over(0)).progress.step == 1
+
+
+async def test_a_held_canary_still_rolls_back_for_what_was_measured(stage: Stage) -> None:
+    await stage.started()
+    died(stage, 2)
+    await stage.tick()
+    ended = await stage.over(0, ArmStats(errors=Proportion(30, 60)))
+    assert (ended.state, ended.reason[:8]) == (RolloutState.ROLLED_BACK, "errors: ")
+
+
+def compared(stage: Stage, likeness: float, count: int) -> None:
+    """So many answers of the shadow were that much like the stable release's."""
+    sums = ShadowSums(0, count, 0, likeness * count, 1.0, 1.0)
+    row = {"model": MODEL, "shadow": 2, "version": 1, "process": "one", "at_s": NOW_S, **asdict(sums)}
+    with stage.store.begin() as connection:
+        connection.execute(stage.store.insert_or_update(shadow_figures, row))
+
+
+@pytest.mark.parametrize(("likeness", "step"), [(0.95, 0), (0.5, -1)])
+async def test_a_canary_gets_traffic_once_its_answers_as_a_shadow_are_alike(
+    stage: Stage, likeness: float, step: int
+) -> None:
+    plan = replace(PLAN, min_likeness=0.9, min_shadow_answers=20)
+    with pytest.raises(ValueError, match="inflight release split smol 1=100% --shadow 2=10%"):
+        stage.begin(plan)
+    put(stage.store, 2, State.READY)
+    office(stage.store).set_split(MODEL, [(1, 1.0)], None, Shadow(2, 0.1))
+    stage.begin(plan)
+    compared(stage, likeness, 12)
+    assert (await stage.tick()).reason == "waits for 8 more shadow answers"
+    compared(stage, likeness, 20)
+    after = await stage.tick()
+    assert after.progress.step == step
+    assert after.state is (RolloutState.RUNNING if step == 0 else RolloutState.ROLLED_BACK)
+    assert f"{likeness:.1%} alike over 20 shadow answers" in after.reason or step == 0
+    assert f"{likeness:.1%} alike over 20 shadow answers" in stage.events[0][1]
+
+
+async def test_what_canaries_have_shown_is_told_to_the_metrics(stage: Stage) -> None:
+    told: list[Proof] = []
+
+    def tell(proofs: Sequence[Proof]) -> None:
+        told[:] = proofs
+
+    rehearsals = FakeRehearsals(Rehearsed(EVEN, EVEN))
+    stage.golden.wrong = [[Wrong("no")]] * 9
+    stage.runner = CanaryRunner(
+        stage.access, stage.golden, lambda of: True, rehearsals=rehearsals, on_proofs=tell
+    )
+    lenient = replace(PLAN, tolerance=Tolerance(golden_failures=1))
+    stage.begin(lenient, (*GOLDEN, *GOLDEN))
+    put(stage.store, 2, State.READY)
+    for _ in range(6):
+        await stage.tick()
+    slowdowns = {"first_token": 1.02, "between_tokens": 1.02}
+    assert told == [Proof(MODEL, 2, slowdowns, 0.5)]

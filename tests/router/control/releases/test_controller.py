@@ -16,6 +16,7 @@ from router.control.releases.ports import Rollouts, Server
 from router.control.releases.states import State
 from router.control.releases.steps import Tools
 from router.control.releases.warm_up import WarmingFailed
+from router.control.releases.writes import last_seen
 from router.core.manifest import Kind, Manifest
 from router.store.database import Store, StoreAccess
 from tests.fakes.controlled_fleet import FakeFleet, FakeReplica, FakeReplicaSet, FakeServer
@@ -124,6 +125,50 @@ async def test_a_wanted_release_is_loaded_warmed_and_ready(world: World) -> None
     with world.store.read() as connection:
         told = [each.what for each in reversed(records.list_events(connection))]
     assert told == ["add", "load", "loading", "warming", "ready"]
+
+
+async def test_a_release_that_was_ready_before_a_restart_is_seen_again_only_when_it_is_loaded(
+    world: World,
+) -> None:
+    """The store says ready from before, and another release is loaded first."""
+    acts, control = office(world.store), world.one.control
+    for version in (1, 2):
+        world.add(version)
+        acts.load(MODEL, version)
+    async with controlling(world) as controller:
+        await settle(controller)
+    control.die()
+    control.is_up = True
+    control.may_load.clear()
+    asked = acts.load(MODEL, 2)
+    async with controlling(world) as controller:
+        await controller.beat()
+        await controller.turn()
+        await until(lambda: world.state(2) is State.LOADING)
+        assert seen(world, 2) < asked
+        control.may_load.set()
+        await settle(controller)
+    assert world.state(2) is State.READY
+    assert seen(world, 2) >= asked
+
+
+async def test_a_ready_release_is_not_seen_while_no_server_answers(world: World) -> None:
+    world.add(1)
+    office(world.store).load(MODEL, 1)
+    async with controlling(world) as controller:
+        await settle(controller)
+        world.one.control.is_up = False
+        asked = office(world.store).load(MODEL, 1)
+        await settle(controller)
+        assert seen(world, 1) < asked
+        world.one.control.is_up = True
+        await settle(controller)
+        assert seen(world, 1) >= asked
+
+
+def seen(world: World, version: int) -> int:
+    with world.store.read() as connection:
+        return last_seen(connection, f"{MODEL}@{version}")
 
 
 async def test_an_unwanted_release_is_left_alone(world: World) -> None:

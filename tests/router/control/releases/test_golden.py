@@ -12,6 +12,12 @@ from router.core.manifest import Manifest
 from tests.fakes.pipeline import FakePipeline, words
 from tests.router.control.releases.values import manifest
 
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"$ref": "#/$defs/age"}},
+    "required": ["name", "age"],
+    "$defs": {"age": {"type": "integer"}},
+}
 FOUR = GoldenPrompt("2+2?", contains="4", max_tokens=8)
 
 
@@ -32,6 +38,14 @@ def runner(pipeline: FakePipeline, timeout_s: float = 5.0) -> GoldenRunner:
         (GoldenPrompt("p", matches=r"^\d+$"), "42", True),
         (GoldenPrompt("p", matches=r"^\d+$"), "42!", False),
         (GoldenPrompt("p", contains="4", matches="x"), "4", False),
+        (GoldenPrompt("p", similar="The capital of France is Paris."), "the capital of France: Paris", True),
+        (GoldenPrompt("p", similar="The capital of France is Paris."), "I do not know any capital", False),
+        (GoldenPrompt("p", similar="Paris", min_likeness=1.0), "Paris!", False),
+        (GoldenPrompt("p", schema=PERSON), '{"name": "Ada", "age": 36}', True),
+        (GoldenPrompt("p", schema=PERSON), '{"name": "Ada", "age": "36"}', False),
+        (GoldenPrompt("p", schema=PERSON), 'Sure: {"name": "Ada", "age": 36}', False),
+        (GoldenPrompt("p", schema=PERSON, contains="Eve"), '{"name": "Ada", "age": 36}', False),
+        (GoldenPrompt("p", schema={"$ref": "https://nowhere.invalid/s.json"}), "{}", False),
     ],
 )
 def test_an_answer_is_compared_with_what_was_expected(golden: GoldenPrompt, text: str, holds: bool) -> None:
@@ -60,6 +74,15 @@ async def test_the_wrong_answer_is_quoted_in_short(tmp_path: Path) -> None:
     (failure,) = await runner(pipeline).failures(replace(manifest(1), checkpoint_dir=str(tmp_path)), [FOUR])
     assert len(failure.came) == 200
     assert failure.sentence().startswith("'2+2?' should contain '4', and got 'xxx")
+
+
+async def test_what_an_answer_lacks_of_its_likeness_or_its_schema_is_told(tmp_path: Path) -> None:
+    release = replace(manifest(1), checkpoint_dir=str(tmp_path))
+    asked = [GoldenPrompt("p", similar="Paris"), GoldenPrompt("p", schema=PERSON)]
+    pipeline = FakePipeline(lambda call: words('{"name": 4}'))
+    told = [each.sentence() for each in await runner(pipeline).failures(release, asked)]
+    assert told[0] == """'p' should be 80% like 'Paris', and is 12%, and got '{"name": 4}'"""
+    assert told[1].startswith("'p' should be JSON of its schema ($")
 
 
 async def test_errors_and_timeouts_are_failures(tmp_path: Path) -> None:

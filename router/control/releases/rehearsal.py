@@ -1,0 +1,249 @@
+"""A rehearsal: both releases of a rollout measured on the same prompts before the canary has any traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.tiers import Tier
+from router.control.releases.inspection import scrub
+from router.control.releases.own_prompt import ask
+from router.control.releases.paired_times import MOST_PAIRS, PairedTimes, Standing, standing
+from router.core.manifest import Kind
+from router.routing.replay import is_replicas_fault
+from router.triton.failures import TritonError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from router.control.releases.own_prompt import Generates
+    from router.core.manifest import Manifest
+
+_SENTENCE = "The quick brown fox jumps over the lazy dog while the river runs slowly to the sea. "
+_TOKENS = 24
+_TIMEOUT_S = 30.0
+# No pair is begun after that: a rehearsal that takes longer decides from what it has.
+_MOST_S = 120.0
+# A canary that does not answer what the stable release does, so often, is not slow but broken.
+_MOST_UNANSWERED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of one round: how long its prompts are, and how many are asked at once."""
+
+    sentences: int
+    at_once: int = 1
+
+
+# One of them is read in pieces, and two at once share the steps of the engine.
+SHAPES = (Shape(1), Shape(20), Shape(4), Shape(1, at_once=2))
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What came of it; an `objection` is why the canary is to meet nobody."""
+
+    first_token: PairedTimes = field(default_factory=PairedTimes)
+    between_tokens: PairedTimes = field(default_factory=PairedTimes)
+    objection: str = ""
+    note: str = ""
+    memory_bytes: tuple[int, int] | None = None  # that each of them is said to need, the canary's first
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """For people, in the rollout's figures."""
+        found: dict[str, Any] = {"note": self.note, "line": self.line}
+        for name, times in (("first_token", self.first_token), ("between_tokens", self.between_tokens)):
+            if times.pairs:
+                found[name] = {
+                    "pairs": len(times.pairs),
+                    "ratio": round(times.ratio, 3),
+                    "canary_s": round(times.canary_s, 6),
+                    "stable_s": round(times.stable_s, 6),
+                }
+        if self.memory_bytes is not None:
+            found["memory_bytes"] = dict(zip(("canary", "stable"), self.memory_bytes, strict=True))
+        return found
+
+    @property
+    def line(self) -> str:
+        """Empty where nothing was measured and nothing is to be said of it."""
+        parts = [
+            f"{what} {times.ratio:.2f} times"
+            for what, times in (("first token", self.first_token), ("between tokens", self.between_tokens))
+            if times.pairs
+        ]
+        parts += [f"{len(self.first_token.pairs)} pairs"] if parts else []
+        parts += [self.note] if self.note else []
+        if parts and self.memory_bytes is not None:
+            canary_mb, stable_mb = (count / 1e6 for count in self.memory_bytes)
+            parts.append(f"needs {canary_mb:,.0f} MB of memory against {stable_mb:,.0f} MB")
+        return f"before traffic: {', '.join(parts)}" if parts else ""
+
+
+class RehearsalBroken(Exception):
+    """It says nothing about the canary, and is tried again."""
+
+
+class Unanswered(Exception):
+    """A release did not answer a prompt by its own doing; the message says how."""
+
+
+class RehearsalStage:
+    """Asks one round at a time, with the lowest priority: the stable release serves users meanwhile."""
+
+    def __init__(
+        self,
+        pipeline_of: Callable[[Manifest], Generates],
+        clock: Callable[[], float] = time.monotonic,
+        most_s: float = _MOST_S,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
+        self._pipeline_of = pipeline_of
+        self._clock = clock
+        self._most_s = most_s
+        self._timeout_s = timeout_s
+
+    async def compare(self, canary: Manifest, stable: Manifest, allowed_ratio: float) -> Rehearsed:
+        """Raises RehearsalBroken."""
+        if canary.kind is not Kind.TEXT:
+            return Rehearsed()
+        until_s = self._clock() + self._most_s
+        found, unanswered, number = Rehearsed(memory_bytes=_memory(canary, stable)), 0, -len(SHAPES)
+        shapes = list(SHAPES)
+        while shapes and number < MOST_PAIRS and self._clock() < until_s:
+            shape = shapes[number % len(shapes)]
+            try:
+                # The first round of each shape is for what is done once, and is not counted.
+                times = await self._round(canary, stable, shape, is_swapped=_is_swapped(number))
+                found = _with(found, times) if number >= 0 else found
+            except Unanswered as error:
+                unanswered += 1
+                if unanswered >= _MOST_UNANSWERED:
+                    return replace(found, objection=_objection_to_silence(canary, stable, error))
+            except (InflightError, asyncio.TimeoutError) as error:
+                if not _is_too_long(error):
+                    raise RehearsalBroken(f"{stable.name} did not answer") from error
+                shapes.remove(shape)  # too long for one of them
+                continue
+            number += 1
+            if _is_decided(found, allowed_ratio):
+                break
+        return _judged(found, canary, stable, allowed_ratio)
+
+    async def _round(
+        self, canary: Manifest, stable: Manifest, shape: Shape, is_swapped: bool
+    ) -> tuple[_Times, _Times]:
+        # An opening of its own for each round: nothing of it is in a cache.
+        prompts = [f"{secrets.token_hex(6)}. {_SENTENCE * shape.sentences}And" for _ in range(shape.at_once)]
+        if is_swapped:
+            usual = await self._ask(stable, prompts)
+            return await self._ask_canary(canary, prompts), usual
+        try:
+            new = await self._ask_canary(canary, prompts)
+        except Unanswered:
+            await self._ask(stable, prompts)  # is it the prompt, or the machine?
+            raise
+        return new, await self._ask(stable, prompts)
+
+    async def _ask_canary(self, canary: Manifest, prompts: Sequence[str]) -> _Times:
+        try:
+            return await self._ask(canary, prompts)
+        except TritonError as error:
+            if is_replicas_fault(error.failure):
+                raise RehearsalBroken(f"{canary.name} is not there: {error.said}") from error
+            if _is_too_long(error):
+                raise
+            raise Unanswered(scrub(error.said)) from error
+        except asyncio.TimeoutError:
+            raise Unanswered(f"no answer within {self._timeout_s:g} s") from None
+
+    async def _ask(self, manifest: Manifest, prompts: Sequence[str]) -> _Times:
+        pipeline = self._pipeline_of(manifest)
+        answers = await asyncio.gather(
+            *(
+                ask(
+                    pipeline,
+                    prompt,
+                    _TOKENS,
+                    self._timeout_s,
+                    clock=self._clock,
+                    tier=Tier.BATCH,
+                    ignore_eos=True,
+                )
+                for prompt in prompts
+            )
+        )
+        first_s = sum(each.first_token_s for each in answers) / len(answers)
+        gaps = [each.decode_s / (each.tokens - 1) for each in answers if each.tokens > 1]
+        return _Times(first_s, sum(gaps) / len(gaps) if gaps else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Of one release in one round; 0 where it cannot be told."""
+
+    first_token_s: float
+    between_tokens_s: float
+
+
+def _is_too_long(error: Exception) -> bool:
+    return isinstance(error, InflightError) and error.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED
+
+
+def _is_swapped(number: int) -> bool:
+    """Canary first, then stable first: what drifts favours nobody, nor does the order of the shapes."""
+    return (number + number // len(SHAPES)) % 2 == 1
+
+
+def _with(found: Rehearsed, times: tuple[_Times, _Times]) -> Rehearsed:
+    new, usual = times
+    first, between = found.first_token, found.between_tokens
+    if new.first_token_s > 0 and usual.first_token_s > 0:
+        first = first.plus(new.first_token_s, usual.first_token_s)
+    if new.between_tokens_s > 0 and usual.between_tokens_s > 0:
+        between = between.plus(new.between_tokens_s, usual.between_tokens_s)
+    return replace(found, first_token=first, between_tokens=between)
+
+
+def _is_decided(found: Rehearsed, allowed_ratio: float) -> bool:
+    standings = [standing(each, allowed_ratio) for each in (found.first_token, found.between_tokens)]
+    return Standing.SLOWER in standings or Standing.OPEN not in standings
+
+
+def _judged(found: Rehearsed, canary: Manifest, stable: Manifest, allowed_ratio: float) -> Rehearsed:
+    slower = [
+        (what, times)
+        for what, times in (("first token", found.first_token), ("between tokens", found.between_tokens))
+        if standing(times, allowed_ratio, is_last=True) is Standing.SLOWER
+    ]
+    if not slower:
+        return found
+    said = " and ".join(
+        f"{what} {times.canary_s * 1e3:,.1f} ms against {times.stable_s * 1e3:,.1f} ms of {stable.name} "
+        f"on the same {len(times.pairs)} prompts ({times.ratio:.1f} times)"
+        for what, times in slower
+    )
+    meant = math.ceil(max(times.ratio for _, times in slower) * 10.2) / 10
+    return replace(
+        found, objection=f"{said}: if that is meant, start it again with --accept-slower {meant:g}x"
+    )
+
+
+def _objection_to_silence(canary: Manifest, stable: Manifest, error: Unanswered) -> str:
+    return (
+        f"{canary.name} did not answer {_MOST_UNANSWERED} prompts before it got any traffic, "
+        f"which {stable.name} answered: {error}"
+    )
+
+
+def _memory(canary: Manifest, stable: Manifest) -> tuple[int, int] | None:
+    """As their manifests have it; a model that the stack brings may not say."""
+    needs = canary.needs.total_bytes, stable.needs.total_bytes
+    return needs if all(needs) else None
