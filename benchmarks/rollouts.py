@@ -38,6 +38,7 @@ class Cell:
     machine: str
     slower: float
     errors: float
+    is_rehearsed: bool = True
 
     @property
     def plan(self) -> Plan:
@@ -56,7 +57,8 @@ class Ended:
 def run(cell: Cell, seed: int) -> Ended:
     world = replace(MACHINES[cell.machine], rate=cell.rate)
     release = Release(errors=cell.errors, slower=cell.slower)
-    decision, requests, seconds = Rollout(seed, release, world=world, plan=cell.plan).run(LIMIT_S[cell.rate])
+    rollout = Rollout(seed, release, world=world, plan=cell.plan, rehearsed=cell.is_rehearsed)
+    decision, requests, seconds = rollout.run(LIMIT_S[cell.rate])
     return Ended(decision.verdict.value, requests, seconds)
 
 
@@ -70,7 +72,7 @@ def cells(asked: Namespace) -> Iterator[Cell]:
         for machine in asked.machines.split(","):
             for slower in _numbers(asked.slowdowns):
                 for each in _numbers(asked.errors):
-                    yield Cell(rate, machine, slower, each)
+                    yield Cell(rate, machine, slower, each, not asked.only_under_load)
 
 
 def _numbers(text: str) -> list[float]:
@@ -110,6 +112,9 @@ def main() -> None:
     parser.add_argument("--rates", default=_text(RATES))
     parser.add_argument("--slowdowns", default=_text(SLOWDOWNS))
     parser.add_argument("--errors", default=_text(ERRORS))
+    parser.add_argument(
+        "--only-under-load", action="store_true", help="slowness that does not show before the first user"
+    )
     parser.add_argument("--machines", default=",".join(MACHINES))
     parser.add_argument("--plots", type=Path, metavar="DIRECTORY")
     asked = parser.parse_args()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from router.control.releases.arm_stats import ArmStats, Measured, Sample
 from router.control.releases.canary import Decision, Verdict, decide
+from router.control.releases.paired_times import MOST_PAIRS, PairedTimes, Standing, standing
 from router.control.releases.plan import Plan, Progress
 
 BEGIN_S = 1_800_000_000.0
@@ -64,10 +65,13 @@ class Rollout:
     stable: Release = field(default_factory=Release)
     world: World = field(default_factory=World)
     plan: Plan = field(default_factory=Plan)
+    rehearsed: bool = False  # whether both releases are measured on the same prompts first
 
     def run(self, most_s: float = 1200.0) -> tuple[Decision, int, float]:
         """How it ended, after how many of the canary's requests, and after how many seconds."""
         chance = random.Random(self.seed)
+        if self.rehearsed and self._is_refused(chance):
+            return Decision(Verdict.ROLL_BACK, "slower on the same prompts before it had any traffic"), 0, 0.0
         phases = [Phases(chance), Phases(chance), Phases(chance)]
         steps = [(ArmStats(), ArmStats())]
         progress, answered, at_s = Progress(step_began_s=BEGIN_S, golden_step=99), 0, 0.0
@@ -96,6 +100,27 @@ class Rollout:
             elif found.verdict is not Verdict.WAIT:
                 return found, answered, float(second)
         return found, answered, most_s
+
+    def _is_refused(self, chance: random.Random) -> bool:
+        """The rehearsal: pairs of times on equal prompts, which scatter half as much as requests do."""
+        ratio = self.plan.tolerance.latency_ratio
+        times = [PairedTimes(), PairedTimes()]
+        slower = (self.canary.slower, self.canary.slower * self.canary.slower_tokens)
+        for number in range(1, MOST_PAIRS + 1):
+            times = [
+                each.plus(self._rehearsal_s(chance) * factor, self._rehearsal_s(chance))
+                for each, factor in zip(times, slower, strict=True)
+            ]
+            found = {standing(each, ratio, is_last=number == MOST_PAIRS) for each in times}
+            if Standing.SLOWER in found:
+                return True
+            if Standing.OPEN not in found:
+                return False
+        return False
+
+    def _rehearsal_s(self, chance: random.Random) -> float:
+        tail = math.exp(chance.expovariate(1.0)) if chance.random() < self.world.tail else 1.0
+        return tail * chance.lognormvariate(0, self.world.deviation / 2)
 
     def _sample(self, chance: random.Random, release: Release, factor: float, at_s: float) -> Sample:
         if self.world.outage(at_s) or chance.random() < release.errors:

@@ -38,6 +38,8 @@ _MOST_PRESUMED_ERRORS = 0.1
 _ALONE = 3.0
 # A slow phase that a rollout happens to begin with should be over by then.
 LEAST_TIME_S = 15
+# Without anybody beside it a canary is not told from a busy minute of the whole machine any sooner.
+_LEAST_TIME_ALONE_S = 60
 # A step in which the stable release was asked that much less says little about its own rate.
 _MOST_UNEVEN = 4
 # What 95 of 100 requests keep may be missed by the rest.
@@ -207,7 +209,7 @@ def _of_latency(gate: Gate, plan: Plan, steps: Arms, limit: float, name: str) ->
     if found is not None and sum(each.lasting_s for each, _ in fair) >= LEAST_TIME_S:
         against = log_evidence_of_shift(found, math.log(ratio)) / limit
     beyond = estimate([pair for each in alone for pair in pair_with(each, stable)])
-    if beyond is not None and sum(each.lasting_s for each in alone) >= LEAST_TIME_S:
+    if beyond is not None and sum(each.lasting_s for each in alone) >= _LEAST_TIME_ALONE_S:
         late = log_evidence_of_shift(beyond, math.log(ratio * _ALONE)) / limit
         if late > against:
             against, times = late, _times(beyond.difference)

@@ -114,7 +114,7 @@ def test_a_load_that_both_arms_share_is_no_evidence(load: list[float], shift: fl
 def test_four_stretches_are_never_enough_and_a_few_more_are() -> None:
     slow = Pair(Spread(10, 10.0, 0.1), Spread(10, 0.0, 0.1))
     assert evidence_of([slow] * 4, 0.2) < math.log(600)
-    assert evidence_of([slow] * 6, 0.2) > math.log(2400)
+    assert evidence_of([slow] * 9, 0.2) > math.log(2400)
 
 
 def test_one_slow_phase_counts_less_than_the_same_slowness_spread_out() -> None:
