@@ -15,7 +15,7 @@ INSTALLED_LOADTEST := $(VENV)/.installed-loadtest
 INSTALLED_DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev same-python serve loadtest test check bench bundle lock clean
+.PHONY: help install install-dev same-python serve loadtest test check audit bench bundle lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,12 +26,15 @@ define make_venv
 	|| { rm -rf $(VENV); exit 1; }
 endef
 PIP_INSTALL := $(RUN) pip install --disable-pip-version-check --constraint requirements.lock --editable
+# Only files that are known byte for byte, those that build the project itself among them.
+HASHED_INSTALL := $(RUN) pip install --disable-pip-version-check --require-hashes --requirement
 
 install: same-python $(INSTALLED) ## Make .venv with the `inflight` command in it (PYTHON=python3.11 chooses the Python)
 
-$(INSTALLED): pyproject.toml requirements.lock
+$(INSTALLED): pyproject.toml requirements.lock requirements.hashes
 	$(make_venv)
-	$(PIP_INSTALL) . | $(QUIETER)
+	$(HASHED_INSTALL) requirements.hashes | $(QUIETER)
+	@$(RUN) pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # By uv, which takes a fifth of pip's time for so many packages; by pip where uv, which does not read pip's
@@ -58,8 +61,8 @@ endif
 serve: install ## Start everything on this machine: inflight up $(ARGS)
 	@exec $(VENV)/bin/inflight up $(ARGS)
 
-$(INSTALLED_LOADTEST): $(INSTALLED)
-	$(PIP_INSTALL) '.[loadtest]' | $(QUIETER)
+$(INSTALLED_LOADTEST): $(INSTALLED) requirements-loadtest.hashes
+	$(HASHED_INSTALL) requirements-loadtest.hashes | $(QUIETER)
 	@touch $@
 
 loadtest: install $(INSTALLED_LOADTEST) ## A short load test of a fresh stack, with a report: inflight loadtest run $(ARGS)
@@ -75,20 +78,25 @@ check: install-dev ## Lint, formatting and types
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
+audit: install-dev
+	@$(RUN) deploy.audit
+
 bench: install-dev ## Measurements side by side, against peers and goals: python -m benchmarks $(ARGS)
 	@$(RUN) benchmarks $(ARGS)
 
 bundle: install ## One file for x86_64 GPU hosts that reach no registry (PYTHON_VERSION=3.11, ARGS=--with-default-model)
-	@$(RUN) pip install --disable-pip-version-check --quiet --constraint requirements.lock packaging
+	@$(RUN) pip install --disable-pip-version-check --quiet --constraint requirements.lock packaging cyclonedx-python-lib
 	@$(RUN) deploy.bundle --python-version $(PYTHON_VERSION) $(ARGS)
 
-lock: install-dev ## Bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade renews every pin)
+COMPILE := $(RUN) uv pip compile pyproject.toml --universal --python-version 3.10 --quiet --no-annotate --no-header
+HASHES := $(COMPILE) --group build --generate-hashes --constraint requirements.lock --output-file
+lock: install-dev ## Bring requirements.lock and *.hashes up to date with pyproject.toml (ARGS=--upgrade renews every pin)
 	@cp requirements.lock requirements.lock.new
-	@$(RUN) uv pip compile pyproject.toml --extra dev --universal --python-version 3.10 --quiet \
-		--no-annotate --no-header --output-file requirements.lock.new $(ARGS)
+	@$(COMPILE) --extra dev --output-file requirements.lock.new $(ARGS)
 	@sed -i -E '/^(cuda-|nvidia-[a-oq-z])/d' requirements.lock.new
 	@{ grep '^#' requirements.lock; cat requirements.lock.new; } > requirements.lock.whole
 	@rm requirements.lock.new && mv requirements.lock.whole requirements.lock
+	@$(HASHES) requirements.hashes && $(HASHES) requirements-loadtest.hashes --extra loadtest
 
 clean: ## Remove .venv and all caches (models stay in the data directory)
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -26,13 +26,17 @@ _HURRY_AFTER_S = 1.2  # the launcher takes what comes sooner for the same Ctrl-C
 @dataclass(frozen=True)
 class RunningStack:
     url: str
-    triton_grpc_url: str
     triton_metrics_url: str
     model: str
     process: subprocess.Popen[str]
     output_file: Path
     state_dir: Path
     grpc_url: str = ""  # the router's, for Triton's clients
+
+    @property
+    def triton_grpc_url(self) -> str:
+        """A Unix socket, for the user who started the stack."""
+        return self.triton_grpc_urls[0]
 
     @property
     def triton_grpc_urls(self) -> list[str]:
@@ -113,14 +117,14 @@ def start_stack(
     triton_servers: int = 1,
     embeddings: bool = True,
 ) -> RunningStack:
-    port, grpc_port, metrics_port, kserve_port = free_port(), free_port(), free_port(), free_port()
+    port, metrics_port, kserve_port = free_port(), free_port(), free_port()
     config = folder / "inflight.toml"
     # Not in the data directory: the keys and the usage of whoever runs this are none of its business.
     router = {"state_dir": str(folder / "state"), **(router_settings or {})}
     config.write_text(f"[engine]\n{_toml(engine)}[router]\n{_toml(router)}")
     command = [sys.executable, "-m", "launcher", "up", "--config", str(config), "--port", str(port)]
-    command += ["--triton-grpc-port", str(grpc_port), "--triton-metrics-port", str(metrics_port)]
-    command += ["--grpc-port", str(kserve_port), "--triton-servers", str(triton_servers)]
+    command += ["--triton-metrics-port", str(metrics_port), "--grpc-port", str(kserve_port)]
+    command += ["--triton-servers", str(triton_servers)]
     command += ["--model", model] if model else []
     command += ["--data-dir", str(data_dir)] if data_dir else []
     command += [] if embeddings else ["--embeddings", ""]
@@ -136,7 +140,6 @@ def start_stack(
         )
     return RunningStack(
         url=f"http://127.0.0.1:{port}",
-        triton_grpc_url=f"127.0.0.1:{grpc_port}",
         triton_metrics_url=f"http://127.0.0.1:{metrics_port}/metrics",
         model=Path(model).name.lower() if model else "smollm2-135m-instruct",
         process=process,

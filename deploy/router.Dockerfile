@@ -1,9 +1,10 @@
 # The router, and Locust in front of it: no Triton, no compiler. Built by docker-compose.yml.
-FROM python:3.12.13-slim-bookworm AS packages
+ARG PYTHON_IMAGE=python:3.12.13-slim-bookworm
+FROM ${PYTHON_IMAGE} AS packages
 WORKDIR /opt/inflight/app
 RUN python -m venv --without-pip /opt/inflight/venv
 COPY pyproject.toml requirements.lock README.md LICENSE ./
-COPY deploy/image_packages.py deploy/
+COPY deploy/image_packages.py deploy/sbom.py deploy/
 # Triton's server and the kernels for CPUs are in other images.
 RUN python deploy/image_packages.py /tmp/wanted --extra postgres --extra redis --extra tracing \
         --without nvidia-pytriton --without numba \
@@ -17,13 +18,19 @@ COPY simulator simulator
 COPY launcher launcher
 RUN PIP_CONSTRAINT=/tmp/wanted/constraints.txt pip --python /opt/inflight/venv install --no-cache-dir \
         --no-deps -e .
+# What the image is made of, for those who look for known weaknesses in it.
+RUN pip install --no-cache-dir --target /tmp/sbom -c /tmp/wanted/constraints.txt cyclonedx-python-lib \
+    && PYTHONPATH=/tmp/sbom python deploy/sbom.py /opt/inflight/venv/lib/python3.12/site-packages \
+        /opt/inflight/sbom.cdx.json
 
 FROM packages AS load-packages
 RUN python deploy/image_packages.py /tmp/more --extra loadtest --without nvidia-pytriton --without numba \
     && pip --python /opt/inflight/venv install --no-cache-dir -c /tmp/more/constraints.txt \
-        -r /tmp/more/requirements.txt
+        -r /tmp/more/requirements.txt \
+    && PYTHONPATH=/tmp/sbom python deploy/sbom.py /opt/inflight/venv/lib/python3.12/site-packages \
+        /opt/inflight/sbom.cdx.json
 
-FROM python:3.12.13-slim-bookworm AS base
+FROM ${PYTHON_IMAGE} AS base
 LABEL org.opencontainers.image.title="inflight" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.description="LLM inference on NVIDIA Triton for platform teams"

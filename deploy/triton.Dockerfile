@@ -6,7 +6,7 @@ WORKDIR /opt/inflight/app
 # finds the environment by PATH. Without ensurepip, which Ubuntu leaves out: the image's pip is used.
 RUN python3 -m venv --without-pip --system-site-packages /opt/inflight/venv
 COPY pyproject.toml requirements.lock README.md LICENSE ./
-COPY deploy/image_packages.py deploy/
+COPY deploy/image_packages.py deploy/sbom.py deploy/
 # numba is for CPUs; Triton's server is the image's. TensorRT-LLM 1.2 brings triton-lang 3.5, and our kernels need
 # more: without it the engine would find no GPU that it can use. The image's own constraints for pip would forbid.
 ENV PIP_CONSTRAINT=
@@ -24,6 +24,11 @@ COPY simulator simulator
 COPY launcher launcher
 RUN PIP_CONSTRAINT=/tmp/wanted/constraints.txt /opt/inflight/venv/bin/python -m pip install --no-cache-dir \
         --no-deps -e .
+# What the image is made of, for those who look for known weaknesses in it.
+RUN python3 -m pip install --no-cache-dir --target /tmp/sbom -c /tmp/wanted/constraints.txt \
+        cyclonedx-python-lib \
+    && PYTHONPATH=/tmp/sbom python3 deploy/sbom.py /opt/inflight/venv/lib/python3*/site-packages \
+        /opt/inflight/sbom.cdx.json
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="inflight-triton" \

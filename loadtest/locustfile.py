@@ -35,6 +35,7 @@ from loadtest.users.kinds import (
 from loadtest.users.models import TargetError
 from loadtest.users.options import add_options, read_kinds
 from loadtest.users.session import Session, begin
+from loadtest.users.web_page import guard
 
 __all__ = [
     "ChatUser",
@@ -100,5 +101,6 @@ def _watch(session: Session) -> None:
 events: Any = locust.events
 events.init_command_line_parser.add_listener(add_options)
 events.init.add_listener(weigh)
+events.init.add_listener(guard)
 events.test_start.add_listener(start)
 events.test_stop.add_listener(stop)

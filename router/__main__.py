@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def main() -> int:
     files.add_argument("--check", type=Path, help="could a router start with this tuning, host and data_dir?")
     files.add_argument("--inspect", type=Path, help="as --check, part by part as JSON, and changes nothing")
     arguments = parser.parse_args()
+    os.umask(0o077)  # what is stored is for nobody else
     set_up_logging(sys.stderr)
     try:
         if arguments.inspect:

@@ -30,6 +30,7 @@ from router.control.releases.shadow_figures import ShadowRecorder
 from router.control.releases.steps import Tools
 from router.control.tuning.step_keeper import StepKeeper
 from router.control.tuning.tuner import Tuner, TuningSettings
+from router.grpc.target import ClientTls
 from router.parts import Parts
 from router.request.answer import Answers
 from router.request.permit import Permits
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 
     from router.admission.gates import Gates
     from router.core.manifest import Manifest
-    from router.request.job import Observer
+    from router.request.answer import Observer
     from router.routing.replicas import Replica
     from router.settings import PlacedOptions, Settings
     from router.tenants.tenancy import Tenancy
@@ -124,7 +125,9 @@ class Assembly:
         self._run(publisher.run(), ObjectiveRecorder(self._store, self._monitor).run())
 
     async def _publish_releases(self) -> ReleasePublisher:
-        builder = Builder(self._releases_dir / "repository", self._fleet_settings)
+        builder = Builder(
+            self._releases_dir / "repository", self._fleet_settings, self._settings.shared_prefixes
+        )
         main = frozenset(model.name for model in self._settings.models)
         publisher = ReleasePublisher(self._store, self._fleet, self._registry, builder.prepare, main)
         await publisher.refresh()
@@ -215,13 +218,14 @@ class Assembly:
 
     def _serve(self, gates: Gates) -> Parts:
         settings, store, metrics = self._settings, self._store, self._metrics
-        permits = Permits(self._tenancy, gates, metrics)
+        accounts = RequestAccounts(metrics, self._tracer)
+        permits = Permits(self._tenancy, gates, accounts)
         arms = ArmRecorder(store, objective_of=self._published.objective_of)
         shadow_recorder = ShadowRecorder(store)
         shadows = Shadows(self._registry, permits, metrics.shadows, recorder=shadow_recorder, gates=gates)
         self._run(arms.run(), shadow_recorder.run())
         self._closing.push_async_callback(shadows.close)
-        observers: list[Observer] = [arms, shadows]
+        observers: list[Observer] = [arms]
         if self._prompt_log is not None:
             observers.append(self._prompt_log)
         names = [*(model.name for model in settings.models), *(each.name for each in settings.embedders)]
@@ -229,8 +233,8 @@ class Assembly:
         return Parts(
             models=self._registry,
             permits=permits,
-            answers=Answers(permits, observers, [] if safety is None else [safety]),
-            accounts=RequestAccounts(metrics, self._tracer),
+            answers=Answers(permits, observers, [] if safety is None else [safety], shadows),
+            accounts=accounts,
             metrics=metrics,
             tenancy=self._tenancy,
             store=store,
@@ -258,7 +262,8 @@ def run_until_closed(closing: AsyncExitStack, loop: Coroutine[Any, Any, None]) -
 def _open_fleet(settings: Settings, closing: AsyncExitStack) -> Fleet:
     servers = []
     for number, each in enumerate(settings.triton_servers):
-        server = TritonServer(f"triton-{number}", each.url, each.secret, settings.stop_timeout_s)
+        tls = ClientTls(each.tls_ca, each.tls_cert, each.tls_key, each.tls_name) if each.tls_ca else None
+        server = TritonServer(f"triton-{number}", each.url, each.secret, settings.stop_timeout_s, tls)
         closing.push_async_callback(server.close)
         servers.append(server)
     return Fleet(servers)

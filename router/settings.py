@@ -46,10 +46,19 @@ class EmbedderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TritonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One Triton server; without the secret of its restricted protocols the router loads nothing there."""
+    """One Triton server, at HOST:PORT or unix:PATH.
+
+    The router loads models only where nobody else can: on a Unix socket, with a client's certificate, or with
+    the secret of Triton's restricted protocols.
+    """
 
     url: str
     secret: str = ""
+    # PEM files; the name is the one in the server's certificate, where that is not its host.
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_name: str = ""
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -90,6 +99,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     # Whether queue delays follow objectives, and over how long is measured what they are judged by.
     tuning: bool = True
     tuning_window_s: Annotated[float, Meta(ge=1, le=3600)] = 30.0
+    # Texts that system messages and prompts begin with: their cached tokens, and no others, tenants share.
+    shared_prefixes: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     # How requests are let in: by price, fairness and objectives, or as they come. The places of each release:
     # 0 is as many as its engines have, -1 no limit at all.
     admission: Literal["objectives", "first_come"] = "objectives"
@@ -177,15 +188,29 @@ def _describe(problem: str, whole: type[Options]) -> str:
 
 def _check(settings: Settings) -> None:
     urls = [server.url for server in settings.triton_servers]
+    for server in settings.triton_servers:
+        _check_triton(server)
     for url in urls:
-        if not re.fullmatch(r"[^\s/]+:\d{1,5}", url):
-            raise SettingsError(f"triton_servers: url = {url!r}: expected HOST:PORT")
         if urls.count(url) > 1:
             raise SettingsError(f"triton_servers: the url {url!r} is given twice")
     names = [*(model.name for model in settings.models), *(model.name for model in settings.embedders)]
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(f"models: the name {name!r} is given twice")
+
+
+def _check_triton(server: TritonSettings) -> None:
+    files = (server.tls_ca, server.tls_cert, server.tls_key)
+    if server.url.startswith("unix:/"):
+        if any(files):
+            raise SettingsError(f"triton_servers: {server.url}: a Unix socket has no TLS")
+        return
+    if not re.fullmatch(r"[^\s/]+:\d{1,5}", server.url):
+        raise SettingsError(f"triton_servers: url = {server.url!r}: expected HOST:PORT or unix:/PATH")
+    if any(files) and not all(files):
+        raise SettingsError(
+            f"triton_servers: {server.url}: tls_ca, tls_cert and tls_key are given together or not at all"
+        )
 
 
 def check_reachable(host: str, has_keys: bool) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from router.admission.dispatcher import Dispatcher
+from router.admission.forecast import OutputLengths
 from router.admission.policy import EVERYTHING, FirstCome
-from router.admission.pricing import OutputLengths
 from simulator.scenario import Admission
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from router.telemetry.metrics import Metrics
 class Nothing:
     """A tuner without models, a tenancy without usage, gates without releases."""
 
-    all = ()
     bytes = pending = 0
     is_well = True
 
@@ -32,6 +31,9 @@ class Nothing:
     @property
     def worker(self) -> Nothing:
         return self
+
+    def values(self) -> list[Any]:
+        return []
 
     def delays(self) -> list[Any]:
         return []

@@ -81,7 +81,10 @@ ALLOWED = {
 _NOUNS = {"core", "settings"}
 _PATH = {*_NOUNS, "admission", "http", "request", "routing", "safety", "tenants"}
 _STEP = {"kv", "report", "sampling", "scheduling", "sequence", "steps"}
-_OF_LAUNCHER = {"bundle", "console", "failure", "paths", "progress", "settings", "tether", "toml"}
+_OF_LAUNCHER = {
+    *("bundle", "console", "failure", "paths", "private_memory"),
+    *("progress", "settings", "tether", "toml"),
+}
 LAYERS: dict[str, dict[str, set[str]]] = {
     "router": {
         "core": set(),
@@ -152,6 +155,7 @@ DECISIONS = (
     "loadtest/shapes/curves.py",
     "python_backend/costs",
     "python_backend/engine/scheduling",
+    "router/admission/allocation.py",
     "router/admission/capacity.py",
     "router/admission/demand.py",
     "router/admission/dispatcher.py",
@@ -159,7 +163,6 @@ DECISIONS = (
     "router/admission/judge.py",
     "router/admission/lane.py",
     "router/admission/policy.py",
-    "router/admission/pricing.py",
     "router/admission/queue.py",
     "router/admission/running.py",
     "router/admission/signals.py",

@@ -19,6 +19,8 @@ ARGS ?=
 install-dev:
 check:
 	@echo checked; exit {checks}
+audit:
+	@echo audited; exit 1
 test:
 	@{python} -m pytest -q $(subst -n 0,,$(ARGS))
 """
@@ -56,6 +58,7 @@ def test_a_run_passes_when_every_test_and_check_does(tmp_path: Path) -> None:
     ran = run(tmp_path, "test_one")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "checked" in ran.stdout
+    assert "audited" in ran.stdout, "and fails nothing"
     assert "second run" not in ran.stdout
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from launcher.settings import StackSettings
 from python_backend.engine.host import device
@@ -18,6 +19,11 @@ from python_backend.wire.errors import ErrorKind
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.tensors import TENSORRT_LLM
 from router.settings import Settings as RouterSettings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -160,6 +166,26 @@ def test_the_lock_pins_what_the_gpus_tests_compile_with_and_nothing_that_torch_p
         assert machine != "x86_64" or (here["torch"], here["triton"]) == ("==2.11.0", "==3.6.0")
     libraries = {pin.name for pin in pins if pin.name.startswith(("cuda-", "nvidia-"))}
     assert libraries == {"nvidia-pytriton"}
+
+
+@pytest.mark.parametrize(
+    ("file", "extra"), [("requirements.hashes", ""), ("requirements-loadtest.hashes", "loadtest")]
+)
+def test_what_make_installs_is_hashed_and_as_the_lock_has_it(file: str, extra: str) -> None:
+    """`make lock` brings all of them up to date with pyproject.toml."""
+    text = (ROOT / file).read_text().replace("\\\n", " ")
+    hashed = [Requirement(line.partition("--hash")[0]) for line in text.splitlines()]
+    assert all(" --hash=sha256:" in line for line in text.splitlines())
+    lock = [
+        Requirement(line) for line in (ROOT / "requirements.lock").read_text().splitlines() if line[0] != "#"
+    ]
+    pinned = {(pin.name, str(pin.specifier)) for pin in lock}
+    building = {"editables", "hatchling", "pathspec", "pluggy", "trove-classifiers"}
+    assert {(pin.name, str(pin.specifier)) for pin in hashed if pin.name not in building} <= pinned
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"].get(extra, ())]
+    names = {canonicalize_name(pin.name) for pin in hashed}
+    assert {canonicalize_name(Requirement(need).name) for need in needed} | {"hatchling"} <= names
 
 
 def test_changelog_names_the_version_of_the_project() -> None:

@@ -101,10 +101,10 @@ class Served:
             time.sleep(0.2)
 
     def control(self) -> TritonControl:
-        """Triton's model control, with the secret that the launcher gave to the router; close it."""
+        """Triton's model control, at the socket that the launcher gave to the router; close it."""
         (folder,) = re.findall(r"^ *logs +(\S+)$", self.stack.output(), re.MULTILINE)
         server = load_router_settings(Path(folder) / "router.toml").triton_servers[0]
-        return TritonControl(server.url, server.secret)
+        return TritonControl(server.url)
 
 
 @contextmanager

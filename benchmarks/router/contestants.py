@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -194,6 +195,8 @@ def inflight_settings(port: int, stubs: Stubs, folder: Path) -> tuple[Path, str]
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
+    special = [{"content": text, "special": True} for text in ("<|im_start|>", "<|im_end|>")]
+    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": special}))
     settings = folder / "router.toml"
     settings.write_text(
         f'port = {port}\ndata_dir = "{folder / "data"}"\n'

@@ -16,8 +16,8 @@ from benchmarks.router.pacing import Pacer
 from benchmarks.router.words import PROMPT_TOKENS, word
 from python_backend.wire import codec
 from router.grpc import frames
-from router.grpc.headers import literal
-from router.grpc.messages import PREFIX_BYTES, prefixed
+from router.grpc.call import PREFIX_BYTES, prefixed
+from router.grpc.sender import literal
 
 _WINDOW_BYTES = 1 << 30
 _HELLO = frames.settings(

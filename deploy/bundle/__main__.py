@@ -14,7 +14,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 from deploy.bundle.archive import write_archive
 from deploy.bundle.contents import contents
-from deploy.bundle.wheels import BundleError, Target, Wheelhouse
+from deploy.bundle.wheels import BundleError, Target, Wheelhouse, check_hashes
+from deploy.sbom import Part, parts_of_wheels, render
 from launcher.console import StackConsole
 from launcher.packaging.models.checkpoint import CheckpointError, resolve_checkpoint
 from launcher.packaging.models.embeddings import resolve_embeddings
@@ -59,6 +60,7 @@ def build(python: str, with_model: bool, console: Console) -> None:
     with tempfile.TemporaryDirectory(prefix="inflight-bundle-") as folder:
         house = Wheelhouse(target, ROOT / "requirements.lock", Path(folder), say=console.print)
         wheels = house.gather(need for need in needs if target.applies(need))
+        check_hashes(wheels, ROOT / "requirements.hashes")
         members = contents(ROOT, wheels, version, python, models)
         total_bytes = sum(len(member.read()) for member in members.values())
         file = ROOT / "dist" / bundle_name(version, python)
@@ -66,9 +68,13 @@ def build(python: str, with_model: bool, console: Console) -> None:
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task(f"Packing {len(members)} files", total=total_bytes)
             checksum = write_archive(file, members, lambda size: progress.advance(task, size))
+        parts = [Part("inflight", version, "Apache-2.0"), *parts_of_wheels(wheels)]
+        listed = file.with_name(file.name.replace(".tar.xz", ".cdx.json"))
+        listed.write_text(render(file.name, version, parts), encoding="utf-8")
     size_bytes = file.stat().st_size
     console.print(f"{file.relative_to(ROOT)}: {size_bytes / 1e6:.1f} MB, for Python {python} on x86_64")
     console.print(f"sha256 {checksum}", soft_wrap=True)
+    console.print(f"{listed.relative_to(ROOT)}: what it is made of (CycloneDX), {len(parts)} packages")
     if size_bytes > LIMIT_BYTES and not with_model:
         raise BundleError(f"that is more than {LIMIT_BYTES / 1e6:.0f} MB: something came in that should not")
 

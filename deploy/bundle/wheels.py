@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -117,6 +119,14 @@ class Wheelhouse:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BundleError(f"pip could not download what the bundle needs:\n{done.stderr.strip()}")
+
+
+def check_hashes(wheels: Iterable[Path], hashes: Path) -> None:
+    """Refuses a wheel whose bytes are not among those that the file names."""
+    known = set(re.findall(r"--hash=sha256:([0-9a-f]{64})", hashes.read_text()))
+    strange = [wheel.name for wheel in wheels if hashlib.sha256(wheel.read_bytes()).hexdigest() not in known]
+    if strange:
+        raise BundleError(f"not the files that {hashes.name} knows: {', '.join(strange)}")
 
 
 def _name(wheel: Path) -> str:

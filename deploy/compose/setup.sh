@@ -28,12 +28,18 @@ printf 'postgresql://inflight:%s@postgres:5432/inflight' "$(of postgres_password
 random 32 | keep redis_password
 printf 'redis://:%s@redis:6379/0' "$(of redis_password)" | keep redis_url
 hash=$(of redis_password | sha256sum | cut -d' ' -f1)
-printf 'user default on #%s ~* &* +@all\n' "$hash" | keep redis_acl
+# What routers do there, and no more; a file of an earlier version allowed everything.
+if grep -qs '+@all' "$secrets/redis_acl"; then rm -f "$secrets/redis_acl"; fi
+allowed='+auth +hello +ping +select +client|setinfo +set +del +mget +sadd +srem +smembers +pexpire'
+printf 'user default on #%s resetchannels ~inflight:* -@all %s\n' "$hash" "$allowed" | keep redis_acl
 random 40 | keep triton_secret
 head -c 32 /dev/urandom | keep pepper
 random 24 | keep grafana_password
 printf 'ik-%s-%s' "$(random 8)" "$(random 40)" | keep admin_key
 printf 'ik-%s-%s' "$(random 8)" "$(random 40)" | keep metrics_key
+# Lasts 30 days from its first use by a router: delete it and run this again for a new one.
+printf 'ik-%s-%s' "$(random 8)" "$(random 40)" | keep loadtest_key
+random 24 | keep locust_password
 
 if [ ! -e .env ]; then
     cp deploy/compose/env.example .env

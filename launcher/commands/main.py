@@ -54,7 +54,8 @@ def up(
         ),
     ] = None,
     triton_grpc_port: Annotated[
-        int | None, typer.Option(help="The first Triton's gRPC port. [default: a free one]")
+        int | None,
+        typer.Option(help="The first Triton's gRPC port, with certificates. [default: a Unix socket]"),
     ] = None,
     triton_metrics_port: Annotated[
         int | None, typer.Option(help="The first Triton's metrics port. [default: a free one]")

@@ -38,6 +38,8 @@ def write_repository(
     target.mkdir(parents=True)
     for model in models:
         shutil.copytree(model, target / model.name, ignore=shutil.ignore_patterns("__pycache__"))
+        for copied in (target / model.name, *(target / model.name).rglob("*")):
+            copied.chmod(copied.stat().st_mode & 0o700)  # modes come with the copy
         set_parameters(target / model.name / CONFIG, parameters.get(model.name, {}))
 
 

@@ -90,14 +90,15 @@ def lay_out_python_backend(source: Path, stub: Path, backend_dir: Path) -> None:
     target = backend_dir / "python"
     target.mkdir(parents=True)
     for file in ("libtriton_python.so", "triton_python_backend_utils.py"):
-        shutil.copy(source / file, target)  # Triton refuses links that lead out
+        shutil.copyfile(source / file, target / file)  # Triton refuses links that lead out
     (target / stub.name).symlink_to(stub)  # a link, because it finds its libraries from its real path
 
 
 def lay_out_drop_in(project_root: Path, backend_dir: Path) -> None:
     drop_in = backend_dir / "tensorrtllm"
     drop_in.mkdir(parents=True)
-    shutil.copy(project_root / "python_backend" / "backends" / "tensorrtllm" / "model.py", drop_in)
+    model = project_root / "python_backend" / "backends" / "tensorrtllm" / "model.py"
+    shutil.copyfile(model, drop_in / model.name)
 
 
 def check_architecture(machine: str) -> None:

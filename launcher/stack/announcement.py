@@ -41,7 +41,7 @@ def announce(
         console.say(f"  gRPC     {grpc_url}  (KServe v2, for Triton's clients)")
     for number, triton in enumerate(tritons):
         label = "and" if number else "Triton"
-        console.say(f"  {label:<8} {triton.grpc_url}  (gRPC), {triton.metrics_url}")
+        console.say(f"  {label:<8} {triton.door.url}  (gRPC), {triton.metrics_url}")
     if not needs_key:
         console.say(
             f"  keys     none yet: anyone on this machine is served ({own_command()} keys create --help)"

@@ -112,17 +112,16 @@ class RouterProcess:
         extra: Mapping[str, Any],
         embeddings: BuiltIn | None = None,
     ) -> None:
-        addresses = [(triton.grpc_url, triton.secret) for triton in tritons]
-        self.write_settings_for(addresses, served(text, embeddings), drain_timeout_s, extra)
+        tables = [triton.door.router_settings for triton in tritons]
+        self.write_settings_for(tables, served(text, embeddings), drain_timeout_s, extra)
 
     def write_settings_for(
         self,
-        tritons: Sequence[tuple[str, str]],
+        tritons: Sequence[Mapping[str, Any]],
         served: Served,
         drain_timeout_s: float,
         extra: Mapping[str, Any],
     ) -> None:
-        """`tritons` are addresses, each with the secret of its restricted protocols."""
         document = {
             "host": self.host,
             "port": self.port,
@@ -130,14 +129,14 @@ class RouterProcess:
             "data_dir": str(self.data_dir),
             "drain_timeout_s": drain_timeout_s,
             **extra,
-            "triton_servers": [{"url": url, "secret": secret} for url, secret in tritons],
+            "triton_servers": [dict(table) for table in tritons],
             "models": list(served.models),
         }
         if self.health_port:
             document["health_port"] = self.health_port
         if served.embedders:
             document["embedders"] = list(served.embedders)
-        # For nobody else: with the secrets one can load models.
+        # For nobody else: [router] may hold secrets.
         self.settings_path.touch(mode=0o600)
         self.settings_path.chmod(0o600)
         self.settings_path.write_text(to_toml(document), encoding="utf-8")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import secrets
 import shutil
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.stack.processes import end_all, marked_processes
+from router.store.private_directory import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +23,9 @@ SHARED_MEMORY_DIR = Path("/dev/shm")
 SHARED_MEMORY_PREFIX = "triton_python_backend_shm_region_"
 OWNER_LOCK = "owner.lock"
 KEPT_LOGS = 5
+SOCKETS = "sockets"
+# The kernel takes 107 bytes with a name behind them, and gRPC reads the address as a URI.
+FITS_A_SOCKET = re.compile(r"[A-Za-z0-9/._-]{1,90}")
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,15 @@ class Run:
     def shared_memory_prefix(self, triton: int) -> str:
         """How the names of the regions of one of its Triton servers begin."""
         return f"{SHARED_MEMORY_PREFIX}{self.stack_id}_{triton}_"
+
+    def socket_directory(self) -> Path:
+        """Its own directory if a socket's address can name it, else a short one elsewhere."""
+        if FITS_A_SOCKET.fullmatch(str(self.directory)):
+            return self.directory
+        link = self.directory / SOCKETS
+        if not link.is_symlink():
+            link.symlink_to(tempfile.mkdtemp(prefix="inflight-"))
+        return link.readlink()
 
     def remove_shared_memory(self, triton: int | None = None) -> None:
         """Triton leaves one region per killed stub or server. Only when that server, or each one, is dead."""
@@ -44,7 +59,10 @@ class Run:
         end_all(marked_processes(self.stack_id))
         self.remove_shared_memory()
         for path in self.directory.iterdir():
-            if path.is_dir():
+            if path.name == SOCKETS:
+                shutil.rmtree(path.readlink(), ignore_errors=True)
+                path.unlink()
+            elif path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             elif path.suffix != ".log":
                 path.unlink(missing_ok=True)
@@ -60,7 +78,8 @@ def open_run(data_dir: Path) -> Iterator[Run]:
     recorded process id, it can neither be forgotten nor be mistaken for another process's.
     """
     runs_dir = data_dir / "run"
-    runs_dir.mkdir(parents=True, exist_ok=True)
+    make_private(data_dir)
+    runs_dir.mkdir(mode=0o700, exist_ok=True)
     with (runs_dir / ".lock").open("w") as all_runs:
         fcntl.flock(all_runs, fcntl.LOCK_EX)
         retire_dead_runs(runs_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from launcher.stack.runs import Run, open_run
 from launcher.stack.services import ServiceGroup
 from launcher.stack.stack_ports import claim_ports
 from launcher.stack.supervisor import Service
+from launcher.stack.triton_door import ADDRESS, SocketDoor, tls_door
 from launcher.stack.triton_server import TritonServer
 from launcher.stack.triton_services import TritonServices
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from launcher.console import StackConsole
     from launcher.settings import Settings
     from launcher.stack.stop_signals import StopSignals
+    from launcher.stack.triton_door import TritonDoor
 
 ROUTER_START_TIMEOUT_S = 60.0
 
@@ -89,9 +92,16 @@ class Stack:
         runtime = build_runtime(self._project_root, run.directory)
         prepared = self._preparation.prepare(run)
         tritons = [
-            TritonServer(runtime, prepared.repositories, prefix, *pair, prepared.entries, number)
-            for number, pair in enumerate(ports.tritons)
-            for prefix in [run.shared_memory_prefix(number)]
+            TritonServer(
+                runtime,
+                prepared.repositories,
+                run.shared_memory_prefix(number),
+                triton_door(run, number, grpc_port),
+                metrics_port,
+                prepared.entries,
+                number,
+            )
+            for number, (grpc_port, metrics_port) in enumerate(ports.tritons)
         ]
         router = RouterProcess(
             stack.host,
@@ -136,3 +146,10 @@ class Stack:
         routers = [service for service in self._group.services if service not in self._tritons]
         for services in (routers, self._tritons):
             self._group.stop(services)
+
+
+def triton_door(run: Run, number: int, grpc_port: int) -> TritonDoor:
+    """A socket, unless the user has chosen a port."""
+    if not grpc_port:
+        return SocketDoor(run.socket_directory() / "triton", number + 1)
+    return tls_door(ADDRESS, grpc_port, secrets.token_hex(16), run.directory / f"tls-{number}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from launcher.stack.ports import claim_next_port, claim_port
-from launcher.stack.triton_server import ADDRESS
+from launcher.stack.triton_door import ADDRESS
 
 if TYPE_CHECKING:
     from launcher.settings import Settings
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StackPorts:
-    """`tritons` has gRPC and metrics of each server; `router_grpc` is -1 where there is none."""
+    """`tritons` has gRPC and metrics of each server, gRPC being 0 where it has a socket instead of a port.
+
+    `router_grpc` is -1 where there is none.
+    """
 
     router: int
     router_grpc: int
@@ -29,16 +32,16 @@ def claim_ports(settings: Settings) -> StackPorts:
     grpc = stack.grpc_port
     if grpc >= 0:
         grpc = claim_port(stack.host, grpc, "--grpc-port", taken)
-    first = (
-        claim_port(ADDRESS, stack.triton_grpc_port, "--triton-grpc-port", taken),
-        claim_port(ADDRESS, stack.triton_metrics_port, "--triton-metrics-port", taken),
-    )
+    triton_grpc = stack.triton_grpc_port
+    if triton_grpc:
+        triton_grpc = claim_port(ADDRESS, triton_grpc, "--triton-grpc-port", taken)
+    first = (triton_grpc, claim_port(ADDRESS, stack.triton_metrics_port, "--triton-metrics-port", taken))
     health = settings.router.get("health_port", 0)
     if settings.router.get("tls_cert"):
         health = claim_port(ADDRESS, health, "[router] health_port", taken)
     others = [
         (
-            claim_next_port(ADDRESS, stack.triton_grpc_port, "--triton-grpc-port", taken),
+            claim_next_port(ADDRESS, triton_grpc, "--triton-grpc-port", taken) if triton_grpc else 0,
             claim_next_port(ADDRESS, stack.triton_metrics_port, "--triton-metrics-port", taken),
         )
         for _ in range(1, stack.triton_servers)

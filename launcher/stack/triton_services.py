@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.packaging.repository import PIPELINE
+from launcher.private_memory import with_private_memory
 from launcher.stack.gpus import share_of_gpus
 from launcher.stack.processes import ChildProcess, descendants, end_all
 from launcher.stack.stubs import StubWatch, has_fallen
@@ -57,7 +58,8 @@ class TritonServices:
     def _child(self, triton: TritonServer, environment: Mapping[str, str]) -> ChildProcess:
         gpu = share_of_gpus(triton.number, environment) if self._spreads_over_gpus else {}
         log_path = self._run.directory / f"{triton.name.lower()}.log"
-        return self._kind(triton.command(), triton.runtime.environment({**environment, **gpu}), log_path)
+        command = with_private_memory(triton.command())
+        return self._kind(command, triton.runtime.environment({**environment, **gpu}), log_path)
 
     def _service(self, triton: TritonServer, child: ChildProcess, others: list[ChildProcess]) -> Service:
         of = f" of {triton.name}" if len(others) > 1 else ""

@@ -27,7 +27,12 @@ def add_options(parser: Any) -> None:
     )
     add("--model", default="", help="[the first language model that is served]")
     add("--embedding-model", default="", help="[the first that is served]")
-    add("--grpc-address", default="", help="Of the router, for Triton's clients [port 8081 of the host]")
+    add(
+        "--grpc-address",
+        default="",
+        help="Of the router, for Triton's clients [port 8081 of the host]",
+        include_in_web_ui=False,
+    )
     add(
         "--tenants",
         default="",
@@ -35,7 +40,12 @@ def add_options(parser: Any) -> None:
         include_in_web_ui=False,
     )
     add("--by-tenant", action="store_true", default=False, help="Statistics of each tenant on their own")
-    add("--trace", default="", help="A trace: lengths are drawn from it, and --shape trace follows it")
+    add(
+        "--trace",
+        default="",
+        help="A trace: lengths are drawn from it, and --shape trace follows it",
+        include_in_web_ui=False,
+    )
     add("--prompt-tokens", type=int, default=64, help="Median, without a trace")
     add("--answer-tokens", type=int, default=48, help="Median, without a trace")
     add("--longest-tokens", type=int, default=256, help="Of a prompt, and of an answer")

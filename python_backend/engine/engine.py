@@ -207,7 +207,7 @@ class Engine:
             raise InflightError(
                 ErrorKind.UNSUPPORTED, f"guided decoding ({request.guide.kind.value}) is not supported here"
             )
-        return self._compiler.compile(request.guide)
+        return self._compiler.compile(request.guide, request.cache_salt)
 
     def _new_sequences(self, key: int, request: GenerationRequest, arrival_ns: int) -> list[Sequence]:
         room_tokens = self.limits.max_sequence_tokens - len(request.prompt_ids)

@@ -92,9 +92,9 @@ class GenerationRequest:
     """What a client asked of the engine; `end_id` None or -1 means that no token ends the answer.
 
     `token_bias` is added to the scores of its tokens. Requests with different `cache_salt` never share cached
-    blocks. `top_log_probs` asks for the log probs of each token and of so many of the likeliest beside it,
-    `returns_prompt_log_probs` for the same of the prompt's tokens. With `notes_steps` the end of its first
-    sequence tells which steps that was part of.
+    blocks, but for those of the first `shared_tokens` tokens. `top_log_probs` asks for the log probs of each
+    token and of so many of the likeliest beside it, `returns_prompt_log_probs` for the same of the prompt's
+    tokens. With `notes_steps` the end of its first sequence tells which steps that was part of.
     """
 
     prompt_ids: list[int]
@@ -108,6 +108,7 @@ class GenerationRequest:
     num_return_sequences: int = 1
     tier: Tier = Tier.STANDARD
     cache_salt: str = ""
+    shared_tokens: int = 0
     retention: Retention = field(default_factory=Retention)
     returns_log_probs: bool = False
     returns_context_logits: bool = False

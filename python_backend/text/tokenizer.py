@@ -7,6 +7,7 @@ from typing import Any
 
 import tokenizers
 
+from python_backend.text.literal_encoder import LiteralEncoder
 from python_backend.text.pieces import Pieces
 
 
@@ -61,6 +62,10 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
         encodings = self._backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in encodings]
+
+    def literal_encoder(self) -> LiteralEncoder:
+        """For texts that name special tokens without meaning them; it is a second tokenizer."""
+        return LiteralEncoder(self._backend)
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of stop or bad words, one list a word; words that encode to nothing are left out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import read_boolean
 
 _log = logging.getLogger("inflight.preprocessing")
+Value = TypeVar("Value", bool, str)
 _NOT_HONOURED = ("DECODER_QUERY", "IMAGE_BYTES", "IMAGE_URL", "IMAGE_SIZES", "VIDEO_BYTES")
 
 
@@ -26,6 +27,7 @@ class _Job:
     prompts: list[str]
     add_special_tokens: bool
     prompt_ids: list[list[int]]
+    literal_mark: str
     request_id: str
 
 
@@ -33,6 +35,7 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         parameters = pb.model_parameters(args)
         self._tokenizer = Tokenizer.load(parameters["tokenizer_dir"])
+        self._literal = self._tokenizer.literal_encoder()
         self._add_special_tokens = read_boolean(parameters, "add_special_tokens", default=True)
 
     def execute(self, requests: Sequence[pb.PbRequest]) -> list[Any]:
@@ -48,14 +51,10 @@ class TritonPythonModel:
                     raise InflightError(ErrorKind.UNSUPPORTED, f"{name} is not supported by this model", name)
             prompts = [_text("QUERY", value) for value in inputs["QUERY"].reshape(-1)]
             prompt_ids = _given_ids(inputs, len(prompts))
-            flag = pb.request_parameters(request).get("add_special_tokens", self._add_special_tokens)
-            if not isinstance(flag, bool):
-                raise InflightError(
-                    ErrorKind.INVALID_REQUEST,
-                    f"the request parameter add_special_tokens is {flag!r}; allowed: a boolean",
-                    "add_special_tokens",
-                )
-            return _Job(inputs, prompts, flag, prompt_ids, request.request_id())
+            parameters = pb.request_parameters(request)
+            flag = _parameter(parameters, "add_special_tokens", self._add_special_tokens, "a boolean")
+            mark = _parameter(parameters, "inflight_literal_mark", "", "a text")
+            return _Job(inputs, prompts, flag, prompt_ids, mark, request.request_id())
         except InflightError as failure:
             return failure
         except Exception as error:
@@ -63,6 +62,10 @@ class TritonPythonModel:
             return InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
 
     def _tokenize(self, jobs: list[_Job]) -> None:
+        for job in jobs:
+            if job.literal_mark and not job.prompt_ids:
+                flag = job.add_special_tokens
+                job.prompt_ids = self._literal.encode_batch(job.prompts, job.literal_mark, flag)
         for flag in (True, False):
             chosen = [job for job in jobs if job.add_special_tokens is flag and not job.prompt_ids]
             if not chosen:
@@ -154,6 +157,15 @@ class TritonPythonModel:
                 for ids in self._tokenizer.encode_words([_text("EMBEDDING_BIAS_WORDS", word)]):
                     np.add.at(bias[row], ids, weight)
         return bias
+
+
+def _parameter(parameters: Mapping[str, Any], name: str, default: Value, allowed: str) -> Value:
+    value = parameters.get(name, default)
+    if type(value) is not type(default):
+        raise InflightError(
+            ErrorKind.INVALID_REQUEST, f"the request parameter {name} is {value!r}; allowed: {allowed}", name
+        )
+    return value
 
 
 def _given_ids(inputs: Mapping[str, pb.Array], rows: int) -> list[list[int]]:

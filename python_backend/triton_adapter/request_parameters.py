@@ -11,6 +11,7 @@ from typing import Any
 from python_backend.triton_adapter.inputs import invalid
 from python_backend.wire.engine_report import CONFIGURE, REPORT
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.shared_prefix import SHARED_PREFIX
 from python_backend.wire.tiers import Tier
 
 WHOLE = "context_and_generation"
@@ -63,6 +64,11 @@ def decode_cache_salt(parameters: Mapping[str, Any], isolate_tenants: bool) -> s
     tenant = _text(parameters, "tenant")
     # As JSON, so that no tenant can make up another's by what it puts into the salt.
     return json.dumps([tenant, salt]) if isolate_tenants else salt
+
+
+def decode_shared_prefix(parameters: Mapping[str, Any]) -> str:
+    """What the router says of the prompt's beginning; the prompt must bear it out."""
+    return _text(parameters, SHARED_PREFIX)
 
 
 def decode_logit_bias(parameters: Mapping[str, Any]) -> dict[int, float]:

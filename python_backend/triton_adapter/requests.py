@@ -14,12 +14,14 @@ from python_backend.triton_adapter.request_parameters import (
     decode_cache_salt,
     decode_echo,
     decode_logit_bias,
+    decode_shared_prefix,
     decode_tier,
     decode_top_log_probs,
     decode_trace,
     refuse_other_phases,
 )
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.shared_prefix import shared_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +120,14 @@ def decode_call(
     _refuse_what_is_not_honoured(inputs, rows)
     refuse_other_phases(parameters)
     tier, salt = decode_tier(parameters), decode_cache_salt(parameters, rules.isolate_tenants)
+    shared_prefix = decode_shared_prefix(parameters)
     bias, top_log_probs = decode_logit_bias(parameters), decode_top_log_probs(parameters)
     echoes, notes_steps = decode_echo(parameters), decode_trace(parameters)
 
     def generation(row: RowInputs) -> GenerationRequest:
         asked = decode_generation(row, tier, salt, rules.max_sequences)
+        if shared_prefix:
+            asked = replace(asked, shared_tokens=shared_tokens(shared_prefix, asked.prompt_ids))
         if not bias and top_log_probs is None and not notes_steps:
             return asked
         return replace(

@@ -71,7 +71,7 @@ class EngineParameters:
     tokenizer_dir: str = ""
     inflight_precision: str = "auto"
     inflight_packed_cache_dir: str | None = None
-    inflight_tenant_cache_isolation: bool = False
+    inflight_tenant_cache_isolation: bool = True
     inflight_guide_compile_limit_s: float = 5.0
     inflight_synthetic_tokens_per_s: float = 1000.0
     inflight_paced_cost: StepCost = PACED_COST

@@ -56,7 +56,7 @@ class Administer:
     async def _answer(self, exchange: Exchange, record: Record) -> bytes:
         """Made of values where the act is done: an export may be large."""
         caller = record.caller
-        actor = Actor.of(caller.user, caller.key.scopes)
+        actor = Actor.calling(caller, exchange.peer)
         given = self._given(exchange)
         values = {"tenant": caller.organisation.id, **record.values}
         reads = exchange.request.method in ("GET", "HEAD")

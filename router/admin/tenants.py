@@ -18,7 +18,6 @@ from router.core.tenant import ApiKey, Limits, Price, Scope, UsageSummary
 from router.http.exchange import Exchange
 from router.request.routes import Route
 from router.telemetry.prompt_log import PromptLog
-from router.tenants.administration import DEFAULT_SCOPES
 from router.tenants.budget import day_of, month_of
 from router.tenants.tenancy import Tenancy
 
@@ -38,7 +37,7 @@ def _create_key(asked: Asked) -> dict[str, Any]:
         asked.tenant,
         body.user_id,
         body.name,
-        DEFAULT_SCOPES if body.scopes is None else frozenset(body.scopes),
+        None if body.scopes is None else frozenset(body.scopes),
         None if body.models is None else frozenset(body.models),
         body.expires_at,
     )
@@ -124,7 +123,8 @@ def routes(tenancy: Tenancy, prompt_log: PromptLog | None) -> list[Route]:
         route("GET", f"{tenant}/export", "Everything kept of a tenant",
               lambda a: a.admin.export_organisation(a.actor, a.tenant)),
         Route("DELETE", tenant, DeleteTenant(tenancy, prompt_log),
-              "Delete a tenant and everything kept of it", scope=Scope.ADMIN_WRITE, takes=""),
+              "Delete a tenant and all it stored; its usage and the audit log stay",
+              scope=Scope.ADMIN_WRITE, takes=""),
         route("POST", f"{tenant}/users", "Make a user",
               lambda a: asdict(a.admin.create_user(
                   a.actor, a.tenant, a.given.name, a.given.role, a.given.platform_admin)), bodies.UserBody),

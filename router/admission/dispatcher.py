@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
-from router.admission.capacity import LOOK_S, Allocation
+from router.admission.allocation import LOOK_S, Allocation
 from router.admission.demand import EntryState, Reason, Refused
 from router.admission.forecast import Forecaster
 from router.admission.judge import SOON_S, DispatchSettings, Judge
@@ -24,10 +24,10 @@ from router.admission.running import Running
 from router.admission.signals import Load, Scaling, Signals
 
 if TYPE_CHECKING:
+    from router.admission.allocation import Tenant
     from router.admission.capacity import Capacity
     from router.admission.demand import Demand, Progress, QueueEntry
-    from router.admission.lane import Tenant
-    from router.admission.pricing import OutputLengths
+    from router.admission.forecast import OutputLengths
     from router.admission.queue import Shares
 
 SERVED_WITH = DispatchSettings()

@@ -1,17 +1,21 @@
-"""When the first token of a request will come, and how far that can be trusted.
+"""When the first token of a request will come, how long its answer will be, and how far both can be trusted.
 
 A request that can begin at once waits for the prompts that the engine computes before its own, a chunk at a
 time. One that cannot waits first for the work ahead of it: no more than what all tenants of its tier together
 have waiting, and no more than what fair turns give the others until its own turn, at its tier's share of the
-engine's time. What the sums leave out is learned as a factor, from past forecasts and what became of them.
+engine's time. What the sums leave out is learned as a factor, from past forecasts and what became of them;
+how long an answer will be, from those before it.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import dataclass
 from math import ceil, exp, log
 from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
+from router.admission.allocation import BINS, SMALL_BINS, bin_of, top_of
 from router.admission.capacity import BATCHES_IN_FLIGHT
 from router.admission.demand import Wait
 
@@ -189,3 +193,137 @@ class Forecaster:
     def relax(self, entry: QueueEntry) -> None:
         """It was refused for its forecast."""
         self._late[entry.wait][entry.demand.tier].relax()
+
+
+# From so many answers on a tenant's own predict its next one better than those of all tenants.
+_ENOUGH = 16.0
+# When a histogram holds so many, the old ones count half from then on.
+_FULL = 512.0
+# The quantiles are computed again when there is so much more data.
+_NEWS = 1 / 8
+
+
+@dataclass(slots=True)  # not frozen: one is made for many a request
+class Expected:
+    """Tokens of one sequence: the median, the 90th percentile, and the mean, which counts in sums."""
+
+    p50: int
+    p90: int
+    mean: int
+
+
+# Before there are any answers; the limit of a request is often far more than it will use.
+_PRIOR = Expected(200, 1000, 300)
+_MIDDLES = [(top_of(index) + top_of(index - 1) + 1) / 2 if index else 0.0 for index in range(BINS)]
+
+
+class _Histogram:
+    __slots__ = ("_bins", "_since", "expected", "total")
+
+    def __init__(self) -> None:
+        self._bins = [0.0] * BINS
+        self.total = 0.0
+        self.expected: Expected | None = None  # None: to be computed again
+        self._since = 0
+
+    def add(self, tokens: int) -> None:
+        if self.total >= _FULL:
+            self._bins = [count / 2 for count in self._bins]
+            self.total = sum(self._bins)
+        self._bins[SMALL_BINS[tokens] if 0 <= tokens < len(SMALL_BINS) else bin_of(tokens)] += 1.0
+        self.total += 1.0
+        self._since += 1
+        if self._since > _NEWS * self.total:
+            self.expected = None
+
+    def expect(self) -> Expected:
+        self.expected = self.expect_beyond(0)
+        self._since = 0
+        return self.expected
+
+    def expect_beyond(self, generated: int) -> Expected:
+        """Of answers at least so long; where there are none, a little longer than that."""
+        first = bin_of(generated)
+        total = sum(self._bins[first:]) if first else self.total
+        if total < 1.0:
+            return Expected(generated + generated // 4 + 1, 2 * generated + 1, generated + generated // 2 + 1)
+        p50 = p90 = 0
+        seen, summed, half, most = 0.0, 0.0, total / 2, 0.9 * total
+        for index in range(first, BINS):
+            count = self._bins[index]
+            if not count:
+                continue
+            seen += count
+            summed += count * _MIDDLES[index]
+            if not p50 and seen >= half:
+                p50 = max(top_of(index), 1)
+            if not p90 and seen >= most:
+                p90 = max(top_of(index), 1)
+        return Expected(p50, p90, max(round(summed / total), 1))
+
+
+class OutputLengths:
+    """How long answers of one release are; bounded however many tenants there are.
+
+    The limit that a client sets says much about what it expects, so answers are kept apart by its power of
+    two. A tenant with too few answers is expected to be like all together.
+    """
+
+    def __init__(self, most_tenants: int = 2048) -> None:
+        self._most_tenants = most_tenants
+        self._of_tenant: OrderedDict[str, dict[int, _Histogram]] = OrderedDict()
+        self._of_all: dict[int, _Histogram] = {}
+
+    def __len__(self) -> int:
+        return len(self._of_tenant)
+
+    def learn(self, tenant: str, max_tokens: int, generated: int) -> None:
+        """From one answer that has ended by itself or at its limit."""
+        if max_tokens <= 0 or generated < 0:
+            return
+        size = max_tokens.bit_length()
+        mine = self._of_tenant.get(tenant)
+        if mine is None:
+            mine = self._of_tenant[tenant] = {}
+            if len(self._of_tenant) > self._most_tenants:
+                self._of_tenant.popitem(last=False)
+        else:
+            self._of_tenant.move_to_end(tenant)
+        for histograms in (mine, self._of_all):
+            histogram = histograms.get(size)
+            if histogram is None:
+                histogram = histograms[size] = _Histogram()
+            histogram.add(min(generated, max_tokens))
+
+    def expect(self, tenant: str, max_tokens: int) -> Expected:
+        """What an answer of this tenant with this limit will need."""
+        histogram = self._find(tenant, max_tokens)
+        found = _PRIOR if histogram is None else histogram.expected or histogram.expect()
+        if found.p90 <= max_tokens:
+            return found
+        return Expected(min(found.p50, max_tokens), max_tokens, min(found.mean, max_tokens))
+
+    def remaining(self, tenant: str, max_tokens: int, generated: int) -> Expected:
+        """What is still to come of an answer that has so many tokens already."""
+        left = max(max_tokens - generated, 0)
+        histogram = self._find(tenant, max_tokens)
+        if histogram is not None:
+            whole = histogram.expect_beyond(generated)
+        elif generated < _PRIOR.p50:
+            whole = _PRIOR
+        else:  # nothing is known: as much is to come as has come
+            whole = Expected(2 * generated, max(4 * generated, _PRIOR.p90), 2 * generated)
+        p50, p90, mean = (
+            min(left, max(tokens - generated, 1)) for tokens in (whole.p50, whole.p90, whole.mean)
+        )
+        return Expected(p50, p90, mean)
+
+    def _find(self, tenant: str, max_tokens: int) -> _Histogram | None:
+        size = max_tokens.bit_length()
+        mine = self._of_tenant.get(tenant)
+        if mine is not None:
+            histogram = mine.get(size)
+            if histogram is not None and histogram.total >= _ENOUGH:
+                return histogram
+        histogram = self._of_all.get(size)
+        return histogram if histogram is not None and histogram.total >= _ENOUGH else None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from router.admission.demand import QueueEntry
     from router.admission.policy import Policy
     from router.admission.signals import Signals
+    from router.core.objective import Objective
     from router.core.record import Record
 
 # Turns may also come because time passes: deadlines, and what was expected to last longer.
@@ -73,6 +74,7 @@ class Gate:
         model: str,
         release: str,
         policy: Policy,
+        objective_of: Callable[[str, Tier], Objective],
         is_fixed_cost: bool = False,
         watcher: Watcher | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -84,6 +86,7 @@ class Gate:
         self.open_count = 0  # turns that have not ended
         self.taken_slots = 0  # by those whose turn has come
         self._policy = policy
+        self._objective_of = objective_of
         self._watcher = watcher
         self.clock = clock
         self._waiting: dict[QueueEntry, tuple[asyncio.Future[None], Waiter]] = {}
@@ -106,13 +109,10 @@ class Gate:
             self._policy.resize(capacity)
             self._hand_on(self.clock())
 
-    def offer(self, record: Record, need: Need, deadline_s: float) -> Turn:
-        """Raises InflightError where it would come too late, or not fit at all.
-
-        The client's own deadline counts where it is sooner.
-        """
+    def offer(self, record: Record, need: Need) -> Turn:
+        """Raises InflightError where it would come too late, or not fit at all."""
         now_s = self.clock()
-        demand = self._demand(record, need, deadline_s)
+        demand = self._demand(record, need)
         entry = self._policy.admit(demand, record, now_s)
         if isinstance(entry, Refused):
             raise self._refusal(record.tier, entry)
@@ -123,7 +123,8 @@ class Gate:
             self._hand_on(now_s)
         return Turn(self, entry, record, need.prompt_tokens)
 
-    def _demand(self, record: Record, need: Need, deadline_s: float) -> Demand:
+    def _demand(self, record: Record, need: Need) -> Demand:
+        """Due as the objective says, or by the client's own deadline where that is sooner."""
         prompt, completion, sequences, rows = need.prompt_tokens, need.completion_tokens, need.sequences, 0
         if self.is_fixed_cost:
             prompt, rows = 0, max(need.rows, sequences)
@@ -134,6 +135,9 @@ class Gate:
             counted = fitted(Need(prompt, completion, sequences), self.capacity)
             prompt, completion = counted.prompt_tokens, counted.completion_tokens
             sequences = counted.sequences
+        objective = self._objective_of(self.model, record.tier)
+        patience_s = objective.whole_patience_s if self.is_fixed_cost else objective.patience_s
+        deadline_s = record.arrived_s + patience_s
         is_strict = record.deadline_s < deadline_s
         return Demand(
             record.caller.organisation.id,

@@ -1,4 +1,4 @@
-"""The gates of all releases: the capacity of each, and until when a request is worth beginning."""
+"""The gates of all releases, and the capacity of each."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission.capacity import UNKNOWN, UNLIMITED, BatchShape, of_batches, of_engines, with_slots
 from router.admission.dispatcher import Dispatcher
+from router.admission.forecast import OutputLengths
 from router.admission.gate import Gate
 from router.admission.policy import FirstCome
-from router.admission.pricing import OutputLengths
 from router.core.manifest import Kind
 from router.triton.control import ControlError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from python_backend.costs.batch_cost import BatchCost
     from python_backend.wire.tiers import Tier
     from router.admission.capacity import Capacity
-    from router.admission.demand import Need
-    from router.admission.gate import Turn, Watcher
+    from router.admission.gate import Watcher
     from router.admission.policy import Policy
     from router.admission.queue import Shares
     from router.core.objective import Objective
-    from router.core.record import Record
     from router.routing.replicas import Fleet, Replica, ReplicaSet
 
 log = logging.getLogger(__name__)
@@ -43,8 +41,8 @@ _ASK_AGAIN_S = 5.0
 _SPARE_UP_TO = 0.8
 
 
-class Gates:
-    """One a router.
+class Gates(dict[tuple[str, str], Gate]):
+    """One a router: by model and release, each from the first time on that it is asked for.
 
     `is_served` tells of a model and its release whether that stays: one that goes is sent all that waits for
     it at once, for Triton finishes what it has before it unloads a model, and knows of nothing else.
@@ -65,6 +63,7 @@ class Gates:
         is_served: Callable[[str, str], bool] = lambda model, release: True,
         share_of: Callable[[str, Capacity], Capacity] = lambda release, capacity: capacity,
     ) -> None:
+        super().__init__()
         self._fleet = fleet
         self._new_policy = new_policy
         self._objective_of = objective_of
@@ -74,36 +73,22 @@ class Gates:
         self._share_of = share_of
         self._watcher = watcher
         self._clock = clock
-        self._gates: dict[tuple[str, str], Gate] = {}
         self._shapes: dict[str, tuple[float, BatchShape | None]] = {}  # until when, by the release's name
 
-    @property
-    def all(self) -> Sequence[Gate]:
-        return list(self._gates.values())
-
-    def offer(self, record: Record, need: Need) -> Turn:
-        """For a request whose release is chosen; raises InflightError where it is refused at once."""
-        gate = self._gates.get((record.model, record.model_version))
-        if gate is None:
-            gate = self.gate(record.model, record.model_version)
-        objective = self._objective_of(record.model, record.tier)
-        patience_s = objective.whole_patience_s if gate.is_fixed_cost else objective.patience_s
-        return gate.offer(record, need, record.arrived_s + patience_s)
-
-    def gate(self, model: str, release: str) -> Gate:
-        found = self._gates.get((model, release))
-        if found is None:
-            replicas = self._fleet.sets.get(f"{model}@{release}")
-            is_fixed_cost = replicas is not None and replicas.manifest.kind is not Kind.TEXT
-            found = Gate(model, release, self._new_policy(), is_fixed_cost, self._watcher, self._clock)
-            self._gates[model, release] = found
-            found.resize(self._share_of(f"{model}@{release}", self._capacity(replicas, UNKNOWN)))
-        return found
+    def __missing__(self, key: tuple[str, str]) -> Gate:
+        name = "@".join(key)
+        replicas = self._fleet.sets.get(name)
+        is_fixed_cost = replicas is not None and replicas.manifest.kind is not Kind.TEXT
+        policy = self._new_policy()
+        gate = Gate(*key, policy, self._objective_of, is_fixed_cost, self._watcher, self._clock)
+        self[key] = gate
+        gate.resize(self._share_of(name, self._capacity(replicas, UNKNOWN)))
+        return gate
 
     def has_room(self, model: str, *releases: str) -> bool:
         """Whether these can take optional work: nobody waits for them, and slots are free."""
         for release in releases:
-            gate = self._gates.get((model, release))
+            gate = self.get((model, release))
             if gate is not None and (
                 gate.waiting_count or gate.taken_slots > _SPARE_UP_TO * gate.capacity.slots_here
             ):
@@ -112,11 +97,11 @@ class Gates:
 
     def drain(self) -> None:
         """Ends all waiting: the router is going down."""
-        for gate in self._gates.values():
+        for gate in self.values():
             gate.cut_waiting(InflightError(ErrorKind.OVERLOADED, "the server is shutting down"))
 
     def close(self) -> None:
-        for gate in self._gates.values():
+        for gate in self.values():
             gate.close()
 
     # Capacity
@@ -131,14 +116,14 @@ class Gates:
         self.refresh()
 
     def refresh(self) -> None:
-        for key, gate in list(self._gates.items()):
+        for key, gate in list(self.items()):
             name = "@".join(key)
             replicas = self._fleet.sets.get(name)
             if replicas is None:
                 self._shapes.pop(name, None)  # a later release of this name may be another
             if replicas is None and gate.open_count == 0:
                 gate.close()
-                del self._gates[key]
+                del self[key]
             else:
                 stays = self._is_served(*key)
                 capacity = self._capacity(replicas, gate.capacity) if stays else UNKNOWN
@@ -147,7 +132,9 @@ class Gates:
     async def learn_shapes(self) -> None:
         """Asks Triton how batch models batch rows."""
         fixed = [
-            self._fleet.sets.get(f"{gate.model}@{gate.release}") for gate in self.all if gate.is_fixed_cost
+            self._fleet.sets.get(f"{gate.model}@{gate.release}")
+            for gate in self.values()
+            if gate.is_fixed_cost
         ]
         await asyncio.gather(*(self._learn_shape(replicas) for replicas in fixed if replicas is not None))
 

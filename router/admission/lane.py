@@ -5,89 +5,14 @@ Counters only grow, so a heap with outdated keys is enough: what comes to its to
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from heapq import heapify, heappop, heappush, heapreplace
-from math import isclose, sqrt
+from math import isclose
 from typing import TYPE_CHECKING
 
-from router.admission.pricing import BINS, SMALL_BINS, bin_of, top_of
+from router.admission.allocation import Holdings, Tenant
 
 if TYPE_CHECKING:
     from python_backend.wire.tiers import Tier
-    from router.admission.demand import QueueEntry
-
-_ROOTS = 2.0
-# Weights are up to 1,000: sizes for a weight are told apart by this.
-_FINE = 64
-
-
-class Tenant:
-    """What one tenant has waiting, has running and has had, in one tier."""
-
-    __slots__ = (
-        "aside",
-        "bin",
-        "counter",
-        "is_listed",
-        "name",
-        "queue",
-        "running",
-        "size",
-        "waiting",
-        "waiting_us",
-        "weight",
-    )
-
-    def __init__(self, name: str, weight: float) -> None:
-        self.name = name
-        self.weight = weight
-        self.counter = 0.0
-        self.queue: OrderedDict[QueueEntry, None] = OrderedDict()
-        self.aside: QueueEntry | None = None  # its turn came, but it did not fit: others need not wait for it
-        self.waiting = 0
-        self.waiting_us = 0
-        self.running = 0
-        self.size = self.bin = 0  # in slots, of what runs
-        self.is_listed = False
-
-
-class Holdings:
-    """What the tenants of one tier have running, in slots, by how much each has for its weight.
-
-    From this follows the headroom that heavy tenants leave. What tenants have running goes up and down by
-    about its root. So much is left, by those who have most, for those of their tier who have less: the less
-    of it the further a tenant is from having most. A tenant alone in its tier leaves nothing.
-    """
-
-    def __init__(self) -> None:
-        self._of_bin = [0] * BINS
-        self._top = 0  # the bin of those who have most
-
-    def add(self, tenant: Tenant, size: int) -> None:
-        of_bin = self._of_bin
-        of_bin[tenant.bin] -= tenant.size
-        tenant.size += size
-        fine = int(_FINE * tenant.size / tenant.weight)
-        tenant.bin = found = SMALL_BINS[fine] if fine < len(SMALL_BINS) else bin_of(fine)
-        of_bin[found] += tenant.size
-        top = found if found > self._top else self._top
-        while top and not of_bin[top]:
-            top -= 1
-        self._top = top
-
-    def to_leave(self, tenant: Tenant) -> float:
-        """How many slots it would have to leave free to take one more, if nobody could wait at all."""
-        if not tenant.bin:
-            return 0.0
-        of_most = min(_FINE * tenant.size / tenant.weight / (top_of(self._top - 1) + 1), 1.0)
-        return _ROOTS * sqrt(sum(self._of_bin[: tenant.bin])) * of_most * of_most
-
-    def check(self, tenants: list[Tenant]) -> None:
-        sizes = [0] * BINS
-        for tenant in tenants:
-            sizes[tenant.bin] += tenant.size
-        assert self._of_bin == sizes
-        assert self._top == max((tenant.bin for tenant in tenants if tenant.size), default=0)
 
 
 Listed = tuple[float, int, Tenant]

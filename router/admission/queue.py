@@ -17,8 +17,9 @@ from router.admission.lane import Lane
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from router.admission.allocation import Tenant
     from router.admission.demand import Demand, QueueEntry
-    from router.admission.lane import Listed, Tenant
+    from router.admission.lane import Listed
 
 TIER_WEIGHTS = {Tier.INTERACTIVE: 0.6, Tier.STANDARD: 0.3, Tier.BATCH: 0.1}
 # Past those whose first request does not fit at the moment, so many others are looked at.

@@ -1,19 +1,23 @@
-"""What the engine has in flight: what of it is still to come, read off as it runs, and the headroom left."""
+"""What the engine has in flight, priced: what of it is still to come, and the headroom left.
+
+Prices are whole microseconds of engine time (a thousandth of a compute unit), so that sums of them are exact
+when everything has been released.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import exp
 from typing import TYPE_CHECKING
 
 from router.admission.capacity import Capacity
 from router.admission.forecast import service_s
-from router.admission.pricing import kv_need, per_sequence, prices_of
 
 if TYPE_CHECKING:
     from python_backend.wire.tiers import Tier
-    from router.admission.capacity import Allocation
+    from router.admission.allocation import Allocation
     from router.admission.demand import Demand, QueueEntry
-    from router.admission.pricing import OutputLengths
+    from router.admission.forecast import Expected, OutputLengths
     from router.admission.queue import FairQueue
 
 # How often running entries are looked at: tokens are not reported one by one. More of them less often.
@@ -25,6 +29,76 @@ _NOTABLE = 0.1
 _USUAL_TOKENS, _LARGEST_BATCH = 512, 256.0
 # Of the slots that become free while a request waits, so many stand for slots that were left free.
 _COUNTED = 0.25
+
+
+# Where the cost is not known: a generated token is twice the work of one of the prompt.
+_NOMINAL_PROMPT_US, _NOMINAL_TOKEN_US = 100.0, 200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Microseconds of one replica for each token of a prompt, generated token, and thousand tokens read.
+
+    For batch models `row_us` is the price of a row and the others are 0. Prices that are not known serve to
+    compare requests, not to predict anything.
+    """
+
+    prompt_token_us: float
+    token_us: float
+    kilotoken_read_us: float = 0.0
+    row_us: float = 0.0
+    is_known: bool = False
+
+    def prompt_us(self, demand: Demand) -> int:
+        """What is certain when it begins."""
+        rows = max(demand.rows, demand.sequences)
+        return int(self.prompt_token_us * demand.prompt_tokens + self.row_us * rows)
+
+    def tokens_us(self, tokens: int, context_tokens: float) -> int:
+        """Of so many generated tokens, each of which reads about so many tokens of context."""
+        return int(tokens * (self.token_us + self.kilotoken_read_us * context_tokens / 1000))
+
+    def whole_us(self, demand: Demand, expected: Expected) -> int:
+        """What such requests take on average: it is for sums of many. Never nothing."""
+        sequences, prompt, mean = demand.sequences, demand.prompt_tokens, expected.mean
+        rows = demand.rows if demand.rows > sequences else sequences
+        tokens = mean * sequences if mean * sequences < demand.max_tokens else demand.max_tokens
+        context_tokens = prompt / (sequences or 1) + mean / 2
+        token_us = self.token_us + self.kilotoken_read_us * context_tokens / 1000
+        return int(self.prompt_token_us * prompt + self.row_us * rows) + int(tokens * token_us) or 1
+
+
+def prices_of(capacity: Capacity, batch: float) -> Prices:
+    """`batch`: sequences, or rows, that a step of one replica usually has when there is much to do."""
+    if capacity.batch is not None:
+        row_us = 1000 * (capacity.batch.base_ms / max(batch, 1.0) + capacity.batch.row_ms)
+        return Prices(0.0, 0.0, row_us=row_us, is_known=True)
+    if capacity.step is not None:
+        step = capacity.step
+        token_us = 1000 * (step.base_ms / max(batch, 1.0) + step.decode_sequence_ms)
+        return Prices(1000 * step.prefill_token_ms, token_us, 1000 * step.kv_kilotoken_ms, is_known=True)
+    return Prices(_NOMINAL_PROMPT_US, _NOMINAL_TOKEN_US, row_us=_NOMINAL_PROMPT_US)
+
+
+def per_sequence(demand: Demand) -> int:
+    """The most that one of its sequences may generate."""
+    return -(-demand.max_tokens // max(demand.sequences, 1))
+
+
+def kv_need(demand: Demand, tokens_each: int, capacity: Capacity) -> int:
+    """Of the cache, in whole blocks, where each sequence comes to so many tokens.
+
+    The sequences of one request share its prompt; each ends in a block of its own.
+    """
+    block = capacity.block_tokens or 1
+    answers = tokens_each * demand.sequences
+    tokens = demand.prompt_tokens + (answers if answers < demand.max_tokens else demand.max_tokens)
+    return -(-tokens // block) * block + (demand.sequences - 1) * block
+
+
+def least_kv(demand: Demand, capacity: Capacity) -> int:
+    """Without which it cannot run at all."""
+    return kv_need(demand, per_sequence(demand) if capacity.holds_whole_answers else 1, capacity)
 
 
 class Running:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import time
 from typing import TYPE_CHECKING, ClassVar
 
 from python_backend.wire.errors import InflightError
@@ -20,13 +21,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+async def next_beat(every_s: float) -> None:
+    """All that is repeated with this period goes on at the same moment: the process wakes up once."""
+    await asyncio.sleep(every_s - time.monotonic() % every_s)
+
+
 async def repeat(work: Callable[[], Awaitable[object]], every_s: float, failure: str) -> None:
     """Until cancelled; a failed round is logged as `failure`, and the next one is tried all the same.
 
     An unreachable store is no failure: those who need it report that.
     """
     while True:
-        await asyncio.sleep(every_s)
+        await next_beat(every_s)
         try:
             await work()
         except InflightError as error:

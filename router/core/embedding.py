@@ -34,6 +34,7 @@ class EmbeddingAnswer(msgspec.Struct, frozen=True):
 
     vectors: bytes
     tokens: list[int]
+    lost_attempts: int = 0  # how often its release failed it before
 
 
 class Embedder(Protocol):

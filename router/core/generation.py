@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from enum import Enum
 from typing import Any, Protocol
@@ -20,6 +21,16 @@ FINISH_REASONS = {"end_id": "stop", "stop_words": "stop", "length": "length"}
 _CHARS_PER_TOKEN = 3
 
 
+# Behind the first character of a text that would be a special token and must not be: preprocessing takes it
+# out again. Letters and digits, which a template's filters leave alone; known to this process only.
+LITERAL_MARK = f"x{secrets.token_hex(12)}"
+
+
+def unmarked(prompt: str) -> tuple[str, str | None]:
+    """A rendered prompt without marks, and the one with them, if it has any."""
+    return (prompt.replace(LITERAL_MARK, ""), prompt) if LITERAL_MARK in prompt else (prompt, None)
+
+
 def text_tokens(text: str) -> int:
     """How many tokens a text has at most, as far as its length tells; the model alone knows."""
     return len(text) // _CHARS_PER_TOKEN + 1 if text.isascii() else len(text)
@@ -35,6 +46,7 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     prompt: str  # empty where `prompt_ids` takes its place
+    marked_prompt: str | None = None  # the same with LITERAL_MARKs, where it has any
     max_tokens: int
     seed: int
     tenant: str = "local"
@@ -60,6 +72,8 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     shares_prompt: bool = False
     echo: bool = False
     trace: Trace | None = None
+    # Where the prompt begins with what tenants may share, as the engine is told; see wire.shared_prefix.
+    shared_prefix: str | None = None
 
     @property
     def engine_echoes(self) -> bool:

@@ -41,6 +41,7 @@ class Record:
     user: str = ""  # as the body names the one behind the key, or the key's own
     conversation: str = ""
     rollout: tuple[int | None, int] = (None, 0)  # which one, and its step, chose the release
+    shadow: int | None = None  # the release that gets it too, and whose answer nobody sees
     arrived_s: float = field(default_factory=time.monotonic)
     deadline_s: float = inf  # by when its client wants the first token, or the answer of a fixed-cost model
     first_token_s: float | None = None

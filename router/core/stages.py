@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -19,8 +20,7 @@ class EngineTimes:
     last_token_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Moments:
+class Moments(NamedTuple):
     """The router's: the request is here, let in, sent on, last heard of, and over."""
 
     arrived_s: float

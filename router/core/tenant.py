@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 _TOKENS_PER_PRICE = 1_000_000
 _MOST = 10**15  # a billion dollars; sums of it still fit 64 bits
 _NAME_CHARS = 100
@@ -49,6 +51,7 @@ class Scope(str, Enum):
     ADMIN_READ = "admin:read"
     ADMIN_WRITE = "admin:write"
     USAGE_READ = "usage:read"
+    RELEASES_PIN = "releases:pin"  # canaries, shadows and whatever else is loaded, beside the stable release
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +148,31 @@ class Limits:
             if value is not None and not 1 <= value <= most:
                 raise ValueError(f"{name}: expected 1 to {most}, got {value}")
 
+    def exceeds(self, ceiling: Limits) -> bool:
+        """Whether anything is allowed here that is not there; weight and slots are organisations' alone."""
+        amounts = ("requests_per_min", "tokens_per_min", "concurrent_requests", "monthly_budget")
+        pairs = [(getattr(self, name), getattr(ceiling, name)) for name in amounts]
+        pairs += zip(self._bursts, ceiling._bursts, strict=True)
+        hardens = ceiling.monthly_budget is not None and ceiling.budget_is_hard
+        return any(most is not None and (own is None or own > most) for own, most in pairs) or (
+            hardens and not self.budget_is_hard
+        )
+
+    @property
+    def _bursts(self) -> tuple[int | None, int | None]:
+        """As they are where they were left out; none where nothing is limited."""
+        requests = self.requests_per_min if self.request_burst is None else self.request_burst
+        tokens = self.tokens_per_min if self.token_burst is None else self.token_burst
+        return (
+            None if self.requests_per_min is None else requests,
+            None if self.tokens_per_min is None else tokens,
+        )
+
 
 NO_LIMITS = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class UsageRecord:
+class UsageRecord(msgspec.Struct, frozen=True):
     """One request as it is billed; `request_id` is unique, so a record sent again does not count again."""
 
     request_id: str
@@ -166,12 +188,12 @@ class UsageRecord:
     completion_tokens: int
     cost: int
     outcome: str
-    stages: dict[str, float] = field(default_factory=dict)
+    stages: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One administrative act, done or refused."""
+    """One administrative act, done or refused; without a key and an address it is the command line's."""
 
     at_s: float
     actor: str
@@ -180,6 +202,8 @@ class AuditEntry:
     target: str
     allowed: bool
     detail: dict[str, Any] = field(default_factory=dict)
+    key_id: str = ""
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
-"""One gRPC call: a request, and the messages of its answer."""
+"""One gRPC call: a request, and the messages of its answer, however they were spread over frames."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from router.grpc.messages import PREFIX_BYTES, MessageReader
 from router.grpc.status import GrpcError, StatusCode
 
 if TYPE_CHECKING:
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from router.grpc.headers import ResponseHeaders
 
+# Before each message: whether it is compressed, and its size.
+PREFIX = struct.Struct(">BI")
+PREFIX_BYTES = PREFIX.size
 # What a server may send ahead of the reader. With the bytes that wait for a slow HTTP client this stays under
 # 256 KiB a stream.
 STREAM_WINDOW_BYTES = 128 << 10
@@ -221,3 +224,53 @@ class Call:
         if owed_bytes >= _LOW_WINDOW_BYTES and self.carrier is not None:
             self._window_bytes += owed_bytes
             self.carrier.credit(self, owed_bytes)
+
+
+def prefixed(message: bytes) -> bytes:
+    return PREFIX.pack(0, len(message)) + message
+
+
+class MessageReader:
+    """Takes bytes in any pieces and gives back whole messages."""
+
+    __slots__ = ("_held", "_max_message_bytes", "held_bytes", "needed_bytes")
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self._max_message_bytes = max_message_bytes
+        self._held = bytearray()
+        self.held_bytes = 0  # what has come of a message that is not whole yet
+        self.needed_bytes = 0  # all of that message
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if self.held_bytes:
+            self._held += data
+            self.held_bytes = len(self._held)
+            if self.held_bytes < self.needed_bytes:
+                return []
+            data = bytes(self._held)
+            self._held.clear()
+        messages = []
+        at, end = 0, len(data)
+        while at < end:
+            needed = PREFIX_BYTES
+            if end - at >= PREFIX_BYTES:
+                compressed, length = PREFIX.unpack_from(data, at)
+                if compressed or length > self._max_message_bytes:
+                    raise _refusal(compressed, length, self._max_message_bytes)
+                needed += length
+                if at + needed <= end:
+                    messages.append(data[at + PREFIX_BYTES : at + needed])
+                    at += needed
+                    continue
+            self._held += data[at:]
+            self.needed_bytes = needed
+            break
+        self.held_bytes = end - at
+        return messages
+
+
+def _refusal(compressed: int, length: int, max_message_bytes: int) -> GrpcError:
+    if compressed:
+        return GrpcError(StatusCode.INTERNAL, "the message is compressed, which was not offered")
+    message = f"a message of {length} bytes is larger than {max_message_bytes}"
+    return GrpcError(StatusCode.RESOURCE_EXHAUSTED, message)

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 from router.grpc.call import Call
 from router.grpc.connection import Connection
-from router.grpc.headers import RequestHeaders
+from router.grpc.sender import RequestHeaders
 from router.grpc.status import GrpcError, StatusCode
+from router.grpc.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from router.grpc.target import ClientTls
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +45,10 @@ class Channel:
         target: str,
         metadata: Mapping[str, str] | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        tls: ClientTls | None = None,
     ) -> None:
-        host, _, port = target.rpartition(":")
-        self._host, self._port = host.strip("[]"), int(port)
-        self._headers = RequestHeaders(target, metadata)
+        self._target = Target(target, tls)
+        self._headers = RequestHeaders(self._target.authority, metadata, self._target.is_encrypted)
         self._max_message_bytes = max_message_bytes
         self._connections: list[Connection] = []
         self._waiting: list[Call] = []
@@ -133,7 +136,7 @@ class Channel:
         """Returns once the server has greeted us: one that only accepts is not there yet."""
         loop = asyncio.get_running_loop()
         self._arrival = loop.create_future()
-        transport, _ = await loop.create_connection(lambda: connection, self._host, self._port)
+        transport = await self._target.connect(lambda: connection)
         try:
             await self._arrival
         except BaseException:
@@ -145,7 +148,7 @@ class Channel:
         # Routers that lost the same server must not come back all at once.
         jitter = random.uniform(0.8, 1.2)
         self._paused_until_s = asyncio.get_running_loop().time() + self._pause_s * jitter
-        self._why = f"no connection to {self._host}:{self._port}: {why}"
+        self._why = f"no connection to {self._target.url}: {why}"
         if not self._usable:
             self._fail_waiting(GrpcError(StatusCode.UNAVAILABLE, self._why, lost=True))
 

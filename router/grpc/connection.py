@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 from router.grpc import frames
 from router.grpc.call import STREAM_WINDOW_BYTES, Call
 from router.grpc.frames import ConnectionFailure, ErrorCode, Setting
-from router.grpc.headers import MAX_HEADER_BYTES, RequestHeaders, read_block
-from router.grpc.sender import Sender
+from router.grpc.headers import MAX_HEADER_BYTES, read_block
+from router.grpc.sender import RequestHeaders, Sender
 from router.grpc.status import GrpcError, StatusCode, from_reset
 
 if TYPE_CHECKING:

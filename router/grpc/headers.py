@@ -1,13 +1,12 @@
-"""Header blocks: requests as literal bytes, answers decoded once and then known by their bytes.
+"""The header blocks of answers: decoded once, and then known by their bytes.
 
-We announce a header table of size 0. No block then depends on those before it, so an answer's block means the
-same whenever it comes; and requests use no table either, so theirs can be made beforehand.
+We announce a header table of size 0. No block then depends on those before it, so one means the same whenever
+it comes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from hpack import Decoder, HPACKError
@@ -15,68 +14,10 @@ from hpack import Decoder, HPACKError
 from router.grpc.frames import ConnectionFailure, ErrorCode
 from router.grpc.status import GrpcError, StatusCode, from_http_status, from_number
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_POST, _SCHEME_HTTP = b"\x83", b"\x86"  # whole fields of the static table
 _MAX_KNOWN_BLOCKS = 512
 _MAX_KNOWN_BLOCK_BYTES = 1 << 10
 # Enough for an error text with a traceback in it.
 MAX_HEADER_BYTES = 256 << 10
-_LARGEST_TIMEOUT = 99_999_999  # eight digits
-
-
-def _length(size: int) -> bytes:
-    """An integer with a prefix of seven bits, the first bit 0: no Huffman coding."""
-    if size < 127:
-        return bytes((size,))
-    rest = size - 127
-    encoded = bytearray((127,))
-    while rest >= 128:
-        encoded.append(rest % 128 + 128)
-        rest //= 128
-    encoded.append(rest)
-    return bytes(encoded)
-
-
-def _text(text: str) -> bytes:
-    data = text.encode("ascii")
-    return _length(len(data)) + data
-
-
-def literal(name: str, value: str) -> bytes:
-    """A field that no table remembers."""
-    return b"\x00" + _text(name) + _text(value)
-
-
-class RequestHeaders:
-    """The blocks of all methods that are called on one server."""
-
-    def __init__(self, authority: str, metadata: Mapping[str, str] | None = None) -> None:
-        fields = {
-            "te": "trailers",
-            "content-type": "application/grpc",
-            "user-agent": "inflight-router",
-            **(metadata or {}),
-        }
-        # Field 1 of the static table is :authority, field 4 is :path.
-        self._start = _POST + _SCHEME_HTTP + b"\x01" + _text(authority) + b"\x04"
-        self._end = b"".join(literal(name, value) for name, value in fields.items())
-        self._blocks: dict[str, bytes] = {}
-
-    def block(self, method: str, timeout_s: float | None = None) -> bytes:
-        found = self._blocks.get(method)
-        if found is None:
-            found = self._blocks[method] = self._start + _text(method) + self._end
-        return found if timeout_s is None else found + literal("grpc-timeout", timeout_text(timeout_s))
-
-
-def timeout_text(timeout_s: float) -> str:
-    """Rounded up: the server must not be the first to give up."""
-    milliseconds = max(1, -int(-timeout_s * 1000 // 1))
-    if milliseconds <= _LARGEST_TIMEOUT:
-        return f"{milliseconds}m"
-    return f"{min(milliseconds // 1000 + 1, _LARGEST_TIMEOUT)}S"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""What goes out on a connection: requests as far as the server's windows allow, many frames in one write."""
+"""What goes out on a connection: requests as far as the server's windows allow, many frames in one write.
+
+We announce a header table of size 0, and use none either: the headers of a request depend on nothing that was
+sent before, and are made once for each method.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from router.grpc import frames
+from router.grpc.call import PREFIX
 from router.grpc.frames import ConnectionFailure, ErrorCode
-from router.grpc.messages import PREFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from router.grpc.call import Call
 
 _HEAD = frames.HEAD.pack
@@ -128,3 +134,62 @@ class Sender:
         if out:
             self._has_large = True
             self.write(*out)
+
+
+_POST, _HTTP, _HTTPS = b"\x83", b"\x86", b"\x87"  # whole fields of the static table
+_LARGEST_TIMEOUT = 99_999_999  # eight digits
+
+
+def _length(size: int) -> bytes:
+    """An integer with a prefix of seven bits, the first bit 0: no Huffman coding."""
+    if size < 127:
+        return bytes((size,))
+    rest = size - 127
+    encoded = bytearray((127,))
+    while rest >= 128:
+        encoded.append(rest % 128 + 128)
+        rest //= 128
+    encoded.append(rest)
+    return bytes(encoded)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("ascii")
+    return _length(len(data)) + data
+
+
+def literal(name: str, value: str) -> bytes:
+    """A field that no table remembers."""
+    return b"\x00" + _text(name) + _text(value)
+
+
+class RequestHeaders:
+    """The blocks of all methods that are called on one server."""
+
+    def __init__(
+        self, authority: str, metadata: Mapping[str, str] | None = None, is_encrypted: bool = False
+    ) -> None:
+        fields = {
+            "te": "trailers",
+            "content-type": "application/grpc",
+            "user-agent": "inflight-router",
+            **(metadata or {}),
+        }
+        # Field 1 of the static table is :authority, field 4 is :path.
+        self._start = _POST + (_HTTPS if is_encrypted else _HTTP) + b"\x01" + _text(authority) + b"\x04"
+        self._end = b"".join(literal(name, value) for name, value in fields.items())
+        self._blocks: dict[str, bytes] = {}
+
+    def block(self, method: str, timeout_s: float | None = None) -> bytes:
+        found = self._blocks.get(method)
+        if found is None:
+            found = self._blocks[method] = self._start + _text(method) + self._end
+        return found if timeout_s is None else found + literal("grpc-timeout", timeout_text(timeout_s))
+
+
+def timeout_text(timeout_s: float) -> str:
+    """Rounded up: the server must not be the first to give up."""
+    milliseconds = max(1, -int(-timeout_s * 1000 // 1))
+    if milliseconds <= _LARGEST_TIMEOUT:
+        return f"{milliseconds}m"
+    return f"{min(milliseconds // 1000 + 1, _LARGEST_TIMEOUT)}S"

@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
@@ -15,7 +16,7 @@ from router.http.exchange import Exchange, Request, render_head
 from router.http.upload import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from router.http.exchange import Refusal
 
@@ -52,10 +53,13 @@ class Host(Protocol):
     upload_limit: Callable[[str, str, dict[str, str]], int]
     open_uploads: int
     date: str  # the current time as a Date header
+    handler: Callable[[Exchange], Coroutine[Any, Any, object]]
+    tasks: set[asyncio.Task[object]]  # those that run it
 
     def opened(self, connection: Connection) -> None: ...
     def closed(self, connection: Connection) -> None: ...
-    def handle(self, exchange: Exchange) -> None: ...
+    def handled(self, exchange: Exchange, task: asyncio.Task[object]) -> None:
+        """The handler is done, or failed."""
 
 
 class _Refused(Exception):
@@ -221,12 +225,18 @@ class Connection(asyncio.Protocol):
         )
         self._reset_message()
         if self._active is None and not self._waiting and not self._transport.is_closing():
-            self._active = Exchange(request, self)
-            self._host.handle(self._active)
+            self._handle(request)
             return
         self._waiting.append(request)
         if len(self._waiting) >= self._limits.max_pipelined_requests:
             self._transport.pause_reading()
+
+    def _handle(self, request: Request) -> None:
+        host = self._host
+        self._active = exchange = Exchange(request, self)
+        task = asyncio.get_running_loop().create_task(host.handler(exchange))
+        host.tasks.add(task)
+        task.add_done_callback(partial(host.handled, exchange))
 
     @property
     def _path(self) -> str:
@@ -289,6 +299,10 @@ class Connection(asyncio.Protocol):
 
     # The answers
 
+    def peer(self) -> str:
+        found = self._transport.get_extra_info("peername")
+        return str(found[0]) if found else ""
+
     def date(self) -> str:
         return self._host.date
 
@@ -309,8 +323,7 @@ class Connection(asyncio.Protocol):
 
     def _handle_next(self) -> None:
         if self._active is None and self._waiting and not self._transport.is_closing():
-            self._active = Exchange(self._waiting.popleft(), self)
-            self._host.handle(self._active)
+            self._handle(self._waiting.popleft())
 
     def _refuse(self, status: int, message: str) -> None:
         """Answers a request that cannot be read to its end, then closes without cutting the answer off.

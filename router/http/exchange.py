@@ -47,6 +47,9 @@ class Wire(Protocol):
     def date(self) -> str:
         """The current time as a Date header."""
 
+    def peer(self) -> str:
+        """The address at the other end; empty where there is none."""
+
     def write(self, data: bytes) -> Awaitable[None]:
         """Queues bytes for the client, dropped once it is gone; to be awaited before there are more.
 
@@ -101,6 +104,11 @@ class Exchange:
     def set_patience(self, patience_s: Callable[[], float]) -> None:
         """How long the client may leave the answer unread; asked whenever it stops reading."""
         self._patience_s = patience_s
+
+    @property
+    def peer(self) -> str:
+        """The address that the request came from; empty for one from inside."""
+        return self._wire.peer()
 
     @property
     def patience_s(self) -> float:

@@ -30,6 +30,9 @@ class InnerWire:
     def date(self) -> str:
         return ""
 
+    def peer(self) -> str:
+        return ""
+
     def write(self, data: bytes) -> _Turn:
         self._pieces.append(data)
         return _Turn()

@@ -8,7 +8,6 @@ import logging
 import socket
 import time
 from email.utils import formatdate
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from router.http.connection import Connection, Limits
@@ -43,12 +42,12 @@ class Listener:
         self.refuse = refuse
         self.upload_limit = upload_limit or (lambda method, path, headers: 0)
         self.open_uploads = 0
-        self._handler = handler
+        self.handler = handler
         self._sweep_s = sweep_s
         self._connections: set[Connection] = set()
         self._empty = asyncio.Event()
         self._empty.set()
-        self._tasks: set[asyncio.Task[object]] = set()
+        self.tasks: set[asyncio.Task[object]] = set()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self.date = formatdate(usegmt=True)
@@ -74,16 +73,16 @@ class Listener:
             self._server.close()
         for connection in list(self._connections):
             connection.close_when_idle()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace_s)
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=grace_s)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._empty.wait(), timeout=_FLUSH_S)
         for connection in list(self._connections):
             connection.abort()
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_FLUSH_S)
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=_FLUSH_S)
         if self._sweeper is not None:
             self._sweeper.cancel()
 
@@ -100,14 +99,9 @@ class Listener:
         if not self._connections:
             self._empty.set()
 
-    def handle(self, exchange: Exchange) -> None:
-        task = asyncio.get_running_loop().create_task(self._handler(exchange))
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._handled, exchange))
-
-    def _handled(self, exchange: Exchange, task: asyncio.Task[object]) -> None:
+    def handled(self, exchange: Exchange, task: asyncio.Task[object]) -> None:
         """Not a coroutine around the handler: that would run once more for every token."""
-        self._tasks.discard(task)
+        self.tasks.discard(task)
         if exchange.request.upload is not None:
             exchange.request.upload.close()
             self.open_uploads -= 1

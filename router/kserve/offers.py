@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
     from router.core.record import Record
     from router.kserve.answers import Answer
-    from router.request.job import Job
+    from router.request.answer import Job
     from router.routing.models import Lineup, Registry, Served
 
 _MAX_PARAMETERS = 32
+_MAX_MARK_CHARS = 64
 EMPTY_FINAL = "triton_enable_empty_final_response"
+LITERAL = "inflight_literal_mark"
 LOGIT_BIAS = "inflight_logit_bias"
 SPECIAL_TOKENS = "add_special_tokens"
 TIER = "inflight_tier"
@@ -71,6 +73,8 @@ def read_parameters(given: Mapping[str, Any]) -> Parameters:
             own[name] = _boolean(name, value)
         elif name == SPECIAL_TOKENS:
             to_model[name] = _boolean(name, value)
+        elif name == LITERAL:
+            to_model[name] = _literal_mark(value)
         elif name == LOGIT_BIAS:
             to_model[name] = _logit_bias(value)
         elif name == TIER:
@@ -95,6 +99,14 @@ def _tier(value: Any) -> Tier:
     raise refuse(f"parameter '{TIER}': allowed are {', '.join(tier.label for tier in Tier)}", TIER)
 
 
+def _literal_mark(value: Any) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= _MAX_MARK_CHARS:
+        raise refuse(
+            f"parameter '{LITERAL}': allowed is a text of up to {_MAX_MARK_CHARS} characters", LITERAL
+        )
+    return value
+
+
 def _logit_bias(value: Any) -> str:
     example = 'a JSON text such as {"11": -100}: up to 300 token ids with -100 to 100'
     if not isinstance(value, str):
@@ -107,7 +119,7 @@ def _logit_bias(value: Any) -> str:
 
 
 def _unknown(name: str) -> InflightError:
-    allowed = f"allowed are {SPECIAL_TOKENS}, {TIER}, {LOGIT_BIAS} and {EMPTY_FINAL}"
+    allowed = f"allowed are {SPECIAL_TOKENS}, {LITERAL}, {TIER}, {LOGIT_BIAS} and {EMPTY_FINAL}"
     why = _WHY_NOT.get(name)
     if why is None and name.startswith(("triton_", "inflight_")):
         why = "it is reserved"

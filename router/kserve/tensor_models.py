@@ -59,6 +59,10 @@ class TensorJob:
         self._answer: asyncio.Task[Any] | None = None
         self._generation: RawGeneration | None = None
         self._is_late = False
+        self.lost_attempts = 0
+
+    def _lost(self, attempts: int) -> None:
+        self.lost_attempts = attempts
 
     async def check(self, safety: Safety) -> None:
         """What goes in and is text is read; nobody knows what of its outputs is."""
@@ -85,7 +89,7 @@ class TensorJob:
         self._delivery.fail(error)
 
     async def _infer(self, permit: Permit) -> None:
-        asking = self.served.tensors.infer(self._request, TIMEOUT_S)
+        asking = self.served.tensors.infer(self._request, TIMEOUT_S, self._lost)
         self._answer = asyncio.ensure_future(asking)
         permit.attach(self)
         # Its own time limit is for each of the servers that are tried; this one is for them all.

@@ -1,17 +1,21 @@
-"""The request bodies, field by field, and what each field may be."""
+"""The request bodies, field by field: what each field may be, and what it asks of the engine."""
 
 from __future__ import annotations
 
+import secrets
 from operator import attrgetter
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.generation import MAX_BIASES, MAX_NEW_TOKENS
+from router.core.generation import MAX_BIASES, MAX_NEW_TOKENS, GenerationCall
 from router.core.messages import Message, Name
-from router.request.decoding import decode, invalid
+from router.request.decoding import UNREADABLE, decode, invalid, unreadable
+
+if TYPE_CHECKING:
+    from router.routing.checkpoint import SamplingDefaults
 
 _Tokens = Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)]
 _StopText = Annotated[str, Meta(min_length=1, max_length=1000)]
@@ -21,6 +25,10 @@ _MOST_DIGITS = 9
 _MOST_BIAS = 100.0
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 ServiceTier = Literal["auto", "default", "flex", "priority"]
+# OpenAI's tiers that are not the engine's default.
+_TIERS: dict[str | None, str] = {"flex": "batch", "priority": "interactive"}
+# Below this, logits divided by the temperature leave the range of 32-bit floats.
+_GREEDY_BELOW = 1e-4
 
 
 class ToolFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -156,7 +164,10 @@ _completion = msgspec.json.Decoder(CompletionBody)
 
 
 def decode_chat(body: bytes) -> ChatBody:
-    decoded = decode(_chat, body)
+    try:  # as `decode` does, which most chats need not pass
+        decoded = _chat.decode(body)
+    except UNREADABLE as error:
+        raise unreadable(error, ChatBody) from None
     if _unusual_in_chat(decoded) != _USUAL_CHAT:
         refuse_unsupported(decoded, NEUTRAL, "")
     _check_options(decoded)
@@ -205,3 +216,55 @@ def refuse_unsupported(struct: msgspec.Struct, neutral: dict[str, tuple[Any, ...
         only = f" other than {msgspec.json.encode(allowed[0]).decode()}" if allowed else ""
         message = f"{prefix}{name} is not supported yet with a value{only}"
         raise InflightError(ErrorKind.UNSUPPORTED, message, f"{prefix}{name}")
+
+
+def several(call: GenerationCall, count: int | None) -> list[GenerationCall]:
+    """As many answers to one prompt; the first is the one that would come alone."""
+    others = (
+        msgspec.structs.replace(
+            call,
+            request_id=f"{call.request_id}.{index}",
+            seed=(call.seed + index) % 2**64,
+            shares_prompt=True,
+        )
+        for index in range(1, count or 1)
+    )
+    return [call, *others]
+
+
+def generation_call(
+    body: Options,
+    prompt: str,
+    request_id: str,
+    tenant: str,
+    max_tokens: int,
+    defaults: SamplingDefaults,
+    **more: Any,
+) -> GenerationCall:
+    """What a body asks of the engine; where it is silent, as the checkpoint says."""
+    temperature = defaults.temperature if body.temperature is None else body.temperature
+    greedy = temperature < _GREEDY_BELOW
+    min_tokens = body.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise invalid(f"min_tokens: {min_tokens} is more than the {max_tokens} allowed", "min_tokens")
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    seed = secrets.randbits(63) if body.seed is None else body.seed % 2**64
+    return GenerationCall(
+        request_id=request_id,
+        prompt=prompt,
+        tenant=tenant,
+        max_tokens=max_tokens,
+        seed=seed,
+        stop=stop,
+        temperature=1.0 if greedy else temperature,
+        top_k=1 if greedy else defaults.top_k if body.top_k is None else body.top_k,
+        top_p=defaults.top_p if body.top_p is None else body.top_p,
+        min_tokens=min_tokens,
+        repetition_penalty=body.repetition_penalty or defaults.repetition_penalty,  # it is never 0
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        ignore_eos=bool(body.ignore_eos),
+        logit_bias=body.logit_bias or None,
+        tier=_TIERS.get(body.service_tier),
+        **more,
+    )

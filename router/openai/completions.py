@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from router.core.generation import GenerationCall
 from router.core.record import Record
 from router.http.exchange import Exchange
-from router.openai.bodies import CompletionBody, decode_completion
-from router.openai.calls import completion_calls
+from router.openai.bodies import CompletionBody, decode_completion, generation_call, several
 from router.openai.dialects import CompletionDialect
 from router.request.answer import Answers
+from router.request.decoding import invalid
 from router.request.routes import Route
 from router.request.text import TextJob
+from router.routing.checkpoint import SamplingDefaults
 from router.routing.models import Registry
+
+COMPLETION_TOKENS = 16  # OpenAI's default for plain completions
+MAX_PROMPTS = 64
+_LARGEST_ID = 2**31 - 1
 
 
 class Completions:
@@ -29,6 +38,57 @@ class Completions:
         )
         job = TextJob(exchange, record, model, calls, dialect, bool(body.stream))
         await self._answers.answer(job, record, exchange.on_disconnect)
+
+
+def completion_calls(
+    body: CompletionBody, request_id: str, tenant: str, defaults: SamplingDefaults
+) -> list[GenerationCall]:
+    prompts = _prompts(body.prompt)
+    max_tokens = body.max_tokens or COMPLETION_TOKENS
+    ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
+    if len(prompts) * (body.n or 1) > MAX_PROMPTS:
+        raise invalid(f"n: at most {MAX_PROMPTS} answers to all prompts together", "n")
+
+    def call_of(prompt: str | tuple[int, ...], call_id: str) -> GenerationCall:
+        text, prompt_ids = (prompt, None) if isinstance(prompt, str) else ("", prompt)
+        return generation_call(
+            body,
+            text,
+            call_id,
+            tenant,
+            max_tokens,
+            defaults,
+            prompt_ids=prompt_ids,
+            echo=bool(body.echo),
+            top_log_probs=body.logprobs,
+        )
+
+    return [
+        choice
+        for prompt, each in zip(prompts, ids, strict=True)
+        for choice in several(call_of(prompt, each), body.n)
+    ]
+
+
+def _prompts(prompt: str | list[Any]) -> Sequence[str | tuple[int, ...]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if prompt and all(type(each) is int for each in prompt):
+        return [_ids(prompt, "prompt")]
+    if not 1 <= len(prompt) <= MAX_PROMPTS:
+        raise invalid(f"prompt: expected 1 to {MAX_PROMPTS} prompts", "prompt")
+    if all(isinstance(each, str) for each in prompt):
+        return prompt
+    if all(isinstance(each, list) for each in prompt):
+        return [_ids(each, f"prompt[{index}]") for index, each in enumerate(prompt)]
+    raise invalid("prompt: expected a string, a list of strings, token ids or a list of such", "prompt")
+
+
+def _ids(prompt: list[Any], where: str) -> tuple[int, ...]:
+    """The engine knows how many tokens there are, and refuses others."""
+    if not prompt or not all(type(each) is int and 0 <= each <= _LARGEST_ID for each in prompt):
+        raise invalid(f"{where}: expected one or more token ids", "prompt")
+    return tuple(prompt)
 
 
 def routes(models: Registry, answers: Answers) -> list[Route]:

@@ -20,7 +20,7 @@ from router.content.lookup import Owner
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.bodies import ChatBody
-from router.openai.calls import chat_calls, chat_messages
+from router.openai.chat import chat_calls, chat_messages
 from router.openai.response_bodies import ResponseBody, as_chat, decode_response, response_head
 from router.openai.response_dialect import ResponsesDialect
 from router.openai.tools import described, offered, reader_for

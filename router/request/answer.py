@@ -1,44 +1,108 @@
-"""The life of every request once it is understood: admit, dispatch, deliver, settle."""
+"""The life of every request once it is understood: admit, dispatch, deliver, settle; and who hears of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from python_backend.wire.errors import InflightError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
+    from router.admission.demand import Need
+    from router.core.answer_text import Answered
     from router.core.record import Record
-    from router.request.job import Job, Observer
-    from router.request.permit import OnLeave, Permits
+    from router.request.permit import OnLeave, Permit, Permits, Stoppable
+    from router.routing.models import Served
     from router.safety.guard import Safety
 
 
+class Job(Protocol):
+    """What a request needs, and how it runs: text, embeddings and tensors alike."""
+
+    @property
+    def served(self) -> Served: ...
+    @property
+    def need(self) -> Need: ...
+
+    async def check(self, safety: Safety) -> None:
+        """Raises where a rule of the operator forbids it."""
+
+    async def run(self, permit: Permit) -> None:
+        """Dispatches it and delivers the answer. Raises InflightError where there is no whole one."""
+
+    def fail(self, error: InflightError) -> None:
+        """Tells the client, if it was not told yet."""
+
+    async def settle(self) -> None:
+        """Returns when the model is done with the request, however `run` ended."""
+
+    # For observers
+
+    def keep(self) -> None:
+        """Before it runs: its answer is wanted afterwards."""
+
+    def prompts(self) -> Sequence[str]:
+        """What was asked in texts that may be logged."""
+
+    def told(self) -> Sequence[str]:
+        """What left in texts, whole or not, where it was kept."""
+
+    def answered(self) -> Answered | None:
+        """The whole answer, where there is one and it was kept."""
+
+    def repeat(
+        self, served: Served, attach: Callable[[Stoppable], None]
+    ) -> Coroutine[Any, Any, Answered] | None:
+        """Asks another release the same, for nobody's eyes; None where that one is of another kind."""
+
+
+class Observer(Protocol):
+    """Hears of every admitted request, on the event loop: returns at once and raises nothing."""
+
+    @property
+    def hears_begin(self) -> bool:
+        """Whether `begun` says anything to it."""
+
+    def begun(self, job: Job, record: Record) -> None:
+        """It is about to be dispatched."""
+
+    def ended(self, job: Job, record: Record, cause: BaseException | None) -> None:
+        """The model is done with it; `cause` is why it did not finish."""
+
+
 class Answers:
-    """The one way from a door to a model. What watches or checks requests is handed in."""
+    """The one way from a door to a model. What watches or checks requests is handed in.
+
+    `shadows` hears of those alone that another release gets too.
+    """
 
     def __init__(
         self,
         permits: Permits,
         observers: Sequence[Observer] = (),
         checks: Sequence[Safety] = (),
+        shadows: Observer | None = None,
     ) -> None:
         self.permits = permits
         self._observers = tuple(observers)
         self._watching_begin = tuple(each for each in observers if each.hears_begin)
         self._checks = tuple(checks)
+        self._shadows = shadows
 
     async def answer(self, job: Job, record: Record, on_leave: OnLeave) -> None:
         """Raises what the client was told, or is to be told, where there is no whole answer."""
         for safety in self._checks:
             await job.check(safety)
         record.model = job.served.name
+        shadows = None if record.shadow is None else self._shadows
         permit = await self.permits.admit(record, job.need, on_leave)
         cause: BaseException | None = None
         try:
             for observer in self._watching_begin:
                 observer.begun(job, record)
+            if shadows is not None:
+                shadows.begun(job, record)
             await job.run(permit)
             if permit.cut_by is not None:
                 raise permit.cut_by.again()
@@ -56,4 +120,6 @@ class Answers:
                 permit.close(cause)
                 for observer in self._observers:
                     observer.ended(job, record, cause)
+                if shadows is not None:
+                    shadows.ended(job, record, cause)
                 cause = None  # it holds this frame

@@ -11,19 +11,25 @@ from python_backend.wire.errors import ErrorKind, InflightError
 
 Value = TypeVar("Value")
 _MOST_QUERY_FIELDS = 50
+# What a decoder raises.
+UNREADABLE = (RecursionError, UnicodeDecodeError, msgspec.DecodeError)
 
 
 def decode(decoder: msgspec.json.Decoder[Value], body: bytes) -> Value:
     try:
         return decoder.decode(body)
-    except RecursionError:
-        raise invalid("the JSON is nested too deeply") from None
-    except UnicodeDecodeError:
-        raise invalid("the body is not valid UTF-8") from None
-    except msgspec.ValidationError as error:
-        raise explain(str(error), decoder.type) from None
-    except msgspec.DecodeError as error:
-        raise invalid(f"the body is not valid JSON: {error}") from None
+    except UNREADABLE as error:
+        raise unreadable(error, decoder.type) from None
+
+
+def unreadable(error: Exception, kind: Any) -> InflightError:
+    if isinstance(error, RecursionError):
+        return invalid("the JSON is nested too deeply")
+    if isinstance(error, UnicodeDecodeError):
+        return invalid("the body is not valid UTF-8")
+    if isinstance(error, msgspec.ValidationError):
+        return explain(str(error), kind)
+    return invalid(f"the body is not valid JSON: {error}")
 
 
 def decode_query(query: str, kind: type[Value]) -> Value:

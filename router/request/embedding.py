@@ -112,6 +112,7 @@ class EmbeddingRun:
         self._size = len(calls)
         self._waiting = enumerate(calls)
         self._workers: list[asyncio.Task[None]] = []
+        self.lost_attempts = 0
 
     async def finish(self, permit: Permit, take: Callable[[int, EmbeddingAnswer], None]) -> None:
         permit.attach(self)
@@ -143,4 +144,5 @@ class EmbeddingRun:
         for number, call in self._waiting:
             answer = await self._embedder.embed(call, f"{record.request_id}-{number}", record.tenant)
             record.prompt_tokens += sum(answer.tokens)
+            self.lost_attempts += answer.lost_attempts
             take(number, answer)

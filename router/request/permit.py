@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from router.admission.gate import Turn
     from router.admission.gates import Gates
     from router.core.record import Record
-    from router.core.tenant import Price
-    from router.request.meter import Meter, Meters
+    from router.core.tenant import Caller, Price
+    from router.request.accounts import Meter, Meters
     from router.tenants.ledger import Reservation
     from router.tenants.tenancy import Tenancy
 
@@ -168,16 +168,11 @@ class Permits:
             raise InflightError(ErrorKind.OVERLOADED, "usage cannot be recorded at the moment")
         price = tenancy.catalogue.prices.get(record.model)
         cost = 0 if price is None else price.cost(need.prompt_tokens, 0, need.completion_tokens)
-        tokens = need.prompt_tokens + need.completion_tokens
-        reservation = tenancy.reserve_now(caller, tokens, cost)
-        if reservation is None:
-            reservation = await tenancy.reserve(caller, tokens, cost)
-        if isinstance(reservation, Refusal):
-            raise refused(reservation, random.random())
+        reservation = await self._reserve(caller, need.prompt_tokens + need.completion_tokens, cost)
         try:
             if self.draining:  # it may have begun while the store was asked
                 raise _shutting_down()
-            turn = self._gates.offer(record, need)
+            turn = self._gates[record.model, record.model_version].offer(record, need)
         except BaseException:
             reservation.cancel()
             raise
@@ -195,6 +190,17 @@ class Permits:
             permit.close(error)
             raise
         return permit
+
+    async def _reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation:
+        """At once, unless the store has to be asked for more of a budget first."""
+        now_s, month = time.time(), self.tenancy.month
+        name = month.name if month.begins_s <= now_s < month.ends_s else month.at(now_s)
+        answer = self.tenancy.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), name)
+        if isinstance(answer, Refusal) and answer.limit is Limit.LEASE:
+            answer = await self.tenancy.reserve(caller, tokens, cost)
+        if isinstance(answer, Refusal):
+            raise refused(answer, random.random())
+        return answer
 
     def closed(self, permit: Permit) -> None:
         self._open.remove(permit)

@@ -13,11 +13,13 @@ from python_backend.wire.tensors import Tensor
 from router.core.embedding import ServedEmbedder
 from router.core.manifest import Kind, Manifest
 from router.routing.checkpoint import load_context_tokens, load_limits, load_sampling_defaults, load_template
-from router.routing.generation import FleetEmbedder, FleetPipeline, FleetTensors
+from router.routing.generation import FleetPipeline
+from router.routing.inference import FleetEmbedder, FleetTensors
 from router.routing.models import Served, ServedModel, ServedTensors, TensorContract, TensorPort
+from router.routing.shared_prefixes import SharedPrefixes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from router.routing.models import Served
     from router.routing.replicas import FleetSettings, ReplicaSet
@@ -63,9 +65,12 @@ def built_in_embeddings(model: EmbedderSettings) -> Manifest:
 class Builder:
     """Reads files, so it is called in a thread; what it returns is called on the event loop."""
 
-    def __init__(self, repository: Path, settings: FleetSettings) -> None:
+    def __init__(
+        self, repository: Path, settings: FleetSettings, shared_prefixes: Sequence[str] = ()
+    ) -> None:
         self._repository = repository
         self._settings = settings
+        self._shared_prefixes = shared_prefixes
 
     def prepare(self, manifest: Manifest) -> Maker:
         makers = {Kind.TEXT: self._text, Kind.EMBEDDINGS: self._embeddings, Kind.TENSORS: self._tensors}
@@ -78,11 +83,12 @@ class Builder:
             log.warning("%s has no chat template: it answers /v1/completions only", manifest.name)
         defaults = load_sampling_defaults(directory)
         context_tokens = load_context_tokens(directory)
+        shared = SharedPrefixes(self._shared_prefixes, template, directory / "tokenizer.json")
 
         def make(replicas: ReplicaSet) -> ServedModel:
             return ServedModel(
                 manifest.model,
-                FleetPipeline(replicas, context_tokens, self._settings),
+                FleetPipeline(replicas, context_tokens, self._settings, shared),
                 template,
                 defaults,
                 context_tokens,

@@ -15,6 +15,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.embedding import EmbeddingLimits
+from router.core.generation import unmarked
+from router.routing.literal_content import LiteralContent, TokenizerFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +74,7 @@ def load_sampling_defaults(checkpoint_dir: Path) -> SamplingDefaults:
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _DICT_NAMES = frozenset(dir(dict))
+_NO_TOKENIZER = TokenizerFile()
 
 
 class TemplateBroken(Exception):
@@ -81,7 +84,12 @@ class TemplateBroken(Exception):
 class ChatTemplate:
     """A compiled template with the special tokens it may name, rendered as `transformers` renders it."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str] | None = None,
+        tokenizer: TokenizerFile = _NO_TOKENIZER,
+    ) -> None:
         environment = _Environment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
         )
@@ -95,12 +103,15 @@ class ChatTemplate:
         # Jinja copies its globals for every rendering, and its own mapping of them is slow to walk through.
         self._template.globals = dict(self._template.globals)
         self._special_tokens = dict(special_tokens or {})
+        self._literal = LiteralContent.of(tokenizer, self._special_tokens.values(), source)
         self.knows_tools = "tools" in source
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:
-        """The prompt up to where the assistant's answer begins."""
+        """The prompt up to where the assistant's answer begins; what only looks like control is marked."""
+        if self._literal is not None:
+            messages, tools = self._literal.mark(messages, tools)
         try:
             return self._template.render(
                 messages=messages,
@@ -111,7 +122,8 @@ class ChatTemplate:
             )
         except Exception as error:
             # Templates refuse by raising, and stumble over roles and contents their author did not expect.
-            message = f"the model's chat template does not accept these messages: {error}"
+            why, _ = unmarked(str(error))
+            message = f"the model's chat template does not accept these messages: {why}"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "messages") from error
 
 
@@ -132,7 +144,11 @@ def load_template(checkpoint_dir: Path) -> ChatTemplate | None:
     if not source:
         return None
     tokens = {name: _token_text(config[name]) for name in _SPECIAL_TOKENS if config.get(name)}
-    return ChatTemplate(source, tokens)
+    try:
+        tokenizer = TokenizerFile.read(checkpoint_dir / "tokenizer.json")
+    except ValueError as error:
+        raise TemplateBroken(f"tokenizer.json cannot be read: {error}") from error
+    return ChatTemplate(source, tokens, tokenizer)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

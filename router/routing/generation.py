@@ -2,36 +2,222 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
+from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta, Failure, GenerationCall, byte_tokens, text_tokens
-from router.grpc.status import GrpcError, StatusCode
-from router.routing.attempts import Attempts, SingleCall, ask
-from router.routing.replay import DifferentAnswer, Told
+from router.routing.replay import (
+    DifferentAnswer,
+    Replay,
+    is_releases_fault,
+    is_replicas_fault,
+    may_go_on,
+)
 from router.routing.replica_choice import EXPECTED_TOKENS, LEAST_TOKENS, OPENING_CHARS, answer_tokens
-from router.routing.replicas import FleetSettings, Replica, ReplicaSet
+from router.routing.replicas import Failed, FleetSettings, Replica, ReplicaSet, to_avoid
 from router.triton.client import RelayedGeneration, TritonGeneration
-from router.triton.embeddings import TritonEmbedder
-from router.triton.failures import TritonError, from_status
+from router.triton.failures import UNAVAILABLE, TritonError
 from router.triton.messages import GenerateRequests
 
 if TYPE_CHECKING:
-    from router.core.embedding import EmbeddingAnswer, EmbeddingCall
     from router.core.trace import Trace
+    from router.routing.shared_prefixes import SharedPrefixes
 
 log = logging.getLogger(__name__)
 _OPENING_IDS = OPENING_CHARS // 4
+# Of an answer, before they are made one: each by itself takes ten times its size.
+_MOST_PIECES = 64
+
+
+class Attempts(ABC):
+    """At most one attempt is in flight.
+
+    It counts for its replica from its begin until Triton is done with it, whoever reads and however it ends.
+    One that its replica failed is followed by another elsewhere, or on the same replica when it is back,
+    under an id of its own.
+    """
+
+    _can_replay = False  # whether one of which something was told can begin again
+    __slots__ = (
+        "_attempt",
+        "_attempts",
+        "_began_s",
+        "_failed",
+        "_given_up",
+        "_has_told",
+        "_heard",
+        "_is_over",
+        "_replica",
+        "_replicas",
+        "_settings",
+        "_stop_asked",
+        "_tokens",
+        "_trace",
+        "lost_attempts",
+        "outstanding_tokens",
+    )
+
+    def __init__(
+        self, replicas: ReplicaSet, settings: FleetSettings, tokens: int, trace: Trace | None = None
+    ) -> None:
+        self._replicas = replicas
+        self._settings = settings
+        self._trace = trace
+        self._tokens = tokens  # what it counts for until it is heard of
+        self.outstanding_tokens = 0
+        self.lost_attempts = 0  # by faults of the release, whoever has saved the request
+        self._attempt: TritonGeneration | None = None
+        self._attempts = 0
+        self._replica: Replica | None = None  # of the last attempt
+        self._failed: Failed = ()
+        self._began_s = 0.0
+        self._heard = False  # of the attempt that is under way
+        self._given_up: asyncio.Future[None] | None = None  # there while it waits for a replica
+        self._has_told = False  # something of it is in the reader's hands
+        self._stop_asked = False
+        self._is_over = False
+
+    @abstractmethod
+    def _open(self, replica: Replica, number: int) -> TritonGeneration:
+        """The attempt of this number; the first is 1."""
+
+    @abstractmethod
+    def _key(self) -> bytes | None:
+        """What the choice of a replica goes by, where there is one."""
+
+    @abstractmethod
+    def _take(self, item: Any, replica: Replica) -> Any:
+        """What of it is news to the reader, or None."""
+
+    @abstractmethod
+    def _stopped(self) -> Any:
+        """The end of one that was stopped while nothing was under way."""
+
+    def __aiter__(self) -> Attempts:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._is_over:
+            raise StopAsyncIteration
+        while True:
+            attempt = self._attempt or await self._begin()
+            if attempt is None:
+                return self._stopped()
+            try:
+                while (item := attempt.take()) is None:
+                    await attempt.more()
+            except TritonError as error:
+                if not self._survives(error):
+                    raise
+                continue
+            except asyncio.CancelledError:
+                attempt.abandon()
+                raise
+            replica = self._replica
+            assert replica is not None
+            if self._heard:
+                replica.last_progress_s = time.monotonic()
+            else:
+                self._heard = True
+                replica.answered(time.monotonic(), self._began_s)
+            item = self._take(item, replica)
+            if item is not None:
+                self._has_told = True
+                return item
+
+    async def _begin(self) -> TritonGeneration | None:
+        """None where it was stopped before."""
+        replicas = self._replicas
+        replica = None
+        if not self._stop_asked:
+            key = None if replicas.only is not None else self._key()
+            exclude = to_avoid(self._failed) if self._failed else ()
+            replica = replicas.pick(key, exclude) or await self._wait(key, exclude)
+        if replica is None:
+            self._is_over = True
+            if self._stop_asked:
+                return None
+            raise InflightError(ErrorKind.ENGINE_FAILED, UNAVAILABLE)
+        self._attempts += 1
+        if self._attempts == 1:
+            if replicas.budget.left < replicas.budget.reserve:
+                replicas.budget.requested()
+        elif self._has_told:
+            replicas.replays += 1
+        else:
+            replicas.retries += 1
+        self._replica = replica
+        self._began_s = time.monotonic()
+        self._heard = False
+        if self._trace is not None:
+            self._trace.attempted(replica.name, self._began_s)
+        attempt = self._attempt = self._open(replica, self._attempts)
+        attempt.on_end = partial(replica.ended, self)
+        replica.began(self, self._tokens, self._began_s)
+        return attempt
+
+    async def _wait(self, key: bytes | None, exclude: tuple[Replica, ...]) -> Replica | None:
+        self._given_up = asyncio.get_running_loop().create_future()
+        self._is_over = True  # should the reader leave
+        wait_s = self._settings.revive_wait_s
+        replica = await self._replicas.find(key, exclude, wait_s, self._given_up)
+        self._given_up = None
+        self._is_over = False
+        return None if self._stop_asked else replica
+
+    def _survives(self, error: TritonError) -> bool:
+        """Whether there is to be another attempt, or an end that a stop asked for."""
+        assert self._replica is not None
+        self._replica.failed(error.failure, time.monotonic(), self._began_s)
+        if is_releases_fault(error.failure, self._replica.health.is_reviving):
+            self.lost_attempts += 1
+        if self._trace is not None:
+            self._trace.failed(self._began_s, error.failure.name.lower())
+        if self._stop_asked:
+            goes_on = is_replicas_fault(error.failure)
+        else:
+            goes_on = may_go_on(error.failure, self._attempts) and (
+                self._can_replay if self._has_told else self._replicas.budget.take()
+            )
+        if error.failure is not Failure.CUT:
+            self._failed += ((self._replica, self._began_s),)
+        if goes_on and self._attempt is not None:
+            self._attempt.cut()
+            self._attempt = None
+        return goes_on
+
+    def stop(self) -> None:
+        if not self._stop_asked:
+            self._stop_asked = True
+            if self._attempt is not None:
+                self._attempt.stop()
+            elif self._given_up is not None and not self._given_up.done():
+                self._given_up.set_result(None)
+
+    def give_up(self, reason: str) -> None:
+        if self._attempt is not None:
+            self._attempt.cut()
 
 
 class FleetPipeline:
     """One release that generates text, wherever it is loaded."""
 
-    def __init__(self, replicas: ReplicaSet, context_tokens: int, settings: FleetSettings) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        context_tokens: int,
+        settings: FleetSettings,
+        shared_prefixes: SharedPrefixes | None = None,
+    ) -> None:
         self.replicas = replicas
+        self._shared_prefixes = shared_prefixes
         self.context_tokens = context_tokens
         self.expected_tokens = answer_tokens(context_tokens, context_tokens)
         self.settings = settings
@@ -39,6 +225,9 @@ class FleetPipeline:
         self.requests = GenerateRequests(replicas.manifest.entry)
 
     def generate(self, call: GenerationCall) -> FleetGeneration:
+        if self._shared_prefixes:
+            shared = self._shared_prefixes.of(call.prompt, call.add_special_tokens)
+            call = msgspec.structs.replace(call, shared_prefix=shared)
         return FleetGeneration(self, call)
 
     def relay(self, request: Any, trace: Trace | None = None) -> FleetRelay:
@@ -58,7 +247,17 @@ class FleetGeneration(Attempts):
     """
 
     _can_replay = True
-    __slots__ = ("_call", "_expected", "_generated", "_is_broken", "_pipeline", "_told")
+    __slots__ = (
+        "_call",
+        "_expected",
+        "_generated",
+        "_is_broken",
+        "_pieces",
+        "_pipeline",
+        "_replay",
+        "_told_logged",
+        "_told_tokens",
+    )
 
     def __init__(self, pipeline: FleetPipeline, call: GenerationCall) -> None:
         expected = pipeline.expected_tokens
@@ -71,7 +270,9 @@ class FleetGeneration(Attempts):
         self._call = call
         self._expected = expected
         self._generated = 0  # by the attempt that is under way
-        self._told = Told()
+        self._pieces: list[str] = []  # of the text that was told
+        self._told_tokens = self._told_logged = 0
+        self._replay: Replay | None = None
         self._is_broken = False
 
     def _open(self, replica: Replica, number: int) -> TritonGeneration:
@@ -79,7 +280,8 @@ class FleetGeneration(Attempts):
         if number > 1:
             call = msgspec.structs.replace(call, request_id=f"{call.request_id}-r{number}")
             self._generated = 0
-            self._told.begin_again()
+            told = "".join(self._pieces), self._told_tokens, self._told_logged
+            self._replay = Replay(*told) if self._pieces else None
         pipeline = self._pipeline
         return TritonGeneration(replica.connection, pipeline.engine, pipeline.requests.encode(call), call)
 
@@ -98,17 +300,30 @@ class FleetGeneration(Attempts):
             self.outstanding_tokens = left
         if self._is_broken:
             return None  # nobody wants it; only its end is waited for
-        told = self._told
-        if not told.is_replaying:
-            told.add(delta)
-            return delta
+        if self._replay is not None:
+            news = self._passed_over(self._replay, delta)
+            if news is None:
+                return None
+            delta = news
+        pieces = self._pieces
+        pieces.append(delta.text)
+        if len(pieces) > _MOST_PIECES:
+            pieces[:] = ["".join(pieces)]
+        self._told_tokens += delta.completion_tokens
+        self._told_logged += len(delta.tokens)
+        return delta
+
+    def _passed_over(self, replay: Replay, delta: Delta) -> Delta | None:
         try:
-            return told.pass_over(delta)
+            news = replay.pass_over(delta)
         except DifferentAnswer as difference:
             log.error("%s: the second run differs: %s", self._call.request_id, difference)
-        self._is_broken = True
-        self.stop()
-        raise InflightError(ErrorKind.ENGINE_FAILED, "the answer could not be continued")
+            self._is_broken = True
+            self.stop()
+            raise InflightError(ErrorKind.ENGINE_FAILED, "the answer could not be continued") from None
+        if replay.is_through:
+            self._replay = None
+        return news
 
     def _stopped(self) -> Delta:
         if self._is_broken:
@@ -155,79 +370,3 @@ class FleetRelay(Attempts):
 
     def _stopped(self) -> Any:
         raise StopAsyncIteration
-
-
-_SETTINGS = FleetSettings()
-
-
-class FleetEmbedder:
-    """One release that makes embeddings, wherever it is loaded."""
-
-    def __init__(self, replicas: ReplicaSet, settings: FleetSettings = _SETTINGS) -> None:
-        self.replicas = replicas
-        self._settings = settings
-        self._entry = replicas.manifest.entry
-
-    async def embed(self, call: EmbeddingCall, request_id: str, tenant: str) -> EmbeddingAnswer:
-        async def make(connection: SingleCall) -> EmbeddingAnswer:
-            return await TritonEmbedder(connection, self._entry).embed(call, request_id, tenant)
-
-        return await ask(self.replicas, self._settings, call.most_tokens, make)
-
-    async def ready(self) -> bool:
-        return await self.replicas.ready()
-
-
-class FleetTensors:
-    """One release that takes and gives tensors, wherever it is loaded."""
-
-    def __init__(self, replicas: ReplicaSet, settings: FleetSettings = _SETTINGS) -> None:
-        self.replicas = replicas
-        self._settings = settings
-
-    async def infer(self, request: Any, timeout_s: float | None = None) -> Any:
-        """The response; the model that the request names is filled in. Raises InflightError."""
-        self._address(request)
-
-        async def make(connection: SingleCall) -> Any:
-            try:
-                return await connection.infer_once(request, timeout_s)
-            except GrpcError as error:
-                raise _from_model(error, request.id) from None
-
-        return await ask(self.replicas, self._settings, EXPECTED_TOKENS, make)
-
-    def stream(self, request: Any) -> TensorStream:
-        """The responses of a model that gives any number of them. Starts when the first is asked for."""
-        self._address(request)
-        return TensorStream(self.replicas, self._settings, request, "")
-
-    async def ready(self) -> bool:
-        return await self.replicas.ready()
-
-    def _address(self, request: Any) -> None:
-        request.model_name = self.replicas.manifest.entry
-        request.model_version = ""
-
-
-def _from_model(error: GrpcError, request_id: str) -> TritonError:
-    known = from_status(error, request_id)
-    if error.code is StatusCode.INVALID_ARGUMENT and known.failure is Failure.ENGINE:
-        return TritonError(ErrorKind.INVALID_REQUEST, "the model does not take these inputs", Failure.CALLER)
-    return known
-
-
-class _Stream(RelayedGeneration):
-    """A model that is no ensemble hears of it when its call is given up; it knows of no other stop."""
-
-    def stop(self) -> None:
-        if self._triton_call is not None and not self._answered:
-            self._answered = True
-            self._triton_call.cancel()
-
-
-class TensorStream(FleetRelay):
-    __slots__ = ()
-
-    def _generation(self, replica: Replica, request: bytes, call: GenerationCall) -> RelayedGeneration:
-        return _Stream(replica.connection, "", request, call)

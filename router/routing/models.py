@@ -11,17 +11,19 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.embedding import ServedEmbedder
 from router.core.manifest import split_name
 from router.core.objective import Objective
+from router.core.tenant import Scope
 from router.routing.checkpoint import CONTEXT_TOKENS, ChatTemplate, SamplingDefaults
 from router.routing.split import Asking, ModelSplit, Split, choose_version, is_shadowed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from python_backend.wire.tensors import Tensor
     from python_backend.wire.tiers import Tier
     from router.core.generation import Pipeline, RawGeneration
     from router.core.record import Record
+    from router.core.tenant import Caller
 
 
 class Served(Protocol):
@@ -121,7 +123,9 @@ class ServedModel:
 class TensorPort(Protocol):
     """The model itself; a request names no model, which is the port's to fill in."""
 
-    async def infer(self, request: Any, timeout_s: float) -> Any:
+    async def infer(
+        self, request: Any, timeout_s: float, on_lost: Callable[[int], None] | None = None
+    ) -> Any:
         """One request, one response. Raises InflightError; a cancelled call leaves nothing behind."""
 
     def stream(self, request: Any) -> RawGeneration:
@@ -211,7 +215,7 @@ class Registry:
         raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
 
     def find_any(self, name: str, record: Record | None = None) -> Served:
-        """One of any kind; the release is chosen for the request of `record`, and noted there."""
+        """One of any kind; its release and shadow are chosen for the request of `record`, and noted there."""
         lineups = self.published.current.lineups
         model, pinned = (name, None) if name in lineups else _read_name(name)
         if pinned is None and record is not None and record.pinned_release:
@@ -222,6 +226,8 @@ class Registry:
         if not lineup.releases:
             raise InflightError(ErrorKind.OVERLOADED, f"no release of the model '{model}' is loaded")
         if pinned is not None:
+            if record is not None:
+                _check_pin(lineup, pinned, record.caller)
             served = lineup.releases.get(pinned)
         else:
             arms = lineup.split.arms
@@ -236,18 +242,17 @@ class Registry:
             raise InflightError(ErrorKind.MODEL_NOT_FOUND, message, "model")
         if record is not None:
             record.model_version = str(served.version)
-            record.rollout = (lineup.split.rollout_id, lineup.split.step) if pinned is None else (None, 0)
+            split, shadow = lineup.split, lineup.split.shadow
+            record.rollout = (split.rollout_id, split.step) if pinned is None else (None, 0)
+            record.shadow = None
+            if shadow is not None and is_shadowed(shadow, split.salt, record.request_id, served.version):
+                record.shadow = shadow.version
         return served
 
     def shadow_of(self, record: Record) -> Served | None:
-        """The release that is to get this request too, without the client's knowing."""
-        lineup = self.published.current.lineups.get(record.model)
-        if lineup is None or lineup.split.shadow is None or not record.model_version:
-            return None
-        shadow, chosen = lineup.split.shadow, int(record.model_version)
-        if not is_shadowed(shadow, lineup.split.salt, record.request_id, chosen):
-            return None
-        return lineup.releases.get(shadow.version)
+        """The release that is to get this request too, without the client's knowing, if it is still there."""
+        lineup = self.lineups.get(record.model)
+        return None if lineup is None or record.shadow is None else lineup.releases.get(record.shadow)
 
     def serves(self, model: str, release: str) -> bool:
         """Whether requests are sent to this release, or may be."""
@@ -278,6 +283,15 @@ class Registry:
         asking = Asking(record.request_id, record.tenant, record.user, record.conversation)
         version = choose_version(lineup.divided, split.sticky, asking, lineup.releases.keys())
         return None if version is None else lineup.releases[version]
+
+
+def _check_pin(lineup: Lineup, pinned: int, caller: Caller) -> None:
+    """The stable release is everybody's; to say whether another one is there is to say too much."""
+    stable = lineup.stable
+    if (stable is None or pinned != stable.version) and Scope.RELEASES_PIN not in caller.key.scopes:
+        needed = f"this key lacks the scope {Scope.RELEASES_PIN.value}"
+        message = f"{needed}, which it takes to choose a release of '{lineup.name}' other than the stable one"
+        raise InflightError(ErrorKind.FORBIDDEN, message, "model")
 
 
 def _read_name(name: str) -> tuple[str, int | None]:

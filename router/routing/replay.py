@@ -6,8 +6,6 @@ from router.core.generation import Delta, Failure
 
 # Of one request, the first included.
 MAX_ATTEMPTS = 4
-# Of an answer, before they are made one: each by itself takes ten times its size.
-_MOST_PIECES = 64
 # What the engine answers belongs to its release: to ask another replica would hide it from a canary's gates.
 _REPLICAS_FAULT = (Failure.UNREACHABLE, Failure.STUB_DEAD, Failure.NOT_LOADED, Failure.CUT)
 
@@ -54,37 +52,19 @@ class DifferentAnswer(Exception):
     """The second run does not say what the first did."""
 
 
-class Told:
-    """What the client has of an answer, and the passing over of as much when it is generated again."""
+class Replay:
+    """An answer generated again: as much as the client has of it is passed over, and must be the same."""
 
-    __slots__ = ("_pieces", "_replayed", "_text", "_to_pass", "is_replaying", "logged", "tokens")
+    __slots__ = ("_replayed", "_text", "_to_pass", "is_through")
 
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.logged = 0
-        self._pieces: list[str] = []
-        self._text = ""
-        self.is_replaying = False
-        self._to_pass = (0, 0)  # tokens and logged tokens
+    def __init__(self, text: str, tokens: int, logged: int) -> None:
+        self._text = text
+        self._to_pass = (tokens, logged)
         self._replayed = 0  # characters that were passed over
-
-    def add(self, delta: Delta) -> None:
-        pieces = self._pieces
-        pieces.append(delta.text)
-        if len(pieces) > _MOST_PIECES:
-            pieces[:] = ["".join(pieces)]
-        self.tokens += delta.completion_tokens
-        self.logged += len(delta.tokens)
-
-    def begin_again(self) -> None:
-        """The next delta is the first one of another run."""
-        self._text = "".join(self._pieces)
-        self._replayed = 0
-        self._to_pass = (self.tokens, self.logged)
-        self.is_replaying = bool(self._pieces)
+        self.is_through = False
 
     def pass_over(self, delta: Delta) -> Delta | None:
-        """What of a delta is new, which is then told; None where all of it was told before."""
+        """What of a delta is new; None where all of it was told before."""
         tokens, logged = self._to_pass
         known = self._text[self._replayed : self._replayed + len(delta.text)]
         if not delta.text.startswith(known):
@@ -92,11 +72,10 @@ class Told:
         self._replayed += len(known)
         old_tokens, old_logged = min(tokens, delta.completion_tokens), min(logged, len(delta.tokens))
         tokens, logged = tokens - old_tokens, logged - old_logged
-        is_through = self._replayed == len(self._text) and tokens == logged == 0
-        if delta.finish is not None and delta.finish != "cancelled" and not is_through:
+        self.is_through = self._replayed == len(self._text) and tokens == logged == 0
+        if delta.finish is not None and delta.finish != "cancelled" and not self.is_through:
             raise DifferentAnswer(f"it ends after {self._replayed} of {len(self._text)} characters")
         self._to_pass = (tokens, logged)
-        self.is_replaying = not is_through
         new = Delta(
             delta.text[len(known) :],
             delta.completion_tokens - old_tokens,
@@ -107,7 +86,5 @@ class Told:
             delta.tokens[old_logged:],
             delta.steps,
         )
-        if not (new.text or new.completion_tokens or new.tokens or new.finish):
-            return None
-        self.add(new)
-        return new
+        is_news = new.text or new.completion_tokens or new.tokens or new.finish
+        return new if is_news else None

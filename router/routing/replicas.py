@@ -198,6 +198,20 @@ class ReplicaSet:
             return able[0] if able else None
         return choose(able, key)
 
+    async def find(
+        self,
+        key: bytes | None,
+        exclude: Collection[Replica],
+        wait_s: float,
+        given_up: asyncio.Future[None] | None = None,
+    ) -> Replica | None:
+        """One that may take a request, which may have to be waited for; None when there is none."""
+        until_s = self._clock() + wait_s
+        while (replica := self.pick(key, exclude)) is None:
+            if not await self.wait_for_one(until_s - self._clock(), given_up, exclude):
+                return None
+        return replica
+
     async def wait_for_one(
         self,
         timeout_s: float,
@@ -264,3 +278,14 @@ class FleetSettings:
     """`revive_wait_s` is how long a request waits for a replica that is being brought back."""
 
     revive_wait_s: float = 30.0
+
+
+# Replicas that failed by their own doing, and when they were asked.
+Failed = tuple[tuple["Replica", float], ...]
+
+
+def to_avoid(failed: Failed) -> tuple[Replica, ...]:
+    """Who is not to be asked again: who is thought to be up although it failed, unless it came back since."""
+    return tuple(
+        replica for replica, began_s in failed if replica.health.is_up and replica.health.since_s <= began_s
+    )

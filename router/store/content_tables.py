@@ -21,7 +21,7 @@ from sqlalchemy import (
     Text,
 )
 
-from router.store.schema import table
+from router.store.schema import HOLDS_TEXT, table
 
 # `is_whole` is false while pieces are still being added; such a file is nobody's to see.
 files = table(
@@ -133,6 +133,10 @@ conversation_items = table(
     Column("counted_by", String, nullable=False),
     sql.UniqueConstraint("conversation_id", "position"),
 )
+
+
+for each in (files, file_pieces, batches, batch_lines, responses, conversations, conversation_items):
+    each.info[HOLDS_TEXT] = True
 
 
 def export_files(connection: Connection, organisation_id: str) -> dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,11 +19,15 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.store import migrate
-from router.store.schema import counters, facts
+from router.store.repeats import Repeats
+from router.store.schema import HOLDS_TEXT, counters, facts
 
 Result = TypeVar("Result")
 _BUSY_TIMEOUT_S = 10
 _RETRY_S = 0.02
+_ERASING_PATIENCE_MS = 50
+_LAST_ERASING_S = 2.0
+_ROWS_AT_ONCE = 50  # drivers keep the statement of each number of rows
 # Without these a server that vanishes from the network is waited for as long as the kernel cares to.
 _PATIENCE = {
     "connect_timeout": 3,
@@ -33,6 +39,7 @@ _PATIENCE = {
 _READS = "only_reads"
 _CHANGES = "changes"
 _FINGERPRINT = "pepper_fingerprint"
+_COUNTERS = sql.select(counters.c.name, counters.c.value)  # made once: it is read several times a second
 
 # What the store's absence looks like; everything else is a defect and should be loud.
 StoreAway = (sql.exc.OperationalError, sql.exc.InterfaceError, sql.exc.TimeoutError)
@@ -55,6 +62,10 @@ class Store:
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
         else:
             self._reader = self.engine.execution_options(**{_READS: True})
+        self.repeats = Repeats()
+        self._has_deleted = threading.Event()
+        if not self.is_postgres:
+            event.listen(self.engine, "after_execute", self._note_deletion)
         self._insert: Any = postgresql.insert if self.is_postgres else sqlite.insert
 
     @property
@@ -86,6 +97,29 @@ class Store:
         """An insert that leaves rows alone that are there already."""
         return self._insert(table).on_conflict_do_nothing()
 
+    def insert_rows(
+        self,
+        connection: Connection,
+        table: Table,
+        names: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        returning: str,
+    ) -> Sequence[Any]:
+        """The same for many rows at once; answers with one column of those that were not there.
+
+        Written as the driver takes it: SQLAlchemy spends twice the time of the insert on each row.
+        """
+        row = f"({', '.join(['%s' if self.is_postgres else '?'] * len(names))})"
+        new: list[Any] = []
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            some = rows[start : start + _ROWS_AT_ONCE]
+            statement = (
+                f"INSERT INTO {table.name} ({', '.join(names)}) VALUES {', '.join([row] * len(some))} "
+                f"ON CONFLICT DO NOTHING RETURNING {returning}"
+            )
+            new += connection.exec_driver_sql(statement, tuple(chain.from_iterable(some))).scalars()
+        return new
+
     def insert_or_update(self, table: Table, values: dict[str, Any]) -> Any:
         """An insert of one row that replaces the row with the same primary key."""
         by = [column.name for column in table.primary_key]
@@ -98,10 +132,43 @@ class Store:
         return int(connection.execute(change.returning(counters.c.value)).scalar_one())
 
     def last_change(self, connection: Connection) -> int:
-        return int(connection.scalar(sql.select(counters.c.value).where(counters.c.name == _CHANGES)) or 0)
+        return read_counters(connection).get(_CHANGES, 0)
+
+    def erase_deleted(self) -> bool:
+        """Takes what was deleted out of SQLite's log too; False where somebody is in the way, for now.
+
+        In the database itself it is overwritten (`secure_delete`), but its log keeps the pages as they were.
+        """
+        if not self._has_deleted.is_set():
+            return True
+        self._has_deleted.clear()
+        connection = self.engine.raw_connection()
+        try:
+            connection.execute(f"PRAGMA busy_timeout={_ERASING_PATIENCE_MS}")
+            is_busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        except sqlite3.OperationalError:
+            is_busy = True
+        finally:
+            connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_S * 1000}")
+            connection.close()
+        if is_busy:
+            self._has_deleted.set()
+        return not is_busy
 
     def close(self) -> None:
+        deadline_s = time.monotonic() + _LAST_ERASING_S
+        while not self.erase_deleted() and time.monotonic() < deadline_s:
+            time.sleep(_RETRY_S)
         self.engine.dispose()
+
+    def _note_deletion(self, _connection: Connection, statement: Any, *_: Any) -> None:
+        if isinstance(statement, sql.Delete) and statement.table.info.get(HOLDS_TEXT):
+            self._has_deleted.set()
+
+
+def read_counters(connection: Connection) -> dict[str, int]:
+    """By name, the numbers that rise with every change of what is named so."""
+    return {row.name: int(row.value) for row in connection.execute(_COUNTERS)}
 
 
 class StoreAccess:
@@ -113,6 +180,7 @@ class StoreAccess:
     def __init__(self, store: Store, threads: int = 4) -> None:
         self._store = store
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="store")
+        self._counting: asyncio.Task[dict[str, int]] | None = None
 
     @property
     def store(self) -> Store:
@@ -125,6 +193,12 @@ class StoreAccess:
     async def write(self, act: Callable[[Connection], Result]) -> Result:
         """Committed when it returns, or nothing has changed."""
         return await self._run(self._store.begin, act)
+
+    async def last_change(self, counter: str) -> int:
+        """Those who ask while an answer is on its way share it."""
+        if self._counting is None or self._counting.done():
+            self._counting = asyncio.get_running_loop().create_task(self.read(read_counters))
+        return (await asyncio.shield(self._counting)).get(counter, 0)
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
@@ -163,7 +237,7 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:
     # The driver's own idea of when a transaction begins would let two writers read before either writes.
     connection.isolation_level = None
     _switch_to_wal(connection)
-    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+    for pragma in ("synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 

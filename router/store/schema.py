@@ -6,6 +6,7 @@ import sqlalchemy as sql
 from sqlalchemy import BigInteger, Boolean, Column, Double, Integer, LargeBinary, String, Table, Text
 
 METADATA = sql.MetaData()
+HOLDS_TEXT = "holds_text"  # of tables: what they held is to be gone for good when it is deleted
 # SQLite numbers rows by itself for its own kind of integer only.
 _SERIAL = BigInteger().with_variant(Integer, "sqlite")
 
@@ -104,6 +105,8 @@ audit = table(
     Column("target", String, nullable=False),
     Column("allowed", Boolean, nullable=False),
     Column("detail", Text, nullable=False),
+    Column("key_id", String, nullable=False, server_default=""),
+    Column("address", String, nullable=False, server_default=""),
 )
 spending = table(
     "spending",

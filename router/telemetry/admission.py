@@ -105,7 +105,7 @@ class AdmissionMetrics(Collector):
                 log.exception("the state of admission could not be read")
 
     def look(self) -> None:
-        gates = self._gates.all
+        gates = list(self._gates.values())
         for gate in gates:
             self._look_for_noise(gate)
         for former in self._noisy.keys() - {(gate.model, gate.release) for gate in gates}:
@@ -175,7 +175,7 @@ class AdmissionMetrics(Collector):
         noise = _gauge("noisy_tenant_ratio", "Times its fair share that it asks for.", ("model", "tenant"))
         most: dict[str, int] = {}
         loudest: dict[tuple[str, str], float] = {}
-        for gate in self._gates.all:
+        for gate in list(self._gates.values()):
             signals, release = gate.signals(), (gate.model, gate.release)
             for tier, count in signals.waiting.items():
                 waiting.add_metric((*release, tier.label), count)

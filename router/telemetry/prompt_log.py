@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from router.core.record import Record
-    from router.request.job import Job
+    from router.request.answer import Job
 
 log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sql
 
 from router.core.tenant import (
+    NO_LIMITS,
     ApiKey,
     AuditEntry,
     Limits,
@@ -27,7 +28,7 @@ from router.store.schema import api_keys, facts, limits, organisations, prices, 
 from router.tenants import keys, records
 from router.tenants.audited import Audited, Forbidden
 from router.tenants.budget import END_OF_TIME_S, check_day
-from router.tenants.rbac import Action, Actor, allows, may_act_for
+from router.tenants.rbac import Action, Actor, allows, beyond, may_act_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,7 @@ class Administration(Audited):
                 write(file_id, data)
 
     def delete_organisation(self, actor: Actor, organisation_id: str) -> None:
-        """Nothing remains but its id, marked as deleted, and the audit entry of the deletion."""
+        """What it stored, its users and its keys; what it has used and what was done stays on record."""
         with self._act(actor, Action.ORGANISATION_DELETE, organisation_id, organisation_id) as (to, _):
             records.delete(to, organisation_id, self._clock())
 
@@ -135,15 +136,20 @@ class Administration(Audited):
         organisation_id: str,
         user_id: str,
         name: str,
-        scopes: frozenset[Scope] = DEFAULT_SCOPES,
+        scopes: frozenset[Scope] | None = None,
         models: frozenset[str] | None = None,
         expires_s: float | None = None,
         text: str = "",
     ) -> tuple[ApiKey, str]:
         """The key as it is kept, and the text that its holder is shown, this once.
 
-        A `text` that is given was made elsewhere, and is the key from now on.
+        It may nothing that the actor's own key may not; what is left out is taken from there. A `text` that
+        is given was made elsewhere, and is the key from now on.
         """
+        if scopes is None:  # and refused below where the two have nothing in common
+            scopes = (DEFAULT_SCOPES & (actor.scopes or DEFAULT_SCOPES)) or DEFAULT_SCOPES
+        models = actor.models if models is None else models
+        expires_s = actor.expires_s if expires_s is None else expires_s
         check_name("name", name)
         for model in models or ():
             check_model(model)
@@ -162,6 +168,7 @@ class Administration(Audited):
         action = Action.KEY_WRITE_OWN if actor.user_id == user_id else Action.KEY_WRITE
         with self._act(actor, action, organisation_id, key.id, detail) as (to, _):
             _refuse_above(actor, records.find_user(to, organisation_id, user_id))
+            _refuse_beyond(actor, key, NO_LIMITS)
             to.execute(sql.insert(api_keys).values(records.row_of_key(key)))
             to.execute(self._store.insert_new(facts).values(name=records.KEYS_WERE_MADE, value="yes"))
         return key, text
@@ -185,6 +192,8 @@ class Administration(Audited):
         with self._act(actor, action, organisation_id, key_id, detail, "key.rotate") as (to, _):
             present = records.find_key(to, organisation_id, key_id)
             _refuse_above(actor, records.find_user(to, organisation_id, present.user_id))
+            if key_id != actor.key_id:
+                _refuse_beyond(actor, present, records.limits_in(to, organisation_id).get(key_id, NO_LIMITS))
             rotated = replace(
                 present,
                 prefix=prefix,
@@ -224,6 +233,8 @@ class Administration(Audited):
         with self._act(actor, action, organisation_id, subject, asdict(allowed)) as (to, _):
             if key_id is not None:
                 _refuse_above(actor, records.find_holder(to, organisation_id, key_id))
+                if allowed.exceeds(actor.limits):
+                    raise Forbidden("a key with limits of its own allows no more to another, nor to itself")
             row = {"subject": subject, "organisation_id": organisation_id, **asdict(allowed)}
             to.execute(self._store.insert_or_update(limits, row))
 
@@ -266,3 +277,8 @@ def _new_id(kind: str) -> str:
 def _refuse_above(actor: Actor, user: User) -> None:
     if not may_act_for(actor, user.role, user.platform_admin):
         raise Forbidden("users above oneself, and their keys, are not one's to change")
+
+
+def _refuse_beyond(actor: Actor, key: ApiKey, limits: Limits) -> None:
+    if why := beyond(actor, key, limits):
+        raise Forbidden(f"the key in use makes none that may more than itself: {why}")

@@ -67,13 +67,13 @@ class Audited:
         except sql.exc.IntegrityError as error:
             raise AlreadyThere(f"{action.label}: the name is taken") from error
         except Forbidden:
-            self._write(replace(entry, allowed=False))
+            write_refusal(self._store, entry)
             raise
         self._changed()
 
     def _check(self, actor: Actor, action: Action, organisation_id: str | None, target: str) -> None:
         if not allows(actor, action, organisation_id):
-            self._write(replace(self._entry(actor, action, organisation_id, target), allowed=False))
+            write_refusal(self._store, self._entry(actor, action, organisation_id, target))
             raise Forbidden(f"{action.label} is not allowed")
 
     def _entry(
@@ -86,7 +86,15 @@ class Audited:
         named: str | None = None,
     ) -> AuditEntry:
         return AuditEntry(
-            self._clock(), actor.user_id, organisation_id, named or action.label, target, True, detail or {}
+            self._clock(),
+            actor.user_id,
+            organisation_id,
+            named or action.label,
+            target,
+            True,
+            detail or {},
+            actor.key_id,
+            actor.address,
         )
 
     def _write(self, entry: AuditEntry) -> None:
@@ -112,19 +120,28 @@ class PlatformCommands:
             yield connection
 
     def _check(self, action: Action, label: str, target: str) -> None:
-        if allows(self._actor, action, None):
-            return
-        with self._store.begin() as connection:
-            self._record(connection, label, target, is_allowed=False)
-        raise Forbidden(f"{action.label} is not allowed")
+        if not allows(self._actor, action, None):
+            write_refusal(self._store, self._entry(label, target, {}))
+            raise Forbidden(f"{action.label} is not allowed")
 
     def _record(
-        self,
-        connection: Connection,
-        label: str,
-        target: str,
-        detail: dict[str, Any] | None = None,
-        is_allowed: bool = True,
+        self, connection: Connection, label: str, target: str, detail: dict[str, Any] | None = None
     ) -> None:
-        entry = AuditEntry(self._clock(), self._actor.user_id, None, label, target, is_allowed, detail or {})
-        connection.execute(sql.insert(audit).values(row_of_audit(entry)))
+        connection.execute(sql.insert(audit).values(row_of_audit(self._entry(label, target, detail or {}))))
+
+    def _entry(self, label: str, target: str, detail: dict[str, Any]) -> AuditEntry:
+        actor = self._actor
+        return AuditEntry(
+            self._clock(), actor.user_id, None, label, target, True, detail, actor.key_id, actor.address
+        )
+
+
+def write_refusal(store: Store, entry: AuditEntry) -> None:
+    """Who is refused the same again and again fills no disk: the number of times is on record instead."""
+    times = store.repeats.note((entry.actor, entry.key_id, entry.action), entry.at_s)
+    if times is None:
+        return
+    detail = {**entry.detail, "times": times} if times > 1 else entry.detail
+    with store.begin() as connection:
+        refused = replace(entry, allowed=False, detail=detail)
+        connection.execute(sql.insert(audit).values(row_of_audit(refused)))

@@ -1,8 +1,8 @@
-"""Token buckets and the limits made of them: what may start now, and how long to wait where it may not.
+"""Token buckets, budgets and the limits made of them: what may start now, and how long to wait if not.
 
-The invariant: what a bucket has granted since it was full never exceeds burst + rate x time. A reservation
-takes the most a request could use, settling gives back what it did not, and what it used beyond that is a
-debt that later ones wait for. Levels are whole numbers of tokens times nanoseconds per minute, so nothing
+What a bucket has granted since it was full never exceeds burst + rate x time. A reservation takes the most a
+request could use, settling gives back what it did not, and what it used beyond that is a debt that later ones
+wait for. Levels are whole numbers of tokens times nanoseconds per minute, so nothing
 is ever rounded up. Time comes in as monotonic nanoseconds.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from router.tenants.budget import Allowance
+from router.tenants.budget import RENEW_S, USABLE_S, LeaseAnswer, LeaseAsk
 from router.tenants.shared_usage import Charge, Used
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ NS_PER_S = 1_000_000_000
 NS_PER_MIN = 60 * NS_PER_S
 # Nobody knows when a running request ends; a second is long enough not to be a busy loop.
 _CONCURRENCY_WAIT_NS = NS_PER_S
+# What the store said of a budget that was too small holds for so long.
+_ASK_AGAIN_S = 2.0
 
 
 class Limit(Enum):
@@ -107,6 +109,98 @@ def _bucket(old: Bucket | None, rate_per_min: int | None, burst: int | None, now
         return Bucket(rate_per_min, burst, now_ns)
     old.change(rate_per_min, burst, now_ns)
     return old
+
+
+class Allowance:
+    """What one router may still spend of a subject's budget this month; belongs to the event loop."""
+
+    __slots__ = (
+        "_asked_in_vain_ns",
+        "_idle",
+        "_renew_ns",
+        "_usable_ns",
+        "_vain_need",
+        "budget",
+        "free",
+        "lease",
+        "month",
+        "reserved",
+        "subject",
+    )
+
+    def __init__(self, subject: str, budget: int) -> None:
+        self.subject = subject
+        self.budget = budget
+        self.month = ""
+        self.lease = 0  # counts leases: what belongs to an older one is not given back to a newer
+        self.free = 0
+        self.reserved = 0
+        self._usable_ns = self._renew_ns = 0
+        self._asked_in_vain_ns = 0
+        self._vain_need = 0
+        self._idle = False
+
+    def change(self, budget: int) -> None:
+        self.budget = budget
+        self._asked_in_vain_ns = 0
+
+    def covers(self, cost: int, now_ns: int, month: str) -> bool:
+        return cost <= self.free and now_ns < self._usable_ns and month == self.month
+
+    def is_spent(self, cost: int, now_ns: int, month: str) -> bool:
+        """Whether the store answered recently that less than this is left."""
+        return month == self.month and now_ns < self._asked_in_vain_ns and cost - self.free >= self._vain_need
+
+    def take(self, cost: int) -> int:
+        """Reserves; the answer names the lease and goes back with `end`."""
+        self._idle = False
+        self.free -= cost
+        self.reserved += cost
+        return self.lease
+
+    def end(self, lease: int, reserved: int, spent: int) -> None:
+        """One reservation is over; what it did not spend is free again, if its lease still stands."""
+        self.reserved -= reserved
+        if lease == self.lease:
+            self.free += reserved - spent
+
+    def ask(self, cost: int, month: str) -> LeaseAsk:
+        """What to ask the store for, so that a request of this cost can start."""
+        need = max(cost - self.free, 0) if month == self.month else cost
+        return LeaseAsk(self.subject, month, self.budget, need, cost)
+
+    def granted(self, ask: LeaseAsk, answer: LeaseAnswer, asked_ns: int) -> None:
+        """The store's answer; `asked_ns` is from before it was asked."""
+        if not answer.continued or ask.month != self.month:
+            self.lease += 1
+            self.free = 0
+        self.month = ask.month
+        self.free += answer.amount
+        self._usable_ns = asked_ns + int(USABLE_S * NS_PER_S)
+        self._renew_ns = asked_ns + int(RENEW_S * NS_PER_S)
+        if answer.amount < (ask.need if answer.continued else ask.cost):
+            self._asked_in_vain_ns = asked_ns + int(_ASK_AGAIN_S * NS_PER_S)
+            self._vain_need = ask.need if answer.continued else ask.cost
+
+    def upkeep(self, now_ns: int) -> LeaseAsk | None:
+        """Now and then: extends a lease in use, returns one that nobody used since the last time."""
+        if not self.month or now_ns < self._renew_ns:
+            return None
+        if self._idle and not self.reserved:
+            return self.give_back()
+        self._idle = True
+        self._renew_ns = now_ns + int(RENEW_S * NS_PER_S)
+        return LeaseAsk(self.subject, self.month, self.budget)
+
+    def give_back(self) -> LeaseAsk | None:
+        """Lets go of all that is free: from here on it can be spent elsewhere only."""
+        amount, self.free = max(self.free, 0), 0
+        month, self.month = self.month, ""
+        self.lease += 1
+        return LeaseAsk(self.subject, month, self.budget, give_back=amount) if amount else None
+
+    def check(self) -> None:
+        assert self.reserved >= 0, f"{self.subject}: {self.reserved} reserved"
 
 
 class LimitSet:

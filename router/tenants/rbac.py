@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from router.core.tenant import Role, Scope, User
+from router.core.tenant import NO_LIMITS, ApiKey, Caller, Limits, Role, Scope, User
 
 
 class Action(Enum):
@@ -39,10 +39,12 @@ class Action(Enum):
         self.scope = scope
 
 
-# The platform's own business: a tenant that could write these would set its own budget and prices.
+# The platform's own business: a tenant that could write these would set its own budget and prices, or leave
+# before it has paid.
 PLATFORM_ONLY = frozenset(
     {
         Action.ORGANISATION_CREATE,
+        Action.ORGANISATION_DELETE,
         Action.ORGANISATION_LIST,
         Action.ORGANISATION_LIMITS_WRITE,
         Action.PRICE_WRITE,
@@ -62,24 +64,44 @@ _ADMIN = _MEMBER | {
     Action.KEY_LIMITS_WRITE,
     Action.AUDIT_READ,
 }
-_OWNER = _ADMIN | {Action.ORGANISATION_EXPORT, Action.ORGANISATION_DELETE}
+_OWNER = _ADMIN | {Action.ORGANISATION_EXPORT}
 TABLE = {Role.OWNER: _OWNER, Role.ADMIN: _ADMIN, Role.MEMBER: _MEMBER, Role.VIEWER: _VIEWER}
 _RANK = {Role.VIEWER: 0, Role.MEMBER: 1, Role.ADMIN: 2, Role.OWNER: 3}
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts: a user, through a key with these scopes, or without one where `scopes` is None."""
+    """Who acts: a user, through a key with these scopes, or without one where `scopes` is None.
+
+    The rest is of the key too, and `address` is where it came from.
+    """
 
     user_id: str
     organisation_id: str | None
     role: Role
     platform_admin: bool = False
     scopes: frozenset[Scope] | None = None
+    key_id: str = ""
+    models: frozenset[str] | None = None
+    expires_s: float | None = None
+    limits: Limits = NO_LIMITS
+    address: str = ""
 
     @classmethod
     def of(cls, user: User, scopes: frozenset[Scope] | None = None) -> Actor:
         return cls(user.id, user.organisation_id, user.role, user.platform_admin, scopes)
+
+    @classmethod
+    def calling(cls, caller: Caller, address: str) -> Actor:
+        key, actor = caller.key, cls.of(caller.user, caller.key.scopes)
+        return replace(
+            actor,
+            key_id=key.id,
+            models=key.models,
+            expires_s=key.expires_s,
+            limits=caller.key_limits,
+            address=address,
+        )
 
 
 # The command line on the machine that holds the store: who can read the file needs no key.
@@ -102,3 +124,16 @@ def may_act_for(actor: Actor, role: Role, platform_admin: bool) -> bool:
     if actor.platform_admin:
         return True
     return not platform_admin and _RANK[role] <= _RANK[actor.role]
+
+
+def beyond(actor: Actor, key: ApiKey, limits: Limits) -> str:
+    """What a key with these limits may and the actor's own key may not, in words; empty where nothing."""
+    if actor.scopes is None:
+        return ""
+    if more := key.scopes - actor.scopes:
+        return f"it lacks the scopes {', '.join(sorted(more))}"
+    if actor.models is not None and (key.models is None or key.models - actor.models):
+        return f"it is for {', '.join(sorted(actor.models))} alone"
+    if actor.expires_s is not None and (key.expires_s is None or key.expires_s > actor.expires_s):
+        return "it expires earlier"
+    return "it has limits of its own" if limits.exceeds(actor.limits) else ""

@@ -153,6 +153,7 @@ class UsageSpool:
         self._closed_bytes = sum(path.stat().st_size for path in self._closed())
         self.failed_writes = 0
         self.damaged_lines = 0
+        self.is_full = self._is_over()  # new requests should be refused; running ones are still recorded
         self._thread = threading.Thread(target=self._run, name="usage-spool", daemon=True)
 
     def start(self) -> None:
@@ -167,10 +168,13 @@ class UsageSpool:
             if segment is not None and not segment.is_broken and not self._pending:
                 try:
                     segment.write(to_line(record))
+                    if self._closed_bytes + segment.bytes > self._max_bytes:
+                        self.is_full = True
                     return
                 except OSError as error:
                     self._complain(error)
             self._pending.append(record)
+            self.is_full = self._is_over()
 
     @property
     def bytes(self) -> int:
@@ -182,11 +186,14 @@ class UsageSpool:
         """Records that are in memory alone."""
         return len(self._pending)
 
-    @property
-    def is_full(self) -> bool:
-        """New requests should be refused; running ones are still recorded."""
-        written = self._closed_bytes + (self._segment.bytes if self._segment else 0)
-        return written > self._max_bytes or (self.failed_writes > 0 and len(self._pending) > _WRITE_AT_ONCE)
+    def _is_over(self) -> bool:
+        waits = self.failed_writes > 0 and len(self._pending) > _WRITE_AT_ONCE
+        return waits or self.bytes > self._max_bytes
+
+    def _look(self) -> None:
+        """There may be room again."""
+        with self._swapping:
+            self.is_full = self._is_over()
 
     def flush(self) -> None:
         """Everything appended so far is on disk, unless the disk is full: then it stays in memory."""
@@ -200,8 +207,9 @@ class UsageSpool:
                         self._open_segment()
             except OSError as error:
                 self._complain(error)
-                return
-            self.failed_writes = 0
+            else:
+                self.failed_writes = 0
+            self._look()
 
     def deliver(self, deliver: Deliver) -> int:
         """Hands all there is to the store, oldest first; raises what the store raises, losing nothing.
@@ -276,6 +284,7 @@ class UsageSpool:
             self._hand_over(contents.records[start : start + _BATCH], deliver)
         with self._writing:
             self._closed_bytes -= path.stat().st_size
+            self._look()
         if contents.damaged_lines:
             self.damaged_lines += contents.damaged_lines
             log.error("%d lines of %s are damaged; the file is kept", contents.damaged_lines, path.name)

@@ -18,12 +18,13 @@ import sqlalchemy as sql
 from router.core.tenant import LOCAL, Caller, UsageRecord
 from router.store.database import PepperError, Store, StoreAway, sqlite_url
 from router.store.migrate import SchemaError
+from router.store.private_directory import make_private
 from router.store.schema import organisations
 from router.tenants.administration import Administration
 from router.tenants.budget import CurrentMonth, LeaseAnswer, LeaseAsk
 from router.tenants.keys import Catalogue, Keyring, fingerprint, load_pepper
 from router.tenants.ledger import Ledger, Reservation, must_ask_the_store
-from router.tenants.limits import Limit, Refusal
+from router.tenants.limits import Refusal
 from router.tenants.spool import SpoolInUse, claim_spool
 from router.tenants.treasury import Treasury
 from router.tenants.worker import Chore, Worker
@@ -53,7 +54,7 @@ class Tenancy:
     def __init__(self, settings: TenancySettings) -> None:
         self._settings = settings
         self.store = Store(settings.store_url)
-        self._month = CurrentMonth()
+        self.month = CurrentMonth()
         self._leasing = asyncio.Lock()
         self._waiting: set[asyncio.Task[Reservation | Refusal]] = set()
         self.spool = claim_spool(settings.spool_dir, settings.max_spool_bytes)
@@ -68,6 +69,7 @@ class Tenancy:
             [
                 Chore("reading keys and limits", settings.poll_s, self.catalogue.refresh),
                 Chore("delivering usage", settings.deliver_s, self.deliver),
+                Chore("erasing what was deleted", settings.deliver_s, self.store.erase_deleted),
             ]
         )
 
@@ -90,22 +92,13 @@ class Tenancy:
         self.spool.close()
         self.store.close()
 
-    def reserve_now(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal | None:
-        """None where the store has to be asked first, by `reserve`."""
-        now_s, month = time.time(), self._month
-        name = month.name if month.begins_s <= now_s < month.ends_s else month.at(now_s)
-        answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), name)
-        if isinstance(answer, Refusal) and answer.limit is Limit.LEASE:
-            return None
-        return answer
-
     async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
         """Goes to the store only where this process's lease of a budget has run out.
 
         Still refused by `Limit.LEASE`: the store is unreachable, and what is left of the budget is not known.
         Whoever asks may leave meanwhile: what the store has leased is known here all the same.
         """
-        month = self._month.at(time.time())
+        month = self.month.at(time.time())
         answer = self.ledger.reserve(caller, tokens, cost, time.monotonic_ns(), month)
         if not must_ask_the_store(answer):
             return answer
@@ -208,7 +201,7 @@ class StoreUnusable(Exception):
 def tenancy_settings(
     data_dir: Path, store_url: str = "", pepper_file: str = "", max_spool_bytes: int = 256 << 20
 ) -> TenancySettings:
-    data_dir.mkdir(parents=True, exist_ok=True)
+    make_private(data_dir)
     return TenancySettings(
         store_url=store_url or sqlite_url(data_dir / "store.db"),
         pepper=load_pepper(Path(pepper_file).expanduser() if pepper_file else data_dir / "pepper"),

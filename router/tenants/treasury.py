@@ -9,7 +9,7 @@ import sqlalchemy as sql
 
 from router.store.schema import leases, spending, usage
 from router.tenants.budget import LEASE_S, LeaseAnswer, LeaseAsk, lease_size, month_of
-from router.tenants.records import deleted_among, row_of_usage
+from router.tenants.records import USAGE_NAMES, row_of_usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,22 +30,20 @@ class Treasury:
     def charge(self, records: Sequence[UsageRecord]) -> int:
         """Records usage, its cost moved from this process's leases to what is spent; tells how many were new.
 
-        Records that are there already change nothing, and neither do those of a deleted organisation.
+        Records that are there already change nothing. Who is deleted owes for what was still running.
         """
+        by_id = {record.request_id: record for record in records}
+        if not by_id:
+            return 0
         with self._store.begin() as connection:
-            gone = deleted_among(connection, {record.organisation_id for record in records})
-            by_id = {record.request_id: record for record in records if record.organisation_id not in gone}
-            if not by_id:
-                return 0
-            # Rows as parameters, not as values of the statement: it would be compiled again each time.
-            insert = self._store.insert_new(usage).returning(usage.c.request_id)
-            new = connection.scalars(insert, [row_of_usage(each) for each in by_id.values()]).all()
+            rows = [row_of_usage(record) for record in by_id.values()]
+            new = self._store.insert_rows(connection, usage, USAGE_NAMES, rows, returning="request_id")
             costs: Counter[tuple[str, str]] = Counter()
             for record in (by_id[request_id] for request_id in new):
                 month = month_of(record.started_s)
-                # One and the same for the local tenant, which has no keys.
-                for subject in {record.organisation_id, record.key_id}:
-                    costs[subject, month] += record.cost
+                costs[record.organisation_id, month] += record.cost
+                if record.key_id != record.organisation_id:  # the local tenant has no keys
+                    costs[record.key_id, month] += record.cost
             # In one order everywhere, so that two processes never wait for each other.
             for (subject, month), cost in sorted(costs.items()):
                 self._move_to_spent(connection, subject, month, cost)

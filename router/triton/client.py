@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from router.grpc.call import Call
+    from router.grpc.target import ClientTls
     from router.triton.messages import Reader
 
 log = logging.getLogger(__name__)
@@ -62,10 +63,14 @@ class TritonConnection:
     """The channel to one Triton server, and the stops that are still being delivered."""
 
     def __init__(
-        self, url: str, stop_timeout_s: float = 5.0, metadata: Mapping[str, str] | None = None
+        self,
+        url: str,
+        stop_timeout_s: float = 5.0,
+        metadata: Mapping[str, str] | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.stop_timeout_s = stop_timeout_s
-        self._channel = Channel(url, metadata)
+        self._channel = Channel(url, metadata, tls=tls)
         self._stopping: set[asyncio.Task[None]] = set()
 
     def infer(self, request: Any, timeout_s: float | None = None) -> InferStream:

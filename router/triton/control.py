@@ -1,18 +1,22 @@
-"""Loads, unloads and revives the models of one Triton server, for whoever has its secret."""
+"""Loads, unloads and revives the models of one Triton server, where nobody else can."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.json_format import MessageToJson
 from tritonclient.grpc import service_pb2
 
 from router.grpc.status import GrpcError
+from router.grpc.target import is_private
 from router.triton.client import TritonConnection
 
-# A restricted protocol of Triton's: the prefix is Triton's own, the name the launcher's.
+if TYPE_CHECKING:
+    from router.grpc.target import ClientTls
+
+# A restricted protocol of Triton's: the prefix is Triton's own.
 SECRET_HEADER = "triton-grpc-protocol-inflight"
 EPOCH = "inflight_epoch"
 _TIMEOUT_S = 10.0
@@ -37,11 +41,12 @@ class ModelState:
 
 
 class TritonControl:
-    """The secret travels on a connection of its own: requests of clients do not need it."""
+    """On a connection of its own: requests of clients do not need the secret, where there is one."""
 
-    def __init__(self, url: str, secret: str) -> None:
-        self.can_control = bool(secret)
-        self._connection = TritonConnection(url, metadata={SECRET_HEADER: secret} if secret else None)
+    def __init__(self, url: str, secret: str = "", tls: ClientTls | None = None) -> None:
+        self.can_control = bool(secret) or is_private(url, tls)
+        metadata = {SECRET_HEADER: secret} if secret else None
+        self._connection = TritonConnection(url, metadata=metadata, tls=tls)
 
     async def load(self, model: str, config_json: str | None = None) -> None:
         """Returns when it is ready; the members of an ensemble are loaded with it.

@@ -14,9 +14,10 @@ from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
 from python_backend.wire.engine_report import CONFIGURE, ENGINE_REPORT, REPORT, read_report
+from python_backend.wire.shared_prefix import SHARED_PREFIX
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM, ModelContract
 from python_backend.wire.tiers import Tier
-from router.core.generation import Delta, LoggedToken
+from router.core.generation import LITERAL_MARK, Delta, LoggedToken
 from router.core.stages import EngineTimes
 
 if TYPE_CHECKING:
@@ -139,8 +140,10 @@ def _usual_parameters(tenant: str, add_special_tokens: bool) -> bytes:
 _NO_STOP_WORDS = _raw(codec.encode("BYTES", [""] * STOP_WORDS))
 _FLAGS = _raw(codec.encode("BOOL", [True])) * 5
 _SEED = _RAW_INPUT + b"\x08"  # eight bytes follow
-_unusual = attrgetter("guide", "prompt_ids", "logit_bias", "top_log_probs", "tier", "trace")
-_NOTHING_UNUSUAL = (None,) * 6
+_unusual = attrgetter(
+    "guide", "prompt_ids", "logit_bias", "top_log_probs", "tier", "trace", "marked_prompt", "shared_prefix"
+)
+_NOTHING_UNUSUAL = (None,) * 8
 
 
 class GenerateRequests:
@@ -157,7 +160,7 @@ class GenerateRequests:
         self._without_end: bytes = without_end.SerializeToString()
 
     def encode(self, call: GenerationCall) -> bytes:
-        request_id, prompt = call.request_id.encode(), call.prompt.encode()
+        request_id, prompt = call.request_id.encode(), (call.marked_prompt or call.prompt).encode()
         parts = [
             self._without_end if call.ignore_eos else self._template,
             _usual_parameters(call.tenant, call.add_special_tokens),
@@ -207,6 +210,8 @@ def _more(call: GenerationCall) -> Any:
         message.inputs.add(name="prompt_ids", datatype="INT32", shape=[1, len(call.prompt_ids)])
         raw.append(codec.encode("INT32", call.prompt_ids))
     parameters = message.parameters
+    if call.marked_prompt is not None:
+        parameters["inflight_literal_mark"].string_param = LITERAL_MARK
     if call.logit_bias is not None:
         parameters["inflight_logit_bias"].string_param = msgspec.json.encode(call.logit_bias).decode()
     if call.top_log_probs is not None:
@@ -215,6 +220,8 @@ def _more(call: GenerationCall) -> Any:
         parameters["inflight_echo"].bool_param = True
     if call.tier is not None:
         parameters["inflight_tier"].string_param = call.tier
+    if call.shared_prefix is not None:
+        parameters[SHARED_PREFIX].string_param = call.shared_prefix
     if call.trace is not None:
         call.trace.tell(parameters)
     return message

@@ -20,7 +20,8 @@ from launcher.packaging.triton_runtime import build_runtime
 from launcher.stack.ports import claim_port
 from launcher.stack.processes import STACK_ID_VARIABLE, ChildProcess
 from launcher.stack.runs import open_run
-from launcher.stack.triton_server import ADDRESS, NO_PROXY, SECRET_NAME, TritonServer
+from launcher.stack.triton_door import ADDRESS, SocketDoor
+from launcher.stack.triton_server import TritonServer
 from python_backend.embeddings.model import EmbeddingModel
 from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -33,9 +34,8 @@ START_LIMIT_S = 30.0
 
 
 class Client:
-    def __init__(self, server: TritonServer, channel: grpc.Channel) -> None:
+    def __init__(self, channel: grpc.Channel) -> None:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        self._secret = ((f"triton-grpc-protocol-{SECRET_NAME}", server.secret),)
 
     def embed(self, rows: Sequence[Any], dimensions: int = 0) -> tuple[np.ndarray[Any, Any], list[int]]:
         """`rows` are texts, or ids of one length."""
@@ -59,7 +59,7 @@ class Client:
     def batches(self) -> dict[int, int]:
         """How many batches there were, by their size in rows."""
         request = service_pb2.ModelStatisticsRequest(name=MODEL)
-        (statistics,) = self._stub.ModelStatistics(request, metadata=self._secret).model_stats
+        (statistics,) = self._stub.ModelStatistics(request).model_stats
         return {each.batch_size: each.compute_infer.count for each in statistics.batch_stats}
 
 
@@ -69,18 +69,18 @@ def client(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         copy = run.directory / "model_repository" / MODEL
         shutil.copytree(ROOT / "model_repository" / MODEL, copy, ignore=shutil.ignore_patterns("__pycache__"))
         set_parameters(copy / "config.pbtxt", {"checkpoint_dir": str(checkpoint)})
-        taken: set[int] = set()
-        grpc_port, metrics_port = (claim_port(ADDRESS, 0, "", taken) for _ in range(2))
+        metrics_port = claim_port(ADDRESS, 0, "", set())
+        door = SocketDoor(run.socket_directory() / "triton", 1)
         runtime = build_runtime(ROOT, run.directory)
         prefix = run.shared_memory_prefix(0)
-        server = TritonServer(runtime, (copy.parent,), prefix, grpc_port, metrics_port, (MODEL,))
+        server = TritonServer(runtime, (copy.parent,), prefix, door, metrics_port, (MODEL,))
         environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
         child = ChildProcess(server.command(), runtime.environment(environment), run.directory / "triton.log")
         child.start()
         try:
             wait_until_ready(server, child)
-            with grpc.insecure_channel(server.grpc_url, options=NO_PROXY) as channel:
-                yield Client(server, channel)
+            with door.channel() as channel:
+                yield Client(channel)
         finally:
             child.terminate()
             deadline_s = time.monotonic() + 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from python_backend.engine.kv.prefix_cache import Keep, keep_of
 from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, Retention, RetentionRange, SamplingParams
 from python_backend.wire.tiers import Tier
@@ -66,6 +67,67 @@ def test_different_salts_share_nothing() -> None:
         engine.add(key, GenerationRequest(SYSTEM_PROMPT, 1, cache_salt=salt))
         drain(engine)
     assert executor.computed_tokens == 40 + 40 + 4
+
+
+def test_a_shared_beginning_is_computed_once_for_all_salts_and_nothing_behind_it_is_shared() -> None:
+    engine, executor = fake_engine()
+    prompt = [*SYSTEM_PROMPT, *range(50, 60)]
+    computed = []
+    for key, salt in enumerate(("one", "two", "one")):
+        before = executor.computed_tokens
+        engine.add(key, GenerationRequest(prompt, 1, cache_salt=salt, shared_tokens=len(SYSTEM_PROMPT)))
+        assert drain(engine)[key][0] == continuation(prompt, 1)
+        computed.append(executor.computed_tokens - before)
+    assert computed == [50, 10, 2]
+
+
+@pytest.mark.parametrize("shared_tokens", [0, 1, 3, 5, 39])
+def test_a_block_that_is_shared_in_part_is_not_shared(shared_tokens: int) -> None:
+    engine, executor = fake_engine()
+    for key, salt in enumerate(("one", "two")):
+        engine.add(key, GenerationRequest(SYSTEM_PROMPT, 1, cache_salt=salt, shared_tokens=shared_tokens))
+        drain(engine)
+    assert executor.computed_tokens == 80 - shared_tokens // 4 * 4
+
+
+def test_a_shared_beginning_is_none_of_those_who_were_not_told_of_it() -> None:
+    """One salt's own blocks stay apart from the shared ones, be they the same tokens."""
+    engine, executor = fake_engine()
+    engine.add(1, GenerationRequest(SYSTEM_PROMPT, 1, cache_salt="one"))
+    engine.add(2, GenerationRequest(SYSTEM_PROMPT, 1, cache_salt="one", shared_tokens=40))
+    drain(engine)
+    assert executor.computed_tokens == 80
+
+
+def test_a_caller_cannot_have_a_shared_beginning_given_up_or_kept() -> None:
+    for priority in (0, 100):
+        retention = Retention((RetentionRange(0, None, priority),))
+        request = GenerationRequest([*SYSTEM_PROMPT, 1], 1, retention=retention, shared_tokens=40)
+        assert keep_of(request, 0) is keep_of(request, 36) is None
+        assert keep_of(request, 40) == Keep(priority)
+
+
+def test_a_caller_who_asks_to_keep_everything_for_ever_leaves_others_their_cache() -> None:
+    clock = FakeClock()
+    engine, executor = fake_engine(total_blocks=40, now_ns=clock)
+
+    def computed_for(key: int, token: int, retention: Retention | None = None) -> int:
+        before = executor.computed_tokens
+        kept = retention or Retention()
+        engine.add(key, GenerationRequest([token] * 40, 1, retention=kept, cache_salt=str(token)))
+        drain(engine)
+        return executor.computed_tokens - before
+
+    for_ever = Retention((RetentionRange(0, None, 100),), decode_priority=100)
+    for key in range(10):
+        computed_for(key, key, for_ever)
+    for key in range(20, 22):
+        computed_for(key, 50 + key)
+    assert computed_for(30, 50 + 20) == 4  # there is room for the prompts of others
+    clock.now_ns += 601_000_000_000
+    for key in range(40, 44):
+        computed_for(key, key)
+    assert computed_for(50, 0) == 40  # what was to be kept for ever has made way
 
 
 def test_reuse_can_be_switched_off() -> None:

@@ -19,9 +19,14 @@ class FreeTurn:
         pass
 
 
-class OpenGates:
+class OpenGate:
     def offer(self, record: Record, need: Need) -> FreeTurn:
         return FreeTurn()
+
+
+class OpenGates:
+    def __getitem__(self, release: tuple[str, str]) -> OpenGate:
+        return OpenGate()
 
     def has_room(self, model: str, *releases: str) -> bool:
         return True

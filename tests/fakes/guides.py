@@ -61,7 +61,7 @@ class FakeCompiler:
         self.asked: list[tuple[Guide, Future[FakeGuide]]] = []
         self.pace = Pace()
 
-    def compile(self, guide: Guide) -> Future[FakeGuide]:
+    def compile(self, guide: Guide, owner: str) -> Future[FakeGuide]:
         future: Future[FakeGuide] = Future()
         self.asked.append((guide, future))
         return future

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from router.core.tenant import Caller, Price, UsageRecord
+from router.tenants.budget import CurrentMonth
 from router.tenants.ledger import Ledger, Reservation
-from router.tenants.limits import Refusal
+from router.tenants.limits import Limit, Refusal
 from router.tenants.tenancy import Tenancy
 
 
@@ -22,22 +23,31 @@ class _Spool:
     is_full: bool = False
 
 
+class _EmptyLedger(Ledger):
+    """The store is asked each time."""
+
+    def reserve(
+        self, caller: Caller, tokens: int, cost: int, now_ns: int, month: str
+    ) -> Reservation | Refusal:
+        return Refusal(Limit.LEASE, caller.key.id, 0)
+
+    def reserve_leased(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
+        return super().reserve(caller, tokens, cost, 0, "2026-11")
+
+
 class FakeTenancy:
     """Answers a reservation after a moment, in which anything may happen."""
 
     def __init__(self) -> None:
         self.catalogue = _Catalogue()
         self.spool = _Spool()
-        self.ledger = Ledger()
+        self.month = CurrentMonth()
+        self.ledger = _EmptyLedger()
         self.used: list[UsageRecord] = []
-
-    def reserve_now(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal | None:
-        """The store is asked each time."""
-        return None
 
     async def reserve(self, caller: Caller, tokens: int, cost: int) -> Reservation | Refusal:
         await asyncio.sleep(0)
-        return self.ledger.reserve(caller, tokens, cost, 0, "2026-11")
+        return self.ledger.reserve_leased(caller, tokens, cost)
 
     def record(self, usage: UsageRecord) -> None:
         self.used.append(usage)

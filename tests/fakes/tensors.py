@@ -66,7 +66,9 @@ class FakeTensors:
         self.began = asyncio.Event()
         self.cancelled = 0
 
-    async def infer(self, request: Any, timeout_s: float) -> Any:
+    async def infer(
+        self, request: Any, timeout_s: float, on_lost: Callable[[int], None] | None = None
+    ) -> Any:
         try:
             return await self.stream(request).__anext__()
         except asyncio.CancelledError:

@@ -27,7 +27,8 @@ def copy(tmp_path: Path) -> Path:
     for name in ("Makefile", "pyproject.toml", "launcher/__init__.py", "launcher/python_version.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(PROJECT_ROOT / name, tmp_path / name)
-    (tmp_path / "requirements.lock").touch()
+    for name in ("requirements.lock", "requirements.hashes", "requirements-loadtest.hashes"):
+        (tmp_path / name).touch()
     return tmp_path
 
 
@@ -96,6 +97,16 @@ def test_serving_installs_less_than_testing(copy: Path) -> None:
     assert "[dev]" in make(copy, "-n", "test").stdout
 
 
+def test_serving_and_load_tests_install_only_files_that_are_known_byte_for_byte(copy: Path) -> None:
+    (copy / ".venv" / "bin").mkdir(parents=True)
+    for target, locked in (("install", "requirements.hashes"), ("loadtest", "requirements-loadtest.hashes")):
+        installs = re.findall(r"pip install .*", make(copy, "-n", target).stdout)
+        assert any(f"--require-hashes --requirement {locked}" in each for each in installs)
+        assert all(
+            "--require-hashes" in each or "--no-deps --no-build-isolation" in each for each in installs
+        )
+
+
 def test_serve_passes_arguments_and_a_stop_on(copy: Path) -> None:
     script(
         copy / ".venv" / "bin" / "inflight",
@@ -115,4 +126,4 @@ def test_the_ci_script_runs_the_checks_and_the_tests() -> None:
     path = PROJECT_ROOT / ".ci" / "run"
     assert os.access(path, os.X_OK)
     made = re.findall(r"^(?:nice )?make ([\w-]+)", path.read_text(), re.MULTILINE)
-    assert made == ["install-dev", "check", "test"]
+    assert made == ["install-dev", "check", "audit", "test"]

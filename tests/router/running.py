@@ -25,11 +25,11 @@ from router.core.tenant import Limits as LimitsOf
 from router.http.connection import Limits
 from router.http.listener import Listener
 from router.parts import Parts
-from router.request.answer import Answers
+from router.request.answer import Answers, Observer
 from router.request.identity import Doorkeeper
-from router.request.job import Observer
 from router.request.permit import Permits
 from router.routing.checkpoint import ChatTemplate
+from router.routing.literal_content import AddedToken, TokenizerFile
 from router.routing.models import Registry, ServedModel
 from router.safety.guard import Safety
 from router.store.database import StoreAccess, sqlite_url
@@ -51,6 +51,7 @@ TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+TOKENIZER = TokenizerFile((AddedToken("<user>", special=True), AddedToken("</user>", special=True)))
 MODEL = "tiny"
 BARE_MODEL = "no-template"
 EMBEDDER = "tiny-vectors"
@@ -158,24 +159,28 @@ async def running_router(
     embedder = FakeEmbedder()
     metrics = Metrics()
     registry = Registry(
-        [ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE)), ServedModel(BARE_MODEL, pipeline, None)],
+        [
+            ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE, None, TOKENIZER)),
+            ServedModel(BARE_MODEL, pipeline, None),
+        ],
         [ServedEmbedder(EMBEDDER, embedder, EMBEDDER_LIMITS)],
     )
     with TemporaryDirectory() as directory:
         async with running_tenancy(data_dir or Path(directory)) as tenancy:
             store = StoreAccess(tenancy.store)
-            open_gates = gates or OpenGates().as_gates
-            permits = Permits(tenancy, open_gates, metrics)
+            open_gates = OpenGates().as_gates if gates is None else gates
+            accounts = RequestAccounts(metrics, tracer)
+            permits = Permits(tenancy, open_gates, accounts)
             shadows = Shadows(registry, permits, metrics.shadows, shadowing, gates=gates)
             arms = ArmRecorder(store)
-            observers: list[Observer] = [arms, shadows]
+            observers: list[Observer] = [arms]
             if prompt_log is not None:
                 observers.append(prompt_log)
             parts = Parts(
                 models=registry,
                 permits=permits,
-                answers=Answers(permits, observers, [] if safety is None else [safety]),
-                accounts=RequestAccounts(metrics, tracer),
+                answers=Answers(permits, observers, [] if safety is None else [safety], shadows),
+                accounts=accounts,
                 metrics=metrics,
                 tenancy=tenancy,
                 store=store,

@@ -1,4 +1,4 @@
-"""Stacks beside the usual one, for exact weights, tenants kept apart, and text that does not vary."""
+"""Stacks beside the usual one, for exact weights, and text that does not vary."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SLOW_LAYERS = 112
 
 @pytest.fixture(scope="session")
 def exact_stack(data_dir: Path, on_device: dict[str, str]) -> Iterator[RunningStack]:
-    """In fp32, and nothing cached is shared between tenants."""
-    engine = {**on_device, **EXACT, "inflight_tenant_cache_isolation": "true"}
+    """In fp32."""
+    engine = {**on_device, **EXACT}
     with lasting(running_stack(engine, data_dir=data_dir, embeddings=False)) as running:
         yield running
 
@@ -129,7 +129,7 @@ def wrecks(tmp_path_factory: pytest.TempPathFactory, tiny_models: TinyModels, da
 @pytest.fixture(scope="session")
 def release_stack(wrecks: Wrecks, tiny_models: TinyModels, data_dir: Path) -> Iterator[ReleaseStack]:
     """One of a tiny model, `tiny`, whose releases tests add to; it comes up over broken ones."""
-    settings = {"state_dir": str(wrecks.folder / "state"), "tuning_window_s": 2}
+    settings = {"state_dir": str(wrecks.folder / "state"), "tuning_window_s": 1}
     config = wrecks.folder / "inflight.toml"
     with (
         lasting(running_stack(quick_engine(), str(tiny_models.usual), data_dir, settings)) as running,

@@ -75,9 +75,12 @@ def test_prompts_beyond_the_context_are_refused_at_once_and_affect_none_of_a_hun
     http: httpx.Client, stack: RunningStack
 ) -> None:
     long = chat(stack, messages=[{"role": "user", "content": "word " * 9000}])
+    short = {"model": stack.model, "prompt": "Hello", "max_tokens": 1}
 
     def ask(number: int) -> httpx.Response:
-        return http.post("/v1/chat/completions", json=chat(stack) if number % 10 else long)
+        if number % 10:
+            return http.post("/v1/completions", json=short)
+        return http.post("/v1/chat/completions", json=long)
 
     refusals = [ask(0) for _ in range(5)]
     assert {each.json()["error"]["code"] for each in refusals} == {"context_length_exceeded"}

@@ -26,7 +26,6 @@ def at(stack: RunningStack, text: str) -> str:
     addresses = {
         "http://127.0.0.1:8080": stack.url,
         "127.0.0.1:8081": stack.grpc_url,
-        "127.0.0.1:8001": stack.triton_grpc_url,
     }
     for usual, here in addresses.items():
         text = text.replace(usual, here)

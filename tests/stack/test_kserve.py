@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import queue
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -21,12 +20,13 @@ import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.stack import RunningStack, free_port
+from benchmarks.stack import RunningStack
 from client.triton import GenerationFailed, TritonTextClient
 from router.core.tenant import Limits, Role
 from router.tenants.rbac import SYSTEM
 from router.tenants.tenancy import open_administration
 from tests.router.kserve.asking import grpc_input, http_input, prompt_inputs
+from tests.stack.router_beside import router_beside
 from tests.stack.test_triton_clients import ask as ask_triton
 
 pytestmark = pytest.mark.stack
@@ -175,33 +175,9 @@ def keyed(stack: RunningStack, default_checkpoint: Path, tmp_path: Path) -> Iter
         user = admin.create_user(SYSTEM, tenant, "ada", Role.MEMBER)
         key = admin.create_key(SYSTEM, tenant, user.id, "test")[1]
         admin.set_limits(SYSTEM, tenant, Limits(requests_per_min=2))
-    port, grpc_port = free_port(), free_port()
-    settings = tmp_path / "router.toml"
-    settings.write_text(
-        f'port = {port}\ngrpc_port = {grpc_port}\ntriton_servers = [{{ url = "{stack.triton_grpc_url}" }}]\n'
-        f'data_dir = "{tmp_path}"\n'
-        f'[[models]]\nname = "{stack.model}"\ncheckpoint_dir = "{default_checkpoint}"\n'
-    )
-    router = subprocess.Popen([sys.executable, "-m", "router", "--settings", str(settings)])
-    try:
-        _wait_until_ready(f"http://127.0.0.1:{port}/v2/health/ready")
+    with router_beside(stack, default_checkpoint, tmp_path) as (port, grpc_port):
         headers = {"authorization": f"Bearer {key}"}
         yield KeyedRouter(f"127.0.0.1:{port}", f"127.0.0.1:{grpc_port}", stack.model, headers)
-    finally:
-        router.send_signal(signal.SIGTERM)
-        assert router.wait(30) == 0
-
-
-def _wait_until_ready(url: str) -> None:
-    deadline_s = time.monotonic() + 30
-    while time.monotonic() < deadline_s:
-        try:
-            if httpx.get(url, trust_env=False).status_code == 200:
-                return
-        except httpx.ConnectError:
-            pass
-        time.sleep(0.1)
-    raise TimeoutError(f"{url} does not answer")
 
 
 def test_keys_and_limits_hold_for_both_of_tritons_protocols(keyed: KeyedRouter) -> None:

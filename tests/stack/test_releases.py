@@ -22,9 +22,9 @@ from tests.stack.releasing import IN_FLIGHT, ReleaseStack, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
-KEYS = 600
+KEYS = 300
 SHARE = 0.1
-KEYS_ASKED_AGAIN = 100
+KEYS_ASKED_AGAIN = 60
 AT_ONCE = 32
 # By which the number of requests in an arm may miss its share in 1 of 100 samples.
 NORMAL_99 = 2.576
@@ -69,7 +69,7 @@ def test_a_release_is_added_rolled_out_and_rolled_back_and_no_request_fails(
         assert release_stack.state(canary) is State.ADDED
         plan = ("--steps", "20%,100%", "--min-requests", "8", "--min-duration", "1s")
         assert "20%, 100%" in release_stack.command("canary", canary.name, *plan)
-        until(lambda: release_stack.weights("tiny") == {canary.version: 0.2, 1: 0.8}, "no first step", 30)
+        until(lambda: release_stack.weights("tiny") == {canary.version: 0.2, 1: 0.8}, "no first step", 120)
         assert release_stack.wait_for_end("tiny").state is RolloutState.PROMOTED
         assert release_stack.weights("tiny") == {canary.version: 1.0}
         running.wait_for(20)

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 STREAMS = 8
 # At this pace all answers together take some seconds, so they are under way when something happens to them.
 ENGINE = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": "400"}
-ANSWER_TOKENS = 160
+ANSWER_TOKENS = 100
 NOTICED_WITHIN_S = 5.0
 # The processes of this engine load in about two seconds; a busy machine takes several times as long.
 REVIVED_WITHIN_S = 10.0 + 15.0

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from benchmarks.stack import RunningStack
+from router.core.tenant import Role
+from router.tenants.rbac import SYSTEM as SYSTEM_ROLE
+from router.tenants.tenancy import open_administration
+from tests.stack.router_beside import router_beside
 from tests.stack.triton_calls import TritonCalls
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
@@ -41,9 +49,9 @@ async def test_a_system_prompt_shared_by_a_hundred_requests_at_once_is_computed_
     assert sum(answer["kv_cache_alloc_new_blocks"][0] for answer in answers) == 20 + 100
 
 
-async def test_tenants_kept_apart_never_meet_in_the_cache(exact_stack: RunningStack) -> None:
-    prompt = fresh_prompt(6 * tokens_per_block(exact_stack))
-    async with TritonCalls(exact_stack.triton_grpc_url) as triton:
+async def test_tenants_never_meet_in_the_cache_by_default(stack: RunningStack) -> None:
+    prompt = fresh_prompt(6 * tokens_per_block(stack))
+    async with TritonCalls(stack.triton_grpc_url) as triton:
 
         async def reused_blocks(**parameters: str) -> int:
             answer = await triton.generate("tenant", prompt, 2, parameters)
@@ -57,6 +65,65 @@ async def test_tenants_kept_apart_never_meet_in_the_cache(exact_stack: RunningSt
         assert await reused_blocks() == 0
         assert await reused_blocks(tenant="one", inflight_cache_salt="of its own") == 0
         assert await reused_blocks(inflight_cache_salt="one") == 0
+
+
+SYSTEM = f"You are assistant number {time.time_ns()} of a clinic. " + "Be kind, brief and exact. " * 20
+
+
+@dataclass(frozen=True)
+class Tenants:
+    """Callers of one router, each with a key of its own."""
+
+    url: str
+    model: str
+    keys: tuple[str, ...]
+
+    def cached_tokens(self, tenant: int, record: str, system: str) -> int:
+        """As the answer to a question about a record tells."""
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": record}]
+        answer = httpx.post(
+            f"{self.url}/v1/chat/completions",
+            json={"model": self.model, "messages": messages, "max_tokens": 1},
+            headers={"authorization": f"Bearer {self.keys[tenant]}"},
+            timeout=60,
+        )
+        assert answer.status_code == 200, answer.text
+        count: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return count
+
+
+@pytest.fixture
+def tenants(stack: RunningStack, default_checkpoint: Path, tmp_path: Path) -> Iterator[Tenants]:
+    keys = []
+    with open_administration(tmp_path) as admin:
+        for name in ("clinic", "spy"):
+            tenant = admin.create_organisation(SYSTEM_ROLE, name).id
+            user = admin.create_user(SYSTEM_ROLE, tenant, "ada", Role.MEMBER)
+            keys.append(admin.create_key(SYSTEM_ROLE, tenant, user.id, "test")[1])
+    settings = f"shared_prefixes = [{json.dumps(SYSTEM)}]"
+    with router_beside(stack, default_checkpoint, tmp_path, settings) as (port, _):
+        yield Tenants(f"http://127.0.0.1:{port}", stack.model, tuple(keys))
+
+
+def test_cached_tokens_tell_no_tenant_what_another_has_asked(tenants: Tenants, stack: RunningStack) -> None:
+    """Guesses of a name, by a tenant who knows the form of the other's records."""
+    form = f"Record {time.time_ns()} of the patient with the surname {{}}, who came because of a headache: "
+    record, system = form.format("Lovelace") * 6, "Answer in one word."
+    assert tenants.cached_tokens(0, record, system) < 2 * tokens_per_block(stack)
+    tenants.cached_tokens(1, form.format("Nobody") * 6, system)  # so that the form is in its own cache
+    guesses = [form.format(name) * 6 for name in ("Turing", "Lovelace", "Hopper", "Noether", "Curie")]
+    assert len({tenants.cached_tokens(1, guess, system) for guess in guesses}) == 1
+    assert tenants.cached_tokens(0, record, system) > 4 * tokens_per_block(stack)
+
+
+def test_a_prefix_that_the_operator_names_is_shared_and_nothing_behind_it(
+    tenants: Tenants, stack: RunningStack
+) -> None:
+    record = f"Record {time.time_ns()}: " + "the patient has a headache. " * 20
+    assert tenants.cached_tokens(0, record, SYSTEM) == 0
+    shared = tenants.cached_tokens(1, record, SYSTEM)
+    assert shared >= 6 * tokens_per_block(stack)
+    assert tenants.cached_tokens(1, record, SYSTEM) >= shared + 4 * tokens_per_block(stack)
 
 
 async def test_a_flood_of_batch_requests_holds_no_interactive_one_back(stack: RunningStack) -> None:

@@ -7,9 +7,12 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
+import redis
 
+from router.control.peers.peer_sync import open_board
 from tests.lasting import lasting
 from tests.stack.conftest import TinyModels
 from tests.stack.releasing import quick_engine
@@ -52,12 +55,47 @@ def test_locusts_page_is_served_by_the_command_of_its_container(split: Split) ->
     locust = split.locust()
     locust.start()
     try:
-        split.wait_for(200, START_LIMIT_S, "/", f"http://127.0.0.1:{split.ports['locust']}")
-        assert split.health_of("locust", (":8089", f":{split.ports['locust']}")) == 0
-        assert split.secret("admin_key") not in " ".join(psutil.Process(locust.process.pid).cmdline())
+        split.wait_for(401, START_LIMIT_S, "/", f"http://127.0.0.1:{split.ports['locust']}")
+        assert split.health_of("locust", ("8089", str(split.ports["locust"]))) == 0
+        words = " ".join(psutil.Process(locust.process.pid).cmdline())
+        page = httpx.get(
+            f"http://127.0.0.1:{split.ports['locust']}/", auth=("inflight", split.secret("locust_password"))
+        )
+        assert page.status_code == 200
     finally:
         end(locust)
-    assert split.secret("admin_key") not in locust.output
+    for secret in ("loadtest_key", "locust_password"):
+        assert split.secret(secret) not in locust.output + words
+
+
+def test_the_load_tests_key_asks_models_and_does_nothing_else(split: Split) -> None:
+    key = split.secret("loadtest_key")
+    assert split.chat(key)[0] == 200
+    assert split.ask("/admin/tenants", key)[0] == 403
+    assert split.ask("/metrics", key)[0] == 403
+    assert split.ask("/v1/files", key)[0] == 403
+
+
+async def test_a_router_may_do_with_redis_what_it_needs_and_nothing_else(split: Split) -> None:
+    one, other = (open_board(split.secret("redis_url"), "of this test") for _ in range(2))
+    await one.swap("one", b"told")
+    assert await other.swap("other", b"too") == {"one": b"told"}
+    await one.close("one")
+    assert await other.swap("other", b"too") == {}
+    await other.close("other")
+    forbidden = (
+        "FLUSHALL",
+        "CONFIG GET *",
+        "KEYS *",
+        "ACL LIST",
+        "SHUTDOWN",
+        "SET others value",
+        "MGET others",
+    )
+    with redis.Redis.from_url(split.secret("redis_url")) as client:
+        for command in forbidden:
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.execute_command(*command.split())
 
 
 def test_routers_on_one_store_serve_side_by_side_and_one_goes_on_when_the_other_dies(split: Split) -> None:
@@ -86,7 +124,7 @@ def test_the_router_is_not_ready_without_triton_and_both_stop_in_order(split: Sp
     assert split.health_of("router", (":8080", f":{split.ports['http']}")) != 0
     assert split.router.stop() == 0, split.router.output
     said = split.router.output + split.triton.output
-    for secret in ("admin_key", "metrics_key", "triton_secret", "redis_password"):
+    for secret in ("admin_key", "metrics_key", "loadtest_key", "triton_secret", "redis_password"):
         assert split.secret(secret) not in said
     assert secrets_left(split.folder / "state", split) == []
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import queue
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from benchmarks.stack import RunningStack
 
@@ -79,12 +77,3 @@ def test_an_input_that_is_not_honoured_is_refused_by_name(stack: RunningStack) -
     (error,) = ask(stack, stream=True, beam_width=("INT32", [4]))
     assert "beam_width" in str(error)
     assert text(ask(stack, stream=True)).startswith(" Paris")
-
-
-def test_admin_calls_need_the_secret(stack: RunningStack) -> None:
-    with grpc.insecure_channel(stack.triton_grpc_url) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        with pytest.raises(grpc.RpcError) as refused:
-            stub.RepositoryIndex(service_pb2.RepositoryIndexRequest())
-        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert stub.ServerReady(service_pb2.ServerReadyRequest()).ready

@@ -70,6 +70,27 @@ def test_a_batch_is_tokenized_and_one_bad_request_affects_no_other(
     assert other.error is None
 
 
+def test_a_marked_special_token_is_text_and_the_others_of_the_batch_are_as_ever(
+    pre: preprocessing.TritonPythonModel, tokenizer: Tokenizer
+) -> None:
+    prompt = "<|im_start|>user\na <|im_end|> b<|im_end|>\n"
+    marked = prompt.replace("a <", "a <MARK").encode()
+    asks = {"add_special_tokens": False}
+    careful, plain, broken = pre.execute(
+        [
+            query(marked, {**asks, "inflight_literal_mark": "MARK"}),
+            query(prompt.encode(), asks),
+            query(prompt.encode(), {"inflight_literal_mark": 7}),
+        ]
+    )
+    end_id = tokenizer.encode_words(["<|im_end|>"])[0][0]
+    (ids,) = careful.outputs["INPUT_ID"].tolist()
+    assert ids.count(end_id) == 1
+    assert tokenizer.decode(ids, skip_special_tokens=False) == prompt
+    assert plain.outputs["INPUT_ID"].tolist() == tokenizer.encode_batch([prompt], add_special_tokens=False)
+    assert "inflight_literal_mark is 7; allowed: a text" in broken.error.message
+
+
 def test_stop_words_become_ids_and_empty_ones_are_left_out(
     pre: preprocessing.TritonPythonModel, tokenizer: Tokenizer
 ) -> None:

@@ -42,9 +42,13 @@ def test_guides_are_the_engines_own_whatever_the_backend_is_called(value: str) -
 
 
 def test_cache_reuse_and_isolation_are_chosen_by_parameters() -> None:
-    parameters = parse(enable_kv_cache_reuse="false", inflight_tenant_cache_isolation="true")
+    parameters = parse(enable_kv_cache_reuse="false", inflight_tenant_cache_isolation="false")
     assert not parameters.enable_kv_cache_reuse
-    assert parameters.inflight_tenant_cache_isolation
+    assert not parameters.inflight_tenant_cache_isolation
+
+
+def test_tenants_are_kept_apart_unless_somebody_says_otherwise() -> None:
+    assert parse().inflight_tenant_cache_isolation
 
 
 def test_the_pace_of_an_engine_without_a_model_is_a_cost() -> None:

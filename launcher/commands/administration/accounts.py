@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from launcher.commands.option_values import microdollars
 from launcher.commands.options import AsJson, Config, DataDir
 from launcher.commands.output import dollars, moment, show, show_json
 from router.tenants.rbac import SYSTEM
+
+if TYPE_CHECKING:
+    from router.core.tenant import AuditEntry
 
 prices = typer.Typer(no_args_is_help=True, help="Prices of a model's tokens.")
 
@@ -97,7 +100,12 @@ def audit(
     with opened_administration(data_dir, config) as admin:
         found = admin.audit_log(SYSTEM, find_tenant(admin, tenant).id if tenant else None, most)
     rows = (
-        (moment(each.at_s), each.actor, each.action, each.target, "done" if each.allowed else "REFUSED")
+        (moment(each.at_s), each.actor, each.key_id, each.address, each.action, each.target, _outcome(each))
         for each in found
     )
-    show("Audit log", ("when", "who", "what", "on", ""), rows)
+    show("Audit log", ("when", "who", "key", "from", "what", "on", ""), rows)
+
+
+def _outcome(entry: AuditEntry) -> str:
+    times = entry.detail.get("times", 1)
+    return "done" if entry.allowed else "REFUSED" if times == 1 else f"REFUSED {times} times"

@@ -164,14 +164,14 @@ def delete_tenant(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Delete a tenant, its keys and everything stored about it; this cannot be undone."""
+    """Delete a tenant, its keys and everything it stored; its usage and the audit log stay."""
     from router.telemetry.prompt_log import delete_prompts
 
     with open_installation(data_dir, config) as installation:
         admin = installation.administration
         found = find_tenant(admin, tenant)
         if not yes:
-            typer.confirm(f"Delete {found.name} ({found.id}) and everything stored about it?", abort=True)
+            typer.confirm(f"Delete {found.name} ({found.id}) and everything it stored?", abort=True)
         admin.delete_organisation(SYSTEM, found.id)
         if prompt_log := installation.settings.router.get("prompt_log_dir"):
             delete_prompts(Path(prompt_log), found.id)

@@ -22,7 +22,7 @@ StateDir = Annotated[
 SecretFile = Annotated[
     Path | None,
     typer.Option(
-        help="File with the secret that loading and unloading models needs. "
+        help="File with the secret that Triton and its routers know each other by. "
         "[default: generated in the state directory]"
     ),
 ]
@@ -96,6 +96,12 @@ def router(
     metrics_key_file: Annotated[
         Path | None, typer.Option(help="File with an API key for Prometheus; registered at start.")
     ] = None,
+    loadtest_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with an API key for load tests; registered at start: it may ask models, for 30 days."
+        ),
+    ] = None,
     drain_timeout_s: DrainTimeout = None,
     config: Config = None,
 ) -> None:
@@ -108,7 +114,11 @@ def router(
     from launcher.commands.deployment.first_keys import FirstKey
     from launcher.commands.deployment.router_server import RouterOptions, run_router
 
-    given = (("admin", admin_key_file, True), ("metrics", metrics_key_file, False))
-    keys = tuple(FirstKey(name, file, is_admin) for name, file, is_admin in given if file is not None)
+    given = (
+        ("admin", admin_key_file, True, False),
+        ("metrics", metrics_key_file, False, False),
+        ("loadtest", loadtest_key_file, False, True),
+    )
+    keys = tuple(FirstKey(name, file, *what) for name, file, *what in given if file is not None)
     flags = {"host": host, "port": port, "grpc_port": grpc_port, "drain_timeout_s": drain_timeout_s}
     raise typer.Exit(run_router(flags, config, state_dir, RouterOptions(tuple(triton), secret_file, keys)))

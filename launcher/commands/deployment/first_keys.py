@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,20 @@ if TYPE_CHECKING:
     from router.tenants.administration import Administration
 
 TENANT = "local"
+LOAD_KEY_LASTS_S = 30 * 86400.0
 
 
 @dataclass(frozen=True)
 class FirstKey:
-    """`is_admin`: for all that can be asked and administered; else for reading metrics and figures alone."""
+    """`is_admin`: for all that can be asked and administered; `is_for_load`: for asking models, for a while.
+
+    Else for reading metrics and figures alone.
+    """
 
     name: str
     file: Path
     is_admin: bool
+    is_for_load: bool = False
 
     @property
     def flag(self) -> str:
@@ -88,7 +94,11 @@ def make(admin: Administration, key: FirstKey, text: str) -> None:
     tenant = next(each.id for each in admin.list_organisations(SYSTEM) if each.name == TENANT)
     users = {user.name: user for user in admin.list_users(SYSTEM, tenant)}
     name = f"deployment-{key.name}"
-    role = Role.OWNER if key.is_admin else Role.VIEWER
+    role, scopes, expires_s = Role.VIEWER, frozenset({Scope.ADMIN_READ}), None
+    if key.is_admin:
+        role, scopes = Role.OWNER, frozenset(Scope)
+    elif key.is_for_load:
+        role, scopes = Role.MEMBER, frozenset({Scope.INFERENCE, Scope.EMBEDDINGS})
+        expires_s = time.time() + LOAD_KEY_LASTS_S
     user = users.get(name) or admin.create_user(SYSTEM, tenant, name, role, key.is_admin)
-    scopes = frozenset(Scope) if key.is_admin else frozenset({Scope.ADMIN_READ})
-    admin.create_key(SYSTEM, tenant, user.id, name, scopes, text=text)
+    admin.create_key(SYSTEM, tenant, user.id, name, scopes, expires_s=expires_s, text=text)

@@ -1,6 +1,6 @@
 """What `inflight router` must know of the models that `inflight triton` serves: a file that both can reach.
 
-It holds no secret. It is replaced as a whole, so that whoever reads it finds the former or the new one.
+Both run as the same user. It is replaced as a whole: whoever reads it finds the former or the new one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.settings import SettingsError
 from launcher.stack.router_process import Served
+from router.store.private_directory import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +27,7 @@ def facts_path(state_dir: Path) -> Path:
 
 
 def write_facts(state_dir: Path, served: Served) -> Path:
-    state_dir.mkdir(parents=True, exist_ok=True)
+    make_private(state_dir)
     document = {"format": FORMAT, "models": list(served.models), "embedders": list(served.embedders)}
     descriptor, name = tempfile.mkstemp(dir=state_dir, prefix=f".{FACTS_FILE}-")
     try:
@@ -34,7 +35,6 @@ def write_facts(state_dir: Path, served: Served) -> Path:
             json.dump(document, file, indent=2)
             file.flush()
             os.fsync(descriptor)
-        Path(name).chmod(0o644)  # routers may be other users
         Path(name).replace(facts_path(state_dir))
     except BaseException:
         Path(name).unlink(missing_ok=True)

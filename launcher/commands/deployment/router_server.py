@@ -22,6 +22,8 @@ from launcher.stack.router_process import LOOPBACK, RouterProcess, check_router_
 from launcher.stack.services import ServiceGroup
 from launcher.stack.stop_signals import StopSignals
 from launcher.stack.supervisor import Service
+from launcher.stack.triton_certificates import Authority
+from launcher.stack.triton_door import tls_settings
 from launcher.stack.up import exit_status
 
 if TYPE_CHECKING:
@@ -124,8 +126,9 @@ class RouterDeployment:
         return served
 
     def _write(self, router: RouterProcess, served: Served) -> None:
-        secret = triton_secret(self._options.secret_file, self._settings)
-        tritons = [(url, secret) for url in self._options.tritons]
+        authority = Authority(triton_secret(self._options.secret_file, self._settings))
+        client = authority.write_for_client(router.settings_path.parent / "tls")
+        tritons = [tls_settings(url, client) for url in self._options.tritons]
         router.write_settings_for(
             tritons, served, self._settings.stack.drain_timeout_s, self._router_settings
         )

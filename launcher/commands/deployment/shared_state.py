@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from launcher.secret_files import read_secret
 from launcher.settings import SettingsError, load_settings, state_dir
+from router.store.private_directory import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.settings import Settings
 
-# Triton takes the secret in an option of its own, in which other characters have a meaning.
 SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
 MADE_SECRET = "triton-secret"
 
@@ -41,7 +41,7 @@ def triton_secret(file: Path | None, settings: Settings) -> str:
 
 
 def make_secret(file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_private(file.parent)
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

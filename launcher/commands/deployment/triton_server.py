@@ -21,6 +21,7 @@ from launcher.stack.router_process import served
 from launcher.stack.runs import open_run
 from launcher.stack.services import ServiceGroup
 from launcher.stack.stop_signals import StopSignals
+from launcher.stack.triton_door import tls_door
 from launcher.stack.triton_server import TritonServer
 from launcher.stack.triton_services import TritonServices
 from launcher.stack.up import exit_status
@@ -115,7 +116,7 @@ class TritonDeployment:
         self._group.come_up(making.of([triton], environment), "Loading the model")
         self._console.say(f"Triton is ready after {time.monotonic() - began_s:.1f} s.", style="bold green")
         self._console.say(
-            f"  gRPC     {self._options.host}:{triton.grpc_port}  (`inflight router --triton HOST:PORT`)"
+            f"  gRPC     {triton.door.url}, with a certificate  (`inflight router --triton HOST:PORT`)"
         )
         self._console.say(f"  metrics  {triton.metrics_url}")
         self._group.watch()
@@ -137,11 +138,10 @@ class TritonDeployment:
             runtime,
             prepared.repositories,
             run.shared_memory_prefix(0),
-            grpc_port,
+            tls_door(options.host, grpc_port, secret, run.directory / "tls"),
             metrics_port,
             prepared.entries,
-            secret=secret,
-            host=options.host,
+            metrics_host=options.host,
         )
         return triton, prepared.needed
 

@@ -24,6 +24,7 @@ from loadtest.tenants import Tenant, tenants_of, write_tenants
 from loadtest.users.models import find_target
 from loadtest.users.options import KINDS, grpc_address, kinds_text
 from loadtest.users.recorder import RecordReader
+from loadtest.users.web_page import USER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -104,7 +105,8 @@ def _run(plan: Plan, stack: FreshStack, folder: Path, console: Console) -> LoadR
         former.unlink()
     reader = RecordReader(plan.out / "requests")
     began_at = datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds")
-    locust = LocustProcess(_command(plan, stack, kinds, folder / "tenants.json"), plan.out / "locust.log")
+    command = _command(plan, stack, kinds, folder / "tenants.json")
+    locust = LocustProcess(command, plan.out / "locust.log", plan.web)
     metrics = stack.triton_metrics_urls
     with MetricsSampler(stack.url, metrics, key, lambda: reader.recorded.began_s, stack.names) as gathering:
         _watch(locust, reader, plan, console)
@@ -167,6 +169,7 @@ def _watch(locust: LocustProcess, reader: RecordReader, plan: Plan, console: Con
     """Until Locust has ended; Ctrl-C ends it, and what there is goes into the report."""
     if plan.web is not None:
         console.print(f"Locust's page: {plan.web.url}  (Ctrl-C here ends it and writes the report)")
+        console.print(f"  user {USER}, password {plan.web.password}", highlight=False)
     pulse, watching = Pulse(), ProgressLine(console)
     try:
         with watching.shown():

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.paths import PROJECT_ROOT
 from launcher.tether import tethered
+from loadtest.users.web_page import PASSWORD_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,10 +38,11 @@ def check_installed() -> None:
 
 @dataclass(frozen=True)
 class Web:
-    """Where Locust's page is."""
+    """Where Locust's page is, and what it asks for."""
 
     host: str = "127.0.0.1"
     port: int = 8089
+    password: str = field(default_factory=lambda: secrets.token_urlsafe(12), repr=False)
 
     @property
     def url(self) -> str:
@@ -75,8 +79,9 @@ def locust_command(
 class LocustProcess:
     """What it says goes into a file; it ends when its time is up, when told to, or with this process."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, web: Web | None = None) -> None:
         self._log = log
+        environment = {**os.environ, PASSWORD_VARIABLE: web.password} if web else None
         with log.open("w") as file:
             self._process = subprocess.Popen(
                 tethered([*command]),
@@ -84,6 +89,7 @@ class LocustProcess:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                env=environment,
             )
 
     @property

@@ -86,7 +86,8 @@ def copy_model(source: Path, source_version: int, target: Path, version: int, co
 def _copy(source: Path, target: Path, inside: tuple[Path, ...]) -> None:
     """What links lead to, unless that is one of the directories it is `inside` of."""
     if source.is_file():
-        shutil.copy(source, target)  # with its mode: a model may bring a program of its own
+        shutil.copyfile(source, target)
+        target.chmod(source.stat().st_mode & 0o700)  # a model may bring a program of its own
     elif source.is_dir():
         place = source.resolve()
         if any(outer == place or place in outer.parents for outer in inside):

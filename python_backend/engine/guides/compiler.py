@@ -28,8 +28,8 @@ _PARSER_LIMITS = LLParserLimits(verbose_errors=False)
 class GuideCompiler:
     """Compiles guides for one model; the tokenizer is read with the first of them.
 
-    A guide is compiled in a process of its own before it is admitted to this one. Equal guides are compiled
-    once, as long as they are remembered.
+    A guide is compiled in a process of its own before it is admitted to this one. Equal guides of one owner
+    are compiled once, as long as they are remembered; how long it takes tells nobody what others ask for.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class GuideCompiler:
         for _ in range(self._limits.threads):
             self._trials.put(TrialProcess(self._limits))
         self._looking = Lock()
-        self._states: OrderedDict[Guide, Future[GuideState]] = OrderedDict()
+        self._states: OrderedDict[tuple[str, Guide], Future[GuideState]] = OrderedDict()
         self._waiting_guides = 0
 
-    def compile(self, guide: Guide) -> Future[GuideState]:
+    def compile(self, guide: Guide, owner: str) -> Future[GuideState]:
         """A state at the beginning of an answer; InflightError through the future where there is none."""
         answer: Future[GuideState] = Future()
         answer.set_running_or_notify_cancel()
         try:
-            compiled = self._compiled(guide)
+            compiled = self._compiled((owner, guide))
         except InflightError as error:
             answer.set_exception(error)
             return answer
@@ -72,28 +72,28 @@ class GuideCompiler:
         while not self._trials.empty():
             self._trials.get().close()
 
-    def _compiled(self, guide: Guide) -> Future[GuideState]:
+    def _compiled(self, owned: tuple[str, Guide]) -> Future[GuideState]:
         limits = self._limits
-        size = len(guide.text.encode())
+        size = len(owned[1].text.encode())
         if size > limits.text_bytes:
             raise refusal(f"has {size} bytes; allowed are {limits.text_bytes}")
         with self._looking:
-            compiled = self._states.get(guide)
+            compiled = self._states.get(owned)
             if compiled is None:
                 if self._waiting_guides >= limits.waiting_guides:
                     text = f"{self._waiting_guides} guides wait to be compiled; try again later"
                     raise InflightError(ErrorKind.OVERLOADED, text)
                 self._waiting_guides += 1
-                compiled = self._compiling.submit(self._compile, guide)
-                self._states[guide] = compiled
+                compiled = self._compiling.submit(self._compile, owned)
+                self._states[owned] = compiled
                 while len(self._states) > limits.cached_guides:
                     self._states.popitem(last=False)
-            self._states.move_to_end(guide)
+            self._states.move_to_end(owned)
         return compiled
 
-    def _compile(self, guide: Guide) -> GuideState:
+    def _compile(self, owned: tuple[str, Guide]) -> GuideState:
         try:
-            grammar = self._tried(guide)
+            grammar = self._tried(owned[1])
             table = self._token_table()
             matcher = LLMatcher(table.tokenizer, grammar, log_level=0, limits=_PARSER_LIMITS)
             if matcher.is_error():
@@ -103,7 +103,7 @@ class GuideCompiler:
             return state
         except BaseException:
             with self._looking:
-                self._states.pop(guide, None)
+                self._states.pop(owned, None)
             raise
         finally:
             with self._looking:

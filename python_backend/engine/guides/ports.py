@@ -47,5 +47,5 @@ class PreparedGuide(Protocol):
 
 
 class GuideCompiler(Protocol):
-    def compile(self, guide: Guide) -> PreparedGuide:
-        """Returns at once."""
+    def compile(self, guide: Guide, owner: str) -> PreparedGuide:
+        """Returns at once. What is compiled for one owner is kept for it alone."""

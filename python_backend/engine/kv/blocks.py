@@ -45,7 +45,7 @@ class BlockPool:
         # A stack: the block freed last is used next, while its memory is still warm.
         self._empty = list(range(total_blocks - 1, -1, -1))
         self._holders = [0] * total_blocks
-        self._prefixes = PrefixCache()
+        self._prefixes = PrefixCache(total_blocks)
         self._tables: set[BlockTable] = set()
 
     @property

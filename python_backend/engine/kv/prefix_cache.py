@@ -2,7 +2,8 @@
 
 A full block is known by the hash of its tokens and its parent's hash, so that one hash stands for a whole
 prefix. Chains begin at a root made of the request's salt: without the salt no chain can be followed, and
-requests of different salts share nothing. Of the idle blocks, those of the lowest retention priority go
+requests of different salts share nothing, except for a beginning that the operator has named: its chain is
+everybody's, and the salt comes in behind it. Of the idle blocks, those of the lowest retention priority go
 first, and among them the one unused for longest.
 """
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _HASH_BYTES = 16
 _NS_PER_MS = 1_000_000
+# What requests may keep at the cost of everybody's cache: for so long, and so much of it in all.
+LONGEST_KEEP_MS = 600_000
+MOST_KEPT = 0.5
 _SLACK = 64
 
 
@@ -30,8 +34,25 @@ def root_hash(salt: str) -> bytes:
     return blake2b(salt.encode(), digest_size=_HASH_BYTES, person=b"root").digest()
 
 
-def extend_hashes(hashes: list[bytes], token_ids: list[int], tokens_per_block: int) -> None:
-    """Hashes the full blocks that are new; `hashes` begins with a root, entry i + 1 stands for block i."""
+# Of the chains that everybody shares; no salt has the same root.
+SHARED_ROOT = blake2b(digest_size=_HASH_BYTES, person=b"shared").digest()
+
+
+def first_hashes(request: GenerationRequest) -> list[bytes]:
+    return [SHARED_ROOT if request.shared_tokens else root_hash(request.cache_salt)]
+
+
+def extend_hashes(
+    hashes: list[bytes],
+    token_ids: list[int],
+    tokens_per_block: int,
+    shared_blocks: int | None = None,
+    salt: str = "",
+) -> None:
+    """Hashes the full blocks that are new; `hashes` begins with a root, entry i + 1 stands for block i.
+
+    Behind `shared_blocks`, where there are any, the chain goes on as the salt's own.
+    """
     known = len(hashes) - 1
     full = len(token_ids) // tokens_per_block
     if known == full:
@@ -40,7 +61,10 @@ def extend_hashes(hashes: list[bytes], token_ids: list[int], tokens_per_block: i
     content, block_bytes = data.tobytes(), data.itemsize * tokens_per_block
     for start in range(0, len(content), block_bytes):
         block = content[start : start + block_bytes]
-        hashes.append(blake2b(hashes[-1] + block, digest_size=_HASH_BYTES).digest())
+        parent = hashes[-1]
+        if len(hashes) - 1 == shared_blocks:
+            parent += root_hash(salt)
+        hashes.append(blake2b(parent + block, digest_size=_HASH_BYTES).digest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +80,12 @@ _USUAL = Retention()
 
 
 def keep_of(request: GenerationRequest, first_token: int) -> Keep | None:
-    """What the request says about the block that begins at this token; None: nothing."""
+    """What the request says about the block that begins at this token; None: nothing.
+
+    It has no say over blocks that others share.
+    """
     retention = request.retention
-    if retention == _USUAL:
+    if retention == _USUAL or first_token < request.shared_tokens:
         return None
     if first_token >= len(request.prompt_ids):
         return Keep(retention.decode_priority, retention.decode_duration_ms)
@@ -79,7 +106,9 @@ class EvictionOrder:
     outnumber the others is built anew.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_kept: int = 1 << 62) -> None:
+        self._most_kept = most_kept
+        self._kept: set[int] = set()  # above the ordinary
         self._entries: dict[int, _Entry] = {}
         self._order: list[_Entry] = []
         self._expiries: list[tuple[int, _Entry]] = []
@@ -96,6 +125,11 @@ class EvictionOrder:
         return list(self._entries)
 
     def add(self, block: int, priority: int, expires_ns: int | None) -> None:
+        if priority > _ORDINARY.priority:
+            if len(self._kept) < self._most_kept:
+                self._kept.add(block)
+            else:
+                priority, expires_ns = _ORDINARY.priority, None
         entry = (priority, next(self._uses), block)
         self._push(entry)
         if expires_ns is not None:
@@ -106,12 +140,13 @@ class EvictionOrder:
 
     def remove(self, block: int) -> None:
         del self._entries[block]
+        self._kept.discard(block)
 
     def pop(self) -> int:
         while True:
             entry = heapq.heappop(self._order)
             if self._is_true(entry):
-                del self._entries[entry[2]]
+                self.remove(entry[2])
                 return entry[2]
 
     def expire(self, now_ns: int) -> list[int]:
@@ -121,6 +156,7 @@ class EvictionOrder:
             _, entry = heapq.heappop(self._expiries)
             if self._is_true(entry):
                 _, use, block = entry
+                self._kept.discard(block)
                 self._push((_ORDINARY.priority, use, block))
                 expired.append(block)
         return expired
@@ -140,14 +176,15 @@ class PrefixCache:
     """Blocks under their hashes: some held by sequences, the others idle until someone finds or evicts them.
 
     What a request says about keeping a block holds until another request says otherwise or its time is
-    over. The time runs from the moment the block's last holder leaves.
+    over. The time runs from the moment the block's last holder leaves. Above the ordinary priority it is
+    limited, and so is the share of the blocks: nobody can fill the cache with what is never given up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: int) -> None:
         self._blocks: dict[bytes, int] = {}
         self._hashes: dict[int, bytes] = {}
         self._keeps: dict[int, Keep] = {}
-        self._idle = EvictionOrder()
+        self._idle = EvictionOrder(int(blocks * MOST_KEPT))
         self._now_ns = 0
 
     def __contains__(self, block: int) -> bool:
@@ -194,7 +231,10 @@ class PrefixCache:
     def rest(self, block: int) -> None:
         """Nobody holds the block any more."""
         keep = self._keeps.get(block, _ORDINARY)
-        expires_ns = None if keep.duration_ms is None else self._now_ns + keep.duration_ms * _NS_PER_MS
+        duration_ms = keep.duration_ms
+        if keep.priority > _ORDINARY.priority:
+            duration_ms = LONGEST_KEEP_MS if duration_ms is None else min(duration_ms, LONGEST_KEEP_MS)
+        expires_ns = None if duration_ms is None else self._now_ns + duration_ms * _NS_PER_MS
         self._idle.add(block, keep.priority, expires_ns)
 
     def wake(self, block: int) -> None:

@@ -25,3 +25,4 @@ def _fingerprint() -> str:
 
 _kept_in = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_dir() / "kernels")
 numba.config.CACHE_DIR = str(_kept_in / _fingerprint())  # type: ignore[attr-defined]
+numba.config.CACHE_LOCATOR_CLASSES = "python_backend.engine.native.kernel_cache.BySources"  # type: ignore[attr-defined]

@@ -13,7 +13,11 @@ from python_backend.engine.native.microkernel import GROUP
 
 # Sums may be reordered for vector units, but a value that is not a number stays one.
 FAST = {"contract", "reassoc", "nsz", "arcp", "afn"}
+# Only the step itself is called from Python: the others need no way in from there.
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": FAST, "inline": "never"}
+OPTIONS |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# As arguments of a function, Python's own numbers would have it compiled once more for each of them.
+NOUGHT, ONE, NO = np.int64(0), np.int64(1), np.bool_(False)
 
 _LOG2_E = np.float32(1.4426950408889634)
 _LOWEST, _HIGHEST = np.float32(-87.0), np.float32(88.0)
@@ -38,7 +42,7 @@ def _float_of_bits(context, bits):
     return types.float32(types.int32), generate
 
 
-@njit(nogil=True, error_model="numpy", fastmath=FAST)
+@njit(**OPTIONS)
 def exponential(x):
     """eˣ to fp32's precision, without a call, so that loops over it become vector code."""
     x = _LOWEST if x < _LOWEST else x
@@ -50,7 +54,7 @@ def exponential(x):
     return series * _float_of_bits((np.int32(nearest) + np.int32(127)) << np.int32(23))
 
 
-@njit(nogil=True, error_model="numpy", fastmath=FAST)
+@njit(**OPTIONS)
 def hyperbolic_tangent(x):
     return _ONE - _TWO / (_ONE + exponential(_TWO * x))
 

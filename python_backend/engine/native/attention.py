@@ -136,7 +136,8 @@ def attend(d, window, layer, row, rows, kv_head, qkv, batch, cache, queries, sco
         source, target = qkv[row + query // group, at : at + d.head_dim], queries[query]
         for i in range(d.head_dim):
             target[i] = source[i] * d.query_scale
-        sums[query] = np.float32(0.0)
+        for i in range(value_lanes):
+            sums[query, i] = np.float32(0.0)
     for block in range(first_block, last_block + 1):
         keys = head_keys + batch.tables[table + block] * cache.keys.strides[1]
         for part in range(0, key_lanes, LANES):
@@ -172,4 +173,5 @@ def attend(d, window, layer, row, rows, kv_head, qkv, batch, cache, queries, sco
             )
     for query in range(count):
         at = (kv_head * group + query % group) * d.head_dim
-        attended[row + query // group, at : at + d.head_dim] = sums[query, : d.head_dim]
+        for i in range(d.head_dim):
+            attended[row + query // group, at + i] = sums[query, i]

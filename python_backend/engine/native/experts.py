@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from python_backend.engine.native.arithmetic import OPTIONS, exponential
+from python_backend.engine.native.arithmetic import NO, OPTIONS, exponential
 from python_backend.engine.native.products import FP32, mlp_inner, part_of, product
 from python_backend.engine.native.tables import Matrix
 from python_backend.engine.native.threads import meet
@@ -58,10 +58,13 @@ def _line_up(chosen, rows, first_places, filled, places):
 
 @njit(**OPTIONS)
 def _copy_row(source, row, target, place):
-    target.floats[place] = source.floats[row]
-    target.levels[place] = source.levels[row]
-    target.worths[place] = source.worths[row]
-    target.totals[place] = source.totals[row]
+    # Loops: what numba makes of an assignment of slices takes many times as long to compile.
+    for i in range(source.floats.shape[1]):
+        target.floats[place, i] = source.floats[row, i]
+        target.levels[place, i] = source.levels[row, i]
+    for group in range(source.worths.shape[1]):
+        target.worths[place, group] = source.worths[row, group]
+        target.totals[place, group] = source.totals[row, group]
 
 
 @njit(**OPTIONS)
@@ -69,7 +72,7 @@ def _gather(d, w, layer, rows, x, me, threads, counters, number):
     """Chooses each row's experts and puts the rows of each expert side by side."""
     e = x.experts
     router = Matrix(w.router[layer], w.head_scales[:0], w.final_norm[:0])
-    product(FP32, router, rows, x.normed, False, e.scores, x.tiles[me], counters, number, threads)
+    product(FP32, router, rows, x.normed, NO, e.scores, x.tiles[me], counters, number, threads)
     meet(counters, threads)
     for row in range(me, rows, threads):
         _choose(e.scores, row, d.experts_renormalize, e.chosen, e.shares)
@@ -104,7 +107,7 @@ def think(d, w, layer, rows, x, me, threads, counters, number):
             matrix = Matrix(w.expert_down[layer, expert], w.expert_down_scales[layer, expert], no_bias)
             inner, out = part_of(e.inner, first, end), e.out[first:end]
             at = number + 1 + experts + expert
-            product(d.format, matrix, end - first, inner, False, out, buffer, counters, at, threads)
+            product(d.format, matrix, end - first, inner, NO, out, buffer, counters, at, threads)
     meet(counters, threads)
     for row in range(me, rows, threads):
         for i in range(x.delta.shape[1]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from python_backend.engine.native.arithmetic import OPTIONS, activate_group, quantize
+from python_backend.engine.native.arithmetic import NOUGHT, ONE, OPTIONS, activate_group, quantize
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
 from python_backend.engine.native.tables import Inputs
 from python_backend.engine.native.threads import take_number
@@ -13,11 +13,12 @@ from python_backend.engine.native.threads import take_number
 _fp32_one, _fp32_four = make_tile(Format.FP32, 1), make_tile(Format.FP32, ROWS)
 _int8_one, _int8_four = make_tile(Format.INT8, 1), make_tile(Format.INT8, ROWS)
 _int4_one, _int4_four = make_tile(Format.INT4, 1), make_tile(Format.INT4, ROWS)
-FP32, INT8, INT4 = int(Format.FP32), int(Format.INT8), int(Format.INT4)
+FP32, INT8, INT4 = np.int64(Format.FP32), np.int64(Format.INT8), np.int64(Format.INT4)
 TILE_BYTES = tuple(kind.bytes_per_group for kind in Format)
 TILE_SCALES = tuple(kind.scales_per_group for kind in Format)
 # Tiles a thread takes at a time: few enough that all threads end together, enough that numbers are cheap.
 _SHARES = 6
+_INNER_STEP = np.int64(2 * GROUP * 4)  # bytes from the gates and ups of a row to those of the next
 
 
 @njit(**OPTIONS)
@@ -78,7 +79,8 @@ def product(kind, matrix, rows, inputs, adds, out, buffer, counters, number, thr
     count = (out.shape[1] + CHANNELS - 1) // CHANNELS
     share = max(1, count // (threads * _SHARES))
     has_bias = matrix.bias.shape[0] > 0
-    out_at, out_step, buffer_at = out.ctypes.data, out.strides[0], buffer.ctypes.data
+    out_at, out_step = np.int64(out.ctypes.data), out.strides[0]
+    bias_at, buffer_at = np.int64(matrix.bias.ctypes.data), np.int64(buffer.ctypes.data)
     while True:
         first = take_number(counters, number) * share
         if first >= count:
@@ -89,12 +91,12 @@ def product(kind, matrix, rows, inputs, adds, out, buffer, counters, number, thr
             if column + CHANNELS > out.shape[1] or (has_bias and adds):
                 _by_way_of(kind, matrix, tile, inputs, rows, adds, out, buffer)
             elif adds:
-                _times_tile(kind, matrix, tile, inputs, 0, rows, target, out_step, target, out_step)
+                _times_tile(kind, matrix, tile, inputs, NOUGHT, rows, target, out_step, target, out_step)
             else:
-                begin = matrix.bias.ctypes.data + column * 4 if has_bias else buffer_at
+                begin = bias_at + column * 4 if has_bias else buffer_at
                 for i in range(CHANNELS):
                     buffer[i] = np.float32(0.0)
-                _times_tile(kind, matrix, tile, inputs, 0, rows, begin, 0, target, out_step)
+                _times_tile(kind, matrix, tile, inputs, NOUGHT, rows, begin, NOUGHT, target, out_step)
 
 
 @njit(**OPTIONS)
@@ -102,6 +104,7 @@ def _by_way_of(kind, matrix, tile, inputs, rows, adds, out, buffer):
     """A tile that is not whole, or has more than one thing to begin with: row by row through the buffer."""
     column = tile * CHANNELS
     columns = min(CHANNELS, out.shape[1] - column)
+    at = np.int64(buffer.ctypes.data)
     for row in range(rows):
         for c in range(CHANNELS):
             buffer[c] = np.float32(0.0)
@@ -110,7 +113,7 @@ def _by_way_of(kind, matrix, tile, inputs, rows, adds, out, buffer):
                 buffer[c] += matrix.bias[column + c]
             if adds:
                 buffer[c] += out[row, column + c]
-        _times_tile(kind, matrix, tile, inputs, row, 1, buffer.ctypes.data, 0, buffer.ctypes.data, 0)
+        _times_tile(kind, matrix, tile, inputs, row, ONE, at, NOUGHT, at, NOUGHT)
         for c in range(columns):
             out[row, column + c] = buffer[c]
 
@@ -121,7 +124,7 @@ def mlp_inner(kind, is_gelu, matrix, rows, inputs, inner, buffer, counters, numb
     count = inner.floats.shape[1] // GROUP
     tiles = 2 * GROUP // CHANNELS
     has_bias = matrix.bias.shape[0] > 0
-    nothing = buffer.ctypes.data
+    bias_at, nothing = np.int64(matrix.bias.ctypes.data), np.int64(buffer.ctypes.data)
     gates_ups = nothing + CHANNELS * 4
     for i in range(CHANNELS):
         buffer[i] = np.float32(0.0)
@@ -129,16 +132,16 @@ def mlp_inner(kind, is_gelu, matrix, rows, inputs, inner, buffer, counters, numb
         group = take_number(counters, number)
         if group >= count:
             return
-        row = 0
+        row = NOUGHT
         while row < rows:
             # A few rows at a time, so that gates and ups are still at hand when they meet.
             size = min(ROWS, rows - row)
             for tile in range(tiles):
                 at = group * tiles + tile
-                begin = matrix.bias.ctypes.data + at * CHANNELS * 4 if has_bias else nothing
+                begin = bias_at + at * CHANNELS * 4 if has_bias else nothing
                 place = (tile % 2) * GROUP + (tile // 2) * CHANNELS
                 target = gates_ups + place * 4
-                _times_tile(kind, matrix, at, inputs, row, size, begin, 0, target, 2 * GROUP * 4)
+                _times_tile(kind, matrix, at, inputs, row, size, begin, NOUGHT, target, _INNER_STEP)
             for r in range(size):
                 activate_group(buffer, CHANNELS + r * 2 * GROUP, is_gelu, inner.floats, row + r, group)
                 if kind != FP32:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from python_backend.engine.native.arithmetic import FAST, OPTIONS, hyperbolic_tangent
+from python_backend.engine.native.arithmetic import FAST, NO, NOUGHT, ONE, OPTIONS, hyperbolic_tangent
 from python_backend.engine.native.attention import attend, norm_heads, turn_and_store
 from python_backend.engine.native.experts import think
 from python_backend.engine.native.products import (
@@ -55,11 +55,11 @@ def _attention(d, w, layer, batch, x, cache, me, threads, counters, number):
     rows = batch.token_ids.shape[0]
     buffer = x.tiles[me]
     qkv = Matrix(w.qkv[layer], w.qkv_scales[layer], w.qkv_bias[layer])
-    product(d.format, qkv, rows, x.normed, False, x.qkv, buffer, counters, number + _QKV, threads)
+    product(d.format, qkv, rows, x.normed, NO, x.qkv, buffer, counters, number + _QKV, threads)
     meet(counters, threads)
     for row in range(me, rows, threads):
         if w.query_norm.shape[1] > 0:
-            norm_heads(x.qkv, row, 0, d.heads, w.query_norm[layer], d.epsilon)
+            norm_heads(x.qkv, row, NOUGHT, d.heads, w.query_norm[layer], d.epsilon)
             norm_heads(x.qkv, row, d.heads, d.kv_heads, w.key_norm[layer], d.epsilon)
         turn_and_store(d, layer, w.rope_of_layer[layer], row, x.qkv, batch, cache)
     meet(counters, threads)
@@ -96,7 +96,7 @@ def run_step(me, threads, d, w, batch, x, cache, logits, counters):
     rows = batch.token_ids.shape[0]
     layers = w.attention_norm.shape[0]
     per_layer = _EXPERTS + 1 + 2 * (x.experts.first_places.shape[0] - 1)
-    number = 1  # counter 0 belongs to the barrier
+    number = ONE  # counter 0 belongs to the barrier
     for row in range(me, rows, threads):
         embed(d, w, batch.token_ids[row], row, x.hidden)
         prepare(d.format, x.hidden, row, w.attention_norm[0], d.epsilon, x.normed, row)
@@ -129,7 +129,7 @@ def run_step(me, threads, d, w, batch, x, cache, logits, counters):
         prepare(d.head_format, x.hidden, batch.wanted[index], w.final_norm, d.epsilon, x.normed, index)
     meet(counters, threads)
     head = Matrix(w.head, w.head_scales, w.final_norm[:0])
-    product(d.head_format, head, wanted, x.normed, False, logits, x.tiles[me], counters, number, threads)
+    product(d.head_format, head, wanted, x.normed, NO, logits, x.tiles[me], counters, number, threads)
     meet(counters, threads)
     if d.logits_softcap > 0:
         for index in range(me, wanted, threads):

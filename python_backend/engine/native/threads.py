@@ -13,6 +13,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from python_backend.engine.native.arithmetic import OPTIONS
+
 _log = logging.getLogger("inflight.engine")
 
 # While others work, a waiting thread looks this often before it offers its core to the rest of the machine.
@@ -44,7 +46,7 @@ def look(context, counters, index):
     return types.int64(counters, index), generate
 
 
-@njit(nogil=True)
+@njit(**OPTIONS)
 def meet(counters, threads):
     """Returns when all threads of the team have come; counters[0] counts arrivals and is never set back."""
     if threads == 1:

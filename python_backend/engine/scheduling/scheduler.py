@@ -96,7 +96,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         if self._reuses_blocks:
-            extend_hashes(sequence.hashes, sequence.tokens, self._pool.tokens_per_block)
+            self._extend_hashes(sequence)
         insort(self.waiting, sequence, key=_rank)
 
     def remove(self, sequences: Row[Sequence], forget: bool = False) -> None:
@@ -133,7 +133,7 @@ class Scheduler:
             return
         sequence.computed_tokens = end = chunk.start + chunk.count
         if self._reuses_blocks and end % size < chunk.count:  # it filled a block
-            extend_hashes(sequence.hashes, sequence.tokens, size)
+            self._extend_hashes(sequence)
             for index in range(chunk.start // size, end // size):
                 self._pool.publish(sequence.table, index, sequence.hashes[index + 1])
                 self._keep(sequence, index)
@@ -296,6 +296,11 @@ class Scheduler:
             and other.rank < sequence.rank
             for number, computing in in_progress.items()
         )
+
+    def _extend_hashes(self, sequence: Sequence) -> None:
+        request, size = sequence.request, self._pool.tokens_per_block
+        shared_blocks = request.shared_tokens // size if request.shared_tokens else None
+        extend_hashes(sequence.hashes, sequence.tokens, size, shared_blocks, request.cache_salt)
 
     def _keep(self, sequence: Sequence, index: int) -> None:
         if (keep := keep_of(sequence.request, index * self._pool.tokens_per_block)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from python_backend.engine.kv.blocks import BlockTable
-from python_backend.engine.kv.prefix_cache import root_hash
+from python_backend.engine.kv.prefix_cache import first_hashes
 from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.sequence.step_notes import StepNotes
@@ -91,7 +91,7 @@ class Sequence:
         self.coming_tokens = 0
         self.needs_history: bool = leader.needs_history if leader else _needs_history(request)
         self.table = BlockTable()
-        self.hashes = [root_hash(request.cache_salt)]
+        self.hashes = first_hashes(request)
         self.stop_words: WordIndex = leader.stop_words if leader else WordIndex(request.stop_sequences)
         self.scoring: Scoring | None = None
         self.guide: AnswerGuide | None = None

@@ -84,7 +84,7 @@ def _fingerprint(parameters: EngineParameters, settings: DeviceSettings) -> str:
     files = sorted(model.iterdir()) if model.is_dir() else [model]
     facts: list[object] = [
         str(model.resolve()),
-        str(_NATIVE),  # compiled kernels are kept for the checkout they came from
+        str(_NATIVE),  # where numba is old, kernels are kept for the checkout they came from
         [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()],
         settings.precision,
         parameters.inflight_max_sequence_tokens,

@@ -100,6 +100,7 @@ class Batch:
 _LIFE = tuple(each.name for each in fields(Life))
 _PLAIN = tuple(each.name for each in fields(Batch) if each.name != "life")
 _OPEN = [status.value for status in Status if not status.is_over]
+_ALL_OPEN = sql.select(batches).where(batches.c.status.in_(_OPEN)).order_by(batches.c.created_s, batches.c.id)
 
 
 def new_batch_id() -> str:
@@ -159,10 +160,7 @@ def page(connection: Connection, organisation_id: str, limit: int, after_id: str
 
 def all_open(connection: Connection) -> list[Batch]:
     """Of every organisation, the oldest first."""
-    wanted = (
-        sql.select(batches).where(batches.c.status.in_(_OPEN)).order_by(batches.c.created_s, batches.c.id)
-    )
-    return [_batch_of(row) for row in connection.execute(wanted).mappings()]
+    return [_batch_of(row) for row in connection.execute(_ALL_OPEN).mappings()]
 
 
 def cancel(connection: Connection, organisation_id: str, batch_id: str, now_s: float) -> Batch:

@@ -41,16 +41,21 @@ class Series:
         self._total: dict[int, int] = {}  # of the former ones
 
     def note(self, took_s: float, count: int = 1) -> None:
-        """For each request or token, so it does as little as it can."""
+        self.note_each(((took_s, count),))
+
+    def note_each(self, noted: Iterable[tuple[float, int]]) -> None:
+        """Seconds, and how often they were taken; for every token, so it does as little as it can."""
         slot = int(self._clock() / SLOT_S)
         if slot != self._slot:
             self._turn_to(slot)
-        bucket, counts = bucket_of(took_s), self._counts
-        counts[bucket] = counts.get(bucket, 0) + count
-        if self.limit_s is not None:
-            self.judged += count
-            if took_s > self.limit_s:
-                self.missed += count
+        counts, limit_s = self._counts, self.limit_s
+        for took_s, count in noted:
+            bucket = bucket_of(took_s)
+            counts[bucket] = counts.get(bucket, 0) + count
+            if limit_s is not None:
+                self.judged += count
+                if took_s > limit_s:
+                    self.missed += count
 
     def last(self, last_s: float) -> Distribution:
         """Over the last `last_s` seconds, rounded to slots."""

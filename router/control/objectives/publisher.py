@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from router.control.objectives.records import last_change, list_objectives
+from router.control.objectives.records import COUNTER, list_objectives
 from router.control.recorder import repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-
-    from sqlalchemy import Connection
 
     from router.core.objective import Objective
     from router.routing.models import Published
@@ -39,13 +37,11 @@ class ObjectivePublisher:
         await repeat(self.refresh, _POLL_S, "the objectives could not be read")
 
     async def refresh(self) -> None:
-        found = await self._store.read(self._read)
-        if found is not None:
-            self._seen, listed = found
-            objectives = {(each.model, each.tier): each for each in listed}
-            self._published.publish(replace(self._published.current, objectives=objectives))
-            self._on_change(listed)
-
-    def _read(self, connection: Connection) -> tuple[int, list[Objective]] | None:
-        newest = last_change(connection)
-        return None if newest == self._seen else (newest, list_objectives(connection))
+        newest = await self._store.last_change(COUNTER)
+        if newest == self._seen:
+            return
+        listed = await self._store.read(list_objectives)  # as new as that, or newer: then it is read again
+        self._seen = newest
+        objectives = {(each.model, each.tier): each for each in listed}
+        self._published.publish(replace(self._published.current, objectives=objectives))
+        self._on_change(listed)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Routers write what they have measured anew long before this, while there is anything to tell.
 FRESH_S = 90.0
-_COUNTER = "objective_changes"
+COUNTER = "objective_changes"
 
 _REFUSED = "refused"
 
@@ -31,13 +31,9 @@ Measured = dict[tuple[str, Tier], Figures]
 def bump(store: Store, connection: Connection) -> None:
     """Tells every router that there is something to read; the first thing that a change does, so that
     changes go one after the other."""
-    connection.execute(store.insert_new(counters).values({"name": _COUNTER, "value": 0}))
-    is_ours = counters.c.name == _COUNTER
+    connection.execute(store.insert_new(counters).values({"name": COUNTER, "value": 0}))
+    is_ours = counters.c.name == COUNTER
     connection.execute(sql.update(counters).where(is_ours).values(value=counters.c.value + 1))
-
-
-def last_change(connection: Connection) -> int:
-    return int(connection.scalar(sql.select(counters.c.value).where(counters.c.name == _COUNTER)) or 0)
 
 
 def list_objectives(connection: Connection, model: str | None = None) -> list[Objective]:

@@ -94,7 +94,7 @@ class PeerSync:
 
     def _load_of_gates(self) -> dict[str, Load]:
         loads = {}
-        for gate in () if self._gates is None else self._gates.all:
+        for gate in () if self._gates is None else self._gates.values():
             if gate.capacity.slots < UNLIMITED:
                 signals = gate.signals()
                 load = Load(gate.taken_slots, sum(signals.waiting.values()), signals.kv_reserved_tokens)

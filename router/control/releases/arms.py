@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from router.core.record import Record
-    from router.request.job import Job
+    from router.request.answer import Job
     from router.store.database import StoreAccess
 
 _FOLD_AT = 64  # so that no request waits long for what those before it have left to be counted

@@ -19,6 +19,7 @@ from router.control.releases.states import State
 from router.control.releases.writes import bump, is_release, put_split, set_state, write_event
 from router.core.manifest import Kind
 from router.routing.split import first_split
+from router.store.database import read_counters
 from router.store.schema import releases, rollouts, splits
 from router.tenants.audited import AlreadyThere, PlatformCommands
 from router.tenants.rbac import Action
@@ -98,7 +99,7 @@ class ReleaseCommands(PlatformCommands):
         """The number of this change: what is `last_seen` from there on was seen after it was asked for."""
         with self._act(model, version, "load") as act:
             self._want(act.connection, model, version)
-            return writes.last_change(act.connection)
+            return read_counters(act.connection)[writes.COUNTER]
 
     def unload(self, model: str, version: int, *, withdraw: bool = False) -> None:
         """The only release of a model goes where it does not serve, or to `withdraw` the model with it."""

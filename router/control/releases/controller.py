@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sql
 
 from python_backend.wire.errors import InflightError
+from router.control.recorder import next_beat
 from router.control.releases import records, writes
 from router.control.releases.lease import Lease, LeaseTimes, LostControl
 from router.control.releases.server_state import ServerState
@@ -98,7 +99,7 @@ class Controller:
         try:
             while True:
                 await self._turn_or_log()
-                await asyncio.sleep(self._settings.poll_s)
+                await next_beat(self._settings.poll_s)
         finally:
             beating.cancel()
             await asyncio.wait([beating])
@@ -154,7 +155,7 @@ class Controller:
             return
         # A job may end before its release is looked at: what was read of it is stale by then.
         busy = set(self._jobs)
-        change = await self._store.read(writes.last_change)
+        change = await self._store.last_change(writes.COUNTER)
         self._advance_rollouts(change)
         if change == self._seen and self._monotonic() < self._look_again_s:
             return

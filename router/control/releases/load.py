@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from router.core.address import is_loopback
+from router.core.address import is_on_this_machine
 from router.triton.control import ControlError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _GIB = 1 << 30
-_NO_SECRET = "this router has no secret for the model control of Triton: nothing can be loaded"
+_NO_SECRET = "this router has no secret and no certificate for Triton: nothing can be loaded"
 
 
 class LoadFailed(Exception):
@@ -58,7 +58,7 @@ async def _load_on(server: Server, manifest: Manifest) -> str | None:
 
 def misfit(manifest: Manifest, servers: Sequence[Server], available_bytes: int | None) -> str | None:
     """Why a release cannot fit into this machine's memory; nothing is known of other machines'."""
-    if available_bytes is None or not all(is_loopback(_host(server.url)) for server in servers):
+    if available_bytes is None or not all(is_on_this_machine(server.url) for server in servers):
         return None
     needed_bytes = manifest.needs.total_bytes * len(servers)
     if needed_bytes <= available_bytes:
@@ -66,10 +66,6 @@ def misfit(manifest: Manifest, servers: Sequence[Server], available_bytes: int |
     times = f" on {len(servers)} servers" if len(servers) > 1 else ""
     needs, has = f"{needed_bytes / _GIB:.1f} GiB", f"{available_bytes / _GIB:.1f} GiB"
     return f"it needs {needs} of memory{times}, and {has} are free: unload another release first"
-
-
-def _host(url: str) -> str:
-    return url.rpartition(":")[0].strip("[]")
 
 
 def available_memory_bytes() -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.tiers import Tier
-from router.core.generation import GenerationCall
+from router.core.generation import GenerationCall, unmarked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,12 +46,15 @@ async def ask(
     add_special_tokens: bool = True,
     tier: Tier = Tier.STANDARD,
     ignore_eos: bool = False,
+    on_first_token: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Answer:
     """Greedy, so that the same release says the same; raises InflightError and asyncio.TimeoutError."""
+    text, marked = unmarked(prompt)
     call = GenerationCall(
         request_id=f"{TENANT}-{secrets.token_hex(8)}",
-        prompt=prompt,
+        prompt=text,
+        marked_prompt=marked,
         max_tokens=max_tokens,
         seed=0,
         tenant=TENANT,
@@ -72,6 +75,7 @@ async def ask(
         async for delta in generation:
             if first_s is None and delta.completion_tokens:
                 first_s = clock()
+                on_first_token()
             texts.append(delta.text)
             tokens += delta.completion_tokens
             engine = delta.engine or engine

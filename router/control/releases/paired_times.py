@@ -77,4 +77,4 @@ def chance_of_more(differences: Sequence[float]) -> float:
         rank = ranks[size]
         for total in range(below, rank - 1, -1):
             ways[total] += ways[total - rank]
-    return sum(ways) / float(2 ** len(sizes))
+    return sum(ways) / (1 << len(sizes))

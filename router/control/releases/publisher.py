@@ -10,7 +10,7 @@ from router.control.recorder import repeat
 from router.control.releases import records
 from router.control.releases.states import State
 from router.control.releases.verification import clean_and_verify
-from router.control.releases.writes import last_change
+from router.control.releases.writes import COUNTER
 from router.routing.models import Lineup, Served
 
 if TYPE_CHECKING:
@@ -70,20 +70,13 @@ class ReleasePublisher:
         return None
 
     async def refresh(self) -> None:
-        found = await self._store.read(self._read)
-        if found is None:
+        newest = await self._store.last_change(COUNTER)
+        if newest == self._seen:
             return
-        newest, self.releases, self.splits = found
+        # As new as that, or newer: then it is read again.
+        self.releases, self.splits = await self._store.read(_releases_and_splits)
         is_done = await self._publish()
         self._seen = newest if is_done else -1
-
-    def _read(
-        self, connection: Connection
-    ) -> tuple[int, tuple[Release, ...], Mapping[str, ModelSplit]] | None:
-        newest = last_change(connection)
-        if newest == self._seen:
-            return None
-        return newest, tuple(records.list_releases(connection)), records.list_splits(connection)
 
     async def _publish(self) -> bool:
         """Whether nothing is left to do until the store changes again."""
@@ -123,6 +116,10 @@ class ReleasePublisher:
             return None
         self._unservable.discard(name)
         return make(self._fleet.set_of(release.manifest))
+
+
+def _releases_and_splits(connection: Connection) -> tuple[tuple[Release, ...], Mapping[str, ModelSplit]]:
+    return tuple(records.list_releases(connection)), records.list_splits(connection)
 
 
 def is_served(release: Release, split: ModelSplit) -> bool:

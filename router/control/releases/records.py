@@ -83,7 +83,9 @@ class GoldenPrompt:
 
     def __post_init__(self) -> None:
         if not (self.contains or self.equals or self.matches or self.similar) and self.schema is None:
-            raise self._wrong(f"say what the answer is: {', '.join(GOLDEN_CHECKS)}")
+            raise self._wrong(
+                "say what the answer contains, equals or matches, what it is similar to, or its JSON schema"
+            )
         if not 0 < self.min_likeness <= 1:
             raise self._wrong(f"min_likeness {self.min_likeness:g}; allowed: above 0, up to 1")
         if not 1 <= self.max_tokens <= MOST_GOLDEN_TOKENS:

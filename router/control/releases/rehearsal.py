@@ -6,7 +6,9 @@ import asyncio
 import math
 import secrets
 import time
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -19,14 +21,19 @@ from router.routing.replay import is_replicas_fault
 from router.triton.failures import TritonError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from router.control.releases.own_prompt import Generates
     from router.core.manifest import Manifest
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog while the river runs slowly to the sea. "
-_TOKENS = 24
+# Fewer where a round takes long: more pairs tell more than longer answers.
+_TOKENS, _FEW_TOKENS = 24, 8
+_LONG_ROUND_S = 4.0
 _TIMEOUT_S = 30.0
+# What the other release does meanwhile, again and again.
+COMPANION_TOKENS = 256
+_COMPANION_WITHIN_S = 5.0
 # No pair is begun after that: a rehearsal that takes longer decides from what it has.
 _MOST_S = 120.0
 # A canary that does not answer what the stable release does, so often, is not slow but broken.
@@ -39,6 +46,10 @@ class Shape:
 
     sentences: int
     at_once: int = 1
+
+    def prompts(self) -> list[str]:
+        """Each with an opening of its own: nothing of it is in a cache."""
+        return [f"{secrets.token_hex(6)}. {_SENTENCE * self.sentences}And" for _ in range(self.at_once)]
 
 
 # One of them is read in pieces, and two at once share the steps of the engine.
@@ -96,7 +107,11 @@ class Unanswered(Exception):
 
 
 class RehearsalStage:
-    """Asks one round at a time, with the lowest priority: the stable release serves users meanwhile."""
+    """Asks one round at a time, with the lowest priority: the stable release serves users meanwhile.
+
+    Where both share a machine, the canary has its users beside it and the stable release has nobody: it would
+    seem faster for that alone. So whichever is measured, the other one answers a prompt at the same time.
+    """
 
     def __init__(
         self,
@@ -116,12 +131,13 @@ class RehearsalStage:
             return Rehearsed()
         until_s = self._clock() + self._most_s
         found, unanswered, number = Rehearsed(memory_bytes=_memory(canary, stable)), 0, -len(SHAPES)
-        shapes = list(SHAPES)
+        shapes, tokens = list(SHAPES), _FEW_TOKENS
         while shapes and number < MOST_PAIRS and self._clock() < until_s:
             shape = shapes[number % len(shapes)]
+            began_s = self._clock()
             try:
                 # The first round of each shape is for what is done once, and is not counted.
-                times = await self._round(canary, stable, shape, is_swapped=_is_swapped(number))
+                times = await self._round(canary, stable, shape.prompts(), tokens, _is_swapped(number))
                 found = _with(found, times) if number >= 0 else found
             except Unanswered as error:
                 unanswered += 1
@@ -133,28 +149,66 @@ class RehearsalStage:
                 shapes.remove(shape)  # too long for one of them
                 continue
             number += 1
+            tokens = _TOKENS if self._clock() - began_s < _LONG_ROUND_S else _FEW_TOKENS
             if _is_decided(found, allowed_ratio):
                 break
         return _judged(found, canary, stable, allowed_ratio)
 
     async def _round(
-        self, canary: Manifest, stable: Manifest, shape: Shape, is_swapped: bool
+        self, canary: Manifest, stable: Manifest, prompts: Sequence[str], tokens: int, is_swapped: bool
     ) -> tuple[_Times, _Times]:
-        # An opening of its own for each round: nothing of it is in a cache.
-        prompts = [f"{secrets.token_hex(6)}. {_SENTENCE * shape.sentences}And" for _ in range(shape.at_once)]
-        if is_swapped:
-            usual = await self._ask(stable, prompts)
-            return await self._ask_canary(canary, prompts), usual
-        try:
-            new = await self._ask_canary(canary, prompts)
-        except Unanswered:
-            await self._ask(stable, prompts)  # is it the prompt, or the machine?
-            raise
-        return new, await self._ask(stable, prompts)
+        async def ask_stable() -> _Times:
+            async with self._companion(canary):
+                return await self._ask(stable, prompts, tokens)
 
-    async def _ask_canary(self, canary: Manifest, prompts: Sequence[str]) -> _Times:
+        async def ask_canary() -> _Times:
+            async with self._companion(stable):
+                return await self._ask_canary(canary, prompts, tokens)
+
+        if is_swapped:
+            usual = await ask_stable()
+            return await ask_canary(), usual
         try:
-            return await self._ask(canary, prompts)
+            new = await ask_canary()
+        except Unanswered:
+            await ask_stable()  # is it the prompt, or the machine?
+            raise
+        return new, await ask_stable()
+
+    @asynccontextmanager
+    async def _companion(self, manifest: Manifest) -> AsyncIterator[None]:
+        """This release is busy for as long; where it cannot be, it is not what is measured now."""
+        is_busy = asyncio.Event()
+        task = asyncio.get_running_loop().create_task(self._keep_busy(manifest, is_busy))
+        beginning = asyncio.ensure_future(is_busy.wait())
+        try:
+            await asyncio.wait(
+                [task, beginning], timeout=_COMPANION_WITHIN_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            yield
+        finally:
+            beginning.cancel()
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _keep_busy(self, manifest: Manifest, is_busy: asyncio.Event) -> None:
+        pipeline = self._pipeline_of(manifest)
+        (prompt,) = SHAPES[0].prompts()
+        with suppress(InflightError, asyncio.TimeoutError):
+            while True:
+                await ask(
+                    pipeline,
+                    prompt,
+                    COMPANION_TOKENS,
+                    self._timeout_s,
+                    tier=Tier.BATCH,
+                    ignore_eos=True,
+                    on_first_token=is_busy.set,
+                )
+
+    async def _ask_canary(self, canary: Manifest, prompts: Sequence[str], tokens: int) -> _Times:
+        try:
+            return await self._ask(canary, prompts, tokens)
         except TritonError as error:
             if is_replicas_fault(error.failure):
                 raise RehearsalBroken(f"{canary.name} is not there: {error.said}") from error
@@ -164,22 +218,9 @@ class RehearsalStage:
         except asyncio.TimeoutError:
             raise Unanswered(f"no answer within {self._timeout_s:g} s") from None
 
-    async def _ask(self, manifest: Manifest, prompts: Sequence[str]) -> _Times:
-        pipeline = self._pipeline_of(manifest)
-        answers = await asyncio.gather(
-            *(
-                ask(
-                    pipeline,
-                    prompt,
-                    _TOKENS,
-                    self._timeout_s,
-                    clock=self._clock,
-                    tier=Tier.BATCH,
-                    ignore_eos=True,
-                )
-                for prompt in prompts
-            )
-        )
+    async def _ask(self, manifest: Manifest, prompts: Sequence[str], tokens: int) -> _Times:
+        own = partial(ask, self._pipeline_of(manifest), clock=self._clock, tier=Tier.BATCH, ignore_eos=True)
+        answers = await asyncio.gather(*(own(prompt, tokens, self._timeout_s) for prompt in prompts))
         first_s = sum(each.first_token_s for each in answers) / len(answers)
         gaps = [each.decode_s / (each.tokens - 1) for each in answers if each.tokens > 1]
         return _Times(first_s, sum(gaps) / len(gaps) if gaps else 0.0)

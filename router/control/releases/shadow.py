@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from router.admission.gates import Gates
     from router.control.releases.shadow_figures import ShadowRecorder
     from router.core.record import Record
-    from router.request.job import Job
+    from router.request.answer import Job
     from router.request.permit import Permits, Stoppable
     from router.routing.models import Registry
 
@@ -82,7 +82,7 @@ class ShadowRun:
 
 
 class Shadows:
-    """Costs a request that is not shadowed one lookup, and one that is the start of a task."""
+    """Hears of shadowed requests alone: one costs it the start of a task."""
 
     def __init__(
         self,

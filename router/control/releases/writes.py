@@ -9,7 +9,7 @@ import sqlalchemy as sql
 
 from router.control.releases import records
 from router.control.releases.states import State, may_follow
-from router.store.schema import counters, release_events, releases, splits
+from router.store.schema import counters, facts, release_events, releases, splits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from router.routing.split import ModelSplit
     from router.store.database import Store
 
-_COUNTER = "release_changes"
+COUNTER = "release_changes"
 _SEEN = "release_seen "
 
 
@@ -34,28 +34,24 @@ def bump(store: Store, connection: Connection) -> None:
     The first thing a transaction does: other changes of releases wait for its end, so that what it reads
     from here on is what it changes, on PostgreSQL too.
     """
-    connection.execute(store.insert_new(counters).values({"name": _COUNTER, "value": 0}))
-    is_ours = counters.c.name == _COUNTER
+    connection.execute(store.insert_new(counters).values({"name": COUNTER, "value": 0}))
+    is_ours = counters.c.name == COUNTER
     connection.execute(sql.update(counters).where(is_ours).values(value=counters.c.value + 1))
-
-
-def last_change(connection: Connection) -> int:
-    return int(connection.scalar(sql.select(counters.c.value).where(counters.c.name == _COUNTER)) or 0)
 
 
 def note_seen(store: Store, connection: Connection, changes: Mapping[str, int]) -> None:
     """Releases, by their names, that Triton said it has loaded when this change was the last one."""
     for name, change in changes.items():
-        connection.execute(store.insert_or_update(counters, {"name": _SEEN + name, "value": change}))
+        connection.execute(store.insert_or_update(facts, {"name": _SEEN + name, "value": str(change)}))
 
 
 def last_seen(connection: Connection, name: str) -> int:
     """The change after which the router in control last found the release in Triton; 0 for never."""
-    return int(connection.scalar(sql.select(counters.c.value).where(counters.c.name == _SEEN + name)) or 0)
+    return int(connection.scalar(sql.select(facts.c.value).where(facts.c.name == _SEEN + name)) or 0)
 
 
 def forget_seen(connection: Connection, name: str) -> None:
-    connection.execute(sql.delete(counters).where(counters.c.name == _SEEN + name))
+    connection.execute(sql.delete(facts).where(facts.c.name == _SEEN + name))
 
 
 def put_split(store: Store, connection: Connection, split: ModelSplit) -> None:

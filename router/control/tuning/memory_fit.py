@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from router.control.releases.load import available_memory_bytes
-from router.core.address import is_loopback
+from router.core.address import is_on_this_machine
 
 if TYPE_CHECKING:
     from router.control.tuning.delay_change import Batched
@@ -24,7 +24,7 @@ def misfit(manifest: Manifest, member: str, batched: Batched, url: str) -> str |
     """Why it does not, or nobody can say that it does; looks at processes, so not for the event loop."""
     if batched.is_on_gpu:
         return "its instances are on a GPU, whose memory may not hold it twice"
-    is_here = is_loopback(url.rpartition(":")[0].strip("[]"))
+    is_here = is_on_this_machine(url)
     running_bytes = resident_bytes(member) if is_here else None
     needed_bytes = copy_bytes(manifest, member, batched.instances, running_bytes)
     if needed_bytes is None:

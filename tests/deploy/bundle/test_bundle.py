@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import signal
@@ -21,7 +23,8 @@ from deploy.bundle import __main__ as bundling
 from deploy.bundle.__main__ import bundle_name
 from deploy.bundle.archive import write_archive
 from deploy.bundle.contents import contents
-from deploy.bundle.wheels import BundleError, Target, Wheelhouse
+from deploy.bundle.wheels import BundleError, Target, Wheelhouse, check_hashes
+from deploy.sbom import Part, installed_parts, parts_of_wheels, render
 from launcher.console import StackConsole
 from launcher.packaging.models.checkpoint import CheckpointError
 from launcher.settings import StackSettings
@@ -74,6 +77,40 @@ def test_wheels_are_those_of_the_target_with_their_requirements_there(registry: 
         "quick",
     ]
     assert "cp312" in wheels[-1].name
+
+
+def test_a_wheel_with_other_bytes_than_the_known_ones_is_refused(registry: Path, tmp_path: Path) -> None:
+    wheels = gather(registry, tmp_path / "wheels", "3.12")
+    hashes = tmp_path / "requirements.hashes"
+    known = [f"x==1.0 --hash=sha256:{hashlib.sha256(each.read_bytes()).hexdigest()}\n" for each in wheels]
+    hashes.write_text("".join(known))
+    check_hashes(wheels, hashes)
+    with zipfile.ZipFile(wheels[-1], "a") as archive:
+        archive.writestr("quick/more.py", "import os")
+    with pytest.raises(BundleError, match=r"requirements\.hashes knows: quick-1\.0"):
+        check_hashes(wheels, hashes)
+
+
+def test_the_list_of_a_bundles_parts_has_versions_licences_and_hashes(registry: Path, tmp_path: Path) -> None:
+    wheels = gather(registry, tmp_path / "wheels", "3.12")
+    own = Part("inflight", "0.8.0", "Apache-2.0")
+    listed = json.loads(render("inflight.tar.xz", "0.8.0", [own, *parts_of_wheels(wheels)]))
+    assert (listed["bomFormat"], listed["specVersion"]) == ("CycloneDX", "1.6")
+    found = {part["purl"]: part for part in listed["components"]}
+    assert found.keys() == {
+        "pkg:pypi/inflight@0.8.0",
+        *(f"pkg:pypi/{name}@1.0" for name in ("extra-part", "nvidia-pytriton", "plain", "quick")),
+    }
+    assert found["pkg:pypi/inflight@0.8.0"]["licenses"] == [{"license": {"id": "Apache-2.0"}}]
+    (sha256,) = found["pkg:pypi/quick@1.0"]["hashes"]
+    assert sha256["content"] == hashlib.sha256(wheels[-1].read_bytes()).hexdigest()
+
+
+def test_the_list_of_an_images_parts_is_what_is_installed_there(tmp_path: Path) -> None:
+    metadata = tmp_path / "plain-1.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: plain\nVersion: 1.0\nLicense: MIT\n")
+    assert installed_parts(tmp_path) == [Part("plain", "1.0", "MIT")]
 
 
 def test_markers_are_evaluated_for_the_targets_python(registry: Path, tmp_path: Path) -> None:

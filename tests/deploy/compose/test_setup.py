@@ -45,6 +45,7 @@ def test_secrets_fit_together_and_are_valid_for_their_programs(folder: Path) -> 
     assert hashlib.sha256(text["redis_password"].encode()).hexdigest() in text["redis_acl"]
     assert keys.prefix_of(text["admin_key"])
     assert keys.prefix_of(text["metrics_key"])
+    assert keys.prefix_of(text["loadtest_key"])
     assert len(keys.load_pepper(at / "pepper")) == 32
     assert len({text[name] for name in text}) == len(text)
     assert all(re.fullmatch(r"[A-Za-z0-9]{24,}", text[name]) for name in text if "password" in name)

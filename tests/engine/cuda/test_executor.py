@@ -289,7 +289,7 @@ class OneAnswer(FakeGuide):
 
 
 class ReadyCompiler:
-    def compile(self, guide: Guide) -> Future[OneAnswer]:
+    def compile(self, guide: Guide, owner: str) -> Future[OneAnswer]:
         future: Future[OneAnswer] = Future()
         future.set_result(OneAnswer([int(token_id) for token_id in guide.text.split()], Pace()))
         return future

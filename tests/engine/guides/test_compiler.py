@@ -48,7 +48,7 @@ def test_a_guide_that_costs_too_much_is_refused_in_time_and_the_next_is_compiled
 ) -> None:
     start_s = time.monotonic()
     with pytest.raises(InflightError) as caught:
-        compiler.compile(guide).result(WAIT_S)
+        compiler.compile(guide, "owner").result(WAIT_S)
     assert time.monotonic() - start_s < LIMITS.compile_s + LIMITS.step_s + 3
     assert caught.value.kind is ErrorKind.INVALID_REQUEST
     json.loads(walk(state_of(compiler, GuideKind.JSON), seed=1))
@@ -60,7 +60,7 @@ def test_a_refusal_for_its_cost_names_the_limit(compiler: GuideCompiler) -> None
 
 
 def test_costly_guides_keep_others_waiting_no_longer_than_their_limit(compiler: GuideCompiler) -> None:
-    evil = [compiler.compile(Guide(GuideKind.JSON_SCHEMA, MULTIPLES + " " * n)) for n in range(3)]
+    evil = [compiler.compile(Guide(GuideKind.JSON_SCHEMA, MULTIPLES + " " * n), "owner") for n in range(3)]
     start_s = time.monotonic()
     state_of(compiler, GuideKind.REGEX, "[0-9]+")
     assert time.monotonic() - start_s < 2 * LIMITS.compile_s + 3
@@ -70,16 +70,18 @@ def test_costly_guides_keep_others_waiting_no_longer_than_their_limit(compiler: 
 
 def test_equal_guides_are_compiled_once_and_followed_apart(compiler: GuideCompiler) -> None:
     guide = Guide(GuideKind.REGEX, "[a-z]{2}")
-    answers = [compiler.compile(guide) for _ in range(20)]
+    answers = [compiler.compile(guide, "owner") for _ in range(20)]
     states = [answer.result(WAIT_S) for answer in answers]
     assert len({walk(state, seed) for seed, state in enumerate(states)}) > 1
-    assert compiler.compile(guide).done()
+    assert compiler.compile(guide, "owner").done()
 
 
 def test_too_many_guides_at_once_are_refused(tmp_path: Path) -> None:
     limits = GuideLimits(compile_s=0.5, waiting_guides=2, threads=1)
     with compiler_in(tmp_path, limits) as compiler:
-        answers = [compiler.compile(Guide(GuideKind.JSON_SCHEMA, MULTIPLES + " " * n)) for n in range(3)]
+        answers = [
+            compiler.compile(Guide(GuideKind.JSON_SCHEMA, MULTIPLES + " " * n), "owner") for n in range(3)
+        ]
         errors = [answer.exception(WAIT_S) for answer in answers]
         kinds = [error.kind for error in errors if isinstance(error, InflightError)]
         assert kinds == [ErrorKind.INVALID_REQUEST, ErrorKind.INVALID_REQUEST, ErrorKind.OVERLOADED]
@@ -131,3 +133,13 @@ def test_an_answer_that_waits_too_long_behind_others_is_given_up(tmp_path: Path)
         state.wait(WAIT_S)
         assert is_ready(state)
         assert state.mask(END_ID).any()
+
+
+def test_what_is_compiled_for_one_owner_saves_no_other_the_time(compiler: GuideCompiler) -> None:
+    """Else the time until the first token would tell which schemas others use."""
+    guide = Guide(GuideKind.REGEX, "[0-9]{7}")
+    compiler.compile(guide, "one").result(WAIT_S)
+    assert compiler.compile(guide, "one").done()
+    other = compiler.compile(guide, "two")
+    assert compiler._states[("two", guide)] is not compiler._states[("one", guide)]
+    other.result(WAIT_S)

@@ -285,6 +285,6 @@ def test_an_unsupported_tokenizer_is_reported_as_such(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     compiler = GuideCompiler(tmp_path / "tokenizer.json", 100, [1], GuideLimits(threads=1))
     with pytest.raises(InflightError, match="does not work with this model's tokenizer") as caught:
-        compiler.compile(Guide(GuideKind.JSON)).result(WAIT_S)
+        compiler.compile(Guide(GuideKind.JSON), "owner").result(WAIT_S)
     assert caught.value.kind is ErrorKind.UNSUPPORTED
     compiler.close()

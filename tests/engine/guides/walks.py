@@ -41,7 +41,7 @@ def compiler_in(directory: Path, limits: GuideLimits | None = None) -> Iterator[
 
 
 def state_of(compiler: GuideCompiler, kind: GuideKind, text: str = "") -> GuideState:
-    return compiler.compile(Guide(kind, text)).result(WAIT_S)
+    return compiler.compile(Guide(kind, text), "owner").result(WAIT_S)
 
 
 def tokens_allowed(state: GuideState, end_id: int | None = END_ID) -> list[int]:

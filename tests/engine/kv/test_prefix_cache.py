@@ -54,7 +54,7 @@ def test_the_retention_range_of_a_blocks_first_token_decides_how_long_it_is_kept
 
 def resting(*keeps: Keep | None) -> PrefixCache:
     """A cache in which block i was published, kept as told, and left alone in turn."""
-    cache = PrefixCache()
+    cache = PrefixCache(blocks=100)
     for block, keep in enumerate(keeps):
         cache.publish(block, bytes([block]))
         if keep is not None:
@@ -112,7 +112,7 @@ def test_an_evicted_block_is_not_found() -> None:
 
 
 def test_of_two_equal_blocks_the_first_published_is_found() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(blocks=100)
     cache.publish(3, b"same")
     cache.publish(4, b"same")
     assert cache.find([b"same"]) == [3]

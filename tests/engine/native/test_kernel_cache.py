@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from python_backend.engine import native
 
+SCRIPT = "import python_backend.engine.native.step as step; print(step.run_step.stats.cache_path)"
 
-def cache_dir_with(environment: dict[str, str]) -> Path:
-    script = "import python_backend.engine.native; import numba; print(numba.config.CACHE_DIR)"
+
+def cache_path_with(environment: dict[str, str]) -> Path:
     ended = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", SCRIPT],
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -24,4 +26,11 @@ def cache_dir_with(environment: dict[str, str]) -> Path:
 
 
 def test_a_chosen_kernel_folder_has_one_subfolder_for_each_state_of_the_sources(tmp_path: Path) -> None:
-    assert cache_dir_with({"NUMBA_CACHE_DIR": str(tmp_path)}) == tmp_path / native._fingerprint()
+    assert cache_path_with({"NUMBA_CACHE_DIR": str(tmp_path)}) == tmp_path / native._fingerprint()
+
+
+def test_a_copy_of_the_same_sources_finds_the_same_kernels(tmp_path: Path) -> None:
+    shutil.copytree(Path(native.__file__).parents[2], tmp_path / "python_backend")
+    kernels = tmp_path / "kernels"
+    elsewhere = {"NUMBA_CACHE_DIR": str(kernels), "PYTHONPATH": str(tmp_path)}
+    assert cache_path_with(elsewhere) == kernels / native._fingerprint()

@@ -13,6 +13,7 @@ from rich.console import Console
 from launcher.console import StackConsole
 from launcher.packaging.triton_runtime import TritonRuntime
 from launcher.stack.announcement import announce
+from launcher.stack.triton_door import SocketDoor
 from launcher.stack.triton_server import TritonServer
 
 
@@ -25,7 +26,7 @@ def recorded() -> tuple[StackConsole, StringIO]:
 def test_the_example_can_be_pasted_into_a_shell() -> None:
     console, output = recorded()
     runtime = TritonRuntime(Path("tritonserver"), Path("backends"), Path("pythonpath"))
-    triton = TritonServer(runtime, (), "prefix", grpc_port=20001, metrics_port=20002)
+    triton = TritonServer(runtime, (), "prefix", SocketDoor(Path("/run/triton"), 1), metrics_port=20002)
     announce(
         console,
         "http://127.0.0.1:8080",
@@ -41,7 +42,7 @@ def test_the_example_can_be_pasted_into_a_shell() -> None:
     assert words[1] == "http://127.0.0.1:8080/v1/chat/completions"
     assert json.loads(words[-1])["model"] == "smollm2-135m-instruct"
     assert "/data/run/ab" in text
-    assert "127.0.0.1:20001  (gRPC), http://127.0.0.1:20002/metrics" in text
+    assert "unix:/run/triton:1  (gRPC), http://127.0.0.1:20002/metrics" in text
     assert "3.2 s" in text
     assert "  computes on GPU 0 (NVIDIA H200), bf16" in text.splitlines()
 
@@ -50,7 +51,7 @@ def test_the_example_can_be_pasted_into_a_shell() -> None:
 def test_the_example_shows_a_key_where_one_is_needed(needs_key: bool) -> None:
     console, output = recorded()
     runtime = TritonRuntime(Path("tritonserver"), Path("backends"), Path("pythonpath"))
-    triton = TritonServer(runtime, (), "prefix", grpc_port=20001, metrics_port=20002)
+    triton = TritonServer(runtime, (), "prefix", SocketDoor(Path("/run/triton"), 1), metrics_port=20002)
     announce(console, "http://x", "m", [triton], Path("/logs"), 1.0, embeddings="e", needs_key=needs_key)
     text = output.getvalue()
     assert "  models   m, e (embeddings)" in text.splitlines()
@@ -61,8 +62,11 @@ def test_the_example_shows_a_key_where_one_is_needed(needs_key: bool) -> None:
 def test_each_of_several_triton_servers_is_named() -> None:
     console, output = recorded()
     runtime = TritonRuntime(Path("tritonserver"), Path("backends"), Path("pythonpath"))
-    tritons = [TritonServer(runtime, (), "prefix", port, port + 1, number=port) for port in (1, 3)]
+    doors = [SocketDoor(Path("/run/triton"), number) for number in (1, 2)]
+    tritons = [
+        TritonServer(runtime, (), "prefix", door, 2 * door.number, number=door.number) for door in doors
+    ]
     announce(console, "http://x", "m", tritons, Path("/logs"), 1.0)
     lines = output.getvalue().splitlines()
-    assert "  Triton   127.0.0.1:1  (gRPC), http://127.0.0.1:2/metrics" in lines
-    assert "  and      127.0.0.1:3  (gRPC), http://127.0.0.1:4/metrics" in lines
+    assert "  Triton   unix:/run/triton:1  (gRPC), http://127.0.0.1:2/metrics" in lines
+    assert "  and      unix:/run/triton:2  (gRPC), http://127.0.0.1:4/metrics" in lines

@@ -18,6 +18,7 @@ from launcher.stack.router_process import (
     check_router_settings,
     longest_stop_s,
 )
+from launcher.stack.triton_door import SocketDoor, tls_door
 from launcher.stack.triton_server import TritonServer
 from router.settings import EmbedderSettings, ModelSettings, Options, Settings, TritonSettings, load
 
@@ -75,15 +76,22 @@ def test_the_router_can_read_the_settings_written_for_it(tmp_path: Path) -> None
     text = BuiltIn(checkpoint("text"), Fingerprint("aa", "bb", 7), {"inflight_device": "cpu"})
     vectors = BuiltIn(checkpoint("vectors"), Fingerprint("cc", "dd", 7))
     runtime = TritonRuntime(Path(), Path(), Path())
-    tritons = [TritonServer(runtime, (), "", port, port + 1, secret=f"s{port}") for port in (1, 3)]
+    doors = (SocketDoor(tmp_path / "triton", 1), tls_door("10.0.0.7", 8001, "a secret", tmp_path / "tls"))
+    tritons = [TritonServer(runtime, (), "", door, 8002) for door in doors]
     router = RouterProcess("127.0.0.1", 8080, tmp_path / "router.toml", tmp_path)
     router.write_settings(tritons, text, 30, {"max_body_bytes": 2048})
     assert load(router.settings_path).embedders == ()
     router.write_settings(tritons, text, 30, {}, vectors)
     settings = load(router.settings_path)
     assert settings.triton_servers == (
-        TritonSettings("127.0.0.1:1", "s1"),
-        TritonSettings("127.0.0.1:3", "s3"),
+        TritonSettings(f"unix:{tmp_path}/triton:1"),
+        TritonSettings(
+            "10.0.0.7:8001",
+            tls_ca=f"{tmp_path}/tls/authority.pem",
+            tls_cert=f"{tmp_path}/tls/client.pem",
+            tls_key=f"{tmp_path}/tls/client.key",
+            tls_name="inflight-triton",
+        ),
     )
     assert settings.models == (
         ModelSettings(

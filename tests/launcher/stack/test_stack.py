@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import sys
@@ -77,8 +78,11 @@ def left_behind(single: RunningStack) -> tuple[Path, list[psutil.Process]]:
 
 @pytest.fixture(scope="module")
 def pair(directory: Path, left_behind: object) -> Iterator[RunningStack]:
-    """The second one in the same directory, with two Triton servers."""
-    stack = RunningStack(directory, stack={"triton_servers": 2}, drain_s=1, is_piped=True)
+    """The second one in the same directory, with two Triton servers at ports."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    servers = {"triton_servers": 2, "triton_grpc_port": port}
+    stack = RunningStack(directory, stack=servers, drain_s=1, is_piped=True)
     try:
         stack.wait_for(READY)
         yield stack
@@ -90,20 +94,32 @@ def ask_engine(stack: RunningStack, server: int = 0) -> dict[str, str]:
     """What the stand-in engine says about itself, through the ensemble."""
     number = triton.InferInput("x", [1, 1], "INT32")
     number.set_data_from_numpy(np.array([[1]], dtype=np.int32))
-    with triton.InferenceServerClient(stack.tritons[server]["url"]) as client:
+    with client_of(stack.tritons[server]) as client:
         answer: Any = client.infer("ensemble", [number]).as_numpy("y")
     facts: dict[str, str] = json.loads(answer.item())
     return facts
 
 
+def client_of(server: dict[str, str]) -> triton.InferenceServerClient:
+    """Triton's own, with what the router is told."""
+    if "tls_ca" not in server:
+        return triton.InferenceServerClient(server["url"])
+    return triton.InferenceServerClient(
+        server["url"],
+        ssl=True,
+        root_certificates=server["tls_ca"],
+        private_key=server["tls_key"],
+        certificate_chain=server["tls_cert"],
+    )
+
+
 def load_again(stack: RunningStack) -> None:
     """As the router does with a model whose process died: with a changed parameter."""
     (server,) = stack.tritons
-    headers = {"triton-grpc-protocol-inflight": server["secret"]}
-    with triton.InferenceServerClient(server["url"]) as client:
-        config: Any = client.get_model_config("tensorrt_llm", headers=headers, as_json=True)
+    with client_of(server) as client:
+        config: Any = client.get_model_config("tensorrt_llm", as_json=True)
         config["config"]["parameters"]["inflight_epoch"] = {"string_value": "1"}
-        client.load_model("tensorrt_llm", headers=headers, config=json.dumps(config["config"]))
+        client.load_model("tensorrt_llm", config=json.dumps(config["config"]))
 
 
 def stop_and_check_nothing_is_left(stack: RunningStack, expected_status: int = 0) -> None:
@@ -140,22 +156,14 @@ def test_a_stack_comes_up_and_serves_whatever_lies_among_the_releases(
         "inflight_device": "cpu",
         "inflight_precision": "int8",
     }
-    ((url, secret),) = ((server["url"], server["secret"]) for server in stack.tritons)
-    assert_repository_is_closed_without(secret, url)
-    assert f"Triton   {url}" in stack.output
+    (server,) = stack.tritons
+    assert list(server) == ["url"]
+    assert f"Triton   {server['url']}" in stack.output
     assert len(list(stack.releases.iterdir())) == 4
-    assert secret not in stack.logs["triton.log"] + stack.output
-
-    assert stack.shared_memory() != []
-
-
-def assert_repository_is_closed_without(secret: str, url: str) -> None:
-    with triton.InferenceServerClient(url) as client:
-        with pytest.raises(triton.InferenceServerException, match="triton-grpc-protocol-inflight"):
-            client.get_model_repository_index()
-        headers = {"triton-grpc-protocol-inflight": secret}
-        listed = client.get_model_repository_index(headers=headers).models
+    with client_of(server) as client:
+        listed = client.get_model_repository_index().models
     assert sorted(each.name for each in listed if each.state == "READY") == ["ensemble", "tensorrt_llm"]
+    assert stack.shared_memory() != []
 
 
 def test_whatever_is_killed_comes_back(single: RunningStack) -> None:
@@ -189,7 +197,7 @@ def test_after_a_killed_launcher_the_next_one_cleans_up(
 def test_one_of_two_triton_servers_dies_and_comes_back_while_the_other_serves(pair: RunningStack) -> None:
     stack = pair
     first, second = stack.tritons
-    assert first["secret"] != second["secret"]
+    assert first["tls_ca"] != second["tls_ca"]
     stack.wait_for(f"  and      {second['url']}  (gRPC), http://127.0.0.1:")
     port = f"--grpc-port={second['url'].split(':')[1]}"
     (victim,) = [server for server in stack.processes(SERVER) if port in server.cmdline()]
@@ -206,6 +214,21 @@ def test_one_of_two_triton_servers_dies_and_comes_back_while_the_other_serves(pa
         "triton-1.log",
         "router.log",
     }
+
+
+def test_a_port_of_tritons_answers_nobody_without_the_right_certificate(pair: RunningStack) -> None:
+    """Neither inference nor the repository, by which code can be run; the secret is nowhere."""
+    first, second = pair.tritons
+    plain = {"url": first["url"]}
+    for intruder in (plain, {**second, "url": first["url"]}, {**second, **plain, "tls_ca": first["tls_ca"]}):
+        with client_of(intruder) as client:
+            for call in (client.is_server_live, client.get_model_repository_index):
+                with pytest.raises(triton.InferenceServerException):
+                    call()
+    words = " ".join(word for server in pair.processes(SERVER) for word in server.cmdline())
+    assert "restricted" not in words
+    for file in ("tls_key", "tls_cert", "tls_ca"):
+        assert os.stat(first[file]).st_mode & 0o077 == 0
 
 
 def family_of(process: psutil.Process) -> list[psutil.Process]:

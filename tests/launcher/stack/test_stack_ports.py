@@ -8,11 +8,10 @@ from launcher.settings import Settings, StackSettings
 from launcher.stack.stack_ports import claim_ports
 
 
-def test_each_triton_server_has_two_ports_of_its_own() -> None:
+def test_each_triton_server_has_a_port_for_its_metrics_and_none_for_grpc() -> None:
     ports = claim_ports(Settings(StackSettings(port=0, grpc_port=-1, triton_servers=3)))
-    claimed = [ports.router, *(port for pair in ports.tritons for port in pair)]
-    assert len(ports.tritons) == 3
-    assert len(set(claimed)) == 7
+    assert [grpc for grpc, _ in ports.tritons] == [0, 0, 0]
+    assert len({ports.router, *(metrics for _, metrics in ports.tritons)}) == 4
     assert (ports.router_grpc, ports.health) == (-1, 0)
 
 

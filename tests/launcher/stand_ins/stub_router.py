@@ -25,15 +25,24 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
 
+def connected(url: str) -> socket.socket:
+    if not url.startswith("unix:"):
+        host, port = url.split(":")
+        return socket.create_connection((host, int(port)), timeout=5)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(url.removeprefix("unix:"))
+    return connection
+
+
 def main() -> None:
     settings = tomllib.loads(Path("router.toml").read_text())
-    addresses = [server["url"].split(":") for server in settings["triton_servers"]]
+    urls = [server["url"] for server in settings["triton_servers"]]
     server = HTTPServer((settings["host"], settings["port"]), Handler)
 
     def drain(number: int, frame: FrameType | None) -> None:
         time.sleep(float(os.environ.get("DRAIN_S", "0")))
-        for host, port in addresses:
-            with socket.create_connection((host, int(port)), timeout=5):
+        for url in urls:
+            with connected(url):
                 print("drained while Triton was there", flush=True)
         threading.Thread(target=server.shutdown).start()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import Any
 
 import httpx
 import pytest
 
 from router.core.tenant import Role, Scope
+from router.tenants.rbac import SYSTEM
 from tests.router.running import MODEL, RunningRouter
 
 EVERYTHING = frozenset(Scope)
@@ -170,3 +172,55 @@ async def test_a_tenant_sees_no_usage_but_its_own(router: RunningRouter) -> None
     await router.parts.tenancy.administer(lambda _: router.parts.tenancy.deliver())
     assert (await Admin(router, key)("GET", "/v1/usage"))["data"] == []
     assert (await Admin(router, key).ask("GET", f"/admin/tenants/{other}/usage")).status_code == 403
+
+
+async def test_an_owner_cannot_delete_the_tenant_with_its_bill(router: RunningRouter) -> None:
+    tenant = await router.new_tenant()
+    owner = Admin(router, await router.new_key(tenant, EVERYTHING, Role.OWNER))
+    question = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+    await owner("POST", "/v1/chat/completions", question)
+    assert (await owner.ask("DELETE", f"/admin/tenants/{tenant}")).status_code == 403
+    platform = Admin(
+        router,
+        await router.new_key(await router.new_tenant("us"), EVERYTHING, Role.OWNER, platform_admin=True),
+    )
+    await platform("DELETE", f"/admin/tenants/{tenant}")
+    await router.parts.tenancy.administer(lambda _: router.parts.tenancy.deliver())
+    bills = (await platform("GET", "/admin/usage?by=organisation"))["data"]
+    assert [(each["organisation"], each["requests"]) for each in bills] == [(tenant, 1)]
+    trail = (await platform("GET", f"/admin/audit?tenant={tenant}"))["data"]
+    assert [entry["allowed"] for entry in trail if entry["action"] == "organisation.delete"] == [True, False]
+    assert {entry["address"] for entry in trail if entry["key_id"]} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"scopes": ["files"]}, "it lacks the scopes files"),
+        ({"models": ["another"]}, f"it is for {MODEL} alone"),
+    ],
+)
+async def test_a_key_makes_no_stronger_key(router: RunningRouter, asked: dict[str, object], why: str) -> None:
+    tenant = await router.new_tenant()
+    scopes = frozenset({Scope.INFERENCE, Scope.ADMIN_READ, Scope.ADMIN_WRITE})
+    owner = Admin(router, await router.new_key(tenant, scopes, Role.OWNER, models=frozenset({MODEL})))
+    (user,) = (await owner("GET", f"/admin/tenants/{tenant}/users"))["data"]
+    body = {"user_id": user["id"], "name": "mine"}
+    refused = await owner.ask("POST", f"/admin/tenants/{tenant}/keys", {**body, **asked})
+    assert refused.status_code == 403
+    assert why in refused.json()["error"]["message"]
+    made = await owner("POST", f"/admin/tenants/{tenant}/keys", body)
+    assert (made["scopes"], made["models"]) == (["inference"], [MODEL])
+
+
+async def test_refused_looks_write_no_audit_row_each(router: RunningRouter) -> None:
+    key = await router.new_key(await router.new_tenant(), EVERYTHING, Role.OWNER)
+    for number in range(60):
+        path = "/admin/releases" if number % 2 else f"/admin/tenants/t{number}/users"
+        assert (await Admin(router, key).ask("GET", path)).status_code == 403
+    refused = [
+        entry
+        for entry in await router.parts.tenancy.administer(lambda admin: admin.audit_log(SYSTEM, None))
+        if not entry.allowed
+    ]
+    assert Counter(entry.action for entry in refused) == {"release.read": 10, "user.read": 10}

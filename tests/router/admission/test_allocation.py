@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from python_backend.wire.tiers import Tier
-from router.admission.capacity import Allocation, Capacity
+from router.admission.allocation import Allocation
+from router.admission.capacity import Capacity
 from router.admission.demand import Demand, QueueEntry
 from router.admission.queue import TIER_WEIGHTS
 

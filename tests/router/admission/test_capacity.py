@@ -21,7 +21,7 @@ from router.admission.capacity import (
 )
 from router.admission.demand import Demand, Need, Refused
 from router.admission.dispatcher import Dispatcher
-from router.admission.pricing import OutputLengths
+from router.admission.forecast import OutputLengths
 from router.admission.queue import EqualShares
 from router.core.record import Record
 

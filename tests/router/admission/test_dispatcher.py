@@ -12,8 +12,8 @@ from python_backend.wire.tiers import Tier
 from router.admission.capacity import Capacity
 from router.admission.demand import Demand, EntryState, QueueEntry, Reason, Refused
 from router.admission.dispatcher import Dispatcher
+from router.admission.forecast import OutputLengths
 from router.admission.judge import DispatchSettings
-from router.admission.pricing import OutputLengths
 from router.admission.queue import EqualShares
 
 COST = StepCost(10.0, 0.1, 0.25)

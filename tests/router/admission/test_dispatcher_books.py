@@ -14,9 +14,9 @@ from python_backend.wire.tiers import Tier
 from router.admission.capacity import Capacity
 from router.admission.demand import Demand, EntryState, QueueEntry, Reason, Refused
 from router.admission.dispatcher import Dispatcher
+from router.admission.forecast import OutputLengths
 from router.admission.judge import DispatchSettings
 from router.admission.policy import FirstCome
-from router.admission.pricing import OutputLengths
 
 TENANTS = ["a", "b", "c", "d"]
 

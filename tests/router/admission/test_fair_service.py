@@ -11,7 +11,7 @@ import pytest
 from python_backend.wire.tiers import Tier
 from router.admission.demand import Demand, Reason
 from router.admission.dispatcher import Dispatcher
-from router.admission.pricing import OutputLengths
+from router.admission.forecast import OutputLengths
 from router.admission.queue import EqualShares, Shares
 from tests.fakes.stepping_engine import COST, Job, SteppingEngine
 

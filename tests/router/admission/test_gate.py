@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import cast
 
 import pytest
@@ -19,10 +18,10 @@ from python_backend.wire.tiers import Tier
 from router.admission.capacity import UNKNOWN, Capacity
 from router.admission.demand import Demand, Need, Progress, QueueEntry, Reason, Refused
 from router.admission.dispatcher import Dispatcher
+from router.admission.forecast import OutputLengths
 from router.admission.gate import Gate, Turn, refusal_error
 from router.admission.gates import Gates
 from router.admission.policy import FirstCome, Policy
-from router.admission.pricing import OutputLengths
 from router.admission.queue import EqualShares
 from router.control.releases.arms import ArmRecorder
 from router.core.objective import Objective
@@ -31,6 +30,7 @@ from router.request.answer import Answers
 from router.request.permit import Permit, Permits
 from router.routing.replicas import Fleet
 from router.store.database import Store, StoreAccess
+from router.telemetry.accounts import RequestAccounts
 from router.telemetry.metrics import Metrics
 from tests.fakes.job import FakeJob
 from tests.fakes.tenancy import FakeTenancy
@@ -82,23 +82,25 @@ class Scene:
     slots: int = 1
     policy: Policy = field(default_factory=Impatient)
     is_fixed_cost: bool = False
+    patience_s: float = 3600.0
     clock: Clock = field(default_factory=Clock)
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
-        self.gate = Gate("tiny", "1", self.policy, self.is_fixed_cost, self.counts, self.clock)
+        self.gate = Gate(
+            "tiny", "1", self.policy, self.objective, self.is_fixed_cost, self.counts, self.clock
+        )
         self.gate.resize(Capacity(1, self.slots))
 
-    def offer(
-        self, need: Need = ONE, deadline_s: float = inf, prompt_tokens: int = 0
-    ) -> tuple[Turn, FakeWaiter]:
-        record = Record("test", "req", model="tiny", arrived_s=self.clock(), prompt_tokens=prompt_tokens)
-        return self.gate.offer(record, need, deadline_s), FakeWaiter()
+    def objective(self, model: str, tier: Tier) -> Objective:
+        return Objective(model, tier, first_token_s=self.patience_s)
 
-    async def coming(
-        self, need: Need = ONE, deadline_s: float = inf
-    ) -> tuple[Turn, FakeWaiter, asyncio.Task[None]]:
-        turn, ticket = self.offer(need, deadline_s)
+    def offer(self, need: Need = ONE, prompt_tokens: int = 0) -> tuple[Turn, FakeWaiter]:
+        record = Record("test", "req", model="tiny", arrived_s=self.clock(), prompt_tokens=prompt_tokens)
+        return self.gate.offer(record, need), FakeWaiter()
+
+    async def coming(self, need: Need = ONE) -> tuple[Turn, FakeWaiter, asyncio.Task[None]]:
+        turn, ticket = self.offer(need)
         task = asyncio.get_running_loop().create_task(turn.come(ticket))
         await asyncio.sleep(0)
         return turn, ticket, task
@@ -132,9 +134,9 @@ async def test_a_queued_client_that_disconnects_is_not_waited_for() -> None:
 
 
 async def test_a_request_whose_deadline_passes_in_the_queue_gets_a_retry_time() -> None:
-    scene = Scene()
+    scene = Scene(patience_s=5.0)
     await scene.coming()
-    _, _, waiting = await scene.coming(deadline_s=5.0)
+    _, _, waiting = await scene.coming()
     scene.clock.now_s = 5.0
     with pytest.raises(InflightError, match="too late") as refused:
         await asyncio.wait_for(waiting, 1.0)  # by the timer: nothing else happens
@@ -227,19 +229,19 @@ def test_every_refusal_carries_an_honest_retry_time(
         assert error.retry_after_s == pytest.approx(max(retry_s, 1.25), rel=0.2 + 1e-9)
 
 
-METRICS = Metrics()
+ACCOUNTS = RequestAccounts(Metrics())
 
 
 async def test_a_second_attempt_that_is_refused_is_neither_billed_nor_held_against_its_release() -> None:
     tenancy = FakeTenancy()
     arms = ArmRecorder(StoreAccess(cast("Store", None)))
     gates = Gates(Fleet([]), Impatient, lambda model, tier: Objective(model, tier, first_token_s=0.01))
-    gate = gates.gate("tiny", "1")
+    gate = gates["tiny", "1"]
     gate.resize(Capacity(1, 1))
-    gate.offer(Record("test", "other", model="tiny"), ONE, inf)
+    gate.offer(Record("test", "other", model="tiny"), ONE)
     record = Record("test", "req", model_version="1", rollout=(3, 1))
     record.dispatched_s = 1.0  # the first attempt was, and its prompt was too long
-    answers = Answers(Permits(tenancy.as_tenancy, gates, METRICS), [arms])
+    answers = Answers(Permits(tenancy.as_tenancy, gates, ACCOUNTS), [arms])
 
     async def unreached(permit: Permit) -> None:
         raise AssertionError("it was admitted")
@@ -287,8 +289,8 @@ async def ticks(count: int) -> None:
 async def play(visits: list[Visit], new_policy: Callable[[], Policy], seed: int) -> None:
     chance, tenancy = random.Random(seed), FakeTenancy()
     gates = Gates(Fleet([]), new_policy, Objective)
-    permits = Permits(tenancy.as_tenancy, gates, METRICS)
-    gate = gates.gate("tiny", "1")
+    permits = Permits(tenancy.as_tenancy, gates, ACCOUNTS)
+    gate = gates["tiny", "1"]
     gate.resize(Capacity(1, 3, kv_tokens=4000, block_tokens=16))
     ended: list[str] = []
 

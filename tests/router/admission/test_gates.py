@@ -98,14 +98,14 @@ class Scene:
             arrived_s=self.now_s,
             **fields,
         )
-        self.gates.offer(record, need)
+        self.gates[record.model, record.model_version].offer(record, need)
         return self.policies[-1].demands[-1]
 
 
 def test_a_release_has_the_slots_of_its_open_replicas() -> None:
     scene = Scene()
     replicas = scene.fleet.set_of(TEXT).replicas
-    gate = scene.gates.gate("tiny", "1")
+    gate = scene.gates["tiny", "1"]
     assert gate.capacity.slots == UNLIMITED  # nobody has reported yet
     for replica in replicas:
         replica.report = REPORT
@@ -120,7 +120,7 @@ def test_without_an_open_replica_no_limit_is_applied() -> None:
     scene = Scene(servers=1, slots=1)
     (replica,) = scene.fleet.set_of(TEXT).replicas
     replica.report = REPORT
-    gate = scene.gates.gate("tiny", "1")
+    gate = scene.gates["tiny", "1"]
     assert gate.capacity.slots == 1
     replica.mark_down("died", 0.0, reviving=False)
     scene.gates.refresh()
@@ -131,7 +131,7 @@ def test_a_returning_replica_does_not_get_the_whole_queue_at_once() -> None:
     scene = Scene(servers=1)
     (replica,) = scene.fleet.set_of(TEXT).replicas
     replica.report = REPORT
-    gate = scene.gates.gate("tiny", "1")
+    gate = scene.gates["tiny", "1"]
     known = gate.capacity
     replica.mark_down("died", 0.0, reviving=True)
     scene.gates.refresh()
@@ -148,7 +148,7 @@ def test_a_returning_replica_does_not_get_the_whole_queue_at_once() -> None:
 def test_a_returning_replica_without_a_report_counts_like_the_other_replicas() -> None:
     scene = Scene()
     first, second = scene.fleet.set_of(TEXT).replicas
-    gate = scene.gates.gate("tiny", "1")
+    gate = scene.gates["tiny", "1"]
     first.report, first.reported_s = REPORT, 1.0
     scene.gates.refresh()
     assert (gate.capacity.replicas, gate.capacity.slots) == (2, 16), "the second is asked in a moment"
@@ -174,13 +174,13 @@ def test_an_operators_number_of_slots_stands_for_the_engines() -> None:
     for slots, expected in ((5, 5), (-1, UNLIMITED), (0, 8)):
         scene = Scene(servers=1, slots=slots)
         scene.fleet.set_of(TEXT).replicas[0].report = REPORT
-        assert scene.gates.gate("tiny", "1").capacity.slots == expected
+        assert scene.gates["tiny", "1"].capacity.slots == expected
 
 
 async def test_triton_is_asked_how_a_batch_model_takes_rows() -> None:
     scene = Scene()
     scene.fleet.set_of(VECTORS)
-    gate = scene.gates.gate("vectors", "2")
+    gate = scene.gates["vectors", "2"]
     await scene.gates.learn_shapes()
     scene.gates.refresh()
     assert gate.capacity.slots == UNLIMITED  # it did not say
@@ -228,7 +228,7 @@ async def test_a_removed_release_starts_its_whole_queue_at_once() -> None:
     scene = Scene(servers=1)
     scene.fleet.set_of(TEXT).replicas[0].report = replace(REPORT, max_batch_size=1)
     record = Record("test", "req", model="tiny", model_version="1")
-    turns = [scene.gates.offer(record, SMALL) for _ in range(3)]
+    turns = [scene.gates["tiny", "1"].offer(record, SMALL) for _ in range(3)]
     waiting = [asyncio.create_task(turn.come(FakeWaiter())) for turn in turns]
     await asyncio.sleep(0)
     scene.gates.refresh()
@@ -242,12 +242,12 @@ async def test_a_removed_release_starts_its_whole_queue_at_once() -> None:
 
 async def test_draining_ends_all_queued_requests_at_once() -> None:
     scene = Scene()
-    gate = scene.gates.gate("tiny", "1")
+    gate = scene.gates["tiny", "1"]
     gate.resize(Capacity(1, 1))
     turns = []
     for _ in range(3):
         record = Record("test", "req", model="tiny", model_version="1")
-        turn = gate.offer(record, Need(1, 1), inf)
+        turn = gate.offer(record, Need(1, 1))
         turns.append(asyncio.get_running_loop().create_task(turn.come(FakeWaiter())))
     await asyncio.sleep(0)
     assert [task.done() for task in turns] == [True, False, False]
@@ -262,12 +262,12 @@ async def test_draining_ends_all_queued_requests_at_once() -> None:
 async def test_what_is_only_nice_to_have_goes_where_nobody_waits_and_slots_are_free() -> None:
     scene = Scene()
     assert scene.gates.has_room("tiny", "1", "2")
-    gate = scene.gates.gate("tiny", "2")
+    gate = scene.gates["tiny", "2"]
     gate.resize(Capacity(1, 2))
     record = Record("test", "req", model="tiny", model_version="2")
-    turn = scene.gates.offer(record, Need(1, 1))
+    turn = gate.offer(record, Need(1, 1))
     assert scene.gates.has_room("tiny", "1", "2")
-    scene.gates.offer(record, Need(1, 1))
+    gate.offer(record, Need(1, 1))
     assert not scene.gates.has_room("tiny", "1", "2")
     assert scene.gates.has_room("tiny", "1")
     turn.end(finished=True)
@@ -277,9 +277,9 @@ async def test_what_is_only_nice_to_have_goes_where_nobody_waits_and_slots_are_f
 def test_free_slots_are_counted_in_rows() -> None:
     scene = Scene()
     scene.fleet.set_of(VECTORS)
-    gate = scene.gates.gate("vectors", "2")
+    gate = scene.gates["vectors", "2"]
     gate.resize(Capacity(1, 16))
-    turn = scene.gates.offer(Record("test", "req", model="vectors", model_version="2"), Need(0, sequences=16))
+    turn = gate.offer(Record("test", "req", model="vectors", model_version="2"), Need(0, sequences=16))
     assert gate.taken_slots == 16
     assert not scene.gates.has_room("vectors", "2")
     turn.end(finished=True)
@@ -290,10 +290,10 @@ def test_the_gate_of_a_removed_release_is_dropped_with_its_last_request() -> Non
     scene = Scene()
     scene.fleet.set_of(TEXT)
     record = Record("test", "req", model="tiny", model_version="1")
-    turn = scene.gates.offer(record, Need(1, 1))
+    turn = scene.gates["tiny", "1"].offer(record, Need(1, 1))
     scene.fleet.forget("tiny@1")
     scene.gates.refresh()
-    assert len(scene.gates.all) == 1
+    assert len(scene.gates) == 1
     turn.end(finished=True)
     scene.gates.refresh()
-    assert scene.gates.all == []
+    assert not scene.gates

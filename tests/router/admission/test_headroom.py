@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
+from router.admission.allocation import Holdings, Tenant
 from router.admission.capacity import Capacity
 from router.admission.demand import Demand, QueueEntry
 from router.admission.dispatcher import Dispatcher
-from router.admission.lane import Holdings, Tenant
-from router.admission.pricing import OutputLengths
+from router.admission.forecast import OutputLengths
 
 
 @dataclass

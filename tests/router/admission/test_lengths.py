@@ -7,7 +7,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.admission.pricing import OutputLengths, bin_of, top_of
+from router.admission.allocation import bin_of, top_of
+from router.admission.forecast import OutputLengths
 
 
 @given(st.integers(0, 1 << 19))

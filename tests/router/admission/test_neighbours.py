@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.admission.signals import Neighbours, NoisyTenant
+from router.admission.judge import Neighbours, NoisyTenant
 
 
 def played(

@@ -14,8 +14,8 @@ from python_backend.wire.tiers import Tier
 from router.admission.capacity import UNKNOWN, Capacity, fitted, fitting_tokens
 from router.admission.demand import Demand, EntryState, Need, QueueEntry, Refused
 from router.admission.dispatcher import Dispatcher
+from router.admission.forecast import OutputLengths
 from router.admission.judge import DispatchSettings
-from router.admission.pricing import OutputLengths
 from router.admission.queue import EqualShares
 from tests.router.admission.test_dispatcher_books import TENANTS, Unequal, capacities
 

@@ -12,7 +12,8 @@ from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
 from router.admission.capacity import Capacity
 from router.admission.demand import Demand
-from router.admission.pricing import Expected, kv_need, least_kv, prices_of
+from router.admission.forecast import Expected
+from router.admission.running import kv_need, least_kv, prices_of
 
 ENGINE = Capacity(1, 64, 40_000, 16, step=StepCost(12.0, 0.12, 0.25, 1.0))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from router.admission.signals import Faded, Load, Risk, Scaling
+from router.admission.judge import Faded, Risk
+from router.admission.signals import Load, Scaling
 
 
 def load(replicas: int = 2, drain_s: float = 0.1, risk: float = 0.0, offered: float = 800.0) -> Load:

@@ -51,7 +51,7 @@ class Gated:
         self.router = router
 
     def gate(self, model: str = MODEL) -> Gate:
-        return self.router.gates.gate(model, "1")
+        return self.router.gates[model, "1"]
 
     def policy(self, model: str = MODEL) -> Strict:
         policy = self.gate(model)._policy

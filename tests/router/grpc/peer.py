@@ -6,10 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from router.grpc import frames
-from router.grpc.call import Call
+from router.grpc.call import Call, prefixed
 from router.grpc.connection import Connection
-from router.grpc.headers import RequestHeaders, literal
-from router.grpc.messages import prefixed
+from router.grpc.sender import RequestHeaders, literal
 
 HEADERS = b"\x88" + literal("content-type", "application/grpc")
 OK = literal("grpc-status", "0")

@@ -17,6 +17,8 @@ class RealServer:
 
     options: list[tuple[str, Any]] = field(default_factory=list)
     port: int = 0
+    socket_path: str = ""  # instead of a port
+    credentials: grpc.ServerCredentials | None = None
     open_streams: int = 0
     cancelled: int = 0
     most_streams: int = 0
@@ -26,7 +28,10 @@ class RealServer:
         options = [("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0), *self.options]
         self._server = grpc.aio.server(options=options)
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Service(self), self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        if self.credentials is not None:
+            self.port = self._server.add_secure_port(self.url, self.credentials)
+        else:
+            self.port = self._server.add_insecure_port(self.url)
         await self._server.start()
         return self
 
@@ -38,7 +43,7 @@ class RealServer:
 
     @property
     def url(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"unix:{self.socket_path}" if self.socket_path else f"127.0.0.1:{self.port}"
 
 
 class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]  # untyped base

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.grpc import frames
-from router.grpc.call import STREAM_WINDOW_BYTES, Call
+from router.grpc.call import STREAM_WINDOW_BYTES, Call, prefixed
 from router.grpc.frames import Setting
-from router.grpc.headers import literal
-from router.grpc.messages import prefixed
+from router.grpc.sender import literal
 from router.grpc.status import GrpcError, StatusCode
 from tests.router.grpc.peer import HEADERS, Peer, answer, data, goaway, headers, read_all, trailers
 

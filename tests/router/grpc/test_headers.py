@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.grpc.frames import ConnectionFailure
-from router.grpc.headers import RequestHeaders, literal, read_block, timeout_text
+from router.grpc.headers import read_block
+from router.grpc.sender import RequestHeaders, literal, timeout_text
 from router.grpc.status import GrpcError, StatusCode
 
 VISIBLE = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=400)

@@ -16,6 +16,7 @@ def test_documented_parameters_are_accepted() -> None:
     given = {
         "add_special_tokens": False,
         "inflight_tier": "batch",
+        "inflight_literal_mark": "x7f3a",
         "inflight_logit_bias": '{"11": -100}',
         "triton_enable_empty_final_response": True,
         "binary_data_output": True,
@@ -23,6 +24,7 @@ def test_documented_parameters_are_accepted() -> None:
     }
     to_model: dict[str, Plain] = {
         "add_special_tokens": False,
+        "inflight_literal_mark": "x7f3a",
         "inflight_logit_bias": '{"11":-100.0}',
     }
     expected = Parameters(to_model, empty_final=True, binary_output=True, tier=Tier.BATCH)
@@ -52,6 +54,12 @@ def test_reserved_and_unknown_parameters_are_refused_by_name(name: str) -> None:
     assert refused.value.message.isprintable()
 
 
+@pytest.mark.parametrize("mark", ["", "x" * 65, 1, True])
+def test_a_mark_that_marks_nothing_is_refused(mark: object) -> None:
+    with pytest.raises(InflightError, match="a text of up to 64 characters"):
+        read_parameters({"inflight_literal_mark": mark})
+
+
 @pytest.mark.parametrize("tier", ["", "first", 1, True, 0.5])
 def test_an_unknown_tier_is_refused(tier: object) -> None:
     with pytest.raises(InflightError, match="interactive, standard, batch"):
@@ -70,4 +78,4 @@ def test_no_undocumented_parameter_reaches_a_model(given: dict[str, object]) -> 
     found = outcome(lambda: read_parameters(given))
     assert is_clear(found)
     if isinstance(found, Parameters):
-        assert set(found.to_model) <= {"add_special_tokens", "inflight_logit_bias"}
+        assert set(found.to_model) <= {"add_special_tokens", "inflight_literal_mark", "inflight_logit_bias"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from math import inf
 from typing import Any
 
 import httpx
@@ -109,7 +108,7 @@ async def test_a_client_that_cancels_in_the_queue_is_not_waited_for(
     gated = Gated(kserve.router)
     gated.gate().resize(Capacity(1, 1))
     other = Record("test", "other", model=MODEL, model_version="1")
-    turn = gated.gate().offer(other, Need(1, 1), inf)
+    turn = gated.gate().offer(other, Need(1, 1))
     waiting = asyncio.create_task(client.infer(MODEL, prompt_inputs(grpc_input), client_timeout=0.3))
     await kserve.router.until(lambda: gated.gate().waiting_count == 1)
     with pytest.raises(InferenceServerException):

@@ -13,7 +13,7 @@ from llguidance import LLMatcher, grammar_from
 
 from python_backend.wire.errors import InflightError
 from router.openai.bodies import decode_chat
-from router.openai.calls import chat_messages
+from router.openai.chat import chat_messages
 from router.openai.tools import ToolReader, forced_schema
 from router.routing.checkpoint import ChatTemplate
 from tests.fakes.pipeline import words

@@ -11,6 +11,7 @@ from router.admission.demand import Need
 from router.core.record import Record
 from router.request.answer import Answers
 from router.request.permit import Permit, Permits
+from router.telemetry.accounts import RequestAccounts
 from router.telemetry.metrics import Metrics
 from tests.fakes.gates import OpenGates
 from tests.fakes.job import FakeJob
@@ -37,7 +38,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 def permits(metrics: Metrics) -> Permits:
-    return Permits(FakeTenancy().as_tenancy, OpenGates().as_gates, metrics)
+    return Permits(FakeTenancy().as_tenancy, OpenGates().as_gates, RequestAccounts(metrics))
 
 
 @pytest.mark.parametrize(

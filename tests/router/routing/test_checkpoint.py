@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from router.openai.bodies import decode_chat
-from router.openai.calls import chat_calls
+from router.openai.chat import chat_calls
 from router.routing.checkpoint import (
     CONTEXT_TOKENS,
     SamplingDefaults,

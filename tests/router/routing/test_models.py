@@ -12,6 +12,7 @@ import sqlalchemy as sql
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.record import Record
+from router.core.tenant import Scope
 from router.routing.checkpoint import ChatTemplate
 from router.routing.models import Lineup, Registry, ServedModel
 from router.routing.split import ModelSplit, Shadow, Sticky
@@ -183,13 +184,32 @@ def test_a_pin_to_a_release_that_is_not_loaded_lists_the_loaded_ones() -> None:
 
 async def test_a_key_for_a_model_may_use_its_pins_and_nothing_else(router: RunningRouter) -> None:
     serve_two(router)
-    key = await router.new_key(await router.new_tenant(), models=frozenset({MODEL}))
+    scopes = frozenset({Scope.INFERENCE, Scope.RELEASES_PIN})
+    key = await router.new_key(await router.new_tenant(), scopes, models=frozenset({MODEL}))
     headers = {"authorization": f"Bearer {key}"}
     assert (await complete(router, f"{MODEL}@2", **headers)).status_code == 200
     assert (await complete(router, MODEL, **headers, **{"x-inflight-release": "2"})).status_code == 200
     assert (await complete(router, "no-template@1", **headers)).status_code == 403
     assert (await router.http.get(f"/v1/models/{MODEL}@2", headers=headers)).status_code == 200
     assert (await router.http.get("/v1/models/no-template@1", headers=headers)).status_code == 403
+
+
+async def test_only_a_key_with_the_scope_reaches_a_release_that_is_not_the_stable_one(
+    router: RunningRouter,
+) -> None:
+    """A canary, a shadow or a standby: they are loaded, and not yet or no longer for everybody."""
+    serve_two(router)
+    headers = {"authorization": f"Bearer {await router.new_key(await router.new_tenant())}"}
+    refusals = [
+        await complete(router, f"{MODEL}@2", **headers),
+        await complete(router, MODEL, **headers, **{"x-inflight-release": "2"}),
+        await complete(router, f"{MODEL}@3", **headers),  # nor does it learn which there are
+    ]
+    assert {refused.status_code for refused in refusals} == {403}
+    assert len({refused.json()["error"]["message"] for refused in refusals}) == 1
+    assert "lacks the scope releases:pin" in refusals[0].json()["error"]["message"]
+    for name, more in ((f"{MODEL}@1", {}), (MODEL, {"x-inflight-release": "1"})):
+        assert (await complete(router, name, **headers, **more)).status_code == 200
 
 
 async def test_usage_the_log_and_the_metrics_name_the_release(

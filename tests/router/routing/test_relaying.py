@@ -15,7 +15,8 @@ from router.core.generation import Delta, read_to_the_end
 from router.core.manifest import Kind, Manifest
 from router.core.trace import Trace, TraceContext
 from router.grpc.status import GrpcError, StatusCode
-from router.routing.generation import FleetEmbedder, FleetPipeline, FleetTensors
+from router.routing.generation import FleetPipeline
+from router.routing.inference import FleetEmbedder, FleetTensors
 from router.routing.replicas import FleetSettings, ReplicaSet
 from router.triton.messages import read_delta
 from tests.fakes.fleet import DEAD_STUB, LOST, Script, fleet_of
@@ -89,9 +90,10 @@ async def test_a_relayed_request_stopped_before_it_starts_sends_nothing() -> Non
 
 
 async def test_an_embedding_is_retried_on_another_replica_when_its_own_fails() -> None:
-    for failure in (LOST, STUB_DEAD):
+    for failure, lost in ((LOST, 0), (STUB_DEAD, 1)):
         replicas, tritons = fleet_of(*[in_turn_whole(failure)] * 2)
-        assert (await FleetEmbedder(replicas).embed(TEXTS, "embd-1", "local")).tokens == [4, 5]
+        answer = await FleetEmbedder(replicas).embed(TEXTS, "embd-1", "local")
+        assert (answer.tokens, answer.lost_attempts) == ([4, 5], lost)
         assert [len(triton.requests) for triton in tritons] == [1, 1]
         assert replicas.retries == 1
         assert_nothing_is_left(replicas)
@@ -139,6 +141,15 @@ async def test_tensors_go_to_the_chosen_release_whatever_the_request_names() -> 
     assert (triton.requests[0].model_name, triton.requests[0].model_version) == ("resnet.2", "")
     assert await tensors.ready()
     assert_nothing_is_left(replicas)
+
+
+async def test_tensors_saved_from_a_dead_process_tell_that_it_failed_them() -> None:
+    response = service_pb2.ModelInferResponse(id="infer-1")
+    script = in_turn([STUB_DEAD], [response.SerializeToString()])
+    replicas, _ = fleet_of(script, script, manifest=TENSORS)
+    lost: list[int] = []
+    assert await FleetTensors(replicas).infer(request(), 1.0, lost.append) == response
+    assert lost == [1]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.generation import Delta, Failure
-from router.routing.replay import MAX_ATTEMPTS, DifferentAnswer, RetryBudget, Told, may_go_on
+from router.routing.replay import MAX_ATTEMPTS, DifferentAnswer, Replay, RetryBudget, may_go_on
 from tests.router.routing.answers import ANSWERS, Answer, chunks, joined
 
 
@@ -40,31 +40,27 @@ def test_only_failures_of_the_replica_are_retried(failure: Failure) -> None:
     assert not may_go_on(failure, MAX_ATTEMPTS)
 
 
+def again(told: list[Delta]) -> Replay:
+    """The next run, after so much was told."""
+    tokens, logged = sum(delta.completion_tokens for delta in told), sum(len(delta.tokens) for delta in told)
+    return Replay("".join(delta.text for delta in told), tokens, logged)
+
+
 @settings(deadline=None)
 @given(ANSWERS, st.data())
 def test_a_replay_gives_the_answer_once_however_each_run_is_chunked(
     answer: Answer, data: st.DataObject
 ) -> None:
-    told, got = Told(), []
-    for run in range(data.draw(st.integers(1, 3))):
+    got: list[Delta] = []
+    runs = data.draw(st.integers(1, 4))
+    for run in range(runs):
+        replay = again(got) if got else None
         deltas = data.draw(chunks(answer))
-        is_last = run == 2 or data.draw(st.booleans())
-        if run:
-            told.begin_again()
-        for delta in deltas if is_last else deltas[: data.draw(st.integers(0, len(deltas) - 1))]:
-            if told.is_replaying:
-                new = told.pass_over(delta)
-            else:
-                told.add(new := delta)
-            if new is not None:
-                got.append(new)
-        if is_last:
-            break
-    else:
-        told.begin_again()
-        for delta in data.draw(chunks(answer)):
-            new = told.pass_over(delta) if told.is_replaying else delta
-            got.extend([] if new is None else [new])
+        if run < runs - 1:
+            deltas = deltas[: data.draw(st.integers(0, len(deltas) - 1))]
+        for delta in deltas:
+            news = delta if replay is None or replay.is_through else replay.pass_over(delta)
+            got += [] if news is None else [news]
     assert joined(got) == answer
     assert [delta.finish for delta in got if delta.finish] == ["end_id"]
     assert got[-1].finish == "end_id"
@@ -80,27 +76,21 @@ def test_a_replay_gives_the_answer_once_however_each_run_is_chunked(
     ],
 )
 def test_a_replay_with_a_different_answer_is_detected(second: list[Delta]) -> None:
-    told = Told()
-    told.add(Delta("Hello wo", 2))
-    told.begin_again()
+    replay = again([Delta("Hello wo", 2)])
     *before, last = second
     for delta in before:
-        assert told.pass_over(delta) is None
+        assert replay.pass_over(delta) is None
     with pytest.raises(DifferentAnswer):
-        told.pass_over(last)
+        replay.pass_over(last)
 
 
 def test_the_steps_of_a_replay_are_reported_with_its_end() -> None:
-    told = Told()
-    told.add(Delta("Hel", 1))
-    told.begin_again()
-    last = told.pass_over(Delta("Hello", 2, finish="length", steps=(1, 2, 3, 4, 5, 6)))
+    replay = again([Delta("Hel", 1)])
+    last = replay.pass_over(Delta("Hello", 2, finish="length", steps=(1, 2, 3, 4, 5, 6)))
     assert last is not None
     assert (last.text, last.steps) == ("lo", (1, 2, 3, 4, 5, 6))
 
 
 def test_a_replay_may_be_stopped_before_it_has_caught_up() -> None:
-    told = Told()
-    told.add(Delta("Hello", 2))
-    told.begin_again()
-    assert told.pass_over(Delta("", finish="cancelled")) == Delta("", finish="cancelled")
+    replay = again([Delta("Hello", 2)])
+    assert replay.pass_over(Delta("", finish="cancelled")) == Delta("", finish="cancelled")

@@ -10,8 +10,9 @@ from python_backend.costs.step_cost import LearnedStepCost, StepCost
 from python_backend.wire.tiers import Tier
 from router.admission.demand import Need, Reason
 from router.admission.gates import Gates
+from router.admission.judge import NoisyTenant
 from router.admission.policy import FirstCome
-from router.admission.signals import NoisyTenant, Signals
+from router.admission.signals import Signals
 from router.core.manifest import Kind, Manifest
 from router.core.objective import Objective
 from router.core.record import Record
@@ -45,7 +46,7 @@ class Scene:
         self.policy = Told()
         self.gates = Gates(self.fleet, lambda: self.policy, Objective, watcher=self.metrics.admission)
         self.replica.report = REPORT
-        self.gate = self.gates.gate("tiny", "1")
+        self.gate = self.gates["tiny", "1"]
         self.admission = AdmissionMetrics(self.gates, self.fleet)
         self.metrics.expose(self.admission)
 
@@ -56,7 +57,7 @@ class Scene:
 def test_the_admission_signals_of_a_release_are_metrics() -> None:
     scene = Scene()
     for _ in range(9):
-        scene.gates.offer(Record("test", "req", model="tiny", model_version="1"), Need(1, 1))
+        scene.gate.offer(Record("test", "req", model="tiny"), Need(1, 1))
     assert scene.value("waiting_requests", release="1", tier="standard") == 1
     assert scene.value("waiting_requests", release="1", tier="batch") == 0
     assert scene.value("drain_seconds", release="1") == 2.5
@@ -74,7 +75,7 @@ def test_refusals_and_forecasts_are_counted() -> None:
     assert scene.value("refused_requests_total", tier="batch", reason="busy") == 1
     for first_token_s in (1.0, 5.0):
         record = Record("test", "req", model="tiny", arrived_s=0.0)
-        turn = scene.gate.offer(record, Need(1, 1), 60.0)
+        turn = scene.gate.offer(record, Need(1, 1))
         turn._entry.forecast_late_s = 2.0
         turn.heard(first_token_s)
     assert scene.value("forecasts_total", release="1") == 2

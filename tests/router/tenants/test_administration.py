@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sql
 from sqlalchemy import Connection
 
-from router.core.tenant import Caller, Limits, Organisation, Price, Role, Scope, User
+from router.core.tenant import ApiKey, Caller, Limits, Organisation, Price, Role, Scope, User
 from router.store.database import Store
 from router.store.schema import METADATA
 from router.tenants import records
@@ -265,7 +265,7 @@ def test_every_change_is_in_the_audit_log_with_actor_and_target(office: Office) 
     assert entries[2].at_s == NOW_S
 
 
-def test_a_tenant_can_be_exported_and_then_deleted_completely(office: Office) -> None:
+def test_a_tenant_can_be_exported_and_deleted_and_its_bill_and_audit_stay(office: Office) -> None:
     organisation_id, owner = office.organisation.id, Actor.of(office.owner)
     key_id, text = new_key(office, office.member)
     other = office.administration.create_organisation(SYSTEM, "other")
@@ -279,7 +279,10 @@ def test_a_tenant_can_be_exported_and_then_deleted_completely(office: Office) ->
     assert [key["id"] for key in exported["api_keys"]] == [key_id]
     assert [record["request_id"] for record in exported["usage"]] == ["request-1"]
     assert "digest" not in json.dumps(exported)
-    office.administration.delete_organisation(owner, organisation_id)
+    with pytest.raises(Forbidden):
+        office.administration.delete_organisation(owner, organisation_id)
+    assert isinstance(office.verify(text), Caller)
+    office.administration.delete_organisation(SYSTEM, organisation_id)
     assert isinstance(office.verify(text), Refused)
     assert office.administration.list_organisations(SYSTEM) == [other]
     with office.store.read() as connection:
@@ -290,11 +293,17 @@ def test_a_tenant_can_be_exported_and_then_deleted_completely(office: Office) ->
             for table in METADATA.sorted_tables
         }
     kept = {name: rows for name, rows in left.items() if rows}
-    assert kept.keys() == {"organisations", "audit"}
-    assert len(kept["audit"]) == 1
-    assert "acme" not in repr(kept)
-    (rest,) = office.administration.usage(SYSTEM, None, ("organisation",), DAY, DAY)
-    assert rest.group == (other.id,)
+    assert kept.keys() == {"organisations", "audit", "usage", "spending"}
+    actions = [each.action for each in office.administration.audit_log(SYSTEM, organisation_id)]
+    assert actions[:2] == ["organisation.delete", "organisation.delete"], "done, and refused before"
+    assert "key.write_own" in actions
+    Treasury(office.store, "one").charge([usage("request-3", organisation_id=organisation_id, key_id=key_id)])
+    billed = office.administration.usage(SYSTEM, None, ("organisation",), DAY, DAY)
+    assert {each.group: (each.requests, each.cost) for each in billed} == {
+        (organisation_id,): (2, 20),  # with one that was running meanwhile
+        (other.id,): (1, 10),
+    }
+    assert office.administration.create_organisation(SYSTEM, "acme").id != organisation_id
     with pytest.raises(NotFound):
         office.administration.delete_organisation(SYSTEM, organisation_id)
 
@@ -332,3 +341,90 @@ def test_prices_are_set_by_the_platform_and_readable_by_all(office: Office) -> N
         office.administration.set_price(SYSTEM, Price("smol", 1, 2, completion))
     assert office.administration.list_prices(Actor.of(office.member)) == [Price("smol", 1, 2, 6)]
     assert office.catalogue.prices["smol"].completion == 6
+
+
+def calling(office: Office, user: User, text: str) -> Actor:
+    found = office.verify(text)
+    assert isinstance(found, Caller)
+    assert found.user == user
+    return Actor.calling(found, "203.0.113.7")
+
+
+def test_a_key_makes_none_that_may_more_than_itself(office: Office) -> None:
+    do, owner, organisation_id = office.administration, office.owner, office.organisation.id
+    scopes = frozenset({Scope.INFERENCE, Scope.ADMIN_READ, Scope.ADMIN_WRITE})
+    models, expires_s = frozenset({"smol"}), NOW_S + 100
+    strong, _ = do.create_key(SYSTEM, organisation_id, owner.id, "strong", frozenset(Scope))
+    weak, text = do.create_key(SYSTEM, organisation_id, owner.id, "weak", scopes, models, expires_s)
+    actor = calling(office, owner, text)
+
+    def make(**wanted: Any) -> tuple[ApiKey, str]:
+        return do.create_key(actor, organisation_id, owner.id, "mine", **wanted)
+
+    for wanted in (
+        {"scopes": frozenset({Scope.FILES})},
+        {"models": frozenset({"smol", "large"})},
+        {"expires_s": NOW_S + 101},
+    ):
+        with pytest.raises(Forbidden, match="none that may more than itself"):
+            make(**wanted)
+    with pytest.raises(Forbidden, match="none that may more than itself"):
+        do.rotate_key(actor, organisation_id, strong.id)
+    made, _ = make()  # what is left out is as the maker's own
+    assert (made.scopes, made.models, made.expires_s) == (frozenset({Scope.INFERENCE}), models, expires_s)
+    assert do.rotate_key(actor, organisation_id, weak.id)[0].id == weak.id
+    assert do.rotate_key(actor, organisation_id, made.id)[0].scopes == made.scopes
+
+
+def test_a_limited_key_gets_round_its_limits_by_no_other_key(office: Office) -> None:
+    do, owner, organisation_id = office.administration, office.owner, office.organisation.id
+    free, _ = do.create_key(SYSTEM, organisation_id, owner.id, "free", frozenset(Scope))
+    own, text = do.create_key(SYSTEM, organisation_id, owner.id, "limited", frozenset(Scope))
+    do.set_limits(SYSTEM, organisation_id, Limits(requests_per_min=1), own.id)
+    office.catalogue.refresh()
+    actor = calling(office, owner, text)
+    for attempt in (
+        lambda: do.create_key(actor, organisation_id, owner.id, "another"),
+        lambda: do.rotate_key(actor, organisation_id, free.id),
+        lambda: do.set_limits(actor, organisation_id, Limits(), own.id),
+        lambda: do.set_limits(actor, organisation_id, Limits(requests_per_min=2), free.id),
+    ):
+        with pytest.raises(Forbidden):
+            attempt()
+    do.set_limits(actor, organisation_id, Limits(requests_per_min=1), free.id)
+    do.rotate_key(actor, organisation_id, free.id)  # it may no more than the other now
+
+
+def test_the_audit_log_names_the_key_and_the_address(office: Office) -> None:
+    do, owner, organisation_id = office.administration, office.owner, office.organisation.id
+    key, text = do.create_key(SYSTEM, organisation_id, owner.id, "k", frozenset(Scope))
+    actor = calling(office, owner, text)
+    do.create_user(actor, organisation_id, "ann", Role.VIEWER)
+    with pytest.raises(Forbidden):
+        do.list_organisations(actor)
+    refused, done, by_hand = do.audit_log(SYSTEM, None, most=3)
+    assert (refused.key_id, refused.address, refused.allowed) == (key.id, "203.0.113.7", False)
+    assert (done.key_id, done.address, done.allowed) == (key.id, "203.0.113.7", True)
+    assert (by_hand.actor, by_hand.key_id, by_hand.address) == ("system", "", "")
+
+
+def test_who_is_refused_again_and_again_fills_no_disk(office: Office) -> None:
+    """Whatever it asks for: other targets are no other entries."""
+    do, eve = office.administration, Actor.of(office.member)
+
+    def refusals() -> list[dict[str, Any]]:
+        entries = do.audit_log(SYSTEM, None, most=1000)
+        return [entry.detail for entry in reversed(entries) if not entry.allowed]
+
+    for number in range(250):
+        with pytest.raises(Forbidden):
+            do.list_users(eve, f"org-{number}")
+    times = [*range(1, 11), 100]
+    assert [each.get("times", 1) for each in refusals()] == times
+    with pytest.raises(Forbidden):
+        do.create_organisation(eve, "mine")
+    assert len(refusals()) == len(times) + 1, "another act is another entry"
+    office.now_s += 3600
+    with pytest.raises(Forbidden):
+        do.list_users(eve, "org-1")
+    assert len(refusals()) == len(times) + 2, "and so is another hour"

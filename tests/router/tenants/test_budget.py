@@ -6,7 +6,8 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.tenants.budget import USABLE_S, Allowance, lease_size
+from router.tenants.budget import USABLE_S, lease_size
+from router.tenants.limits import Allowance
 from tests.router.tenants.treasuries import Books, FakeTreasury
 from tests.router.tenants.values import MONTH, NOW_S, usage
 

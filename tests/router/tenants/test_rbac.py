@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
-from router.core.tenant import Role, Scope
-from router.tenants.rbac import SYSTEM, Action, Actor, allows, may_act_for
+from router.core.tenant import ApiKey, Limits, Role, Scope
+from router.tenants.rbac import SYSTEM, Action, Actor, allows, beyond, may_act_for
 
 # Written out, so that a change of the table has to be made twice, and thought about once more.
 VIEWER = {"organisation.read", "price.read", "usage.read", "limits.read"}
 MEMBER = VIEWER | {"key.read_own", "key.write_own"}
 ADMIN = MEMBER | {"user.read", "user.write", "key.read", "key.write", "limits.write_key", "audit.read"}
-OWNER = ADMIN | {"organisation.export", "organisation.delete"}
+OWNER = ADMIN | {"organisation.export"}
 WITHIN = {Role.VIEWER: VIEWER, Role.MEMBER: MEMBER, Role.ADMIN: ADMIN, Role.OWNER: OWNER}
 READS = {
     "organisation.list", "organisation.read", "organisation.export", "user.read", "key.read", "key.read_own",
@@ -48,6 +50,63 @@ def test_no_actor_acts_for_a_user_of_a_higher_role() -> None:
         assert may_act_for(actor, role, False) == (order.index(role) <= order.index(actor_role))
         assert not may_act_for(actor, role, True)
         assert may_act_for(SYSTEM, role, True)
+
+
+KEY = ApiKey(
+    "key-1", "own", "user-1", "laptop", "", b"", frozenset({Scope.INFERENCE}), 0.0, frozenset({"smol"}), 100.0
+)
+LIMITED = Limits(requests_per_min=60, tokens_per_min=1000, concurrent_requests=2, monthly_budget=5)
+
+
+def actor_with(**own: Any) -> Actor:
+    scopes = frozenset({Scope.INFERENCE, Scope.ADMIN_WRITE})
+    return Actor("user-1", "own", Role.OWNER, platform_admin=True, **{"scopes": scopes, **own})
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({}, ""),
+        ({"scopes": None, "models": frozenset({"other"}), "expires_s": 1.0}, ""),
+        ({"scopes": frozenset({Scope.ADMIN_WRITE})}, "lacks the scopes inference"),
+        ({"models": frozenset({"smol", "other"})}, ""),
+        ({"models": frozenset({"other"})}, "for other alone"),
+        ({"expires_s": 100.0}, ""),
+        ({"expires_s": 99.0}, "expires earlier"),
+        ({"limits": LIMITED}, "limits of its own"),
+    ],
+)
+def test_a_key_may_nothing_that_the_key_that_makes_it_may_not(own: dict[str, Any], why: str) -> None:
+    found = beyond(actor_with(**own), KEY, Limits())
+    assert why in found
+    assert bool(why) == bool(found)
+    assert not beyond(SYSTEM, KEY, Limits())
+
+
+def test_a_key_without_bounds_exceeds_one_that_has_some() -> None:
+    boundless = replace(KEY, models=None, expires_s=None)
+    assert "alone" in beyond(actor_with(models=frozenset({"smol"})), boundless, Limits())
+    assert "earlier" in beyond(actor_with(expires_s=1e12), boundless, Limits())
+
+
+@pytest.mark.parametrize(
+    ("changed", "exceeds"),
+    [
+        ({}, False),
+        ({"requests_per_min": 59, "tokens_per_min": 1, "concurrent_requests": 0, "monthly_budget": 4}, False),
+        ({"requests_per_min": None}, True),
+        ({"requests_per_min": 61}, True),
+        ({"request_burst": 60}, False),
+        ({"request_burst": 61}, True),
+        ({"token_burst": 1001}, True),
+        ({"concurrent_requests": 3}, True),
+        ({"monthly_budget": 6}, True),
+        ({"budget_is_hard": False}, True),
+    ],
+)
+def test_limits_exceed_others_where_any_of_them_does(changed: dict[str, Any], exceeds: bool) -> None:
+    assert replace(LIMITED, **changed).exceeds(LIMITED) is exceeds
+    assert not replace(LIMITED, **changed).exceeds(Limits())
 
 
 def test_every_action_has_a_label_of_its_own() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
 from itertools import count
 
 import msgspec
@@ -15,7 +14,8 @@ from router.store.database import Store
 from router.store.schema import leases, spending
 from router.store.schema import usage as usage_table
 from router.tenants.administration import Administration
-from router.tenants.budget import LEASE_S, Allowance, LeaseAnswer, LeaseAsk
+from router.tenants.budget import LEASE_S, LeaseAnswer, LeaseAsk
+from router.tenants.limits import Allowance
 from router.tenants.rbac import SYSTEM
 from router.tenants.records import usage_summary
 from router.tenants.treasury import Treasury
@@ -40,7 +40,7 @@ def spent_and_leased(store: Store) -> tuple[int, int]:
 
 
 def usage_of(row: sql.RowMapping) -> UsageRecord:
-    values = {field.name: row[field.name] for field in fields(UsageRecord)}
+    values = {name: row[name] for name in UsageRecord.__struct_fields__}
     return UsageRecord(**{**values, "stages": msgspec.json.decode(row["stages"])})
 
 
@@ -139,7 +139,7 @@ def test_a_restarted_process_charges_its_spool_and_ends_its_old_leases(store: St
     assert spent_and_leased(store) == (100, 5_000)
 
 
-def test_usage_of_a_deleted_organisation_does_not_bring_it_back(
+def test_a_deleted_organisation_owes_for_what_it_was_still_running(
     store: Store, administration: Administration
 ) -> None:
     organisation = administration.create_organisation(SYSTEM, "acme")
@@ -148,8 +148,9 @@ def test_usage_of_a_deleted_organisation_does_not_bring_it_back(
     treasury.charge([usage("request-1", organisation_id=organisation.id)])
     administration.delete_organisation(SYSTEM, organisation.id)
     records = [usage("request-2", organisation_id=organisation.id), usage("request-3")]
-    assert treasury.charge(records) == 1
-    assert treasury.spent(organisation.id, MONTH) == 0
+    assert treasury.charge(records) == 2
+    assert treasury.spent(organisation.id, MONTH) == 20
+    assert administration.list_organisations(SYSTEM) == []
 
 
 def router(store: Store, name: str, ids: Callable[[], int], stop: threading.Event) -> int:

@@ -9,7 +9,7 @@ from python_backend.wire import codec
 from python_backend.wire.engine_report import EngineReport
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM
 from python_backend.wire.tiers import Tier
-from router.core.generation import Delta, GenerationCall, LoggedToken
+from router.core.generation import LITERAL_MARK, Delta, GenerationCall, LoggedToken
 from router.core.trace import Trace, TraceContext
 from router.triton.messages import (
     GenerateRequests,
@@ -226,3 +226,10 @@ def test_tokens_are_read_row_by_row() -> None:
         LoggedToken(b"\xc3", -0.5, 0, top=((b"a", -0.25),)),
         LoggedToken(b"\xa9", -1.0, 1, top=((b"b", -2.0),)),
     )
+
+
+def test_a_marked_prompt_goes_out_with_its_mark() -> None:
+    call = msgspec.structs.replace(CALL, marked_prompt=f"<{LITERAL_MARK}s>")
+    message = GenerateRequests("ensemble").build(call)
+    assert inputs(message)["text_input"][2] == [f"<{LITERAL_MARK}s>".encode()]
+    assert message.parameters["inflight_literal_mark"].string_param == LITERAL_MARK

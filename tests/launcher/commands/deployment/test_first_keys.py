@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from launcher.commands.deployment import first_keys
 from launcher.commands.deployment.first_keys import FirstKey, ensure_keys
 from launcher.settings import SettingsError
-from router.core.tenant import ApiKey, Scope
+from router.core.tenant import ApiKey, Role, Scope
 from router.tenants.administration import Administration
 from router.tenants.keys import mint
 from router.tenants.rbac import SYSTEM
@@ -52,6 +53,19 @@ def test_first_keys_exist_after_the_first_start_and_are_created_once(
         users = {user.name: user for user in admin.list_users(SYSTEM, "local")}
     assert users["deployment-admin"].platform_admin
     assert not users["deployment-metrics"].platform_admin
+
+
+def test_the_key_for_load_tests_asks_models_for_thirty_days_and_does_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "loadtest").write_text(mint()[0])
+    key = FirstKey("loadtest", tmp_path / "loadtest", is_admin=False, is_for_load=True)
+    assert ensure_keys([key], tmp_path / "state", {}) == ["loadtest"]
+    found = kept(tmp_path)["deployment-loadtest"]
+    assert found.scopes == {Scope.INFERENCE, Scope.EMBEDDINGS}
+    assert found.expires_s is not None
+    assert 29 * 86400 < found.expires_s - time.time() <= 30 * 86400
+    with the_office(tmp_path) as admin:
+        (user,) = (each for each in admin.list_users(SYSTEM, "local") if each.name == "deployment-loadtest")
+    assert (user.role, user.platform_admin) == (Role.MEMBER, False)
 
 
 def test_a_rotated_or_revoked_first_key_does_not_come_back(

@@ -28,10 +28,10 @@ def test_written_model_facts_are_read_back(
     assert read_facts(state) == Served(models, embedders)
 
 
-def test_model_facts_are_readable_by_other_users_and_never_half_written(tmp_path: Path) -> None:
+def test_model_facts_are_for_the_owner_alone_and_never_half_written(tmp_path: Path) -> None:
     path = write_facts(tmp_path / "state", Served(({"name": "a"},)))
     write_facts(tmp_path / "state", Served(({"name": "b"},)))
-    assert path.stat().st_mode & 0o777 == 0o644
+    assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in path.parent.iterdir()] == [FACTS_FILE]
     assert read_facts(tmp_path / "state") == Served(({"name": "b"},))
 

@@ -16,6 +16,7 @@ from launcher.commands.main import app
 from launcher.packaging.releases.builder import backends_of
 from launcher.packaging.triton_runtime import RuntimeMissing, installed_runtime
 from launcher.settings import SettingsError
+from launcher.stack.triton_door import tls_door
 from launcher.stack.triton_server import TritonServer
 from tests.launcher.stand_ins.project import write_project
 
@@ -106,13 +107,15 @@ def test_triton_listens_on_the_given_host_and_is_called_on_this_machine(home: Pa
     runtime = installed_runtime(home, write_project(tmp_path / "project"), tmp_path / "run")
 
     def server(host: str) -> TritonServer:
-        return TritonServer(runtime, (), "prefix", 8001, 8002, secret="s", host=host)
+        door = tls_door(host, 8001, "the secret", tmp_path / "tls")
+        return TritonServer(runtime, (), "prefix", door, 8002, metrics_host=host)
 
     assert {"--grpc-address=0.0.0.0", "--metrics-address=0.0.0.0"} <= set(server("0.0.0.0").command())
-    assert "--allow-http=false" in server("0.0.0.0").command()
-    assert server("0.0.0.0").grpc_url == server("::").grpc_url == "127.0.0.1:8001"
+    assert {"--allow-http=false", "--grpc-use-ssl-mutual=true"} <= set(server("0.0.0.0").command())
+    assert "the secret" not in " ".join(server("0.0.0.0").command())
+    assert server("0.0.0.0").door.url == server("::").door.url == "127.0.0.1:8001"
     assert server("10.0.0.7").metrics_url == "http://10.0.0.7:8002/metrics"
-    assert server("::1").grpc_url == "[::1]:8001"
+    assert server("::1").door.url == "[::1]:8001"
 
 
 def test_a_containers_child_output_is_echoed_to_its_log_and_remembered(

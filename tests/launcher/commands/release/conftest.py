@@ -14,8 +14,8 @@ from launcher.commands.release import release
 from router.control.releases import records
 from router.control.releases.lease import Lease
 from router.control.releases.states import State
-from router.control.releases.writes import last_change, note_seen, set_state
-from router.store.database import Store, sqlite_url
+from router.control.releases.writes import COUNTER, note_seen, set_state
+from router.store.database import Store, read_counters, sqlite_url
 from tests.launcher import shell
 from tests.launcher.commands.release.materials import write_checkpoint
 
@@ -69,7 +69,7 @@ class Shell(shell.Shell):
         with self.store() as store, store.begin() as connection:
             set_state(connection, 1000.0, model, version, state, reason)
             if state is State.READY:
-                note_seen(store, connection, {f"{model}@{version}": last_change(connection)})
+                note_seen(store, connection, {f"{model}@{version}": read_counters(connection)[COUNTER]})
 
     @contextmanager
     def router_in_control(self) -> Iterator[None]:

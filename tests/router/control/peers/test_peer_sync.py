@@ -61,11 +61,11 @@ class Router:
     def ask(self, count: int) -> None:
         for _ in range(count):
             record = Record("test", "req", model="tiny", model_version="1", tier=Tier.STANDARD)
-            self.gates.offer(record, Need(10, 10))
+            self.gates["tiny", "1"].offer(record, Need(10, 10))
 
     @property
     def begun(self) -> int:
-        return self.gates.gate("tiny", "1").taken_slots
+        return self.gates["tiny", "1"].taken_slots
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ async def test_a_router_that_is_gone_leaves_its_slots(
 ) -> None:
     here, there = routers
     here.ask(8)
-    there.gates.gate("tiny", "1")
+    there.gates["tiny", "1"]
     await swap(here, there)
     there.ask(8)
     assert there.begun == 1  # one it has always, and the engine's queue takes it up

@@ -18,7 +18,7 @@ from router.core.stages import EngineTimes
 from router.routing.models import Lineup, ServedModel
 from router.routing.split import ModelSplit
 from router.store.database import Store, StoreAccess
-from tests.fakes.pipeline import FakePipeline, words
+from tests.fakes.pipeline import FakeGeneration, FakePipeline, words
 from tests.router.running import EMBEDDER, MODEL, RunningRouter
 
 FAILED = InflightError(ErrorKind.ENGINE_FAILED, "the step broke")
@@ -233,6 +233,16 @@ async def test_a_request_saved_after_its_release_lost_it_counts_as_failed(
     await recorder.write()
     stats = figures(lite)[0, 2, "one"]
     assert (stats.errors, stats.first_token.count) == (Proportion(2, 3), 1)
+
+
+async def test_a_client_gets_an_answer_whose_saved_failure_counts_against_the_arm(
+    router: RunningRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a generation that was lost with one replica and answered by another."""
+    monkeypatch.setattr(FakeGeneration, "lost_attempts", 1, raising=False)
+    roll_out(router).script = lambda call: words("Sure")
+    assert (await router.chat()).status_code == 200
+    assert (await written(router))[0, 2].errors == Proportion(1, 1)
 
 
 async def test_without_a_rollout_no_arm_is_measured(router: RunningRouter) -> None:

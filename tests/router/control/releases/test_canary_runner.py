@@ -22,10 +22,10 @@ from router.control.releases.records import GoldenPrompt, Rollout, RolloutState
 from router.control.releases.rehearsal import Rehearsed
 from router.control.releases.shadow_figures import ShadowSums
 from router.control.releases.states import State
-from router.control.releases.writes import last_change, write_event
+from router.control.releases.writes import COUNTER, write_event
 from router.core.manifest import Manifest
 from router.routing.split import ModelSplit, Shadow
-from router.store.database import Store, StoreAccess
+from router.store.database import Store, StoreAccess, read_counters
 from router.store.schema import arm_figures, shadow_figures
 from tests.router.control.releases.values import MODEL, find, manifest, office, put
 from tests.router.tenants.values import NOW_S
@@ -159,7 +159,7 @@ class Stage:
     @property
     def changes(self) -> int:
         with self.store.read() as connection:
-            return last_change(connection)
+            return read_counters(connection).get(COUNTER, 0)
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from router.control.releases.commands import ReleaseCommands
 from router.control.releases.plan import Plan
 from router.control.releases.records import GoldenPrompt, Rollout, RolloutState
 from router.control.releases.states import State
-from router.control.releases.writes import bump, last_change, put_split
+from router.control.releases.writes import COUNTER, bump, put_split
 from router.core.manifest import Kind
 from router.core.tenant import Role, Scope
 from router.routing.split import ModelSplit, Shadow, Sticky
-from router.store.database import Store
+from router.store.database import Store, read_counters
 from router.store.schema import audit
 from router.tenants.audited import AlreadyThere, Forbidden
 from router.tenants.rbac import Actor
@@ -245,7 +245,7 @@ def test_every_release_command_is_announced_to_the_routers(lite: Store) -> None:
     for act in (lambda: made.add(manifest(1)), lambda: made.load(MODEL, 1), lambda: made.unload(MODEL, 1)):
         act()
         with lite.read() as connection:
-            seen.append(last_change(connection))
+            seen.append(read_counters(connection).get(COUNTER, 0))
     assert seen == [1, 2, 3]
 
 
@@ -479,5 +479,5 @@ def test_change_numbers_rise_in_commit_order(store: Store) -> None:
     made = office(store)
     assert not together(*(lambda number=number: made.add(manifest(number)) for number in range(1, 9)))
     with store.read() as connection:
-        assert last_change(connection) == 8
+        assert read_counters(connection).get(COUNTER, 0) == 8
         assert len(records.list_releases(connection)) == 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass, field
 from random import Random
@@ -9,7 +10,7 @@ from random import Random
 import pytest
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.control.releases.rehearsal import SHAPES, RehearsalBroken, RehearsalStage
+from router.control.releases.rehearsal import COMPANION_TOKENS, SHAPES, RehearsalBroken, RehearsalStage
 from router.core.generation import Delta, Failure, GenerationCall
 from router.core.manifest import Kind, Manifest
 from router.core.stages import EngineTimes
@@ -38,10 +39,32 @@ class Timed:
     noise: Random = field(default_factory=lambda: Random(1))
     errors: list[Exception | None] = field(default_factory=list)
     calls: list[GenerationCall] = field(default_factory=list)
+    companions: int = 0
 
-    def generate(self, call: GenerationCall) -> TimedGeneration:
+    def generate(self, call: GenerationCall) -> TimedGeneration | Companion:
+        if call.max_tokens == COMPANION_TOKENS:
+            self.companions += 1
+            return Companion()
         self.calls.append(call)
         return TimedGeneration(self, call, self.errors.pop(0) if self.errors else None)
+
+
+class Companion:
+    """Begins, and goes on for as long as it is read."""
+
+    def __init__(self) -> None:
+        self._has_begun = False
+
+    def stop(self) -> None: ...
+
+    def __aiter__(self) -> Companion:
+        return self
+
+    async def __anext__(self) -> Delta:
+        if self._has_begun:
+            await asyncio.Event().wait()
+        self._has_begun = True
+        return Delta("a", completion_tokens=1)
 
 
 class TimedGeneration:
@@ -104,6 +127,8 @@ async def test_both_releases_get_the_same_prompts_alternately_and_with_the_lowes
     assert prompts[0] == prompts[1]
     assert len(set(prompts[0])) == len(prompts[0]), "none is in a cache"
     assert len({len(prompt) for prompt in prompts[0]}) == len({shape.sentences for shape in SHAPES})
+    rounds = len(SHAPES) + 8
+    assert stage.canary.companions == stage.stable.companions == rounds, "the other one is as busy"
     assert {(call.tier, call.ignore_eos, call.tenant) for call in stage.stable.calls} == {
         ("batch", True, "inflight")
     }
@@ -130,7 +155,7 @@ async def test_a_canary_that_reads_prompts_slowly_is_refused_for_its_first_token
 
 async def test_a_rehearsal_ends_in_time_and_without_an_objection_where_little_was_measured() -> None:
     stage = Stage()
-    stage.canary.token_s, stage.stable.token_s = 1.0, 0.25
+    stage.canary.token_s, stage.stable.token_s = 3.0, 0.75
     found = await stage.rehearsal.compare(CANARY, STABLE, ALLOWED)
     assert stage.clock.now_s < 200
     assert (len(found.first_token.pairs) < 8, found.objection) == (True, "")
@@ -170,5 +195,5 @@ async def test_prompts_that_are_too_long_for_a_model_are_left_out() -> None:
 
 
 async def test_models_that_make_no_text_are_not_rehearsed() -> None:
-    tensors = [manifest(version, kind=Kind.TENSORS) for version in (2, 1)]
-    assert (await Stage().rehearsal.compare(*tensors, ALLOWED)).line == ""
+    canary, stable = (manifest(version, kind=Kind.TENSORS) for version in (2, 1))
+    assert (await Stage().rehearsal.compare(canary, stable, ALLOWED)).line == ""

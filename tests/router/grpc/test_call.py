@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.grpc.messages import MessageReader, prefixed
+from router.grpc.call import MessageReader, prefixed
 from router.grpc.status import GrpcError, StatusCode
 
 

@@ -1,0 +1,40 @@
+"""What is said of an audit, whatever came of it."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from deploy import audit
+
+WEAK = {"name": "old", "version": "1.0", "vulns": [{"id": "PYSEC-2"}, {"id": "CVE-1"}]}
+SOUND = {"name": "new", "version": "2.0", "vulns": []}
+UNKNOWN = {"name": "own", "skip_reason": "not found"}
+
+
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        ([SOUND, UNKNOWN], "audit: 0 of 1 packages have known weaknesses"),
+        ([SOUND, WEAK], "audit: 1 of 2 packages have known weaknesses\n  old 1.0: CVE-1, PYSEC-2"),
+        ([UNKNOWN], "audit: the vulnerability service knows none of the packages: nothing was checked"),
+        ([], "audit: the vulnerability service knows none of the packages: nothing was checked"),
+    ],
+)
+def test_weak_packages_are_named_and_unchecked_ones_are_not_called_sound(
+    packages: list[dict[str, Any]], said: str
+) -> None:
+    assert audit.report({"dependencies": packages}) == said
+
+
+def test_a_service_that_cannot_be_reached_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def silent(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        raise subprocess.TimeoutExpired(command, 60)
+
+    monkeypatch.setattr(subprocess, "run", silent)
+    audit.main()
+    assert capsys.readouterr().out.count("\n") == 1
