@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import batching, coalescing, costs, cpu_kernels, prefix, releases
+from benchmarks import batching, coalescing, costs, cpu_kernels, prefix, releases, tenant_prefixes
 from benchmarks.objectives import report as objectives
 from benchmarks.peers import report as peers
 from benchmarks.plots import Plots
@@ -19,6 +19,7 @@ MEASUREMENTS = {
     "coalescing": coalescing.report,
     "peers": peers.report,
     "prefix": prefix.report,
+    "tenant_prefixes": tenant_prefixes.report,
     "costs": costs.report,
     "router": router.report,
     "releases": releases.report,

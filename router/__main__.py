@@ -11,7 +11,7 @@ from pathlib import Path
 import uvloop
 
 from router import server
-from router.routing.checkpoint import TemplateBroken
+from router.routing.chat_template import TemplateBroken
 from router.settings import SettingsError, load, load_options
 from router.telemetry.logs import set_up_logging
 from router.telemetry.redaction import redact

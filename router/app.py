@@ -13,6 +13,7 @@ from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
 from router.core.tenant import Scope
+from router.http.upload_slots import UploadTerms
 from router.openai import batches, chat, completions, conversations, embeddings, files, responses
 from router.openai import models as model_list
 from router.request.decoding import invalid
@@ -33,6 +34,9 @@ log = logging.getLogger(__name__)
 
 _UNKNOWN = "unknown"
 _WITH_BODY = ("POST", "PUT", "PATCH")
+_FORMS = ("multipart/form-data", "text/plain")
+_URL_ENCODED = "application/x-www-form-urlencoded"
+_BROWSER = "Mozilla/"
 
 
 def all_routes(parts: Parts) -> list[Route]:
@@ -44,11 +48,11 @@ def all_routes(parts: Parts) -> list[Route]:
         *completions.routes(models, answers),
         *embeddings.routes(models, answers),
         *responses.routes(models, answers, documents, store),
-        *conversations.routes(store, documents),
+        *conversations.routes(store, documents, answers.aside),
         *model_list.routes(models),
         *files.routes(store, parts.file_limits),
         *batches.routes(store),
-        *health.routes(models, parts.permits, parts.metrics),
+        *health.routes(models, parts.permits, parts.metrics, parts.metrics_open),
         *tenants.routes(tenancy, parts.prompt_log),
         *releases.routes(tenancy),
         *objectives.routes(tenancy),
@@ -62,6 +66,7 @@ class App:
         self._permits = parts.permits
         self._accounts = parts.accounts
         self._doorkeeper = doorkeeper
+        self._catalogue = parts.tenancy.catalogue
         self._max_upload_bytes = parts.file_limits.max_upload_bytes
         own = [*all_routes(parts), *routes]
         self._table = RouteTable(chain(own, openapi.routes(own)))
@@ -86,6 +91,12 @@ class App:
         if self._permits.draining:
             exchange.keep_alive = False
         try:
+            headers = request.headers
+            # A program that has a key is no web page.
+            is_page = "origin" in headers or "sec-fetch-site" in headers or not self._catalogue.has_keys
+            if is_page and caller is None:
+                exchange.extra_headers = self._doorkeeper.pages.answer_headers(headers.get("origin"))
+                self._doorkeeper.check_page(request.method, headers)
             await self._answer(exchange, record, found, route, caller)
         except (HttpError, InflightError) as error:
             write_error(exchange, record, error)
@@ -112,11 +123,14 @@ class App:
             raise HttpError(404, f"there is nothing at {shown}")
         if route is None:
             allowed = ", ".join(found[0])
+            if self._doorkeeper.pages.is_preflight(request.method, request.headers):
+                exchange.respond(204, b"", self._doorkeeper.pages.preflight_headers(allowed, request.headers))
+                return
             raise HttpError(405, f"this path takes {allowed} only", (("allow", allowed),))
         if caller is not None:
             record.caller = caller
-        elif (scope := route.scope or self._doorkeeper.scope_in_public(route)) is not None:
-            record.caller = self._doorkeeper.identify(request.headers.get("authorization"), scope)
+        elif route.scope is not None:
+            record.caller = self._doorkeeper.identify(request.headers.get("authorization"), route.scope)
         headers = request.headers
         if (
             route.takes
@@ -124,6 +138,8 @@ class App:
             and request.method in _WITH_BODY
         ):
             _check_content(headers, route.takes)
+        elif request.body and not route.takes:
+            _check_not_a_form(headers)
         record.values = found[1]
         record.user = record.caller.user.id
         record.pinned_release = headers.get("x-inflight-release", "")
@@ -132,22 +148,37 @@ class App:
             record.deadline_s = read_deadline(deadline, None, record.arrived_s)
         await route.endpoint(exchange, record)
 
-    def upload_limit(self, method: str, path: str, headers: dict[str, str]) -> int:
-        """How large a body with a file in it may be; 0 on other paths, and for whoever has no key for it."""
-        if method != "POST" or path != files.PATH:
-            return 0
-        try:
-            self._doorkeeper.identify(headers.get("authorization"), Scope.FILES)
-        except InflightError:
-            return 0
-        return self._max_upload_bytes
+    def upload_terms(self, method: str, path: str, headers: dict[str, str]) -> UploadTerms | None:
+        """How large a body with a file in it may be, and whose it is; None for all others.
 
-    def refuse(self, status: int, message: str, path: str = "") -> Refusal:
+        Those are read like any other body, and refused by whoever they are for.
+        """
+        if method != "POST" or path != files.PATH:
+            return None
+        try:
+            self._doorkeeper.check_page(method, headers)
+            caller = self._doorkeeper.identify(headers.get("authorization"), Scope.FILES)
+        except (HttpError, InflightError):
+            return None
+        return UploadTerms(self._max_upload_bytes, caller.organisation.id)
+
+    def refuse(self, status: int, message: str, path: str, headers: dict[str, str]) -> Refusal:
         """Headers and body of the answer to bytes that did not become a request."""
         record = Record(_UNKNOWN, new_request_id("req"))
         self._accounts.end(record, status)
-        headers = [("content-type", "application/json"), ("x-request-id", record.request_id)]
-        return headers, shaped_for(path, error_body(status, message))
+        own = [("content-type", "application/json"), ("x-request-id", record.request_id)]
+        for_pages = self._doorkeeper.pages.answer_headers(headers.get("origin"))
+        return [*own, *for_pages], shaped_for(path, error_body(status, message))
+
+
+def _check_not_a_form(headers: dict[str, str]) -> None:
+    """A web page may have a browser send these types anywhere without asking first.
+
+    `curl -d` says that its JSON is a form; no page can change how its browser calls itself.
+    """
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in _FORMS or (kind == _URL_ENCODED and headers.get("user-agent", "").startswith(_BROWSER)):
+        raise HttpError(415, "send the body as JSON, with Content-Type: application/json")
 
 
 def _check_content(headers: dict[str, str], wanted: str) -> None:

@@ -242,6 +242,7 @@ class Assembly:
             documents=Documents(UploadedFiles(store)),
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
             prompt_log=self._prompt_log,
+            metrics_open=settings.metrics_open,
         )
 
     def _run(self, *loops: Coroutine[Any, Any, None]) -> None:

@@ -30,3 +30,4 @@ class Parts:
     documents: Documents
     file_limits: FileLimits
     prompt_log: PromptLog | None = None
+    metrics_open: bool = False  # /metrics asks for no key

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import signal
+import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,9 +26,11 @@ from router.kserve.door import Door
 from router.kserve.server import KserveServer
 from router.request.identity import Doorkeeper
 from router.request.permit import Permits
+from router.request.web_pages import WebPages
 from router.safety.guard import load_safety
 from router.settings import check_reachable
 from router.store.retention import Retention
+from router.telemetry.loop_watch import LoopWatch
 from router.telemetry.tracing.setup import check_tracing
 from router.tenants.records import has_keys
 from router.tenants.tenancy import Tenancy, TenancySettings, open_store, opening_store, tenancy_settings
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from router.settings import PlacedOptions, Settings
 
 log = logging.getLogger(__name__)
+
+_SWITCH_S = 0.001
 
 
 async def run(settings: Settings) -> None:
@@ -67,7 +72,8 @@ async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack)
     run_until_closed(closing, Retention(parts.tenancy.store, settings.retention_days).keep_deleting())
     if certificates is not None:
         run_until_closed(closing, certificates.watch())
-    doorkeeper = Doorkeeper(parts.tenancy, is_loopback(settings.host))
+    pages = WebPages(frozenset(settings.allowed_hosts), frozenset(settings.cors_origins))
+    doorkeeper = Doorkeeper(parts.tenancy, is_loopback(settings.host), pages)
     door = Door(parts.models, parts.answers)
     app = App(parts, doorkeeper, http.routes(door))
     if settings.health_port:
@@ -75,7 +81,7 @@ async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack)
         closing.push_async_callback(health.close)
         await health.start("127.0.0.1", settings.health_port)
     limits = Limits(max_body_bytes=settings.max_body_bytes)
-    listener = Listener(app, app.refuse, limits, upload_limit=app.upload_limit)
+    listener = Listener(app, app.refuse, limits, upload_terms=app.upload_terms)
     closing.push_async_callback(listener.close)
     tls = None if certificates is None else certificates.context()
     port = await listener.start(settings.host, settings.port, tls)
@@ -88,6 +94,11 @@ async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack)
     batch_settings = BatchSettings(settings.batch_concurrency, settings.max_body_bytes)
     runner = BatchRunner(parts.store, parts.models, parts.tenancy.keyring, app, batch_settings)
     await runner.start()
+    watch = LoopWatch(parts.metrics.loop_stalls)
+    closing.callback(watch.stop)
+    watch.start()
+    # What threads do for the event loop must not keep it waiting for longer than this.
+    sys.setswitchinterval(_SWITCH_S)
     # All that is there now stays: the collector need not look through it again and again.
     gc.collect()
     gc.freeze()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Model names reach Triton: nothing in them may look like a path, an option or a command.
 _NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 _TRITON_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_HOST_NAME = r"[a-z0-9][a-z0-9._-]{0,252}"
 
 
 class SettingsError(Exception):
@@ -84,6 +85,12 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     tls_client_ca: str = ""
     # A plain port on loopback for /health/ alone; 0 is none.
     health_port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    # Names beside those of loopback by which a router without keys may be called, and origins whose web pages
+    # may call this one, as https://HOST[:PORT].
+    allowed_hosts: tuple[Annotated[str, Meta(pattern=f"^{_HOST_NAME}$")], ...] = ()
+    cors_origins: tuple[Annotated[str, Meta(pattern=f"^https?://{_HOST_NAME}(:[0-9]{{1,5}})?$")], ...] = ()
+    # Whether /metrics is shown to whoever reaches the port, though there are keys.
+    metrics_open: bool = False
     # A file of rules, a check as package.module:factory, and the models they are for: none named is all.
     safety_rules: str = ""
     safety_check: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -30,10 +30,10 @@ OF_STACKS = (
 
 # Files that share stacks beside the usual one, each kind for one worker; and those that share none.
 SHARING = {
+    "survival": ("tests/survival/",),
     "releases": tuple(
         f"tests/stack/test_{name}.py" for name in ("broken_canaries", "releases", "tensor_models", "tuning")
     ),
-    "survival": ("tests/survival/",),
 }
 WITH_STACKS_OF_THEIR_OWN = (
     *(
@@ -45,7 +45,7 @@ WITH_STACKS_OF_THEIR_OWN = (
 )
 _USUAL = "stack"
 # The longest work is begun first, so that the workers end together. While the first stack compiles the CPU's
-# kernels, the other worker does something that needs none, instead of compiling them too.
+# kernels, other workers do something that needs none, instead of waiting for them.
 _WITHOUT_KERNELS = "tests/engine/cuda/"
 LONGEST_FIRST = (_USUAL, _WITHOUT_KERNELS, *SHARING, *WITH_STACKS_OF_THEIR_OWN)
 LONG_WITHOUT_STACKS = "tests/engine/"
@@ -78,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[object]:
+def pytest_collection() -> Generator[None, object, object]:
     """What is imported meanwhile stays: the garbage collector would look through all of it in vain."""
     gc.disable()
     try:

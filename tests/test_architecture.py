@@ -191,6 +191,8 @@ DECISIONS = (
     "router/core/answer_text.py",
     "router/core/stages.py",
     "router/core/trace.py",
+    "router/http/upload_slots.py",
+    "router/request/web_pages.py",
     "router/routing/replay.py",
     "router/routing/replica_choice.py",
     "router/routing/split.py",

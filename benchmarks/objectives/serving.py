@@ -113,7 +113,7 @@ def serving(setup: Setup, tenants: Iterable[str] = ()) -> Iterator[Served]:
     with tempfile.TemporaryDirectory(prefix="inflight-objectives-") as folder:
         state_dir = Path(folder) / "state"
         keys, ids = make_tenants(state_dir, tenants)
-        settings = {**setup.router, "state_dir": str(state_dir)}
+        settings = {**setup.router, "state_dir": str(state_dir), "metrics_open": True}
         with running_stack(setup.engine, setup.model, setup.data_dir, settings) as stack:
             try:
                 yield Served(stack, keys, ids, setup.data_dir)

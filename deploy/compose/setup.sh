@@ -30,7 +30,7 @@ printf 'redis://:%s@redis:6379/0' "$(of redis_password)" | keep redis_url
 hash=$(of redis_password | sha256sum | cut -d' ' -f1)
 # What routers do there, and no more; a file of an earlier version allowed everything.
 if grep -qs '+@all' "$secrets/redis_acl"; then rm -f "$secrets/redis_acl"; fi
-allowed='+auth +hello +ping +select +client|setinfo +set +del +mget +sadd +srem +smembers +pexpire'
+allowed='+auth +hello +ping +select +set +del +mget +sadd +srem +smembers +pexpire'
 printf 'user default on #%s resetchannels ~inflight:* -@all %s\n' "$hash" "$allowed" | keep redis_acl
 random 40 | keep triton_secret
 head -c 32 /dev/urandom | keep pepper

@@ -308,6 +308,17 @@ _PARTS = Group(
             " they should.",
         ),
         Alert(
+            "InflightRouterStalls",
+            "warning",
+            "sum by (instance) (increase(inflight_event_loop_stall_seconds_count[10m]))\n"
+            '- sum by (instance) (increase(inflight_event_loop_stall_seconds_bucket{le="0.25"}[10m]))\n'
+            "> 10",
+            "5m",
+            "The router {{ $labels.instance }} keeps everybody waiting",
+            "{{ $value | humanize }} times in 10 minutes its event loop answered nobody for 0.25 s or more:"
+            " all streams pause meanwhile.",
+        ),
+        Alert(
             "InflightUsageSpoolGrows",
             "warning",
             "inflight_usage_spool_bytes > 1e6\nand deriv(inflight_usage_spool_bytes[15m]) > 0",

@@ -15,7 +15,7 @@ rule_files:
 
 scrape_configs:
   - job_name: {ROUTER}
-    # On an address that others reach /metrics needs a key with the scope admin:read.
+    # Where there are keys /metrics needs one with the scope admin:read.
     authorization:
       type: Bearer
       credentials_file: /run/secrets/metrics_key

@@ -49,12 +49,13 @@ class Authority:
         self._name = _name("inflight authority")
 
     def write_for_server(self, directory: Path) -> TlsFiles:
-        names = [x509.DNSName(SERVER_NAME), x509.DNSName("localhost")]
+        names: list[x509.GeneralName] = [x509.DNSName(SERVER_NAME), x509.DNSName("localhost")]
         names += [x509.IPAddress(ipaddress.ip_address(each)) for each in ("127.0.0.1", "::1")]
         return self._write(directory, "server", SERVER_NAME, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def write_for_client(self, directory: Path) -> TlsFiles:
-        usage, names = ExtendedKeyUsageOID.CLIENT_AUTH, [x509.DNSName(_CLIENT_NAME)]
+        usage = ExtendedKeyUsageOID.CLIENT_AUTH
+        names: list[x509.GeneralName] = [x509.DNSName(_CLIENT_NAME)]
         return self._write(directory, "client", _CLIENT_NAME, usage, names)
 
     def _write(
@@ -63,7 +64,7 @@ class Authority:
         file: str,
         common_name: str,
         usage: x509.ObjectIdentifier,
-        names: list[x509.DNSName | x509.IPAddress],
+        names: list[x509.GeneralName],
     ) -> TlsFiles:
         key = ec.generate_private_key(_CURVE)
         leaf = (

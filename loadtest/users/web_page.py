@@ -71,7 +71,7 @@ def guard(environment: Any, **_: Any) -> None:
 
     @environment.web_ui.app.before_request  # type: ignore[untyped-decorator]
     def admit() -> Response | None:
-        refused = judge(password, request.method, request.headers, request.form, fixed)
+        refused = judge(password, request.method, dict(request.headers), request.form, fixed)
         if refused is None:
             return None
         headers = {"WWW-Authenticate": 'Basic realm="Locust"'} if refused.status == 401 else {}

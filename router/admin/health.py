@@ -64,10 +64,10 @@ class ShowMetrics:
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         headers = [("content-type", CONTENT_TYPE_LATEST), ("x-request-id", record.request_id)]
-        exchange.respond(200, self._metrics.render(), headers)
+        exchange.respond(200, await self._metrics.page(), headers)
 
 
-def routes(models: Registry, permits: Permits, metrics: Metrics) -> list[Route]:
+def routes(models: Registry, permits: Permits, metrics: Metrics, metrics_open: bool) -> list[Route]:
     ready = Ready(models, permits)
     shown = ShowMetrics(metrics)
     return [
@@ -75,5 +75,5 @@ def routes(models: Registry, permits: Permits, metrics: Metrics) -> list[Route]:
         Route("GET", "/health/ready", ready, "Requests would be served now", scope=None),
         # Names and volumes of tenants are not for everybody who finds the port.
         Route("GET", "/metrics", shown, "Prometheus metrics of the router",
-              answer="text/plain", scope=None, scope_in_public=Scope.ADMIN_READ),
+              answer="text/plain", scope=None if metrics_open else Scope.ADMIN_READ),
     ]  # fmt: skip

@@ -13,15 +13,21 @@ from urllib.parse import unquote
 import httptools
 
 from router.http.exchange import Exchange, Request, render_head
+from router.http.message_head import ONLY_ONCE, Refused, check_head
 from router.http.upload import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from router.http.exchange import Refusal
+    from router.http.upload_slots import UploadSlots, UploadTerms
 
 # Of a body; a large one that comes as fast as it is read has fewer.
 _MOST_PIECES = 64
+# Read at once: whatever is in so many bytes is parsed within some milliseconds.
+_SLICE_BYTES = 16 << 10
+# Of the parser, for one connection before others have their turn: headers, pieces of bodies, requests.
+_EVENTS_A_TURN = 500
 _UPGRADE_HEADERS = ("connection", "upgrade", "http2-settings")
 
 
@@ -38,20 +44,21 @@ class Limits:
     linger_s: float = 2.0
     write_buffer_bytes: int = 64 << 10
     max_pipelined_requests: int = 8
-    max_uploads: int = 32
-    # A large body gets more time than `body_timeout_s`, as long as it comes at this pace.
-    least_upload_bytes_per_s: int = 64 << 10
+    max_uploads: int = 64
+    # A large body may take longer than others, as long as it comes at this pace from its beginning.
+    least_upload_bytes_per_s: int = 16 << 10
+    upload_grace_s: float = 5.0
 
 
 class Host(Protocol):
     """The listener, as a connection sees it."""
 
     limits: Limits
-    # Status, message and the path, as far as it was read.
-    refuse: Callable[[int, str, str], Refusal]
-    # Method, path and headers -> how many bytes may be uploaded, 0 for what is not an upload.
-    upload_limit: Callable[[str, str, dict[str, str]], int]
-    open_uploads: int
+    # Status, message, and path and headers, as far as they were read.
+    refuse: Callable[[int, str, str, dict[str, str]], Refusal]
+    # Method, path and headers -> the terms of an upload, None for what is not one.
+    upload_terms: Callable[[str, str, dict[str, str]], UploadTerms | None]
+    upload_slots: UploadSlots
     date: str  # the current time as a Date header
     handler: Callable[[Exchange], Coroutine[Any, Any, object]]
     tasks: set[asyncio.Task[object]]  # those that run it
@@ -60,13 +67,6 @@ class Host(Protocol):
     def closed(self, connection: Connection) -> None: ...
     def handled(self, exchange: Exchange, task: asyncio.Task[object]) -> None:
         """The handler is done, or failed."""
-
-
-class _Refused(Exception):
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
 
 
 class Connection(asyncio.Protocol):
@@ -88,6 +88,9 @@ class Connection(asyncio.Protocol):
         self._write_deadline_s: float | None = None
         self._discarding = False
         self._message_bytes = 0
+        self._unread = b""  # of what was received
+        self._events = 0
+        self._awaits_disk = False
         self._upload: Upload | None = None
         self._reset_message()
 
@@ -103,7 +106,12 @@ class Connection(asyncio.Protocol):
         self._read_deadline_s = time.monotonic() + self._limits.header_timeout_s
         self._host.opened(self)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes, is_slice: bool = False) -> None:
+        if not is_slice and (len(data) > _SLICE_BYTES or self._unread):
+            self._transport.pause_reading()
+            self._unread += data
+            self._read_on()
+            return
         while data and not self._discarding:
             self._message_bytes += len(data)
             try:
@@ -113,19 +121,41 @@ class Connection(asyncio.Protocol):
                 return
             except httptools.HttpParserUpgrade as upgrade:
                 data = self._without_upgrade() + data[upgrade.args[0] :]
-            except (httptools.HttpParserError, _Refused) as error:
+            except (httptools.HttpParserError, Refused) as error:
                 self._refuse_message(error)
                 return
 
+    def _read_on(self) -> None:
+        """Parses what was received slice by slice, then lets more come, unless something is in the way."""
+        self._events = 0
+        while self._may_read:
+            if not self._unread:
+                self._transport.resume_reading()
+                return
+            if self._events > _EVENTS_A_TURN:
+                asyncio.get_running_loop().call_soon(self._read_on)
+                return
+            piece, self._unread = self._unread[:_SLICE_BYTES], self._unread[_SLICE_BYTES:]
+            self.data_received(piece, is_slice=True)
+
+    @property
+    def _may_read(self) -> bool:
+        """What is in the way calls `_read_on` when it no longer is."""
+        if self._discarding:
+            self._unread = b""
+        is_full = len(self._waiting) >= self._limits.max_pipelined_requests
+        return not (is_full or self._awaits_disk or self._transport.is_closing())
+
     def _refuse_message(self, error: Exception) -> None:
-        refused = error if isinstance(error, _Refused) else error.__context__  # raised inside the parser
-        if isinstance(refused, _Refused):
+        refused = error if isinstance(error, Refused) else error.__context__  # raised inside the parser
+        if isinstance(refused, Refused):
             self._refuse(refused.status, refused.message)
         else:
             self._refuse(400, f"not a valid HTTP/1.1 request: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._host.closed(self)
+        self._unread = b""
         self._drop_upload()
         while self._waiting:
             self._upload = self._waiting.popleft().upload
@@ -153,6 +183,7 @@ class Connection(asyncio.Protocol):
     def _reset_message(self) -> None:
         self._target = b""
         self._headers: dict[str, str] = {}
+        self._head_bytes = 0
         self._headers_done = False
         self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
@@ -166,36 +197,45 @@ class Connection(asyncio.Protocol):
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._events += 1
         if self._headers_done:
             return  # trailers carry nothing we need
         if b"_" in name:
-            raise _Refused(400, "header names with underscores are not accepted")
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1").strip()
+            raise Refused(400, "header names with underscores are not accepted")
+        # As it is read: a head that comes whole has ended before its size is looked at from outside.
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._limits.max_header_bytes:
+            raise Refused(431, self._head_too_large)
+        key = name.decode("latin-1").lower()
+        if key in self._headers and key in ONLY_ONCE:
+            raise Refused(400, f"the header {key} is there twice")
+        self._headers[key] = value.decode("latin-1").strip()
 
     def on_headers_complete(self) -> None:
         self._headers_done = True
         self._read_deadline_s = time.monotonic() + self._limits.body_timeout_s
-        if self._parser.get_method() == b"CONNECT":
-            raise _Refused(400, "this server is no proxy")
-        if not self._target.startswith(b"/"):
-            raise _Refused(400, "the request target must be a path")
-        if self._parser.get_http_version() not in ("1.0", "1.1"):
-            raise _Refused(505, "this server speaks HTTP/1.1")
+        parser, headers = self._parser, self._headers
+        method, version = parser.get_method(), parser.get_http_version()
+        # As nearly all are; the others are looked at closely.
+        is_usual = version == "1.1" and self._target[:1] == b"/" and "transfer-encoding" not in headers
+        if not (is_usual and headers.get("host") and method != b"CONNECT"):
+            check_head(method, self._target, version, headers)
         if self._headers.get("content-type", "").lower().startswith("multipart/form-data"):
             self._expect_upload()
         if int(self._headers.get("content-length", "0")) > self._body_limit:
-            raise _Refused(413, self._too_large)
+            raise Refused(413, self._too_large)
         # Behind a pipelined request it would end up inside that one's answer; a client goes on without it.
         if self._headers.get("expect", "").lower() == "100-continue" and self.is_idle:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
+        self._events += 1
         if self._upload is not None:
             self._take(self._upload, body)
             return
         self._body_bytes += len(body)
         if self._body_bytes > self._body_limit:
-            raise _Refused(413, self._too_large)
+            raise Refused(413, self._too_large)
         self._body.append(body)
         if len(self._body) > _MOST_PIECES:
             self._merge_body()
@@ -210,6 +250,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade():
             return  # the parser stops here, before the body: see _without_upgrade
+        self._events += 1
         self._message_bytes = 0
         self._read_deadline_s = None
         path, _, query = self._target.decode("latin-1").partition("?")
@@ -246,43 +287,55 @@ class Connection(asyncio.Protocol):
 
     def _expect_upload(self) -> None:
         method = self._parser.get_method().decode("latin-1")
-        limit = self._host.upload_limit(method, self._path, self._headers)
-        if not limit:
-            return  # read like any other body, and refused by whoever it is for
-        if self._host.open_uploads >= self._limits.max_uploads:
-            raise _Refused(503, f"{self._limits.max_uploads} files are being uploaded already: try again")
-        self._host.open_uploads += 1
-        self._body_limit = limit
-        self._upload = Upload(self._transport.pause_reading, self._resume_reading)
+        terms = self._host.upload_terms(method, self._path, self._headers)
+        if terms is None:
+            return
+        slots, holder = self._host.upload_slots, terms.holder
+        if not slots.take(holder):
+            raise Refused(503, "you are uploading as many files as you may at the moment: try again later")
+        self._body_limit = terms.max_bytes
+        self._upload = Upload(self._wait_for_disk, self._disk_is_free, lambda: slots.give_back(holder))
+        self._read_deadline_s = time.monotonic() + self._limits.upload_grace_s
 
     def _take(self, upload: Upload, body: bytes) -> None:
         if upload.size_bytes + len(body) > self._body_limit:
-            raise _Refused(413, self._too_large)
+            raise Refused(413, self._too_large)
         upload.add(body)
         if self._read_deadline_s is not None:
-            self._read_deadline_s += len(body) / self._limits.least_upload_bytes_per_s
+            # However fast it began, it must not stop for longer than any other body.
+            self._read_deadline_s = min(
+                self._read_deadline_s + len(body) / self._limits.least_upload_bytes_per_s,
+                time.monotonic() + self._limits.body_timeout_s,
+            )
 
-    def _resume_reading(self) -> None:
-        if len(self._waiting) < self._limits.max_pipelined_requests and not self._transport.is_closing():
-            self._transport.resume_reading()
+    def _wait_for_disk(self) -> None:
+        self._awaits_disk = True
+        self._transport.pause_reading()
+
+    def _disk_is_free(self) -> None:
+        self._awaits_disk = False
+        self._read_on()
 
     def _drop_upload(self) -> None:
         """Of a request that will not be handled; otherwise the listener closes it after the answer."""
         if self._upload is not None:
             self._upload.close()
             self._upload = None
-            self._host.open_uploads -= 1
 
     @property
     def _too_large(self) -> str:
         return f"the request body is larger than {self._body_limit} bytes"
 
+    @property
+    def _head_too_large(self) -> str:
+        return f"the headers are larger than {self._limits.max_header_bytes} bytes"
+
     def _check_size(self) -> None:
         if not self._headers_done and self._message_bytes > self._limits.max_header_bytes:
-            raise _Refused(431, f"the headers are larger than {self._limits.max_header_bytes} bytes")
+            raise Refused(431, self._head_too_large)
         # All bytes of one request, so that framing and trailers are bounded too.
         if self._message_bytes > self._limits.max_header_bytes + 2 * self._body_limit:
-            raise _Refused(413, self._too_large)
+            raise Refused(413, self._too_large)
 
     def _without_upgrade(self) -> bytes:
         """The head of the request as one of plain HTTP/1.1, for a new parser.
@@ -316,14 +369,16 @@ class Connection(asyncio.Protocol):
         if not exchange.keep_alive:
             self._transport.close()
         elif self._waiting:
-            self._transport.resume_reading()
             asyncio.get_running_loop().call_soon(self._handle_next)
         else:
             self._read_deadline_s = time.monotonic() + self._limits.idle_timeout_s
 
     def _handle_next(self) -> None:
         if self._active is None and self._waiting and not self._transport.is_closing():
+            was_full = len(self._waiting) >= self._limits.max_pipelined_requests
             self._handle(self._waiting.popleft())
+            if was_full:
+                self._read_on()
 
     def _refuse(self, status: int, message: str) -> None:
         """Answers a request that cannot be read to its end, then closes without cutting the answer off.
@@ -336,7 +391,7 @@ class Connection(asyncio.Protocol):
         if self._active is not None or self._waiting:
             self._transport.close()
             return
-        headers, body = self._host.refuse(status, message, self._path)
+        headers, body = self._host.refuse(status, message, self._path, self._headers)
         framing = [("content-length", str(len(body))), ("connection", "close")]
         self._transport.write(render_head(status, [("date", self.date()), *headers, *framing]) + body)
         if self._transport.can_write_eof():  # TLS has no half of a connection

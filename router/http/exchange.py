@@ -74,6 +74,7 @@ class Exchange:
         "_patience_s",
         "_wire",
         "ended",
+        "extra_headers",
         "gone",
         "keep_alive",
         "request",
@@ -88,6 +89,7 @@ class Exchange:
         self.gone = False
         self.ended = False
         self.keep_alive = request.keep_alive
+        self.extra_headers: Headers = ()  # of the answer, whatever it will be
         self._wire = wire
         self._head = b""
         self._chunked = False
@@ -164,7 +166,7 @@ class Exchange:
             raise RuntimeError(f"the answer to {self.request.path} has already begun")
         self.started = True
         self.status = status
-        headers = [("date", self._wire.date()), *headers]
+        headers = [("date", self._wire.date()), *headers, *self.extra_headers]
         if not self.keep_alive:
             headers.append(("connection", "close"))
         elif self.request.version == "1.0":

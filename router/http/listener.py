@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from router.http.connection import Connection, Limits
 from router.http.tls import HANDSHAKE_TIMEOUT_S
+from router.http.upload_slots import UploadSlots
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine
 
     from router.http.exchange import Exchange, Refusal
+    from router.http.upload_slots import UploadTerms
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +35,15 @@ class Listener:
     def __init__(
         self,
         handler: Callable[[Exchange], Coroutine[Any, Any, object]],
-        refuse: Callable[[int, str, str], Refusal],
+        refuse: Callable[[int, str, str, dict[str, str]], Refusal],
         limits: Limits | None = None,
         sweep_s: float = _SWEEP_S,
-        upload_limit: Callable[[str, str, dict[str, str]], int] | None = None,
+        upload_terms: Callable[[str, str, dict[str, str]], UploadTerms | None] = lambda *_: None,
     ) -> None:
         self.limits = limits or Limits()
         self.refuse = refuse
-        self.upload_limit = upload_limit or (lambda method, path, headers: 0)
-        self.open_uploads = 0
+        self.upload_terms = upload_terms
+        self.upload_slots = UploadSlots(self.limits.max_uploads)
         self.handler = handler
         self._sweep_s = sweep_s
         self._connections: set[Connection] = set()
@@ -104,13 +106,13 @@ class Listener:
         self.tasks.discard(task)
         if exchange.request.upload is not None:
             exchange.request.upload.close()
-            self.open_uploads -= 1
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
             log.error("the handler of a %s failed", exchange.request.method, exc_info=error)
         if not exchange.started:
-            headers, body = self.refuse(500, "the server failed to answer", exchange.request.path)
+            request = exchange.request
+            headers, body = self.refuse(500, "the server failed to answer", request.path, request.headers)
             exchange.keep_alive = False
             exchange.respond(500, body, headers)
         elif not exchange.ended:

@@ -21,9 +21,13 @@ class Upload:
     """
 
     def __init__(
-        self, pause: Callable[[], None] = lambda: None, resume: Callable[[], None] = lambda: None
+        self,
+        pause: Callable[[], None] = lambda: None,
+        resume: Callable[[], None] = lambda: None,
+        closed: Callable[[], None] = lambda: None,
     ) -> None:
         self.size_bytes = 0
+        self._closed: Callable[[], None] | None = closed
         self._pause = pause
         self._resume = resume
         self._tail = bytearray()
@@ -69,6 +73,9 @@ class Upload:
 
     def close(self) -> None:
         """What is being written is closed behind the writer: its descriptor must not become another's."""
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed()
         self._tail = bytearray()
         if self._writing is not None:
             self._writing.add_done_callback(lambda _: self._close_file())

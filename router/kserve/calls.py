@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -196,7 +196,7 @@ SEND_TIMEOUT_S = 30.0
 
 
 # Starts one request, whose answers go to the outbox; raises what is wrong with it.
-Start = Callable[[Any, Outbox, Departure], "asyncio.Task[None]"]
+Start = Callable[[Any, Outbox, Departure], Awaitable["asyncio.Task[None]"]]
 
 
 class Stream:
@@ -231,7 +231,7 @@ class Stream:
                     await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
                 try:
                     departure = Departure()
-                    task = self._start(request, self._outbox, departure)
+                    task = await self._start(request, self._outbox, departure)
                 except Exception as error:
                     await self._outbox.put(error_message(error, request.id))
                 else:

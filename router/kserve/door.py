@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from router.core.embedding import ServedEmbedder
 from router.kserve import descriptions
@@ -13,9 +14,12 @@ from router.kserve.embedding import embedding_offer
 from router.kserve.generation import generation_offer
 from router.kserve.offers import Asked, Delivery, Offer, Offers
 from router.kserve.tensor_models import tensor_offer
+from router.request.aside import LARGE_BYTES
 from router.routing.models import Registry, Served, ServedModel, ServedTensors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from router.core.record import Record
     from router.core.tenant import Caller
     from router.kserve.answers import Answer
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
     from router.request.permit import OnLeave
 
 _READY_CACHE_S = 0.5
+Given = TypeVar("Given")
+Read = TypeVar("Read")
 
 
 def offer_of(served: Served) -> Offer:
@@ -66,13 +72,22 @@ class Door:
         self._ready: dict[tuple[str, int], tuple[float, bool]] = {}
         self._asking = asyncio.Lock()
 
+    async def understand(
+        self, record: Record, size_bytes: int, read: Callable[[Given], Read], given: Given
+    ) -> Read:
+        """Reads a request, beside the event loop where that may take long."""
+        if size_bytes > LARGE_BYTES:
+            return await self._answers.aside.run(record.tenant, read, given)
+        return read(given)
+
     async def infer(
         self, record: Record, asked: Asked, whole: bool, delivery: Delivery, on_leave: OnLeave
     ) -> None:
         """Raises what the delivery was told of."""
         record.ask_tier(asked.parameters.tier)
         counted = Counted(delivery, self.statistics, record)
-        job = asked.offer.job(asked, record, whole, counted)
+        make = partial(asked.offer.job, asked, record, whole)
+        job = await self.understand(record, asked.elements, make, counted)
         try:
             await self._answers.answer(job, record, on_leave)
         finally:

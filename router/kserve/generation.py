@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from router.safety.guard import Safety
 
 MAX_SEQUENCES = 64
+# Each is tokenized by itself, and the prompts of others wait meanwhile.
+_MOST_WORDS = 2048
 # What other servers of the contract have too, and why an answer ended; the rest is between router and engine.
 INPUTS = by_name(tensor for tensor in ENSEMBLE.inputs if not tensor.extension)
 OUTPUTS = by_name(
@@ -231,6 +233,10 @@ def complete(values: Values, whole: bool) -> Values:
 
 
 def _check_amounts(values: Values) -> None:
+    for name in ("stop_words", "bad_words"):
+        if name in values and len(values[name].elements) > _MOST_WORDS:
+            found = f"{len(values[name].elements)} words"
+            raise refuse(f"input '{name}' has {found}; allowed: up to {_MOST_WORDS} in all rows", name)
     if min(values["max_tokens"].elements) < 1:
         raise refuse(f"input 'max_tokens': allowed are 1 to {MAX_NEW_TOKENS}", "max_tokens")
     sequences = sequences_of(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from router.http import sse
@@ -112,13 +113,10 @@ class HttpDoor:
         respond_json(exchange, record, await self._door.index(record.caller))
 
     async def infer(self, exchange: Exchange, record: Record) -> None:
-        body, inputs = messages.read_body(
-            _body(exchange), exchange.request.headers.get(messages.HEADER_LENGTH)
-        )
-        outputs = [output.name for output in body.outputs]
-        name = record.values["name"]
-        asked = understand(self._choose(record), name, body.id, inputs, outputs, body.parameters)
-        binary = messages.binary_outputs(body, asked.parameters.binary_output)
+        body = _body(exchange)
+        header_length = exchange.request.headers.get(messages.HEADER_LENGTH)
+        understand = partial(_understand_infer, body, header_length, record.values["name"])
+        asked, binary = await self._door.understand(record, len(body), understand, self._choose(record))
         await self._run(
             exchange,
             record,
@@ -127,7 +125,7 @@ class HttpDoor:
         )
 
     async def generate(self, exchange: Exchange, record: Record) -> None:
-        asked = self._understand_generate(exchange, record)
+        asked = await self._understand_generate(exchange, record)
 
         def respond(outputs: Sequence[Output]) -> None:
             headers = [("content-type", "application/json"), *record.headers()]
@@ -136,21 +134,35 @@ class HttpDoor:
         await self._run(exchange, record, asked, WholeAnswer(exchange, record, respond))
 
     async def generate_stream(self, exchange: Exchange, record: Record) -> None:
-        asked = self._understand_generate(exchange, record)
+        asked = await self._understand_generate(exchange, record)
         exchange.set_patience(lambda: patience_with(record, time.monotonic()))
         await self._run(exchange, record, asked, EventStream(exchange, record, asked))
 
-    def _understand_generate(self, exchange: Exchange, record: Record) -> Asked:
-        offer = self._choose(record)
-        has_rows = offer.max_batch_size > 0
-        client_id, inputs, parameters = messages.read_fields(_body(exchange), offer.inputs, has_rows)
-        return understand(offer, record.values["name"], client_id, inputs, (), parameters)
+    async def _understand_generate(self, exchange: Exchange, record: Record) -> Asked:
+        body = _body(exchange)
+        understand = partial(_understand_fields, body, record.values["name"])
+        return await self._door.understand(record, len(body), understand, self._choose(record))
 
     async def _run(
         self, exchange: Exchange, record: Record, asked: Asked, delivery: WholeAnswer | EventStream
     ) -> None:
         whole = isinstance(delivery, WholeAnswer)
         await self._door.infer(record, asked, whole, delivery, exchange.on_disconnect)
+
+
+def _understand_infer(
+    body: bytes, header_length: str | None, name: str, offer: Offer
+) -> tuple[Asked, Collection[str] | None]:
+    head, inputs = messages.read_body(body, header_length)
+    outputs = [output.name for output in head.outputs]
+    asked = understand(offer, name, head.id, inputs, outputs, head.parameters)
+    return asked, messages.binary_outputs(head, asked.parameters.binary_output)
+
+
+def _understand_fields(body: bytes, name: str, offer: Offer) -> Asked:
+    has_rows = offer.max_batch_size > 0
+    client_id, inputs, parameters = messages.read_fields(body, offer.inputs, has_rows)
+    return understand(offer, name, client_id, inputs, (), parameters)
 
 
 def _respond_empty(exchange: Exchange, record: Record, yes: bool) -> None:

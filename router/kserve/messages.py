@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2
 
 from router.http import sse
 from router.kserve.answers import Output
-from router.kserve.offers import Asked, Offers, understand
+from router.kserve.offers import Asked, Offer, understand
 from router.kserve.tensors import MAX_ELEMENTS, Sent, Tensors, refuse, shown
 from router.request.decoding import decode
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from python_backend.wire.tensors import Tensor
-    from router.core.record import Record
 
 HEADER_LENGTH = "inference-header-content-length"
 # As JSON a number takes a hundred times as long as its bytes, and everybody else waits.
@@ -232,7 +231,7 @@ _CONTENTS = {
 }
 
 
-def read_request(offers: Offers, record: Record, request: Any) -> Asked:
+def read_request(request: Any, offer: Offer) -> Asked:
     # Looked at before anything is copied: a message may hold a million of them.
     for what, given, most in (("inputs", request.inputs, 128), ("outputs", request.outputs, 128)):
         if len(given) > most:
@@ -244,7 +243,6 @@ def read_request(offers: Offers, record: Record, request: Any) -> Asked:
     parameters = {name: _plain(name, value) for name, value in request.parameters.items()}
     names = [output.name for output in request.outputs]
     inputs = _inputs(request)
-    offer = offers.choose(request.model_name, request.model_version, record)
     return understand(offer, request.model_name, request.id, inputs, names, parameters)
 
 

@@ -172,6 +172,11 @@ class Asked:
     def version(self) -> str:
         return str(self.offer.served.version)
 
+    @property
+    def elements(self) -> int:
+        """Of all inputs that were read as values."""
+        return sum(len(value.elements) for value in self.values.values())
+
 
 class Offers:
     """The registry's models by their own names, by model@version, and by Triton's where that names only one.

@@ -121,7 +121,7 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         record = self._new_record("ModelInfer", context)
         try:
-            asked = self._understand(record, request, context)
+            asked = await self._understand(record, request, context)
         except Exception as error:
             return await context.abort(*status_of(error, record.request_id))
         answer, departure = SingleAnswer(asked), Departure()
@@ -135,9 +135,9 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
             return await context.abort(*status_of(error, record.request_id))
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:
-        def start(request: Any, outbox: Outbox, departure: Departure) -> asyncio.Task[None]:
+        async def start(request: Any, outbox: Outbox, departure: Departure) -> asyncio.Task[None]:
             record = self._new_record("ModelStreamInfer", context)
-            asked = self._understand(record, request, context)
+            asked = await self._understand(record, request, context)
             return self._run(self._infer(record, asked, False, StreamedAnswer(outbox, asked), departure))
 
         record = self._new_record("ModelStreamInfer", context)
@@ -156,12 +156,14 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         finally:
             self._streams.discard(stream)
 
-    def _understand(self, record: Record, request: Any, context: Any) -> Asked:
+    async def _understand(self, record: Record, request: Any, context: Any) -> Asked:
         """Refuses by an error that is counted; a key is looked at again for each request of a stream."""
         try:
             self._admit(record, context)
-            return read_request(self._door.offers, record, request)
-        except Exception as error:
+            offer = self._door.offers.choose(request.model_name, request.model_version, record)
+            read = partial(read_request, request)
+            return await self._door.understand(record, request.ByteSize(), read, offer)
+        except BaseException as error:
             self._account_for(record, error)
             raise
 

@@ -12,7 +12,14 @@ from msgspec import Meta
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import MAX_BIASES, MAX_NEW_TOKENS, GenerationCall
 from router.core.messages import Message, Name
-from router.request.decoding import UNREADABLE, decode, invalid, unreadable
+from router.request.decoding import (
+    MOST_CONTAINERS,
+    UNREADABLE,
+    check_containers,
+    decode,
+    invalid,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     from router.routing.checkpoint import SamplingDefaults
@@ -164,6 +171,8 @@ _completion = msgspec.json.Decoder(CompletionBody)
 
 
 def decode_chat(body: bytes) -> ChatBody:
+    if len(body) > MOST_CONTAINERS:
+        check_containers(body)
     try:  # as `decode` does, which most chats need not pass
         decoded = _chat.decode(body)
     except UNREADABLE as error:

@@ -13,7 +13,8 @@ from router.core.generation import LITERAL_MARK, MAX_NEW_TOKENS, GenerationCall,
 from router.openai.bodies import ChatBody, decode_chat, generation_call, several
 from router.openai.dialects import ChatDialect
 from router.openai.tools import described, forced_schema, introduction, offered, reader_for, written_call
-from router.request.decoding import invalid
+from router.request.aside import LARGE_BYTES
+from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
 from router.request.routes import Route
 from router.request.text import TextJob
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
     from router.request.answer import Answers
+    from router.routing.chat_template import ChatTemplate
     from router.routing.checkpoint import SamplingDefaults
-    from router.routing.models import Registry
+    from router.routing.models import Registry, ServedModel
 
 _IMAGES = ("image_url", "input_image", "image")
 _ROLES = {
@@ -49,7 +51,9 @@ class ChatCompletions:
         self._documents = documents
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
-        body = decode_chat(exchange.request.body)
+        raw, aside = exchange.request.body, self._answers.aside
+        is_large = len(raw) > LARGE_BYTES
+        body = await aside.run(record.tenant, decode_chat, raw) if is_large else decode_chat(raw)
         record.user = body.user or record.user
         model = self._models.find(body.model, record)
         if model.template is None:
@@ -60,10 +64,10 @@ class ChatCompletions:
                 messages = await expand(body.messages, record.caller, self._documents)
                 body = msgspec.structs.replace(body, messages=messages)
                 break
-        knows_tools = model.template.knows_tools
-        tools = described(offered(body)) if knows_tools and body.tools else None
-        prompt = model.template.render(chat_messages(body, knows_tools), tools)
-        calls = chat_calls(body, prompt, record.request_id, record.caller.organisation.id, model.defaults)
+        if is_large:
+            calls = await aside.run(record.tenant, _calls, body, record, model, model.template)
+        else:
+            calls = _calls(body, record, model, model.template)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = ChatDialect(
             record.request_id, model.name, include_usage=include_usage, service_tier=body.service_tier
@@ -71,6 +75,15 @@ class ChatCompletions:
         reader = reader_for(body) if body.tools else None
         job = TextJob(exchange, record, model, calls, dialect, bool(body.stream), reader)
         await self._answers.answer(job, record, exchange.on_disconnect)
+
+
+def _calls(
+    body: ChatBody, record: Record, model: ServedModel, template: ChatTemplate
+) -> list[GenerationCall]:
+    knows_tools = template.knows_tools
+    tools = described(offered(body)) if knows_tools and body.tools else None
+    prompt = template.render(chat_messages(body, knows_tools), tools)
+    return chat_calls(body, prompt, record.request_id, record.caller.organisation.id, model.defaults)
 
 
 def chat_messages(body: ChatBody, knows_tools: bool = True) -> list[dict[str, Any]]:
@@ -128,6 +141,8 @@ def _with_calls(
     for number, call in enumerate(calls):
         place = f"{where}.tool_calls[{number}].function.arguments"
         try:
+            if len(call.function.arguments) > MOST_CONTAINERS:
+                check_containers(call.function.arguments.encode())
             arguments = msgspec.json.decode(call.function.arguments or "{}")
         except (msgspec.DecodeError, RecursionError):
             raise invalid(f"{place}: expected JSON", place) from None

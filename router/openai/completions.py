@@ -11,6 +11,7 @@ from router.http.exchange import Exchange
 from router.openai.bodies import CompletionBody, decode_completion, generation_call, several
 from router.openai.dialects import CompletionDialect
 from router.request.answer import Answers
+from router.request.aside import LARGE_BYTES
 from router.request.decoding import invalid
 from router.request.routes import Route
 from router.request.text import TextJob
@@ -28,10 +29,13 @@ class Completions:
         self._answers = answers
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
-        body = decode_completion(exchange.request.body)
+        raw, aside, tenant = exchange.request.body, self._answers.aside, record.tenant
+        is_large = len(raw) > LARGE_BYTES
+        body = await aside.run(tenant, decode_completion, raw) if is_large else decode_completion(raw)
         record.user = body.user or record.user
         model = self._models.find(body.model, record)
-        calls = completion_calls(body, record.request_id, record.tenant, model.defaults)
+        asked = (body, record.request_id, tenant, model.defaults)
+        calls = await aside.run(tenant, completion_calls, *asked) if is_large else completion_calls(*asked)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = CompletionDialect(
             record.request_id, model.name, include_usage=include_usage, service_tier=body.service_tier

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -15,12 +15,14 @@ from router.content.lookup import Owner, Page, PageQuery
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.response_bodies import Metadata
+from router.request.aside import LARGE_BYTES, Aside
 from router.request.decoding import decode, decode_query
 from router.request.errors import respond_json
 from router.request.routes import Route
 from router.store.database import StoreAccess
 
 MOST_ITEMS_AT_ONCE = 20
+Body = TypeVar("Body")
 _PATH = "/v1/conversations"
 _Items = Annotated[list[GivenItem], Meta(max_length=MOST_ITEMS_AT_ONCE)]
 
@@ -51,12 +53,13 @@ _items = msgspec.json.Decoder(NewItems)
 
 
 class Conversations:
-    def __init__(self, store: ConversationStore, documents: Documents) -> None:
+    def __init__(self, store: ConversationStore, documents: Documents, aside: Aside) -> None:
         self._store = store
         self._documents = documents
+        self._aside = aside
 
     async def create(self, exchange: Exchange, record: Record) -> None:
-        body = decode(_body, exchange.request.body or b"{}")
+        body = await self._decoded(_body, exchange.request.body or b"{}", record)
         items = await read_items(body.items or [], "items", record.caller, self._documents)
         made = await self._store.create(Owner.of(record.caller), body.metadata or {}, items)
         respond_json(exchange, record, made.rendered())
@@ -101,10 +104,15 @@ class Conversations:
     # Items
 
     async def add_items(self, exchange: Exchange, record: Record) -> None:
-        body = decode(_items, exchange.request.body)
+        body = await self._decoded(_items, exchange.request.body, record)
         items = await read_items(body.items, "items", record.caller, self._documents)
         await self._store.add(*_named(record), items)
         respond_json(exchange, record, Page(items).rendered(lambda item: item.shown))
+
+    async def _decoded(self, decoder: msgspec.json.Decoder[Body], raw: bytes, record: Record) -> Body:
+        if len(raw) > LARGE_BYTES:
+            return await self._aside.run(record.tenant, decode, decoder, raw)
+        return decode(decoder, raw)
 
     async def list_items(self, exchange: Exchange, record: Record) -> None:
         query = decode_query(exchange.request.query, PageQuery)
@@ -144,8 +152,8 @@ def _fenced(text: str) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
-def routes(store: StoreAccess, documents: Documents) -> list[Route]:
-    api = Conversations(ConversationStore(store), documents)
+def routes(store: StoreAccess, documents: Documents, aside: Aside) -> list[Route]:
+    api = Conversations(ConversationStore(store), documents, aside)
     one = f"{_PATH}/{{conversation_id}}"
     item = f"{one}/items/{{item_id}}"
     return [

@@ -179,9 +179,11 @@ def _choice(index: int, finish_reason: str | None = None, **content: Any) -> dic
 
 
 def usage(choices: Sequence[Ended]) -> dict[str, Any]:
-    prompt = sum(choice.prompt_tokens for choice in choices)
-    completion = sum(choice.completion_tokens for choice in choices)
-    cached = sum(choice.cached_tokens for choice in choices)
+    prompt = completion = cached = 0
+    for choice in choices:
+        prompt += choice.prompt_tokens
+        completion += choice.completion_tokens
+        cached += choice.cached_tokens
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,

@@ -25,6 +25,7 @@ from router.core.record import Record
 from router.core.tenant import Scope
 from router.http.exchange import Exchange
 from router.request.answer import Answers
+from router.request.aside import LARGE_BYTES
 from router.request.decoding import decode, invalid
 from router.request.embedding import EmbeddingJob
 from router.request.permit import Permit
@@ -69,10 +70,16 @@ class Embeddings:
         self._answers = answers
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
-        body = decode_embeddings(exchange.request.body)
+        raw, aside = exchange.request.body, self._answers.aside
+        is_large = len(raw) > LARGE_BYTES
+        body = await aside.run(record.tenant, decode_embeddings, raw) if is_large else decode_embeddings(raw)
         record.user = body.user or record.user
         model = self._models.find_embedder(body.model, record)
-        job = _Job(exchange, record, model, body)
+        asked = (body, model.limits)
+        calls = (
+            await aside.run(record.tenant, embedding_calls, *asked) if is_large else embedding_calls(*asked)
+        )
+        job = _Job(exchange, record, model, calls, body.encoding_format)
         await self._answers.answer(job, record, exchange.on_disconnect)
 
 
@@ -80,12 +87,16 @@ class _Job(EmbeddingJob):
     """Rows are rendered while the model computes the next ones."""
 
     def __init__(
-        self, exchange: Exchange, record: Record, served: ServedEmbedder, body: EmbeddingsBody
+        self,
+        exchange: Exchange,
+        record: Record,
+        served: ServedEmbedder,
+        calls: list[EmbeddingCall],
+        encoding_format: str | None,
     ) -> None:
-        calls = embedding_calls(body, served.limits)
         super().__init__(record, served, calls, need_of(calls))
         self._exchange = exchange
-        self._format = body.encoding_format
+        self._format = encoding_format
         self._rows = [b""] * len(calls)
 
     def take(self, number: int, answer: EmbeddingAnswer) -> None:

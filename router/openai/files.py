@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,9 +18,12 @@ from router.core.tenant import Scope
 from router.http.exchange import Exchange
 from router.http.upload import Upload
 from router.request.decoding import decode_query, invalid
-from router.request.errors import respond_json
+from router.request.errors import respond_encoded, respond_json
 from router.request.routes import Route
 from router.store.database import StoreAccess
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 PATH = "/v1/files"
 MULTIPART = "multipart/form-data"
@@ -81,8 +84,10 @@ class _Files:
 
     async def list_all(self, exchange: Exchange, record: Record) -> None:
         query = decode_query(exchange.request.query, FilesQuery)
-        found = await self._store.read(
-            lambda connection: rows.page(
+
+        def listed(connection: Connection) -> bytes:
+            """Made of values where they are read: there may be ten thousand of them."""
+            found = rows.page(
                 connection,
                 record.tenant,
                 time.time(),
@@ -91,8 +96,9 @@ class _Files:
                 ascending=query.order == "asc",
                 purpose=query.purpose,
             )
-        )
-        respond_json(exchange, record, Page.of(found, query.limit).rendered(model.StoredFile.render))
+            return msgspec.json.encode(Page.of(found, query.limit).rendered(model.StoredFile.render))
+
+        respond_encoded(exchange, record, await self._store.read(listed))
 
     async def show(self, exchange: Exchange, record: Record) -> None:
         respond_json(exchange, record, (await self._find(record)).render())

@@ -25,9 +25,10 @@ from router.openai.response_bodies import ResponseBody, as_chat, decode_response
 from router.openai.response_dialect import ResponsesDialect
 from router.openai.tools import described, offered, reader_for
 from router.request.answer import Answers
+from router.request.aside import LARGE_BYTES
 from router.request.errors import respond_json
 from router.request.text import TextJob
-from router.routing.checkpoint import ChatTemplate
+from router.routing.chat_template import ChatTemplate
 from router.routing.models import Registry, ServedModel
 from router.store.database import StoreAccess
 
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 _ATTEMPTS = 4
 # A history that must not be cut is not even read when it has more items than this.
 _MOST_WHOLE_ITEMS = 10_000
+_MANY_ITEMS = 200  # are a prompt that takes its time to write
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,12 @@ class CreateResponse:
         self._conversations = ConversationStore(store)
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
-        asked = await self._understand(decode_response(exchange.request.body), record)
+        raw = exchange.request.body
+        if len(raw) > LARGE_BYTES:
+            body = await self._answers.aside.run(record.tenant, decode_response, raw)
+        else:
+            body = decode_response(raw)
+        asked = await self._understand(body, record)
         answered = await self._answer(exchange, record, asked)
         await self._finish(exchange, record, asked, answered)
 
@@ -184,7 +191,13 @@ class CreateResponse:
             cut = await self._cutter.cut(asked.model, past, body.max_output_tokens, asked.prompt, room_tokens)
         else:
             items = [*past.history, *past.new]
-            cut = Cut(asked.prompt(items), items, past.new)
+            is_large = len(exchange.request.body) > LARGE_BYTES or len(items) > _MANY_ITEMS
+            prompt = (
+                await self._answers.aside.run(record.tenant, asked.prompt, items)
+                if is_large
+                else asked.prompt(items)
+            )
+            cut = Cut(prompt, items, past.new)
         head = response_head(body, asked.id, int(asked.created_s), asked.model)
         dialect = ResponsesDialect(record.request_id, asked.model.name, head)
         return Answered(cut, dialect, HeldExchange(exchange))

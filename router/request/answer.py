@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from python_backend.wire.errors import InflightError
+from router.request.aside import Aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -83,8 +84,10 @@ class Answers:
         observers: Sequence[Observer] = (),
         checks: Sequence[Safety] = (),
         shadows: Observer | None = None,
+        aside: Aside | None = None,
     ) -> None:
         self.permits = permits
+        self.aside = aside or Aside()
         self._observers = tuple(observers)
         self._watching_begin = tuple(each for each in observers if each.hears_begin)
         self._checks = tuple(checks)

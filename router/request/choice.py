@@ -106,8 +106,9 @@ class Choice:
             if permit.cut_by is None:
                 raise in_api_words(error) from None
         finally:
-            self._meter.gaps(self._gaps)
-            self._gaps = []
+            if self._gaps:
+                self._meter.gaps(self._gaps)
+                self._gaps = []
         if permit.cut_by is not None:
             raise permit.cut_by.again()
         raise InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")

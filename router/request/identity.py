@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.tenant import LOCAL_CALLER
+from router.request.errors import HttpError
+from router.request.web_pages import WebPages
 from router.tenants.keys import Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from router.core.tenant import Caller, Scope
-    from router.request.routes import Route
     from router.tenants.tenancy import Tenancy
 
 log = logging.getLogger(__name__)
@@ -24,13 +27,17 @@ _MISSING = "You didn't provide an API key: send it as Authorization: Bearer YOUR
 class Doorkeeper:
     """`is_private`: only this machine reaches the router."""
 
-    def __init__(self, tenancy: Tenancy, is_private: bool) -> None:
+    def __init__(self, tenancy: Tenancy, is_private: bool, pages: WebPages | None = None) -> None:
         self._tenancy = tenancy
         self._is_private = is_private
+        self.pages = pages or WebPages()
 
-    def scope_in_public(self, route: Route) -> Scope | None:
-        """What a key needs where others than this machine reach the router; None is open to everybody."""
-        return None if self._is_private else route.scope_in_public
+    def check_page(self, method: str, headers: Mapping[str, str]) -> None:
+        """Refuses what a web page that is a stranger here has made a browser send."""
+        asks_for_keys = not self._is_private or self._tenancy.catalogue.has_keys
+        refusal = self.pages.refusal(method, headers, asks_for_keys)
+        if refusal is not None:
+            raise HttpError(*refusal)
 
     def identify(self, authorization: str | None, scope: Scope) -> Caller:
         """Raises INVALID_KEY or FORBIDDEN; never tells an unknown key from a revoked one."""

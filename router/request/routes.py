@@ -24,9 +24,8 @@ class Route:
     """One method of one path; `{name}` in the path stands for any one segment.
 
     Where `takes_rest`, the name at the end stands for all that is left, slashes too.
-    `scope` is what a key needs, None is open to everybody; `scope_in_public` is what it needs where others
-    than this machine reach the router. `takes` is the content type of the body, an empty one where there
-    need not be a body. `answer` names a schema, or is the type of what else comes,
+    `scope` is what a key needs, None is open to everybody. `takes` is the content type of the body, an empty
+    one where there need not be a body. `answer` names a schema, or is the type of what else comes,
     or both with " or " between; `status` is that of an answer where all went well. `query` is what may
     follow the path.
     """
@@ -42,7 +41,6 @@ class Route:
     takes: str = JSON
     request_id_prefix: str = "req"
     takes_rest: bool = False
-    scope_in_public: Scope | None = None
     query: type[msgspec.Struct] | None = None
     status: int = 200
 

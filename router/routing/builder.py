@@ -12,7 +12,8 @@ from tritonclient.grpc import model_config_pb2
 from python_backend.wire.tensors import Tensor
 from router.core.embedding import ServedEmbedder
 from router.core.manifest import Kind, Manifest
-from router.routing.checkpoint import load_context_tokens, load_limits, load_sampling_defaults, load_template
+from router.routing.chat_template import load_template
+from router.routing.checkpoint import load_context_tokens, load_limits, load_sampling_defaults
 from router.routing.generation import FleetPipeline
 from router.routing.inference import FleetEmbedder, FleetTensors
 from router.routing.models import Served, ServedModel, ServedTensors, TensorContract, TensorPort

@@ -12,7 +12,8 @@ from router.core.embedding import ServedEmbedder
 from router.core.manifest import split_name
 from router.core.objective import Objective
 from router.core.tenant import Scope
-from router.routing.checkpoint import CONTEXT_TOKENS, ChatTemplate, SamplingDefaults
+from router.routing.chat_template import ChatTemplate
+from router.routing.checkpoint import CONTEXT_TOKENS, SamplingDefaults
 from router.routing.split import Asking, ModelSplit, Split, choose_version, is_shadowed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from router.routing.checkpoint import ChatTemplate
+    from router.routing.chat_template import ChatTemplate
 
 # What follows may change how the last tokens of a text are cut; the engine checks what is left.
 _UNCERTAIN_TOKENS = 4

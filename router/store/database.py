@@ -162,7 +162,7 @@ class Store:
         self.engine.dispose()
 
     def _note_deletion(self, _connection: Connection, statement: Any, *_: Any) -> None:
-        if isinstance(statement, sql.Delete) and statement.table.info.get(HOLDS_TEXT):
+        if isinstance(statement, sql.Delete) and getattr(statement.table, "info", {}).get(HOLDS_TEXT):
             self._has_deleted.set()
 
 

@@ -102,7 +102,7 @@ class RequestMeter:
         self._prompt_tokens.value += record.prompt_tokens
         self._completion_tokens.value += record.completion_tokens
         self._ended[record.outcome].value += 1
-        if record.outcome == Outcome.FINISHED.value:
+        if record.outcome == Outcome.FINISHED:
             self._measured.end_to_end.note(took_s)
 
     def first_chunk(self, seconds: float) -> None:
@@ -166,9 +166,7 @@ class RequestAccounts:
             self._tracer.end(record.trace, record, status)
         level = logging.DEBUG if record.route in _QUIET else logging.INFO
         if log.isEnabledFor(level):
-            line = RequestLine(record, status, time.monotonic())
-            # As `log.log` does, but for its search for the caller.
-            log.handle(log.makeRecord(log.name, level, "", 0, "%s", (line,), None, extra=OWN_WORDS))
+            log.log(level, "%s", RequestLine(record, status, time.monotonic()), extra=OWN_WORDS)
         record.is_over = True
 
 

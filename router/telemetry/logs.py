@@ -21,7 +21,6 @@ LogFormat = Literal["text", "json"]
 
 log = logging.getLogger(__name__)
 
-_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 # The `extra` of lines that are made of our own ids, names and numbers alone: one for every request.
 OWN_WORDS = {"own_words": True}
 
@@ -51,10 +50,12 @@ class RedactingFormatter(logging.Formatter):
             record.exc_text = None if record.exc_info else redact(record.exc_text or "")
         return super().format(record)
 
+    def usesTime(self) -> bool:
+        return True
+
     def formatMessage(self, record: logging.LogRecord) -> str:
-        if not hasattr(record, "own_words"):
-            record.message = redact(record.message)
-        return super().formatMessage(record)
+        message = record.message if hasattr(record, "own_words") else redact(record.message)
+        return f"{record.asctime} {record.levelname} {record.name} {message}"
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         """As logging writes it; the text of a second is made once."""
@@ -107,7 +108,7 @@ def set_up_logging(stream: TextIO, level: int = logging.INFO, log_format: LogFor
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(RedactingFormatter(_FORMAT) if log_format == "text" else JsonFormatter())
+    handler.setFormatter(RedactingFormatter() if log_format == "text" else JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from router.control.objectives.monitor import ObjectiveMonitor
 from router.telemetry.admission import AdmissionCounters
@@ -16,13 +18,30 @@ from router.telemetry.shadow import ShadowMetrics
 from router.telemetry.values import Counter, Gauge, Histogram
 
 if TYPE_CHECKING:
-    from prometheus_client.registry import Collector
+    from collections.abc import Iterable
+
+    from prometheus_client.core import Metric
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 # Stages of models that answer within milliseconds are shorter than those.
 _STAGE_S = (0.0005, 0.001, 0.0025, *_LONG_S)
 _WHO = ("model", "release", "tenant")
+
+
+class LookedUp(Collector):
+    """A collector that looks at what the event loop changes: what it `take`s there is told by a thread."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._taken: list[Metric] | None = None
+
+    def take(self) -> None:
+        self._taken = list(self._collector.collect())
+
+    def collect(self) -> Iterable[Metric]:
+        taken, self._taken = self._taken, None
+        return self._collector.collect() if taken is None else taken
 
 
 class Metrics:
@@ -81,17 +100,34 @@ class Metrics:
             ("kind", "model"),
             registry=registry,
         )
+        self.loop_stalls = Histogram(
+            "inflight_event_loop_stall_seconds",
+            "How long the event loop took to answer a sign of life, asked for 20 times a second.",
+            (),
+            buckets=_SHORT_S,
+            registry=registry,
+        ).labels()
         self.objectives = monitor or ObjectiveMonitor()
         self.admission = AdmissionCounters(registry)
         self.shadows = ShadowMetrics(registry)
         prometheus_client.Info("inflight_build", "What runs here.", registry=registry).info(
             {"version": version("inflight")}
         )
+        self._looked_up: list[LookedUp] = []
+        self._rendering = asyncio.Lock()
 
     def expose(self, *collectors: Collector) -> None:
         """What is looked up only when Prometheus asks."""
-        for each in collectors:
+        for each in map(LookedUp, collectors):
+            self._looked_up.append(each)
             self.registry.register(each)
+
+    async def page(self) -> bytes:
+        """As Prometheus reads it; written by a thread, since with many tenants it is long."""
+        async with self._rendering:
+            for each in self._looked_up:
+                each.take()
+            return await asyncio.to_thread(self.render)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

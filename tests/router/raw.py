@@ -66,7 +66,7 @@ def post(path: str, value: object, *headers: str) -> bytes:
     body = json.dumps(value).encode()
     lines = [
         f"POST {path} HTTP/1.1",
-        "Host: test",
+        "Host: localhost",
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",
         *headers,

@@ -28,8 +28,8 @@ from router.parts import Parts
 from router.request.answer import Answers, Observer
 from router.request.identity import Doorkeeper
 from router.request.permit import Permits
-from router.routing.checkpoint import ChatTemplate
-from router.routing.literal_content import AddedToken, TokenizerFile
+from router.request.web_pages import WebPages
+from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
 from router.routing.models import Registry, ServedModel
 from router.safety.guard import Safety
 from router.store.database import StoreAccess, sqlite_url
@@ -154,6 +154,8 @@ async def running_router(
     shadowing: ShadowSettings | None = None,
     gates: Gates | None = None,
     tracer: Tracer | None = None,
+    pages: WebPages | None = None,
+    metrics_open: bool = False,
 ) -> AsyncIterator[RunningRouter]:
     pipeline = FakePipeline()
     embedder = FakeEmbedder()
@@ -187,9 +189,10 @@ async def running_router(
                 documents=Documents(UploadedFiles(store)),
                 file_limits=file_limits or FileLimits(),
                 prompt_log=prompt_log,
+                metrics_open=metrics_open,
             )
-            app = App(parts, Doorkeeper(tenancy, is_private))
-            listener = Listener(app, app.refuse, limits, sweep_s, app.upload_limit)
+            app = App(parts, Doorkeeper(tenancy, is_private, pages))
+            listener = Listener(app, app.refuse, limits, sweep_s, app.upload_terms)
             port = await listener.start("127.0.0.1", 0)
             try:
                 async with httpx.AsyncClient(

@@ -69,7 +69,7 @@ async def whole_router() -> AsyncIterator[tuple[str, str, dict[str, str]]]:
         made, _ = await tenancy.administer(lambda it: it.create_key(SYSTEM, tenant, user.id, "laptop"))
         await asyncio.to_thread(release_twice, tenancy.store)
         app = App(service, Doorkeeper(tenancy, is_private=True), http.routes(running.door))
-        listener = Listener(app, app.refuse, upload_limit=app.upload_limit)
+        listener = Listener(app, app.refuse, upload_terms=app.upload_terms)
         port = await listener.start("127.0.0.1", 0)
         yield f"http://127.0.0.1:{port}", key, {"tenant": tenant, "user": user.id, "key": made.id}
         await listener.close()

@@ -79,6 +79,15 @@ def test_an_invalid_setting_stops_the_start_naming_key_and_what_is_allowed(text:
         parse(text)
 
 
+@pytest.mark.parametrize(
+    "origin", ["*", "chat.example.org", "https://chat.example.org/", "HTTPS://A.B", "null"]
+)
+def test_origins_are_written_as_browsers_send_them(origin: str) -> None:
+    with pytest.raises(SettingsError, match=r"setting cors_origins\[0\]"):
+        parse(f"cors_origins = ['{origin}']\n{GOOD}")
+    assert parse(f"cors_origins = ['https://chat.example.org:8443']\n{GOOD}").cors_origins
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_without_keys_a_router_serves_its_own_machine(host: str) -> None:
     check_reachable(host, has_keys=False)

@@ -129,7 +129,7 @@ def wrecks(tmp_path_factory: pytest.TempPathFactory, tiny_models: TinyModels, da
 @pytest.fixture(scope="session")
 def release_stack(wrecks: Wrecks, tiny_models: TinyModels, data_dir: Path) -> Iterator[ReleaseStack]:
     """One of a tiny model, `tiny`, whose releases tests add to; it comes up over broken ones."""
-    settings = {"state_dir": str(wrecks.folder / "state"), "tuning_window_s": 1}
+    settings = {"state_dir": str(wrecks.folder / "state"), "tuning_window_s": 2}
     config = wrecks.folder / "inflight.toml"
     with (
         lasting(running_stack(quick_engine(), str(tiny_models.usual), data_dir, settings)) as running,

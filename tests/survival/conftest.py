@@ -123,6 +123,17 @@ class Fortress:
             int(_sum(text, "inflight_completion_tokens_total")),
         )
 
+    async def stalls(self) -> float:
+        """How often the router's event loop has answered nobody for half a second or longer."""
+        async with self.client() as http:
+            text = (await http.get("/metrics")).text
+        family = "inflight_event_loop_stall_seconds"
+        asked, soon = (
+            float(text.partition(f"\n{family}{end} ")[2].partition("\n")[0])
+            for end in ("_count", '_bucket{le="0.5"}')
+        )
+        return asked - soon
+
     async def in_flight(self) -> float:
         async with self.client() as http:
             return _sum((await http.get("/metrics")).text, "inflight_requests_in_flight")
@@ -147,7 +158,7 @@ def fortress(
         user = admin.create_user(SYSTEM, tenant.id, "ann", Role.MEMBER)
         _, key = admin.create_key(SYSTEM, tenant.id, user.id, "laptop")
     engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(tokens_per_s)}
-    settings = {"state_dir": str(state_dir)}
+    settings = {"state_dir": str(state_dir), "metrics_open": True}
     with running_stack(engine, data_dir=data_dir, router_settings=settings, embeddings=False) as running:
         yield Fortress(running, state_dir, tenant.id, key, tokenizer)
 

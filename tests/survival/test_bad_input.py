@@ -336,3 +336,25 @@ async def test_t30_text_that_looks_like_events_is_text(sheet: Fortress, full: bo
             assert all(event.startswith("data: {") and "\n" not in event for event in events)
             pieces = [json.loads(event[6:])["choices"][0]["text"] for event in events]
             assert "".join(pieces).startswith(text)
+
+
+async def test_no_body_up_to_the_limit_keeps_the_router_from_answering_others(sheet: Fortress) -> None:
+    quick, before = sheet, await sheet.stalls()
+    path = f"/v2/models/{quick.stack.model}"
+    numbers, words, lists = (f"[{','.join([each] * 240_000)}]" for each in ("1.5", '"a"', "[]"))
+    text = '{"name":"text_input","datatype":"BYTES","shape":[1,1],"data":["a"]}'
+    tensor = f'{{"name":"embedding_bias_weights","datatype":"FP32","shape":[1,240000],"data":{numbers}}}'
+    tool = f'{{"type":"function","function":{{"name":"f","parameters":{{"a":{lists}}}}}}}'
+    bodies = [
+        (f"{path}/infer", f'{{"inputs":[{text},{tensor}]}}'),
+        (f"{path}/generate", f'{{"text_input":"a","max_tokens":1,"stop_words":{words}}}'),
+        ("/v1/chat/completions", f'{{"model":"m","messages":[],"tools":[{tool}]}}'),
+    ]
+    kind = {"content-type": "application/json"}
+    async with quick.client() as http:
+        asked = (http.post(path, content=body, headers=kind) for path, body in bodies * 4)
+        flood = raw(quick, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 7_000, 1)
+        answers, _ = await asyncio.gather(asyncio.gather(*asked), flood)
+    assert {each.status_code for each in answers} == {400}
+    assert await quick.stalls() == before
+    await serves(quick)

@@ -18,18 +18,32 @@ ROUTERS = Section(
             width=6,
         ),
         Panel(
+            "Stalls of routers",
+            "How long the event loop of each router keeps whoever waits for it, 99 of 100 times at most this;"
+            " some milliseconds are usual, and all streams pause meanwhile.",
+            "s",
+            (
+                Query(
+                    "histogram_quantile(0.99, sum by (le, instance) ("
+                    "rate(inflight_event_loop_stall_seconds_bucket[$__rate_interval])))",
+                    "{{instance}}",
+                ),
+            ),
+            width=6,
+        ),
+        Panel(
             "Memory of routers",
             "Resident memory of each router.",
             "bytes",
             (Query(f"process_resident_memory_bytes{_JOB}", "{{instance}}"),),
-            width=6,
+            width=4,
         ),
         Panel(
             "Usage not yet in the store",
             "On the disk of each router; grows while the store cannot be reached.",
             "bytes",
             (Query("inflight_usage_spool_bytes", "{{instance}}"),),
-            width=6,
+            width=4,
         ),
         Panel(
             "Versions",
@@ -37,7 +51,7 @@ ROUTERS = Section(
             "short",
             (Query("count by (version) (inflight_build_info)", "{{version}}"),),
             kind="number",
-            width=6,
+            width=4,
         ),
     ),
 )

@@ -53,7 +53,8 @@ def fresh_stack(
     state_dir = folder / "state"
     keyed, names = _register(state_dir, tenants)
     config = folder / "inflight.toml"
-    config.write_text(f"[router]\nstate_dir = {json.dumps(str(state_dir))}\n")
+    # Nobody but the load test knows this stack, and its figures belong in the report.
+    config.write_text(f"[router]\nstate_dir = {json.dumps(str(state_dir))}\nmetrics_open = true\n")
     command = [sys.executable, "-m", "launcher", "up"]
     command += ["--config", str(config), "--port", "0", "--grpc-port", "0"]
     command += ["--model", model] if model else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -13,11 +14,13 @@ from router.content.conversations.window import Entry
 from router.content.documents.documents import Documents
 from router.core.messages import CalledFunction, FileReference, MadeCall, Message
 from router.core.tenant import Caller
-from router.request.decoding import invalid
+from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _TYPES = ("message", "function_call", "function_call_output")
 _TEXTS = ("input_text", "output_text", "text")
+_ITEMS_A_TURN = 100
+_PARTS_A_TURN = 500
 _PICTURES = ("input_image", "image_url", "computer_screenshot")
 # What a template writes around a message, about.
 _FRAME_TOKENS = 8
@@ -107,9 +110,12 @@ async def read_items(
     if isinstance(given, str):
         return [message_item("user", [text_part("user", given)], given)]
     documents.check_count(sum(map(_files, given)), where)
-    return [
-        await _Reader(f"{where}[{index}]", caller, documents).read(item) for index, item in enumerate(given)
-    ]
+    items = []
+    for index, item in enumerate(given):
+        if index % _ITEMS_A_TURN == _ITEMS_A_TURN - 1:
+            await asyncio.sleep(0)  # others go on meanwhile
+        items.append(await _Reader(f"{where}[{index}]", caller, documents).read(item))
+    return items
 
 
 def _files(item: GivenItem) -> int:
@@ -157,6 +163,8 @@ class _Reader:
         if not item.call_id or not item.name or item.arguments is None:
             raise self._invalid("", "a function_call has call_id, name and arguments")
         try:
+            if len(item.arguments) > MOST_CONTAINERS:
+                check_containers(item.arguments.encode())
             msgspec.json.decode(item.arguments or "{}")
         except (msgspec.DecodeError, RecursionError):
             raise self._invalid("arguments", "expected JSON") from None
@@ -184,6 +192,8 @@ class _Reader:
             raise self._invalid(field, "expected a string or a list of parts")
         parts, texts = [], []
         for position, part in enumerate(content):
+            if position % _PARTS_A_TURN == _PARTS_A_TURN - 1:
+                await asyncio.sleep(0)
             shown, text = await self._part(part, f"{self._where}.{field}[{position}]", role)
             parts.append(shown)
             texts.append(text)

@@ -22,6 +22,7 @@ _PDF = "application/pdf"
 _TABLES = ("text/csv", "text/tab-separated-values", "application/csv")
 _TABLE_NAMES = (".csv", ".tsv")
 _SMALL_BYTES = 32_768
+_SMALL_TABLE_BYTES = 1024  # a table takes as long as thirty times as much text
 
 
 class Files(Protocol):
@@ -89,7 +90,7 @@ class Documents:
             raise Unreadable(f"is a picture, and no model here reads pictures; {READABLE} are read")
         is_table = kind in _TABLES or name.endswith(_TABLE_NAMES)
         most = self._limits.max_characters
-        if len(data) <= _SMALL_BYTES:
+        if len(data) <= (_SMALL_TABLE_BYTES if is_table else _SMALL_BYTES):
             return _plain(data, is_table, most)
         return await asyncio.to_thread(_plain, data, is_table, most)
 

@@ -13,7 +13,7 @@ from python_backend.wire.errors import InflightError
 from router.control.releases.inspection import scrub
 from router.control.releases.json_answers import fault_of_answer
 from router.control.releases.own_prompt import ask
-from router.routing.checkpoint import load_template
+from router.routing.chat_template import load_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from router.control.releases.own_prompt import Generates
     from router.control.releases.records import GoldenPrompt
     from router.core.manifest import Manifest
-    from router.routing.checkpoint import ChatTemplate
+    from router.routing.chat_template import ChatTemplate
 
 _TIMEOUT_S = 60.0
 _SHOWN_CHARACTERS = 200

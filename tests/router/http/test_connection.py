@@ -19,7 +19,8 @@ from tests.fakes.pipeline import words
 from tests.router.raw import RawClient, chat_request, post
 from tests.router.running import RunningRouter, running_router
 
-LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CHUNKED = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ async def test_a_connection_serves_many_requests(client: RawClient) -> None:
 
 
 async def test_pipelined_requests_are_answered_in_order(client: RawClient) -> None:
-    await client.send(LIVE + b"GET /nope HTTP/1.1\r\n\r\n" + LIVE)
+    await client.send(LIVE + b"GET /nope HTTP/1.1\r\nHost: localhost\r\n\r\n" + LIVE)
     assert [(await client.reply()).status for _ in range(3)] == [200, 404, 200]
 
 
@@ -53,14 +54,14 @@ async def test_a_request_may_arrive_byte_by_byte(client: RawClient) -> None:
 
 async def test_a_chunked_body_is_read(client: RawClient) -> None:
     body = chat_request().partition(b"\r\n\r\n")[2]
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Type: application/json\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     chunked = b"%x\r\n%b\r\n0\r\nTrailer: ignored\r\n\r\n" % (len(body), body)
     await client.send(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunked)
     assert (await client.reply()).status == 200
 
 
 async def test_connection_close_is_honoured(client: RawClient) -> None:
-    await client.send(b"GET /health/live HTTP/1.1\r\nConnection: close\r\n\r\n")
+    await client.send(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     reply = await client.reply()
     assert reply.headers["connection"] == "close"
     assert await client.closed()
@@ -74,7 +75,7 @@ async def test_an_http_1_0_client_gets_a_stream_without_chunking(client: RawClie
 
 
 async def test_head_gets_the_headers_alone(client: RawClient) -> None:
-    await client.send(b"HEAD /health/live HTTP/1.1\r\n\r\n" + LIVE)
+    await client.send(b"HEAD /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" + LIVE)
     assert b"content-length: 17\r\n" in await client.read_until(b"\r\n\r\n")
     assert (await client.reply()).body == b'{"status":"live"}'
 
@@ -129,23 +130,23 @@ async def test_any_number_of_http_2_upgrade_offers_is_answered(client: RawClient
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        b"POST / HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-        b"POST / HTTP/1.1\r\nContent-Length: +2\r\n\r\n{}",
-        b"POST / HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n{}",
-        b"POST / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
-        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\nab\n0\n\n",
-        b"GET / HTTP/1.1\nHost: x\n\n",
-        b"GET / HTTP/1.1\r\nA: b\r\n folded\r\n\r\n",
-        b"GET / HTTP/1.1\r\nA : b\r\n\r\n",
-        b"GET / HTTP/1.1\r\nContent_Length: 3\r\n\r\n",
-        b"GET / HTTP/1.1\r\nA: b\x00\r\n\r\n",
-        b"GET http://other/health/live HTTP/1.1\r\n\r\n",
-        b"CONNECT other:443 HTTP/1.1\r\n\r\n",
-        b"CONNECT / HTTP/1.1\r\n\r\n",
-        b"OPTIONS * HTTP/1.1\r\n\r\n",
-        b"GET /a\x00b HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{}",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999999\r\n\r\n{}",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\nab\n0\n\n",
+        b"GET / HTTP/1.1\nHost: localhost\n\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nA: b\r\n folded\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nA : b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent_Length: 3\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nA: b\x00\r\n\r\n",
+        b"GET http://other/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"CONNECT other:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"CONNECT / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /a\x00b HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01",
     ],
@@ -180,12 +181,12 @@ async def test_an_unknown_http_version_is_refused(client: RawClient) -> None:
 
 
 async def test_headers_without_end_are_refused(client: RawClient) -> None:
-    await client.send(b"GET / HTTP/1.1\r\nA: " + b"x" * 40_000)
+    await client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"x" * 40_000)
     assert (await client.reply()).status == 431
 
 
 async def test_a_declared_body_beyond_the_limit_is_refused_before_it_is_sent(client: RawClient) -> None:
-    await client.send(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 1048577\r\n\r\n")
+    await client.send(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048577\r\n\r\n")
     assert (await client.reply()).status == 413
 
 
@@ -197,13 +198,17 @@ async def test_a_client_that_sends_a_huge_body_anyway_still_reads_the_refusal(ro
 
 
 async def test_a_chunked_body_beyond_the_limit_is_refused(client: RawClient) -> None:
-    await client.send(b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await client.send(
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     await client.send((b"80000\r\n" + b"x" * 0x80000 + b"\r\n") * 3)
     assert (await client.reply()).status == 413
 
 
 async def test_a_million_tiny_chunks_are_refused(client: RawClient) -> None:
-    await client.send(b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await client.send(
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     await client.send(b"1\r\nx\r\n" * 500_000)
     assert (await client.reply()).status == 413
 
@@ -216,7 +221,9 @@ async def test_refused_bodies_and_closed_connections_leave_nothing_in_memory(
     gc.collect()
     gc.disable()
     try:
-        await client.send(b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await client.send(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
         await client.send(b"1\r\n{\r\n" * 1_000_000)
         assert (await client.reply()).status == 413
         (connection,) = router.listener._connections
@@ -231,7 +238,9 @@ async def test_refused_bodies_and_closed_connections_leave_nothing_in_memory(
 
 
 async def test_endless_trailers_are_refused(client: RawClient) -> None:
-    await client.send(b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
+    await client.send(
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    )
     await client.send(b"A: b\r\n" * 400_000)
     assert (await client.reply()).status == 413
 
@@ -256,7 +265,7 @@ async def impatient() -> AsyncIterator[RunningRouter]:
     ("sent", "limit_s"),
     [
         (b"GET / HTTP/1.1\r\nHost:", 0.2),
-        (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{", 0.4),
+        (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{", 0.4),
     ],
 )
 async def test_a_request_that_trickles_in_times_out(
@@ -328,14 +337,14 @@ async def test_a_handler_that_fails_still_answers(caplog: pytest.LogCaptureFixtu
             await exchange.send(b"some")
         raise ValueError("no")
 
-    listener = Listener(broken, lambda status, message, path: ((), b"{}"))
+    listener = Listener(broken, lambda status, message, path, headers: ((), b"{}"))
     port = await listener.start("127.0.0.1", 0)
     client = await RawClient.connect(port)
     await client.send(LIVE)
     assert (await client.reply()).status == 500
     assert await client.closed()
     late = await RawClient.connect(port)
-    await late.send(b"GET /late HTTP/1.1\r\n\r\n")
+    await late.send(b"GET /late HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await late.read_until(b"0\r\n\r\n")).endswith(b"4\r\nsome\r\n0\r\n\r\n")
     for each in (client, late):
         await each.close()

@@ -84,7 +84,7 @@ async def serving(
     handshake_timeout_s: float = 5.0,
 ) -> AsyncIterator[Door]:
     certificates = Certificates(files)
-    listener = Listener(handler, lambda status, message, path: ([], message.encode()), Limits())
+    listener = Listener(handler, lambda status, message, path, headers: ([], message.encode()), Limits())
     server = await asyncio.get_running_loop().create_server(
         lambda: Connection(listener),
         "127.0.0.1",
@@ -207,7 +207,7 @@ async def test_a_stalled_tls_handshake_is_closed(tmp_path: Path) -> None:
 async def test_plain_http_on_a_tls_port_gets_no_answer(tmp_path: Path) -> None:
     async with serving(written(tmp_path)) as door:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
-        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"HTTP/" not in await asyncio.wait_for(reader.read(), timeout=10)
         writer.close()
 

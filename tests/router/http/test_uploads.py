@@ -15,9 +15,11 @@ from router.http.connection import Limits
 from tests.router.raw import RawClient
 from tests.router.running import RunningRouter, running_router
 
-LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OFFER = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
-LIMITS = Limits(body_timeout_s=0.4, linger_s=0.1, max_uploads=2, least_upload_bytes_per_s=1 << 20)
+LIMITS = Limits(
+    body_timeout_s=0.4, linger_s=0.1, max_uploads=4, least_upload_bytes_per_s=1 << 20, upload_grace_s=0.3
+)
 
 
 def form(content: bytes, purpose: str = "user_data") -> bytes:
@@ -28,14 +30,14 @@ def form(content: bytes, purpose: str = "user_data") -> bytes:
 
 def head(size: int, path: str = "/v1/files", more: str = "") -> bytes:
     kind = "Content-Type: multipart/form-data; boundary=x\r\n"
-    return f"POST {path} HTTP/1.1\r\n{kind}Content-Length: {size}\r\n{more}\r\n".encode()
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{kind}Content-Length: {size}\r\n{more}\r\n".encode()
 
 
 @pytest.fixture
 async def router() -> AsyncIterator[RunningRouter]:
     async with running_router(LIMITS, file_limits=FileLimits(max_file_bytes=3 << 20)) as running:
         yield running
-        assert running.listener.open_uploads == 0
+        assert running.listener.upload_slots.taken == 0
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ async def client(router: RunningRouter) -> AsyncIterator[RawClient]:
     connected = await RawClient.connect(router.port)
     yield connected
     await connected.close()
-    await router.until(lambda: router.listener.open_uploads == 0)
+    await router.until(lambda: router.listener.upload_slots.taken == 0)
 
 
 async def test_a_file_larger_than_other_bodies_may_be_is_accepted(client: RawClient) -> None:
@@ -61,7 +63,7 @@ async def test_a_body_beyond_the_files_limit_is_refused_before_it_is_sent(client
 
 async def test_a_chunked_body_beyond_the_files_limit_is_refused(client: RawClient) -> None:
     kind = b"Content-Type: multipart/form-data; boundary=x\r\nTransfer-Encoding: chunked\r\n\r\n"
-    await client.send(b"POST /v1/files HTTP/1.1\r\n" + kind)
+    await client.send(b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\n" + kind)
     await client.send((b"80000\r\n" + b"x" * 0x80000 + b"\r\n") * 8)
     assert (await client.reply()).status == 413
 
@@ -103,18 +105,50 @@ async def test_a_bounded_number_of_uploads_is_accepted_at_once(router: RunningRo
     clients = [await RawClient.connect(router.port) for _ in range(3)]
     for client in clients:
         await client.send(head(2 << 20))
-    await router.until(lambda: router.listener.open_uploads == 2)
+    await router.until(lambda: router.listener.upload_slots.taken == 2)
     assert (await clients[2].reply()).status == 503
     for client in clients:
         await client.close()
-    await router.until(lambda: router.listener.open_uploads == 0)
+    await router.until(lambda: router.listener.upload_slots.taken == 0)
+
+
+async def test_slow_bodies_of_one_tenant_leave_slots_for_others() -> None:
+    patient = Limits(linger_s=0.1, max_uploads=6)
+    async with running_router(patient) as router:
+        slow, other = [await router.new_key(await router.new_tenant(name)) for name in ("slow", "other")]
+        clients = [await RawClient.connect(router.port) for _ in range(4)]
+        for client in clients:
+            await client.send(head(2 << 20, more=f"Authorization: Bearer {slow}\r\n") + b"--x")
+        assert (await clients[3].reply()).status == 503
+        assert router.listener.upload_slots.taken == 3
+        body = form(b"hi")
+        reply = await router.http.post(
+            "/v1/files",
+            content=body,
+            headers={"authorization": f"Bearer {other}", "content-type": "multipart/form-data; boundary=x"},
+        )
+        assert reply.status_code == 200
+        for client in clients:
+            await client.close()
+        await router.until(lambda: router.listener.upload_slots.taken == 0)
+
+
+async def test_an_upload_must_keep_a_pace_from_its_beginning() -> None:
+    """Otherwise a byte now and then would hold a slot for as long as any body may take."""
+    limits = Limits(body_timeout_s=60, linger_s=0.1, upload_grace_s=0.2)
+    async with running_router(limits) as router:
+        client = await RawClient.connect(router.port)
+        await client.send(head(2 << 20) + b"-")
+        assert (await client.reply()).status == 408
+        assert router.listener.upload_slots.taken == 0
+        await client.close()
 
 
 async def test_a_client_that_disconnects_mid_upload_leaves_nothing_behind(
     client: RawClient, router: RunningRouter
 ) -> None:
     await client.send(head(3 << 20) + b"x" * (2 << 20))
-    await router.until(lambda: router.listener.open_uploads == 1)
+    await router.until(lambda: router.listener.upload_slots.taken == 1)
 
 
 async def test_an_upload_that_goes_on_has_time_and_one_that_stalls_has_not(client: RawClient) -> None:

@@ -15,7 +15,8 @@ from router.kserve import http
 from router.kserve.door import Door
 from router.kserve.server import KserveServer
 from router.request.identity import Doorkeeper
-from router.routing.checkpoint import CONTEXT_TOKENS, ChatTemplate
+from router.routing.chat_template import ChatTemplate
+from router.routing.checkpoint import CONTEXT_TOKENS
 from router.routing.generation import FleetPipeline
 from router.routing.models import Registry, ServedModel, lineup_of
 from router.routing.replicas import Fleet, FleetSettings

@@ -51,6 +51,13 @@ def test_token_amounts_have_limits() -> None:
     assert most.elements == [MAX_NEW_TOKENS]
 
 
+@pytest.mark.parametrize("name", ["stop_words", "bad_words"])
+def test_only_so_many_words_are_taken(name: str) -> None:
+    complete({**values(), name: Value("BYTES", (1, 2048), [b"a"] * 2048)}, whole=False)
+    with pytest.raises(InflightError, match=f"'{name}' has 2049 words; allowed: up to 2048"):
+        complete({**values(), name: Value("BYTES", (1, 2049), [b"a"] * 2049)}, whole=False)
+
+
 def test_each_sequence_of_each_row_is_reserved_and_a_prompt_once() -> None:
     asked = values(2, num_return_sequences=column("INT32", 1, 3))
     found = need(complete(asked, whole=False), context_tokens=100)

@@ -93,6 +93,28 @@ async def test_a_content_type_is_not_needed_as_curl_sends_another(http: Any) -> 
     assert answer.json()["text_output"] == "Hello world"
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "text/plain"},
+        {"content-type": "text/plain;charset=UTF-8"},
+        {"content-type": "multipart/form-data; boundary=x"},
+        {
+            "content-type": "application/x-www-form-urlencoded",
+            "user-agent": "Mozilla/5.0 (X11) Firefox/140.0",
+        },
+        {"content-type": "application/json", "origin": "https://evil.example"},
+        {"sec-fetch-site": "cross-site"},
+    ],
+)
+async def test_what_a_page_may_have_a_browser_send_is_refused(http: Any, headers: dict[str, str]) -> None:
+    data = json.dumps({"text_input": "hi", "max_tokens": 3})
+    for path in (f"/v2/models/{MODEL}/generate", f"/v2/models/{MODEL}/infer"):
+        answer = await http.post(path, content=data, headers=headers)
+        assert answer.status_code in (403, 415)
+        assert isinstance(answer.json()["error"], str)
+
+
 async def test_generate_stream_sends_an_event_for_each_response(kserve: RunningKserve, http: Any) -> None:
     kserve.triton.script = lambda request: [*story("a\u2028", "\n\ndata: b"), Reply(final=True, bare=True)]
     body = {"text_input": "hi", "parameters": {"max_tokens": 3}, "stream": True}

@@ -23,7 +23,11 @@ NAMES = st.one_of(st.sampled_from(["text_input", "max_tokens", "stream"]), TEXT)
 
 
 def read(message: Any) -> Any:
-    return outcome(lambda: read_request(OFFERS, Record("grpc ModelInfer", "infer-1"), message))
+    def read() -> Asked:
+        record = Record("grpc ModelInfer", "infer-1")
+        return read_request(message, OFFERS.choose(message.model_name, message.model_version, record))
+
+    return outcome(read)
 
 
 def usual() -> Any:

@@ -34,7 +34,7 @@ async def test_a_client_that_does_not_read_is_treated_as_disconnected() -> None:
         for number in range(100):
             await outbox.put(number)
 
-    def start(request: Any, outbox: Outbox, departure: Departure) -> asyncio.Task[None]:
+    async def start(request: Any, outbox: Outbox, departure: Departure) -> asyncio.Task[None]:
         return asyncio.ensure_future(answer(outbox, departure))
 
     context = StuckContext()

@@ -32,7 +32,7 @@ def test_the_prompt_log_gets_the_prompts_of_a_generation_and_keeps_its_answer(tm
     log = PromptLog(tmp_path, keep_days=1)
     log.start()
     record = Record("grpc ModelInfer", "infer-1")
-    asked = read_request(OFFERS, record, usual())
+    asked = read_request(usual(), OFFERS.choose("tiny", "", record))
     job = asked.offer.job(asked, record, True, FakeDelivery())
     log.begun(job, record)
     log.ended(job, record, None)
@@ -43,6 +43,6 @@ def test_the_prompt_log_gets_the_prompts_of_a_generation_and_keeps_its_answer(tm
 
 def test_a_generation_whose_answer_nobody_wants_keeps_nothing() -> None:
     record = Record("grpc ModelInfer", "infer-1")
-    asked = read_request(OFFERS, record, usual())
+    asked = read_request(usual(), OFFERS.choose("tiny", "", record))
     job = asked.offer.job(asked, record, True, FakeDelivery())
     assert (list(job.told()), job.answered()) == ([], None)

@@ -171,7 +171,9 @@ async def test_a_client_that_reads_slowly_holds_back_its_download(monkeypatch: p
         client = await RawClient.connect(router.port)
         await router.until(lambda: router.listener.connection_count == 2)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's transport
-        await client.send(f"GET /v1/files/{made.json()['id']}/content HTTP/1.1\r\n\r\n".encode())
+        await client.send(
+            f"GET /v1/files/{made.json()['id']}/content HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
         await router.until(lambda: router.listener.connection_count == 1)
         await client.close()
     assert len(read) < 12
@@ -184,7 +186,7 @@ async def test_a_file_that_vanishes_during_a_download_cuts_it_off(
     second = sql.delete(file_pieces).where(file_pieces.c.number == 1)
     await router.parts.store.write(lambda connection: connection.execute(second))
     raw = await RawClient.connect(router.port)
-    await raw.send(f"GET /v1/files/{made.id}/content HTTP/1.1\r\n\r\n".encode())
+    await raw.send(f"GET /v1/files/{made.id}/content HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     head = await raw.read_until(b"\r\n\r\n")
     assert b"content-length: 3145728" in head
     assert await raw.reader.read() == b"x" * (1 << 20)

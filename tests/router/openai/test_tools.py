@@ -15,7 +15,7 @@ from python_backend.wire.errors import InflightError
 from router.openai.bodies import decode_chat
 from router.openai.chat import chat_messages
 from router.openai.tools import ToolReader, forced_schema
-from router.routing.checkpoint import ChatTemplate
+from router.routing.chat_template import ChatTemplate
 from tests.fakes.pipeline import words
 from tests.router.openai.test_chat import chunks
 from tests.router.running import RunningRouter

@@ -7,6 +7,7 @@ import math
 import threading
 
 import httpx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,14 +63,27 @@ async def test_removing_the_last_key_does_not_open_the_api(router: RunningRouter
     assert (await router.http.get("/admin/tenants")).status_code == 401
 
 
-async def test_health_metrics_and_the_api_description_need_no_key(router: RunningRouter) -> None:
+async def test_health_and_the_api_description_need_no_key(router: RunningRouter) -> None:
     await router.new_key(await router.new_tenant())
-    for path in ("/health/live", "/health/ready", "/metrics", "/openapi.json", "/docs"):
+    for path in ("/health/live", "/health/ready", "/openapi.json", "/docs"):
         assert (await router.http.get(path)).status_code == 200, path
 
 
-async def test_on_a_public_address_metrics_need_an_administrators_key() -> None:
-    async with running_router(is_private=False) as router:
+async def test_metrics_need_no_key_while_there_are_none(router: RunningRouter) -> None:
+    assert (await router.http.get("/metrics")).status_code == 200
+    await router.new_key(await router.new_tenant())
+    assert (await router.http.get("/metrics")).status_code == 401
+
+
+async def test_metrics_are_open_where_the_operator_says_so() -> None:
+    async with running_router(metrics_open=True) as router:
+        await router.new_key(await router.new_tenant())
+        assert (await router.http.get("/metrics")).status_code == 200
+
+
+@pytest.mark.parametrize("is_private", [True, False])
+async def test_with_keys_metrics_need_an_administrators_key(is_private: bool) -> None:
+    async with running_router(is_private=is_private) as router:
         tenant = await router.new_tenant()
         usual = await router.new_key(tenant)
         watching = await router.new_key(tenant, scopes=frozenset({Scope.ADMIN_READ}))

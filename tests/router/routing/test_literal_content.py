@@ -14,8 +14,7 @@ from tokenizers import Tokenizer as Backend
 
 from python_backend.text.literal_encoder import LiteralEncoder
 from router.core.generation import LITERAL_MARK, unmarked
-from router.routing.checkpoint import ChatTemplate
-from router.routing.literal_content import TokenizerFile
+from router.routing.chat_template import ChatTemplate, TokenizerFile
 from tests.text.corpus import TEXTS
 from tests.text.tokenizer_kinds import byte_fallback_backend, byte_level_backend, metaspace_backend
 

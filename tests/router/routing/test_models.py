@@ -13,7 +13,7 @@ import sqlalchemy as sql
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.record import Record
 from router.core.tenant import Scope
-from router.routing.checkpoint import ChatTemplate
+from router.routing.chat_template import ChatTemplate
 from router.routing.models import Lineup, Registry, ServedModel
 from router.routing.split import ModelSplit, Shadow, Sticky
 from router.store.schema import usage

@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 
 from python_backend.wire.shared_prefix import shared_tokens
-from router.routing.checkpoint import ChatTemplate, load_template
+from router.routing.chat_template import ChatTemplate, load_template
 from router.routing.shared_prefixes import SharedPrefixes
 
 SYSTEM = "You are the assistant of a bank. " * 10 + "Be brief."

@@ -38,7 +38,9 @@ class BatchClient:
     openai: openai.AsyncOpenAI
 
     async def upload(self, content: bytes) -> str:
-        return (await self.openai.files.create(file=("in.jsonl", content), purpose="batch")).id
+        uploaded = await self.openai.files.create(file=("in.jsonl", content), purpose="batch")
+        file_id: str = uploaded.id
+        return file_id
 
     async def make(self, content: bytes, endpoint: Any = CHAT) -> Batch:
         return await self.openai.batches.create(

@@ -8,7 +8,7 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.routing.checkpoint import ChatTemplate, TemplateBroken, load_template
+from router.routing.chat_template import ChatTemplate, TemplateBroken, load_template
 
 CHATML = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"

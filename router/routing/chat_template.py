@@ -1,0 +1,249 @@
+"""A model's chat template; content is never control: what a caller writes cannot become a special token."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jinja2
+import msgspec
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.generation import LITERAL_MARK, unmarked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
+
+
+class AddedToken(msgspec.Struct, frozen=True):
+    """As tokenizer.json has it."""
+
+    content: str
+    special: bool = False
+    normalized: bool = False
+
+
+class TokenizerFile(msgspec.Struct, frozen=True):
+    added_tokens: tuple[AddedToken, ...] = ()
+    normalizer: dict[str, Any] | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> TokenizerFile:
+        """Raises ValueError."""
+        return msgspec.json.decode(path.read_bytes(), type=cls) if path.is_file() else cls()
+
+
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_DICT_NAMES = frozenset(dir(dict))
+_NO_TOKENIZER = TokenizerFile()
+
+
+class TemplateBroken(Exception):
+    """The checkpoint's template cannot be used at all."""
+
+
+class ChatTemplate:
+    """A compiled template with the special tokens it may name, rendered as `transformers` renders it."""
+
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str] | None = None,
+        tokenizer: TokenizerFile = _NO_TOKENIZER,
+    ) -> None:
+        environment = _Environment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = _now
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise TemplateBroken(f"the chat template does not compile: {error}") from error
+        # Jinja copies its globals for every rendering, and its own mapping of them is slow to walk through.
+        self._template.globals = dict(self._template.globals)
+        self._special_tokens = dict(special_tokens or {})
+        self._literal = LiteralContent.of(tokenizer, self._special_tokens.values(), source)
+        self.knows_tools = "tools" in source
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
+        """The prompt up to where the assistant's answer begins; what only looks like control is marked."""
+        if self._literal is not None:
+            messages, tools = self._literal.mark(messages, tools)
+        try:
+            return self._template.render(
+                messages=messages,
+                add_generation_prompt=True,
+                tools=tools or None,
+                documents=None,
+                **self._special_tokens,
+            )
+        except Exception as error:
+            # Templates refuse by raising, and stumble over roles and contents their author did not expect.
+            why, _ = unmarked(str(error))
+            message = f"the model's chat template does not accept these messages: {why}"
+            raise InflightError(ErrorKind.INVALID_REQUEST, message, "messages") from error
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """Finds `message.role` in a dict at once, where Jinja looks for an attribute of that name first."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute in obj and attribute not in _DICT_NAMES:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+
+def load_template(checkpoint_dir: Path) -> ChatTemplate | None:
+    """Reads the template out of a checkpoint directory; None when it has none."""
+    config = _read_json(checkpoint_dir / "tokenizer_config.json")
+    file = checkpoint_dir / "chat_template.jinja"
+    source = file.read_text(encoding="utf-8") if file.is_file() else _named_template(config)
+    if not source:
+        return None
+    tokens = {name: _token_text(config[name]) for name in _SPECIAL_TOKENS if config.get(name)}
+    try:
+        tokenizer = TokenizerFile.read(checkpoint_dir / "tokenizer.json")
+    except ValueError as error:
+        raise TemplateBroken(f"tokenizer.json cannot be read: {error}") from error
+    return ChatTemplate(source, tokens, tokenizer)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise TemplateBroken(f"{path.name} is not valid JSON: {error}") from error
+    return values
+
+
+def _named_template(config: Mapping[str, Any]) -> str | None:
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several templates, each with a name
+        template = next((entry["template"] for entry in template if entry["name"] == "default"), None)
+    return template
+
+
+def _token_text(token: str | dict[str, Any]) -> str:
+    return token if isinstance(token, str) else str(token["content"])
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes for HTML, which a model was never trained on.
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}` marks the assistant's turns for training; for a prompt it is its content."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class LiteralContent:
+    """Marks texts in messages and tools that the tokenizer would take for a token of the template's.
+
+    Those are all special tokens, and such added tokens as the template itself writes (`<tool_call>`). What an
+    assistant said may have the latter: templates look for them there (`</think>`).
+    """
+
+    def __init__(self, special: Iterable[str], written: Iterable[str] = (), folds: bool = False) -> None:
+        special = {text for text in special if text}
+        everything = _trie(special | {*written})
+        self._search = re.compile(everything).search
+        self._starts = re.compile(f"(?s)(?={everything}).")
+        self._special_starts = re.compile(f"(?s)(?={_trie(special)}).") if special else None
+        # The tokenizer changes letters before it looks for its tokens.
+        self._folded_search = re.compile(_trie({_fold(text) for text in special})).search if folds else None
+
+    @classmethod
+    def of(cls, tokenizer: TokenizerFile, named: Iterable[str], template: str) -> LiteralContent | None:
+        """None where there are no special tokens."""
+        added = tokenizer.added_tokens
+        special = {*named, *(token.content for token in added if token.special)} - {""}
+        # Not runs of spaces, which some tokenizers add: those are in every text.
+        written = {token.content for token in added if token.content.strip() and token.content in template}
+        folds = tokenizer.normalizer is not None and any(token.normalized for token in added if token.special)
+        return cls(special, written, folds) if special | written else None
+
+    def mark(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None]:
+        """The same values where nothing has to be marked, which is nearly always."""
+        search, folded = self._search, self._folded_search
+        for message in messages:
+            content = message.get("content")
+            if len(message) > 2 or not isinstance(content, str) or search(content) or folded:
+                messages = [self._marked_message(each) for each in messages]
+                break
+        if tools and (folded or search(json.dumps(tools, ensure_ascii=False))):
+            tools = self._marked(tools)
+        return messages, tools
+
+    def _marked_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        marked: dict[str, Any] = self._marked(dict(message))
+        content = message.get("content")
+        if message.get("role") == "assistant" and isinstance(content, str):
+            marked["content"] = self._marked_text(content, self._special_starts)
+        return marked
+
+    def _marked(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._marked_text(value, self._starts)
+        if isinstance(value, dict):
+            return {self._marked(name): self._marked(each) for name, each in value.items()}
+        return [self._marked(each) for each in value] if isinstance(value, list) else value
+
+    def _marked_text(self, text: str, starts: re.Pattern[str] | None) -> str:
+        marked = text if starts is None else starts.sub(rf"\g<0>{LITERAL_MARK}", text)
+        if self._folded_search is not None and self._folded_search(_fold(text)):
+            marked += LITERAL_MARK
+        return marked
+
+
+def _fold(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def _trie(texts: Iterable[str]) -> str:
+    """A pattern for where any of them begins; it does not try one after the other, as alternatives do."""
+    rests: dict[str, set[str]] = {}
+    for text in texts:
+        if not text:
+            return ""
+        rests.setdefault(text[0], set()).add(text[1:])
+    branches = (re.escape(first) + _trie(rest) for first, rest in sorted(rests.items()))
+    return f"(?:{'|'.join(branches)})"
