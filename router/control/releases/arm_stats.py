@@ -139,7 +139,9 @@ def stats_to_json(stats: ArmStats) -> str:
 
 
 def _short(spread: Spread) -> tuple[float, ...]:
-    return tuple(round(each, 6) for each in astuple(spread))
+    """Without the sizes where there are none."""
+    told = tuple(round(each, 5) for each in astuple(spread))
+    return told if any(told[3:]) else told[:3]
 
 
 def stats_from_json(text: str) -> ArmStats:
