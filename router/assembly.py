@@ -222,7 +222,8 @@ class Assembly:
         settings, store, metrics = self._settings, self._store, self._metrics
         accounts = RequestAccounts(metrics, self._tracer)
         permits = Permits(self._tenancy, gates, accounts)
-        arms, shadow_recorder = ArmRecorder(store), ShadowRecorder(store)
+        arms = ArmRecorder(store, objective_of=self._published.objective_of)
+        shadow_recorder = ShadowRecorder(store)
         shadows = Shadows(self._registry, permits, metrics.shadows, recorder=shadow_recorder, gates=gates)
         self._run(arms.run(), shadow_recorder.run())
         self._closing.push_async_callback(shadows.close)

@@ -47,6 +47,7 @@ ALLOWED = {
         "python_backend.engine.scheduling",
         "python_backend.wire",
         "router.admission",
+        "router.control.releases",
         "router.core",
         "router.routing.replica_choice",
     },

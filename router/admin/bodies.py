@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from router.control.releases.json_answers import fault_of_schema
-from router.control.releases.plan import Plan, Tolerance
+from router.control.releases.plan import OnTimeout, Plan, Tolerance
 from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import LARGEST_VERSION
 from router.core.tenant import HEAVIEST, Role, Scope
@@ -126,6 +126,7 @@ class ToleranceBody(_Body, frozen=True, kw_only=True):
     length_ratio: _Ratio = _STANDARD.tolerance.length_ratio
     refusal_rate: _Rate = _STANDARD.tolerance.refusal_rate
     golden_failures: Annotated[int, Meta(ge=0, le=200)] = _STANDARD.tolerance.golden_failures
+    error_margin: _Rate = _STANDARD.tolerance.error_margin
 
     def value(self) -> Tolerance:
         return Tolerance(**msgspec.structs.asdict(self))
@@ -173,6 +174,8 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
     alpha: Annotated[float, Meta(gt=0, lt=1)] = _STANDARD.alpha
     tolerance: ToleranceBody = ToleranceBody()
     golden: Annotated[list[GoldenBody], Meta(max_length=200)] = []
+    time_limit_s: Annotated[float, Meta(gt=0, le=365 * 86400)] = _STANDARD.time_limit_s
+    on_timeout: OnTimeout = _STANDARD.on_timeout
     accept_slower: _Ratio | None = None
     min_likeness: _Share = _STANDARD.min_likeness
     min_shadow_answers: Annotated[int, Meta(ge=1, le=1_000_000)] = _STANDARD.min_shadow_answers
@@ -187,8 +190,10 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
             self.min_duration_s,
             self.alpha,
             tolerance,
-            min_likeness=self.min_likeness,
-            min_shadow_answers=self.min_shadow_answers,
+            self.time_limit_s,
+            self.on_timeout,
+            self.min_likeness,
+            self.min_shadow_answers,
         )
 
 

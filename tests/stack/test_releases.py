@@ -21,6 +21,8 @@ from tests.stack.conftest import TinyModels
 from tests.stack.releasing import IN_FLIGHT, ReleaseStack, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+# What a canary must show takes longer than this test should.
+UNPROVEN = ("--time-limit", "1s", "--on-timeout", "promote")
 
 KEYS = 300
 SHARE = 0.1
@@ -67,7 +69,7 @@ def test_a_release_is_added_rolled_out_and_rolled_back_and_no_request_fails(
         with release_stack.installation.releases.look() as connection:
             canary = records.list_releases(connection, "tiny")[-1].manifest
         assert release_stack.state(canary) is State.ADDED
-        plan = ("--steps", "20%,100%", "--min-requests", "8", "--min-duration", "1s")
+        plan = ("--steps", "20%,100%", "--min-requests", "8", "--min-duration", "1s", *UNPROVEN)
         assert "20%, 100%" in release_stack.command("canary", canary.name, *plan)
         until(lambda: release_stack.weights("tiny") == {canary.version: 0.2, 1: 0.8}, "no first step", 240)
         assert release_stack.wait_for_end("tiny").state is RolloutState.PROMOTED

@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 EMBEDDINGS = StackSettings().embeddings
 CANARY = ("--steps", "50%,100%", "--min-requests", "5", "--min-duration", "1s")
+# What a canary must show takes longer than these tests should.
+UNPROVEN = ("--time-limit", "1s", "--on-timeout", "promote")
 OTHER_DELAY_US = 5000
 USUAL_DELAY_US = 500
 
@@ -106,8 +108,8 @@ def test_a_users_model_and_embeddings_are_rolled_out_by_canary(
             most_in_flight=IN_FLIGHT,
         ) as vectors,
     ):
-        release_stack.command("canary", "doubler@2", *CANARY)
-        release_stack.command("canary", embeddings.name, *CANARY)
+        release_stack.command("canary", "doubler@2", *CANARY, *UNPROVEN)
+        release_stack.command("canary", embeddings.name, *CANARY, *UNPROVEN)
         for model in ("doubler", EMBEDDINGS):
             assert release_stack.wait_for_end(model).state is RolloutState.PROMOTED
         release_stack.wait_until_read()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from launcher.commands.option_values import WEEK_S, duration_s
-from router.control.releases.canary_checks import LEAST_TIME_S
+from launcher.commands.option_values import WEEK_S, duration_s, one_of
 from router.control.releases.json_answers import fault_of_schema
-from router.control.releases.plan import Plan, Tolerance
+from router.control.releases.plan import OnTimeout, Plan, Tolerance
 from router.control.releases.records import GOLDEN_CHECKS, MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import read_version
 from router.routing.split import Shadow
@@ -53,29 +52,44 @@ def step_duration_s(text: str) -> float:
     return duration_s("--min-duration", text, "s, m or h", "30s, 5m or 1h", least_s=0, most_s=52 * WEEK_S)
 
 
-def plan(
-    steps: str | None,
-    min_requests: int | None,
-    min_duration: str | None,
-    tolerances: Sequence[str],
-    slower: str | None = None,
-    likeness: str | None = None,
-    shadow_answers: int | None = None,
-) -> Plan:
+@dataclass(frozen=True)
+class PlanOptions:
+    """As they were typed; None is what was not."""
+
+    steps: str | None = None
+    min_requests: int | None = None
+    min_duration: str | None = None
+    time_limit: str | None = None
+    on_timeout: str | None = None
+    tolerances: Sequence[str] = ()
+    accept_slower: str | None = None
+    min_likeness: str | None = None
+    min_shadow_answers: int | None = None
+
+
+def plan(typed: PlanOptions) -> Plan:
     """What is not said is as in Plan."""
-    allowed = tolerance(tolerances)
-    chosen = Plan(tolerance=allowed if slower is None else allowed.accepting(accept_slower(slower)))
-    if steps is not None:
-        chosen = replace(chosen, weights=tuple(share(each.strip()) for each in steps.split(",")))
-    if min_requests is not None:
-        chosen = replace(chosen, min_requests=min_requests)
-    if min_duration is not None:
-        chosen = replace(chosen, min_duration_s=step_duration_s(min_duration))
-    if likeness is not None:
-        chosen = replace(chosen, min_likeness=min_likeness(likeness))
-    if shadow_answers is not None:
-        chosen = replace(chosen, min_shadow_answers=shadow_answers)
-    return chosen
+    allowed = tolerance(typed.tolerances)
+    if typed.accept_slower is not None:
+        allowed = allowed.accepting(accept_slower(typed.accept_slower))
+    chosen: dict[str, Any] = {"tolerance": allowed}
+    if typed.steps is not None:
+        chosen["weights"] = tuple(share(each.strip()) for each in typed.steps.split(","))
+    if typed.min_requests is not None:
+        chosen["min_requests"] = typed.min_requests
+    if typed.min_duration is not None:
+        chosen["min_duration_s"] = step_duration_s(typed.min_duration)
+    if typed.time_limit is not None:
+        chosen["time_limit_s"] = duration_s(
+            "--time-limit", typed.time_limit, "s, m, h or d", "30m, 6h or 1d", least_s=1, most_s=52 * WEEK_S
+        )
+    if typed.on_timeout is not None:
+        chosen["on_timeout"] = one_of(OnTimeout, typed.on_timeout)
+    if typed.min_likeness is not None:
+        chosen["min_likeness"] = min_likeness(typed.min_likeness)
+    if typed.min_shadow_answers is not None:
+        chosen["min_shadow_answers"] = typed.min_shadow_answers
+    return Plan(**chosen)
 
 
 def accept_slower(text: str) -> float:
@@ -97,16 +111,6 @@ def min_likeness(text: str) -> float:
     if not value > 0:
         raise ValueError(f"--min-likeness {text!r}; allowed: above 0, up to 100%, for instance 90%")
     return value
-
-
-def remark_on(plan: Plan) -> str | None:
-    """A surprise in a plan that is worth a note."""
-    if plan.min_duration_s >= LEAST_TIME_S:
-        return None
-    return (
-        f"Note: latencies are compared only in steps that last {LEAST_TIME_S} s or more; with --min-duration "
-        f"{plan.min_duration_s:g}s a canary that is slower may pass."
-    )
 
 
 def tolerance(texts: Sequence[str]) -> Tolerance:
@@ -131,7 +135,7 @@ def _amount(name: str, text: str) -> float:
         if not 0 <= count <= MOST_GOLDEN_PROMPTS:
             raise ValueError(text)
         return count
-    if name.endswith("_rate"):
+    if name.endswith(("_rate", "_margin")):
         return share(text)
     ratio = float(text)
     if not 1 <= ratio <= 1000:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.table import Table
@@ -10,15 +10,16 @@ from rich.text import Text
 
 from launcher.commands.output import moment
 from launcher.commands.release.control import NO_ROUTER
+from router.control.releases.canary_checks import Shown
 from router.control.releases.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
     from launcher.commands.release.status import ArmStatus, ModelStatus, RolloutStatus, Status
-    from router.control.releases.records import Release, Rollout
+    from router.control.releases.records import Release
     from router.control.releases.shadow_figures import ShadowFigures
 
 _STYLES = {
@@ -28,6 +29,8 @@ _STYLES = {
     State.WARMING: "yellow",
     State.DRAINING: "yellow",
 }
+_SHOWN_STYLES = {Shown.WITHIN.value: "green", Shown.OUTSIDE.value: "bold red", Shown.UNKNOWN.value: "yellow"}
+_NOTHING = Shown.NOTHING.value
 _MB = 1e6
 _OURS = "inflight_"
 
@@ -129,18 +132,23 @@ def _rollout(status: RolloutStatus, now_s: float) -> list[RenderableType]:
     if deaths := rollout.figures.get("deaths"):
         counts = f"{deaths['canary']} of the canary, {deaths['stable']} of the stable release"
         parts.append(Text(f"deaths of processes: {counts}"))
-    parts += [Text(line) for line in _closest_gate(rollout)]
+    gates = [each for each in rollout.figures.get("gates", ()) if each.get("shown") not in (None, _NOTHING)]
+    if gates:
+        parts += [Text(""), _gates(gates)]
     return [*parts, Text(f"now: {rollout.reason}")]
 
 
-def _closest_gate(rollout: Rollout) -> list[str]:
-    """How far the evidence against a canary has got, where there is any."""
-    gates = rollout.figures.get("gates", ())
-    worst = max(gates, key=lambda gate: float(gate["against"]), default=None)
-    if worst is None or not worst["against"]:
-        return []
-    share = min(worst["against"], 1.0)
-    return [f"against it: {share:.0%} of what a rollback takes, {worst['gate']}: {worst['figures']}"]
+def _gates(gates: Sequence[Mapping[str, Any]]) -> Table:
+    """What each has shown so far: for the canary, or against it."""
+    table = _table("gate", "shown", "for it", "against it", "figures", "allowed")
+    for each in gates:
+        within = "" if each["within"] is None else f"{min(each['within'], 1.0):.0%}"
+        against = f"{min(each['against'], 1.0):.0%}" if each["against"] else ""
+        style = _SHOWN_STYLES.get(each["shown"], "")
+        table.add_row(
+            each["gate"], Text(each["shown"], style=style), within, against, each["figures"], each["allowed"]
+        )
+    return table
 
 
 def _arm_cells(arm: ArmStatus) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def canary(
         str | None, typer.Option(help="Shares of the traffic, up to 100%. [default: 1%,5%,25%,100%]")
     ] = None,
     min_requests: Annotated[
-        int | None, typer.Option(min=1, help="Answers that the canary needs in each step. [default: 50]")
+        int | None, typer.Option(min=1, help="Answers that the canary needs in each step. [default: 20]")
     ] = None,
     min_duration: Annotated[
         str | None, typer.Option(help="Shortest time of a step: 30s, 5m, 1h. [default: 60s]")
@@ -83,7 +83,19 @@ def canary(
         typer.Option(
             metavar="GATE=AMOUNT",
             help="How much worse than the stable release it may be: error_rate=0.2%, latency_ratio=1.25, "
-            "length_ratio=1.5, refusal_rate=5%, golden_failures=0. May be repeated.",
+            "length_ratio=1.5, refusal_rate=5%, golden_failures=0; its errors must be shown to be below "
+            "error_margin=2%. May be repeated.",
+        ),
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(help="How long a step may take to show that the canary is good enough. [default: 24h]"),
+    ] = None,
+    on_timeout: Annotated[
+        str | None,
+        typer.Option(
+            help="What then: hold (rolled back after as long again, unless promoted), rollback or promote. "
+            "[default: hold]"
         ),
     ] = None,
     accept_slower: Annotated[
@@ -118,19 +130,21 @@ def canary(
 
         model, version = release_named(release)
         plan = options.plan(
-            steps,
-            min_requests,
-            min_duration,
-            tolerance or [],
-            accept_slower,
-            min_likeness,
-            min_shadow_answers,
+            options.PlanOptions(
+                steps,
+                min_requests,
+                min_duration,
+                time_limit,
+                on_timeout,
+                tolerance or [],
+                accept_slower,
+                min_likeness,
+                min_shadow_answers,
+            )
         )
         begun = ours.releases.begin_rollout(model, version, plan, options.golden_prompts(golden))
         shares = ", ".join(map(_percent, begun.plan.weights))
         print(f"{release} is rolled out against {model}@{begun.stable}, in steps of {shares}.")
-        if (remark := options.remark_on(plan)) is not None:
-            print(remark)
         print(f"Watch it:\n  inflight release status {model}")
         ours.warn_without_router()
 

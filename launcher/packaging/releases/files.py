@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from router.core.manifest import Manifest
 
 STEPS = ("preprocessing", ENGINE, "postprocessing")
-_READ_ONLY = 0o444
-_MAY_RUN = 0o111
+_READ_ONLY = 0o400  # for the owner alone, like all that is kept
+_MAY_RUN = 0o100
 _NOT_OF_THE_MODEL = ("__pycache__",)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from router.control.releases.evidence import Proportion, Spread
@@ -30,6 +30,9 @@ class Sample:
     tokens: int | None = None
     refused: bool | None = None
     at_s: float = 0.0
+    prompt_tokens: int = 0  # that had to be computed
+    late_first: bool | None = None  # whether it missed the model's objective, where there is one
+    late_between: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class ArmStats:
     between_tokens: Spread = field(default_factory=Spread)
     length: Spread = field(default_factory=Spread)
     timed: Timed = field(default_factory=Timed)
+    late_first: Proportion = field(default_factory=Proportion)
+    late_between: Proportion = field(default_factory=Proportion)
 
     def with_one(self, sample: Sample) -> ArmStats:
         return self.with_all((sample,))
@@ -58,27 +63,40 @@ class ArmStats:
     def with_all(self, samples: Iterable[Sample]) -> ArmStats:
         every = list(samples)
         good = [each for each in every if not each.failed]
-        refused = [each.refused for each in good if each.refused is not None]
-        first = _logs((each.at_s, each.first_token_s) for each in good)
-        between = _logs((each.at_s, each.between_tokens_s) for each in good)
-        length = _logs((each.at_s, each.tokens) for each in good)
-        return ArmStats(
-            merge_proportions(self.errors, Proportion(len(every) - len(good), len(every))),
-            merge_proportions(self.refusals, Proportion(sum(refused), len(refused))),
-            merge_spreads(self.first_token, spread_of(value for _, value in first)),
-            merge_spreads(self.between_tokens, spread_of(value for _, value in between)),
-            merge_spreads(self.length, spread_of(value for _, value in length)),
-            Timed(
-                self.timed.first_token.with_all(first),
-                self.timed.between_tokens.with_all(between),
-                self.timed.length.with_all(length),
-            ),
+        first = _logs((each.at_s, each.first_token_s, each.prompt_tokens) for each in good)
+        between = _logs(
+            (each.at_s, each.between_tokens_s, each.prompt_tokens + (each.tokens or 0)) for each in good
         )
+        length = _logs((each.at_s, each.tokens, 0) for each in good)
+        seen = ArmStats(
+            Proportion(len(every) - len(good), len(every)),
+            _share(each.refused for each in good),
+            _spread(first),
+            _spread(between),
+            _spread(length),
+            Timed(*(Stretches().with_all(logs) for logs in (first, between, length))),
+            _share(each.late_first for each in good),
+            _share(each.late_between for each in good),
+        )
+        return merge_stats(self, seen)
 
 
-def _logs(timed: Iterable[tuple[float, float | None]]) -> list[tuple[float, float]]:
-    """What is not a number above 0 was not measured."""
-    return [(at_s, math.log(value)) for at_s, value in timed if value is not None and 0 < value < math.inf]
+def _spread(logs: Iterable[tuple[float, float, float]]) -> Spread:
+    return spread_of((value, size) for _, value, size in logs)
+
+
+def _share(asked: Iterable[bool | None]) -> Proportion:
+    told = [each for each in asked if each is not None]
+    return Proportion(sum(told), len(told))
+
+
+def _logs(timed: Iterable[tuple[float, float | None, int]]) -> list[tuple[float, float, float]]:
+    """When, how much, and of what size; what is not a number above 0 was not measured."""
+    return [
+        (at_s, math.log(value), math.log1p(size))
+        for at_s, value, size in timed
+        if value is not None and 0 < value < math.inf
+    ]
 
 
 def merge_stats(one: ArmStats, other: ArmStats) -> ArmStats:
@@ -94,6 +112,8 @@ def merge_stats(one: ArmStats, other: ArmStats) -> ArmStats:
             merge_stretches(one.timed.between_tokens, other.timed.between_tokens),
             merge_stretches(one.timed.length, other.timed.length),
         ),
+        merge_proportions(one.late_first, other.late_first),
+        merge_proportions(one.late_between, other.late_between),
     )
 
 
@@ -104,38 +124,33 @@ class Measured:
     steps: tuple[tuple[ArmStats, ArmStats], ...]
 
 
+_PROPORTIONS = ("errors", "refusals", "late_first", "late_between")
+_SPREADS = ("first_token", "between_tokens", "length")
+
+
 def stats_to_json(stats: ArmStats) -> str:
     """Short, as it is written every second."""
-    named = {
-        name: asdict(getattr(stats, name))
-        for name in ("errors", "refusals", "first_token", "between_tokens", "length")
-    }
-    timed = stats.timed
+    named: dict[str, Any] = {name: asdict(getattr(stats, name)) for name in _PROPORTIONS + _SPREADS}
     named["timed"] = {
         name: [stretches.length_s, [[number, *_short(spread)] for number, spread in stretches.parts]]
-        for name, stretches in (
-            ("first_token", timed.first_token),
-            ("between_tokens", timed.between_tokens),
-            ("length", timed.length),
-        )
+        for name, stretches in ((name, getattr(stats.timed, name)) for name in _SPREADS)
     }
     return json.dumps(named, separators=(",", ":"))
 
 
-def _short(spread: Spread) -> tuple[int, float, float]:
-    return spread.count, round(spread.mean, 6), round(spread.squares, 6)
+def _short(spread: Spread) -> tuple[float, ...]:
+    """Without the sizes where there are none."""
+    told = tuple(round(each, 5) for each in astuple(spread))
+    return told if any(told[3:]) else told[:3]
 
 
 def stats_from_json(text: str) -> ArmStats:
+    """Also of 0.7, which knew no sizes and no objectives."""
     value = json.loads(text)
-    return ArmStats(
-        Proportion(**value["errors"]),
-        Proportion(**value["refusals"]),
-        Spread(**value["first_token"]),
-        Spread(**value["between_tokens"]),
-        Spread(**value["length"]),
-        Timed(**{name: _stretches(*each) for name, each in value.get("timed", {}).items()}),
-    )
+    found: dict[str, Any] = {name: Proportion(**value[name]) for name in _PROPORTIONS if name in value}
+    found |= {name: Spread(**value[name]) for name in _SPREADS}
+    timed = Timed(**{name: _stretches(*each) for name, each in value.get("timed", {}).items()})
+    return ArmStats(**found, timed=timed)
 
 
 def _stretches(length_s: int, parts: list[list[Any]]) -> Stretches:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sql
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.tiers import Tier
 from router.control.recorder import Recorder
 from router.control.releases.arm_stats import ArmStats, Sample, stats_from_json, stats_to_json
 from router.core.answer_text import is_refusal
+from router.core.objective import Objective
 from router.core.record import Outcome
 from router.store.schema import arm_figures
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _FOLD_AT = 64  # so that no request waits long for what those before it have left to be counted
 _FORGET_AFTER_S = 3600.0
+NO_OBJECTIVE = Objective("", Tier.STANDARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,10 @@ class ArmRecorder(Recorder):
         process: str = "",
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        objective_of: Callable[[str, Tier], Objective] = Objective,
     ) -> None:
         super().__init__(access, process)
+        self._objective_of = objective_of
         self._clock = clock
         # Stretches of time have the same borders in all routers, so they need the time of day.
         self._from_monotonic_s = clock() - monotonic()
@@ -101,7 +106,8 @@ class ArmRecorder(Recorder):
         arm = self._arms.get(key)
         if arm is None:
             arm = self._arms[key] = Arm()
-        arm.add(sample_of(record, failed, self._from_monotonic_s), self._clock())
+        objective = self._objective_of(record.model, record.tier)
+        arm.add(sample_of(record, failed, self._from_monotonic_s, objective), self._clock())
 
     async def write(self) -> None:
         now_s = self._clock()
@@ -136,7 +142,9 @@ def _is_nobodys(kind: ErrorKind) -> bool:
     return kind is ErrorKind.CANCELLED or (kind.is_callers_fault and kind is not ErrorKind.MODEL_NOT_FOUND)
 
 
-def sample_of(record: Record, failed: bool, from_monotonic_s: float = 0.0) -> Sample:
+def sample_of(
+    record: Record, failed: bool, from_monotonic_s: float = 0.0, objective: Objective = NO_OBJECTIVE
+) -> Sample:
     """Models that make no text have the time of the whole answer in place of that of its first token.
 
     What gave no text, or none that was looked at, has not refused and has not complied either.
@@ -147,10 +155,25 @@ def sample_of(record: Record, failed: bool, from_monotonic_s: float = 0.0) -> Sa
         return Sample(failed, at_s=at_s)
     first_s, tokens = record.first_token_s, record.completion_tokens
     if first_s is None:
-        return Sample(False, record.received_s - began_s, at_s=at_s)
+        late = _is_late(record.received_s - record.arrived_s, objective.end_to_end_s)
+        return Sample(False, record.received_s - began_s, at_s=at_s, late_first=late)
     between_s = _decode_s(record, first_s, record.received_s) / (tokens - 1) if tokens > 1 else None
     refused = is_refusal(record.opening) if record.opening else None
-    return Sample(False, first_s - began_s, between_s, tokens or None, refused, at_s)
+    return Sample(
+        False,
+        first_s - began_s,
+        between_s,
+        tokens or None,
+        refused,
+        at_s,
+        max(record.prompt_tokens - record.cached_tokens, 0),
+        _is_late(first_s - record.arrived_s, objective.first_token_s),
+        _is_late(between_s, objective.inter_token_s),
+    )
+
+
+def _is_late(took_s: float | None, limit_s: float | None) -> bool | None:
+    return None if took_s is None or limit_s is None else took_s > limit_s
 
 
 def _decode_s(record: Record, first_s: float, received_s: float) -> float:

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from router.control.releases.canary_checks import findings
+from router.control.releases.canary_checks import Shown, findings
+from router.control.releases.plan import OnTimeout
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from router.control.releases.arm_stats import Measured
     from router.control.releases.canary_checks import Finding
     from router.control.releases.plan import Plan, Progress
@@ -28,25 +31,35 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
+    """One that waits may be `idle`, when requests do not come, or `held`, when its time is up."""
+
     verdict: Verdict
     reason: str
-    is_idle: bool = False  # it waits for requests that do not come
+    is_idle: bool = False
+    is_held: bool = False
 
 
 def decide(plan: Plan, progress: Progress, measured: Measured, now_s: float) -> Decision:
-    """Rolls back once a gate's evidence reaches its limit; else waits until the step has lasted."""
-    objection = _objection(plan, progress, measured)
+    """Rolls back once a gate's evidence against the canary reaches its limit, and goes on once all gates are
+    shown to be kept; in between it waits."""
+    found = findings(plan, measured)
+    objection = _objection(plan, progress, measured, found)
     if objection is not None:
         return Decision(Verdict.ROLL_BACK, objection)
     if progress.paused:
         return Decision(Verdict.WAIT, "paused")
-    waits = _wait(plan, progress, measured, now_s)
+    waits = _wait(plan, progress, measured, now_s) or _unknown(plan, progress, measured, found, now_s)
     if waits is not None:
         return waits
     if progress.step + 1 < len(plan.weights):
         after = plan.weights[progress.step + 1]
-        return Decision(Verdict.ADVANCE, f"no gate objects: on to {after * 100:.4g}% of the traffic")
-    return Decision(Verdict.PROMOTE, "no gate objects to the canary with all of the traffic")
+        return Decision(Verdict.ADVANCE, f"{_shown(found)}: on to {after * 100:.4g}% of the traffic")
+    return Decision(Verdict.PROMOTE, f"{_shown(found)}, and no gate objects with all of the traffic")
+
+
+def _shown(found: Sequence[Finding]) -> str:
+    within = [each.gate.value for each in found if each.shown is Shown.WITHIN]
+    return f"shown to be within its tolerances ({', '.join(within)})" if within else "no gate objects"
 
 
 def golden_objection(plan: Plan, progress: Progress) -> str | None:
@@ -57,19 +70,54 @@ def golden_objection(plan: Plan, progress: Progress) -> str | None:
     return f"golden prompts: {progress.golden_failed} failed, {allowed} are allowed{note}"
 
 
-def _objection(plan: Plan, progress: Progress, measured: Measured) -> str | None:
+def _objection(plan: Plan, progress: Progress, measured: Measured, found: Sequence[Finding]) -> str | None:
     golden = golden_objection(plan, progress)
     if golden is not None:
         return golden
     counted = sum(canary.errors.total for canary, _ in measured.steps)
     if counted >= ALL_FAILED and counted == sum(canary.errors.hits for canary, _ in measured.steps):
         return f"errors: all of the canary's first {counted:,} requests failed"
-    worst = max(findings(plan, measured), key=_against)
-    return worst.sentence() if _against(worst) >= 1 else None
+    worst = max(found, key=lambda each: each.against)
+    return worst.sentence() if worst.shown is Shown.OUTSIDE else None
 
 
-def _against(finding: Finding) -> float:
-    return finding.against
+def _unknown(
+    plan: Plan, progress: Progress, measured: Measured, found: Sequence[Finding], now_s: float
+) -> Decision | None:
+    """None where everything is shown that has to be, or where the time limit stands in for it."""
+    unknown = [each for each in found if each.shown is Shown.UNKNOWN]
+    if not unknown:
+        return None
+    number, lasted_s = progress.step + 1, now_s - progress.step_began_s
+    what = "; ".join(each.sentence() for each in unknown)
+    limit_s = max(plan.time_limit_s, 2 * plan.min_duration_s)
+    if lasted_s >= limit_s:
+        reason = f"step {number} did not show in {_lasting(limit_s)} that the canary is good enough: {what}"
+        if plan.on_timeout is OnTimeout.PROMOTE:
+            return None
+        if plan.on_timeout is OnTimeout.ROLL_BACK or lasted_s >= 2 * limit_s:
+            return Decision(Verdict.ROLL_BACK, reason)
+        left = _lasting(2 * limit_s - lasted_s)
+        return Decision(Verdict.WAIT, f"held, rolled back in {left} unless promoted: {reason}", is_held=True)
+    needs = _more(measured, unknown, lasted_s)
+    about = ", ".join(each.gate.value for each in unknown)
+    return Decision(Verdict.WAIT, f"step {number} needs {needs} to tell: {about}")
+
+
+def _more(measured: Measured, unknown: Sequence[Finding], lasted_s: float) -> str:
+    """How many requests of the canary, and how long that takes at the rate of this step."""
+    if any(each.more is None for each in unknown):
+        return "more requests"
+    most = max(each.more or 1 for each in unknown)
+    answered = measured.steps[-1][0].errors.total
+    time = f", {_lasting(most * lasted_s / answered)} at this rate," if answered and lasted_s > 0 else ""
+    return f"about {most:,} more requests of the canary{time}"
+
+
+def _lasting(time_s: float) -> str:
+    if time_s < 120:
+        return f"{time_s:.0f} s"
+    return f"{time_s / 60:.0f} min" if time_s < 7200 else f"{time_s / 3600:.0f} h"
 
 
 def _wait(plan: Plan, progress: Progress, measured: Measured, now_s: float) -> Decision | None:

@@ -1,43 +1,54 @@
-"""What a canary is held against, gate by gate, with the figures in words."""
+"""What a canary is held against, gate by gate: what is shown for it, what against it, and in which words."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from router.control.releases.evidence import (
+    Estimate,
     Pair,
     Proportion,
     Spread,
+    estimate,
+    log_evidence_of_fewer,
     log_evidence_of_more,
     log_evidence_of_shift,
-    mean_difference,
+    times_until,
 )
 from router.control.releases.sums import merge_proportions, merge_spreads, pair_up, pair_with
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from router.control.releases.arm_stats import Measured
+    from router.control.releases.arm_stats import ArmStats, Measured
     from router.control.releases.plan import Plan
-    from router.control.releases.sums import Stretches
+
+    Arms = Sequence[tuple[ArmStats, ArmStats]]
 
 # Fewer than that may come of one mishap, whatever their share.
 _LEAST_HITS = 3
 # While little is known of the stable release it is not presumed to fail more often than that.
 _MOST_PRESUMED_ERRORS = 0.1
-# With more than this share of the traffic a canary has more to do than the stable release, and may be slower.
-_MOST_SHARE_TO_COMPARE = 0.5
-# Beyond that it is held against the stable release of the steps before, and may be so much slower than it
-# may be beside it: a release that cannot bear all of the traffic is slower by far more.
+# In the last step the canary is held against the stable release of the steps before, and may be so much
+# slower than it may be beside it: a release that cannot bear all of the traffic is slower by far more.
 _ALONE = 3.0
-# A slow phase that a step happens to begin with should be over by then.
-LEAST_TIME_S = 20
+# A slow phase that a rollout happens to begin with should be over by then.
+LEAST_TIME_S = 15
+# Without anybody beside it a canary is not told from a busy minute of the whole machine any sooner.
+_LEAST_TIME_ALONE_S = 60
 # A step in which the stable release was asked that much less says little about its own rate.
 _MOST_UNEVEN = 4
+# What 95 of 100 requests keep may be missed by the rest.
+_MOST_LATE = 0.05
+# With how much confidence a canary is shown to be within its tolerances. An error rate that is above what is
+# allowed is found by the evidence against it; this is only about not having looked long enough.
+_LOG_SHOWN = math.log(100)
+_LOG_SHOWN_RATE = math.log(20)
+_MOST_LOOSE = 3
 
 
 class Gate(str, Enum):
@@ -47,130 +58,211 @@ class Gate(str, Enum):
     LENGTH_UP = "longer answers"
     LENGTH_DOWN = "shorter answers"
     REFUSALS = "refusals"
+    FIRST_TOKEN_OBJECTIVE = "objective for the first token"
+    BETWEEN_TOKENS_OBJECTIVE = "objective between tokens"
 
 
+# Half of the probability of a false rollback is for errors, the rest is for the other gates.
 _SHARES = 2 * (len(Gate) - 1)
+
+
+class Shown(str, Enum):
+    WITHIN = "within"
+    OUTSIDE = "outside"
+    UNKNOWN = "not yet known"
+    NOTHING = "nothing measured"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One gate's evidence, as the logarithm of the odds against the canary, and the figures behind it."""
+    """One gate. `against` and `within` are how much of the evidence that it takes is there, 1 being enough to
+    roll back or to pass; `more` is how many requests of the canary it would still take to pass, where that
+    can be told."""
 
     gate: Gate
-    log_evidence: float
-    log_limit: float
     figures: str
+    against: float = 0.0
+    within: float | None = None  # None where nothing has to be shown
+    more: int | None = None
+    allowed: str = ""
 
     @property
-    def against(self) -> float:
-        """How much of the evidence that it takes is there: from 1 on the gate objects."""
-        return max(0.0, self.log_evidence / self.log_limit)
+    def shown(self) -> Shown:
+        if self.against >= 1:
+            return Shown.OUTSIDE
+        if self.within is None:
+            return Shown.NOTHING
+        return Shown.WITHIN if self.within >= 1 else Shown.UNKNOWN
 
     def sentence(self) -> str:
         return f"{self.gate.value}: {self.figures}"
 
 
+def is_fair(plan: Plan, step: int) -> bool:
+    """Whether latencies of both arms can be compared within this step: an arm with most of the traffic has
+    more to do than the other."""
+    weight = plan.weights[step]
+    return weight <= 0.5 or (weight < 1 and plan.weights[0] > 0.5)
+
+
+def looseness(plan: Plan, step: int) -> int:
+    """How much less than all has to be shown in this step: the more traffic comes next, the more."""
+    last = max((number for number in range(len(plan.weights)) if is_fair(plan, number)), default=0)
+    return min(max(last - step, 0), _MOST_LOOSE)
+
+
 def findings(plan: Plan, measured: Measured) -> list[Finding]:
     """Every gate, whatever it says.
 
-    Half of the probability of a false rollback is for errors, the rest is shared out among the other gates;
-    what is tested anew in each step has to share its part among the steps. Errors, refusals and lengths are
-    counted over all steps, but always against the stable release of the same step: with a share that
-    changes, a bad hour of both arms would look like the canary's own. In the last step there is nobody to
-    compare with, and the stable release of the steps before stands in; for latencies, which depend on the
-    load, with a good deal of allowance.
+    All steps count, each against the stable release of the same step: with a share that changes, a bad hour
+    of both arms would look like the canary's own. In the last step there is nobody to compare with, and the
+    stable release of the steps before stands in; for latencies, which depend on the load, with a good deal
+    of allowance.
     """
-    tolerance = plan.tolerance
-    once = math.log(_SHARES / plan.alpha)
-    errors = [(canary.errors, stable.errors) for canary, stable in measured.steps]
-    refusals = [(canary.refusals, stable.refusals) for canary, stable in measured.steps]
-    return [
-        _of_rates(Gate.ERRORS, errors, tolerance.error_rate, math.log(2 / plan.alpha), _MOST_PRESUMED_ERRORS),
-        _of_rates(Gate.REFUSALS, refusals, tolerance.refusal_rate, once),
-        *_of_latencies(plan, measured),
-        *_of_lengths(measured, tolerance.length_ratio, once),
+    tolerance, steps = plan.tolerance, measured.steps
+    loose = looseness(plan, len(steps) - 1)
+    limit = math.log(_SHARES / plan.alpha)
+    found = [
+        _of_rates(
+            Gate.ERRORS,
+            [(canary.errors, stable.errors) for canary, stable in steps],
+            (tolerance.error_rate, tolerance.error_margin * 2**loose),
+            math.log(2 / plan.alpha),
+            _MOST_PRESUMED_ERRORS,
+        ),
+        _of_rates(
+            Gate.REFUSALS,
+            [(canary.refusals, stable.refusals) for canary, stable in steps],
+            (tolerance.refusal_rate, 2 * tolerance.refusal_rate * 2**loose),
+            limit,
+        ),
+        _of_latency(Gate.FIRST_TOKEN, plan, steps, limit, "first_token"),
+        _of_latency(Gate.BETWEEN_TOKENS, plan, steps, limit, "between_tokens"),
+        *_of_lengths(steps, tolerance.length_ratio, 1 + loose, limit),
+        _of_objective(
+            Gate.FIRST_TOKEN_OBJECTIVE, [(one.late_first, two.late_first) for one, two in steps], limit
+        ),
+        _of_objective(
+            Gate.BETWEEN_TOKENS_OBJECTIVE, [(one.late_between, two.late_between) for one, two in steps], limit
+        ),
     ]
+    if plan.weights == (1.0,):  # asked for, so there is nothing that it could be shown beside
+        return [replace(each, within=None) for each in found]
+    return found
 
 
 def _of_rates(
     gate: Gate,
     steps: Sequence[tuple[Proportion, Proportion]],
-    tolerance: float,
-    log_limit: float,
+    tolerances: tuple[float, float],
+    limit: float,
     presumed: float = 1.0,
 ) -> Finding:
-    canary = reduce(merge_proportions, (each for each, _ in steps))
-    stable = reduce(merge_proportions, (each for _, each in steps))
-    allowed = tolerance
-    if canary.total:
-        expected = (each.total * _stable_rate(each, beside, stable, presumed) for each, beside in steps)
-        allowed = min(0.95, sum(expected) / canary.total + tolerance)
-    evidence = log_evidence_of_more(canary, allowed) if canary.hits >= _LEAST_HITS else 0.0
+    """The first tolerance is what may be shown against it, the second what has to be shown for it.
+
+    Of the stable release at least what was seen counts; what may well be is not taken to be above what is
+    presumed.
+    """
+    canary, stable = _in_all(steps)
     figures = f"{canary.rate:.1%} of {canary.total:,} against {stable.rate:.1%} of {stable.total:,}"
-    return Finding(gate, evidence, log_limit, figures)
-
-
-def _stable_rate(canary: Proportion, beside: Proportion, stable: Proportion, presumed: float) -> float:
-    """At least what was seen; what may well be is not taken to be above what is presumed."""
-    known = beside if beside.total * _MOST_UNEVEN >= canary.total else stable
-    return max(known.rate, min(known.cautious_rate, presumed))
-
-
-def _of_latencies(plan: Plan, measured: Measured) -> list[Finding]:
-    """Of the current step alone: what a release takes depends on how much it has to do."""
-    canary = measured.steps[-1][0]
-    firsts = [stable.first_token for _, stable in measured.steps]
-    betweens = [stable.between_tokens for _, stable in measured.steps]
-    return [
-        _of_latency(
-            Gate.FIRST_TOKEN, plan, canary.timed.first_token, measured.steps[-1][1].timed.first_token, firsts
-        ),
-        _of_latency(
-            Gate.BETWEEN_TOKENS,
-            plan,
-            canary.timed.between_tokens,
-            measured.steps[-1][1].timed.between_tokens,
-            betweens,
-        ),
+    if not canary.total:
+        return Finding(gate, figures, within=0.0 if stable.total else None)
+    known = [
+        (each.total / canary.total, beside if beside.total * _MOST_UNEVEN >= each.total else stable)
+        for each, beside in steps
     ]
+    most, margin = tolerances
+    presumable = sum(part * max(each.rate, min(each.cautious_rate, presumed)) for part, each in known)
+    usual = min(0.95, presumable + most)
+    against = log_evidence_of_more(canary, usual) / limit if canary.hits >= _LEAST_HITS else 0.0
+    allowed = min(0.95, sum(part * each.rate for part, each in known) + margin)
+    within = log_evidence_of_fewer(canary, allowed) / _LOG_SHOWN_RATE
+    more = None
+    if 0 < within < 1:
+        more = math.ceil(canary.total * (1 / within - 1))
+    elif within <= 0 and canary.rate < allowed:
+        more = math.ceil(_LOG_SHOWN_RATE / -math.log1p(-margin))
+    return Finding(gate, figures, max(against, 0.0), max(within, 0.0), more, f"up to {margin:.3g} more")
 
 
-def _of_latency(
-    gate: Gate, plan: Plan, canary: Stretches, stable: Stretches, stable_by_step: Sequence[Spread]
-) -> Finding:
-    is_fair = plan.weights[len(stable_by_step) - 1] <= _MOST_SHARE_TO_COMPARE
-    usual = stable_by_step[-1] if is_fair else reduce(merge_spreads, stable_by_step)
-    pairs = pair_up(canary, stable) if is_fair else pair_with(canary, usual)
-    allowed = plan.tolerance.latency_ratio * (1 if is_fair else _ALONE)
-    evidence = 0.0
-    if canary.lasting_s >= LEAST_TIME_S:
-        evidence = log_evidence_of_shift(pairs, math.log(allowed))
-    mine = reduce(merge_spreads, (spread for _, spread in canary.parts), Spread())
-    figures = f"{_milliseconds(mine)} against {_milliseconds(usual)}"
-    if pairs:
-        when = "at the same time" if is_fair else "in the steps before"
-        figures += f", {_times(mean_difference(pairs))} of what the stable release took {when}"
-    return Finding(gate, evidence, math.log(_SHARES * len(plan.weights) / plan.alpha), figures)
+def _in_all(steps: Sequence[tuple[Proportion, Proportion]]) -> tuple[Proportion, Proportion]:
+    canary, stable = (reduce(merge_proportions, arms) for arms in zip(*steps, strict=True))
+    return canary, stable
 
 
-def _of_lengths(measured: Measured, ratio: float, log_limit: float) -> list[Finding]:
-    canary = reduce(merge_spreads, (canary.length for canary, _ in measured.steps))
-    stable = reduce(merge_spreads, (stable.length for _, stable in measured.steps))
+def _of_latency(gate: Gate, plan: Plan, steps: Arms, limit: float, name: str) -> Finding:
+    """Steps of a fair share count for and against it; those with more of the traffic only against it."""
+    ratio = plan.tolerance.latency_ratio
+    timed = [tuple(getattr(arm.timed, name) for arm in arms) for arms in steps]
+    fair = [arms for number, arms in enumerate(timed) if is_fair(plan, number)]
+    alone = [canary for number, (canary, _) in enumerate(timed) if not is_fair(plan, number)]
+    pairs = [pair for arms in fair for pair in pair_up(*arms)]
+    canary = reduce(merge_spreads, (getattr(arm, name) for arm, _ in steps))
+    stable = reduce(merge_spreads, (getattr(arm, name) for _, arm in steps))
+    if not canary.count and not stable.count:
+        return Finding(gate, "none measured")
+    found = estimate(pairs)
+    figures = f"{_milliseconds(canary)} against {_milliseconds(stable)}"
+    if found is not None:
+        figures += f", {_times(found.difference)} of what the stable release took at the same time"
+    against = 0.0
+    if found is not None and sum(each.lasting_s for each, _ in fair) >= LEAST_TIME_S:
+        against = log_evidence_of_shift(found, math.log(ratio)) / limit
+    beyond = estimate([pair for each in alone for pair in pair_with(each, stable)])
+    if beyond is not None and sum(each.lasting_s for each in alone) >= _LEAST_TIME_ALONE_S:
+        late = log_evidence_of_shift(beyond, math.log(ratio * _ALONE)) / limit
+        if late > against:
+            against, times = late, _times(beyond.difference)
+            figures += f"; with most of the traffic {times} of what it took in the steps before"
+    loose = 1 + looseness(plan, len(steps) - 1)
+    allowed = f"up to {ratio**loose:.3g} times"
+    within, more = _shown(found, math.log(ratio) * loose, canary.count)
+    return Finding(gate, figures, max(against, 0.0), within, more, allowed)
+
+
+def _shown(found: Estimate | None, allowed: float, count: int) -> tuple[float, int | None]:
+    """How much of the evidence that a shift is below what is allowed is there, and how many requests lack."""
+    if found is None:
+        return 0.0, None
+    within = max(-log_evidence_of_shift(found, allowed) / _LOG_SHOWN, 0.0)
+    if within >= 1:
+        return within, 0
+    times = times_until(found, allowed, _LOG_SHOWN)
+    return within, None if times is None else max(1, math.ceil(count * (times - 1)))
+
+
+def _of_lengths(steps: Arms, ratio: float, loose: int, limit: float) -> list[Finding]:
+    canary = reduce(merge_spreads, (canary.length for canary, _ in steps))
+    stable = reduce(merge_spreads, (stable.length for _, stable in steps))
+    if not canary.count and not stable.count:
+        return [Finding(gate, "none measured") for gate in (Gate.LENGTH_UP, Gate.LENGTH_DOWN)]
     pairs: list[Pair] = []
-    for long, usual in measured.steps:
+    for long, usual in steps:
         pairs += pair_up(long.timed.length, usual.timed.length) or pair_with(long.timed.length, stable)
-    figures = f"{_tokens(canary)} against {_tokens(stable)}, {_times(mean_difference(pairs))} as many"
-    return [
-        Finding(gate, log_evidence_of_shift(each, math.log(ratio)), log_limit, figures)
-        for gate, each in (
-            (Gate.LENGTH_UP, pairs),
-            (Gate.LENGTH_DOWN, [Pair(_mirrored(pair.canary), _mirrored(pair.stable)) for pair in pairs]),
-        )
-    ]
+    figures = f"{_tokens(canary)} against {_tokens(stable)}"
+    up = estimate(pairs)
+    if up is None:
+        return [Finding(gate, figures, within=0.0) for gate in (Gate.LENGTH_UP, Gate.LENGTH_DOWN)]
+    figures += f", {_times(up.difference)} as many"
+    down = Estimate(-up.difference, up.variance, up.count)
+    made = []
+    for gate, found in ((Gate.LENGTH_UP, up), (Gate.LENGTH_DOWN, down)):
+        against = max(log_evidence_of_shift(found, math.log(ratio)) / limit, 0.0)
+        within, more = _shown(found, math.log(ratio) * loose, canary.count)
+        made.append(Finding(gate, figures, against, within, more, f"up to {ratio**loose:.3g} times"))
+    return made
 
 
-def _mirrored(spread: Spread) -> Spread:
-    return Spread(spread.count, -spread.mean, spread.squares)
+def _of_objective(gate: Gate, steps: Sequence[tuple[Proportion, Proportion]], limit: float) -> Finding:
+    """Only against it, and not where the stable release misses the objective too."""
+    canary, stable = _in_all(steps)
+    if not canary.total:
+        return Finding(gate, "no objective")
+    figures = f"missed by {canary.rate:.1%} of {canary.total:,} against {stable.rate:.1%} of {stable.total:,}"
+    against = 0.0
+    if canary.hits >= _LEAST_HITS and stable.total and stable.rate <= _MOST_LATE:
+        against = max(log_evidence_of_more(canary, _MOST_LATE) / limit, 0.0)
+    return Finding(gate, figures, against, None, None, f"{_MOST_LATE:.0%}")
 
 
 def _milliseconds(logs: Spread) -> str:

@@ -209,12 +209,17 @@ def _change_for(situation: Situation, progress: Progress, decision: Decision, no
         figures["deaths"] = asdict(situation.deaths)
     if decision.verdict is Verdict.WAIT:
         event = "idle" if decision.is_idle and not progress.told_idle else None
-        return Change(replace(progress, told_idle=decision.is_idle), decision.reason, figures, event)
+        if decision.is_held and not progress.told_held:
+            event = "hold"
+        told = replace(progress, told_idle=decision.is_idle, told_held=decision.is_held)
+        return Change(told, decision.reason, figures, event)
     if decision.verdict is Verdict.ADVANCE:
         assert split is not None
         step = progress.step + 1
         after = split.with_canary(rollout.canary, rollout.plan.weights[step], rollout.id, step)
-        ahead = replace(progress, step=step, step_began_s=now_s, step_requests=0, told_idle=False)
+        ahead = replace(
+            progress, step=step, step_began_s=now_s, step_requests=0, told_idle=False, told_held=False
+        )
         return Change(ahead, decision.reason, figures, "advance", split=after)
     if decision.verdict is Verdict.PROMOTE:
         assert split is not None
@@ -235,7 +240,15 @@ def figures_of(rollout: Rollout, measured: Measured) -> dict[str, Any]:
         "canary": _arm(rollout.canary, canary, now[0]),
         "stable": _arm(rollout.stable, stable, now[1]),
         "gates": [
-            {"gate": each.gate.value, "against": round(each.against, 3), "figures": each.figures}
+            {
+                "gate": each.gate.value,
+                "shown": each.shown.value,
+                "against": round(each.against, 3),
+                "within": None if each.within is None else round(each.within, 3),
+                "more_requests": each.more,
+                "allowed": each.allowed,
+                "figures": each.figures,
+            }
             for each in findings(rollout.plan, measured)
         ],
     }

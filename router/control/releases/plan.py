@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +16,16 @@ class Tolerance:
     length_ratio: float = 1.5
     refusal_rate: float = 0.05
     golden_failures: int = 0
+    error_margin: float = 0.02  # what a canary must be shown to stay below before it gets most of the traffic
 
     def __post_init__(self) -> None:
         for name in ("error_rate", "refusal_rate"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"the tolerance {name} is {getattr(self, name):g}; allowed: 0 to below 1")
+        if not max(self.error_rate, 1e-4) <= self.error_margin < 1:
+            raise ValueError(
+                f"the tolerance error_margin is {self.error_margin:g}; allowed: error_rate to below 1"
+            )
         for name in ("latency_ratio", "length_ratio"):
             if not 1 <= getattr(self, name) <= 1000:
                 raise ValueError(f"the tolerance {name} is {getattr(self, name):g}; allowed: 1 to 1000")
@@ -31,15 +37,29 @@ class Tolerance:
         return replace(self, latency_ratio=max(self.latency_ratio, latency_ratio))
 
 
+class OnTimeout(str, Enum):
+    """What becomes of a canary of which a step could not show in time that it is good enough."""
+
+    HOLD = "hold"  # for as long again, then it is rolled back
+    ROLL_BACK = "rollback"
+    PROMOTE = "promote"  # as if it had been shown
+
+
+DAY_S = 86_400.0
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps of a rollout; one is over when it has lasted and been asked long enough without a fault."""
+    """The steps of a rollout; one is over when the canary was shown in it to be within its tolerances, and
+    it has lasted and been asked long enough. `time_limit_s` is that of each step."""
 
     weights: tuple[float, ...] = (0.01, 0.05, 0.25, 1.0)
-    min_requests: int = 50
+    min_requests: int = 20
     min_duration_s: float = 60.0
     alpha: float = 0.01
     tolerance: Tolerance = field(default_factory=Tolerance)
+    time_limit_s: float = DAY_S
+    on_timeout: OnTimeout = OnTimeout.HOLD
     min_likeness: float = 0.0  # of the answers of a shadow; 0 where none are asked for
     min_shadow_answers: int = 50
 
@@ -52,6 +72,8 @@ class Plan:
             raise ValueError("alpha is a probability of a false rollback, between 0 and 1")
         if self.min_requests < 0:
             raise ValueError(f"a step of a rollout needs {self.min_requests} requests; allowed: 0 and more")
+        if not 0 < self.time_limit_s < math.inf:
+            raise ValueError(f"the time limit of a step is {self.time_limit_s:g} s; allowed: above 0")
         if not 0 <= self.min_duration_s < math.inf:
             raise ValueError(f"a step of a rollout lasts {self.min_duration_s:g} s; allowed: 0 and more")
         if not 0 <= self.min_likeness <= 1:
@@ -76,5 +98,6 @@ class Progress:
     golden_failed: int = 0
     golden_note: str = ""
     told_idle: bool = False
+    told_held: bool = False
     is_rehearsed: bool = False
     known_deaths: int = 0  # of the canary, for which it was held

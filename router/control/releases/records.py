@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 
-from router.control.releases.plan import Plan, Progress, Tolerance
+from router.control.releases.plan import OnTimeout, Plan, Progress, Tolerance
 from router.control.releases.states import State
 from router.core.manifest import Manifest, from_json
 from router.routing.split import ModelSplit, split_from_json
@@ -161,6 +161,8 @@ def rollout_of(row: RowMapping) -> Rollout:
 def plan_from_json(text: str) -> Plan:
     value = json.loads(text)
     tolerance = Tolerance(**value.pop("tolerance"))
+    if "on_timeout" in value:
+        value["on_timeout"] = OnTimeout(value["on_timeout"])
     return Plan(**{**value, "weights": tuple(value["weights"]), "tolerance": tolerance})
 
 

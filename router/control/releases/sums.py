@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # Enough stretches to see how much they scatter, and no more than fit into a row that is written each second.
-MOST_STRETCHES = 32
+MOST_STRETCHES = 64
+# Pairs are made of longer stretches while more than this share of the canary's requests would have no partner
+# and there are stretches enough to see how much they scatter.
+_MOST_ALONE = 0.1
+_ENOUGH_PAIRS = 8
 
 
 def merge_proportions(one: Proportion, other: Proportion) -> Proportion:
@@ -25,17 +29,35 @@ def merge_spreads(one: Spread, other: Spread) -> Spread:
     if not one.count or not other.count:
         return other if not one.count else one
     count = one.count + other.count
-    apart = other.mean - one.mean
-    mean = one.mean + apart * other.count / count
-    return Spread(count, mean, one.squares + other.squares + apart * apart * one.count * other.count / count)
+    share = other.count / count
+    apart, larger = other.mean - one.mean, other.size - one.size
+    between = one.count * share
+    return Spread(
+        count,
+        one.mean + apart * share,
+        one.squares + other.squares + apart * apart * between,
+        one.size + larger * share,
+        one.size_squares + other.size_squares + larger * larger * between,
+        one.products + other.products + apart * larger * between,
+    )
 
 
-def spread_of(values: Iterable[float]) -> Spread:
+def spread_of(values: Iterable[tuple[float, float]]) -> Spread:
+    """Of what was measured, each beside its size."""
     every = list(values)
     if not every:
         return Spread()
-    mean = math.fsum(every) / len(every)
-    return Spread(len(every), mean, math.fsum((value - mean) ** 2 for value in every))
+    count = len(every)
+    mean = math.fsum(value for value, _ in every) / count
+    size = math.fsum(size for _, size in every) / count
+    return Spread(
+        count,
+        mean,
+        math.fsum((value - mean) ** 2 for value, _ in every),
+        size,
+        math.fsum((each - size) ** 2 for _, each in every),
+        math.fsum((value - mean) * (each - size) for value, each in every),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +71,11 @@ class Stretches:
     length_s: int = 1
     parts: tuple[tuple[int, Spread], ...] = ()
 
-    def with_all(self, timed: Iterable[tuple[float, float]]) -> Stretches:
-        """With values, each after the moment when it came."""
-        found: dict[int, list[float]] = {}
-        for at_s, value in timed:
-            found.setdefault(math.floor(at_s / self.length_s), []).append(value)
+    def with_all(self, timed: Iterable[tuple[float, float, float]]) -> Stretches:
+        """With values and their sizes, after the moment when each came."""
+        found: dict[int, list[tuple[float, float]]] = {}
+        for at_s, value, size in timed:
+            found.setdefault(math.floor(at_s / self.length_s), []).append((value, size))
         parts = tuple((number, spread_of(found[number])) for number in sorted(found))
         return merge_stretches(self, Stretches(self.length_s, parts))
 
@@ -103,9 +125,15 @@ def merge_stretches(one: Stretches, other: Stretches) -> Stretches:
 def pair_up(canary: Stretches, stable: Stretches) -> list[Pair]:
     """Of the stretches in which both arms have values."""
     length_s = max(canary.length_s, stable.length_s)
-    there = dict(stable.coarser(length_s).parts)
-    parts = canary.coarser(length_s).parts
-    return [Pair(spread, there[number]) for number, spread in parts if number in there]
+    counted = sum(spread.count for _, spread in canary.parts)
+    while True:
+        there = dict(stable.coarser(length_s).parts)
+        parts = canary.coarser(length_s).parts
+        pairs = [Pair(spread, there[number]) for number, spread in parts if number in there]
+        paired = sum(pair.canary.count for pair in pairs)
+        if paired >= (1 - _MOST_ALONE) * counted or len(parts) <= _ENOUGH_PAIRS:
+            return pairs
+        length_s *= 2
 
 
 def pair_with(canary: Stretches, stable: Spread) -> list[Pair]:

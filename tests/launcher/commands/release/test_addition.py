@@ -338,7 +338,7 @@ def test_executable_files_stay_executable_in_a_release(inflight: Shell, tmp_path
     (source / "triton_python_backend_stub").chmod(0o755)
     inflight("add", "twice", str(source))
     modes = {path.name: path.stat().st_mode & 0o777 for path in (inflight.repository / "twice.1").iterdir()}
-    assert (modes["triton_python_backend_stub"], modes["labels.txt"]) == (0o555, 0o444)
+    assert (modes["triton_python_backend_stub"], modes["labels.txt"]) == (0o500, 0o400)
 
 
 def test_a_directory_with_a_leading_zero_is_not_a_version(inflight: Shell, tmp_path: Path) -> None:

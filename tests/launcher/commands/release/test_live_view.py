@@ -148,7 +148,16 @@ def test_a_release_that_the_stack_no_longer_brings_cannot_be_loaded(served: Shel
     assert "m@2 is gone" in served.refusal("load", "m@2")
 
 
-GATE = {"gate": "errors", "against": 0.421, "figures": "8.3% of 12 against 0.0% of 24"}
+GATE = {
+    "gate": "errors",
+    "shown": "not yet known",
+    "against": 0.42,
+    "within": 0.25,
+    "more_requests": 120,
+    "allowed": "up to 0.02 more",
+    "figures": "8.3% of 12 against 0.0% of 24",
+}
+OLD_GATE = {"gate": "refusals", "against": 0.0, "figures": ""}  # as 0.7 wrote it
 
 
 def rolled_out(shell: Shell) -> None:
@@ -159,7 +168,7 @@ def rolled_out(shell: Shell) -> None:
     with shell.store() as store, store.begin() as connection:
         (rollout,) = list_rollouts(connection, "m")
         progress = {"step": 1, "step_began_s": 900.0, "step_requests": 4, "paused": False}
-        gates = [{"gate": "refusals", "against": 0.0, "figures": ""}, GATE]
+        gates = [OLD_GATE, GATE]
         change = {
             "progress": json.dumps(progress),
             "reason": "step 2 needs 46 more requests",
@@ -203,7 +212,7 @@ def test_the_status_table_shows_the_whole_rollout(served: Shell) -> None:
     for words in (
         "m, sticky by request", "95.0%", "5.0%", "[red]out of memory", "step 2 of 4, 5.0% of the traffic",
         "8.33%", "400.0 ms", "10.0 ms",
-        "against it: 42% of what a rollback takes, errors: 8.3% of 12 against 0.0% of 24",
+        "not yet known", "25%", "42%", "8.3% of 12 against 0.0% of 24", "up to 0.02 more",
         "step 2 needs 46 more requests", "last change: promote to m@1",
         NO_ROUTER,
     ):  # fmt: skip

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from launcher.commands.release import options
-from router.control.releases.plan import Plan
+from launcher.commands.release.options import PlanOptions
+from router.control.releases.plan import OnTimeout, Plan
 from router.control.releases.records import GoldenPrompt
 
 if TYPE_CHECKING:
@@ -49,13 +50,6 @@ def test_an_arm_and_a_shadow_are_a_version_and_a_share() -> None:
         options.shadow("3=0")
 
 
-def test_steps_too_short_for_latencies_cause_a_remark() -> None:
-    assert options.remark_on(options.plan(None, None, "20s", [])) is None
-    remark = options.remark_on(options.plan(None, None, "5s", []))
-    assert remark is not None
-    assert "latencies are compared only in steps that last 20 s or more" in remark
-
-
 def test_durations_have_a_unit() -> None:
     assert [options.step_duration_s(text) for text in ("90s", "2m", "1h", "0.5s")] == [90, 120, 3600, 0.5]
     for text in ("90", "s", "1d", "-1s", "1e3s"):
@@ -64,8 +58,10 @@ def test_durations_have_a_unit() -> None:
 
 
 def test_a_plan_is_the_default_except_for_the_given_options() -> None:
-    assert options.plan(None, None, None, []) == Plan()
-    plan = options.plan("2%, 0.5,100%", 10, "5s", ["error_rate=1%", "latency_ratio=2", "golden_failures=1"])
+    assert options.plan(PlanOptions()) == Plan()
+    tolerances = ["error_rate=1%", "latency_ratio=2", "golden_failures=1"]
+    plan = options.plan(PlanOptions("2%, 0.5,100%", 10, "5s", "2h", "rollback", tolerances))
+    assert (plan.time_limit_s, plan.on_timeout) == (7200.0, OnTimeout.ROLL_BACK)
     assert (plan.weights, plan.min_requests, plan.min_duration_s) == ((0.02, 0.5, 1.0), 10, 5.0)
     tolerance = plan.tolerance
     assert (tolerance.error_rate, tolerance.latency_ratio, tolerance.golden_failures) == (0.01, 2.0, 1)
@@ -73,15 +69,16 @@ def test_a_plan_is_the_default_except_for_the_given_options() -> None:
 
 
 def test_a_canary_that_is_meant_to_be_slower_has_a_wider_latency_tolerance() -> None:
-    assert options.plan(None, None, None, [], "2x").tolerance.latency_ratio == 2.0
-    assert options.plan(None, None, None, ["latency_ratio=3"], "2").tolerance.latency_ratio == 3.0
+    assert options.plan(PlanOptions(accept_slower="2x")).tolerance.latency_ratio == 2.0
+    wider = options.plan(PlanOptions(tolerances=["latency_ratio=3"], accept_slower="2"))
+    assert wider.tolerance.latency_ratio == 3.0
 
 
 def test_the_likeness_of_shadow_answers_is_part_of_the_plan() -> None:
-    plan = options.plan(None, None, None, [], None, "90%", 20)
+    plan = options.plan(PlanOptions(min_likeness="90%", min_shadow_answers=20))
     assert (plan.min_likeness, plan.min_shadow_answers) == (0.9, 20)
     with pytest.raises(ValueError, match="allowed: above 0, up to 100%"):
-        options.plan(None, None, None, [], None, "much")
+        options.plan(PlanOptions(min_likeness="much"))
 
 
 @pytest.mark.parametrize("text", ["twice", "0.5x", "x", "nan", "5000x"])

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from router.control.releases.arm_stats import ArmStats, Measured, Sample
 from router.control.releases.canary import Decision, Verdict, decide
+from router.control.releases.paired_times import MOST_PAIRS, PairedTimes, Standing, standing
 from router.control.releases.plan import Plan, Progress
 
 BEGIN_S = 1_800_000_000.0
+# Looked at each second as the router does, and after two minutes less often, which only saves time here.
+_CLOSE_S, _SELDOM_S = 120, 5
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,17 @@ class Rollout:
     stable: Release = field(default_factory=Release)
     world: World = field(default_factory=World)
     plan: Plan = field(default_factory=Plan)
+    rehearsed: bool = False  # whether both releases are measured on the same prompts first
 
     def run(self, most_s: float = 1200.0) -> tuple[Decision, int, float]:
         """How it ended, after how many of the canary's requests, and after how many seconds."""
         chance = random.Random(self.seed)
+        if self.rehearsed and self._is_refused(chance):
+            return Decision(Verdict.ROLL_BACK, "slower on the same prompts before it had any traffic"), 0, 0.0
         phases = [Phases(chance), Phases(chance), Phases(chance)]
         steps = [(ArmStats(), ArmStats())]
         progress, answered, at_s = Progress(step_began_s=BEGIN_S, golden_step=99), 0, 0.0
+        waiting: tuple[list[Sample], list[Sample]] = ([], [])
         for second in range(1, int(most_s) + 1):
             arms: tuple[list[Sample], list[Sample]] = ([], [])
             while at_s < second:
@@ -80,6 +87,11 @@ class Rollout:
                 arms[not is_canary].append(self._sample(chance, release, factor, at_s))
                 at_s += chance.expovariate(self.world.rate)
             answered += len(arms[0])
+            waiting[0].extend(arms[0])
+            waiting[1].extend(arms[1])
+            if second > _CLOSE_S and second % _SELDOM_S:
+                continue
+            arms, waiting = waiting, ([], [])
             steps[-1] = (steps[-1][0].with_all(arms[0]), steps[-1][1].with_all(arms[1]))
             found = decide(self.plan, progress, Measured(tuple(steps)), BEGIN_S + second)
             if found.verdict is Verdict.ADVANCE:
@@ -88,6 +100,27 @@ class Rollout:
             elif found.verdict is not Verdict.WAIT:
                 return found, answered, float(second)
         return found, answered, most_s
+
+    def _is_refused(self, chance: random.Random) -> bool:
+        """The rehearsal: pairs of times on equal prompts, which scatter half as much as requests do."""
+        ratio = self.plan.tolerance.latency_ratio
+        times = [PairedTimes(), PairedTimes()]
+        slower = (self.canary.slower, self.canary.slower * self.canary.slower_tokens)
+        for number in range(1, MOST_PAIRS + 1):
+            times = [
+                each.plus(self._rehearsal_s(chance) * factor, self._rehearsal_s(chance))
+                for each, factor in zip(times, slower, strict=True)
+            ]
+            found = {standing(each, ratio, is_last=number == MOST_PAIRS) for each in times}
+            if Standing.SLOWER in found:
+                return True
+            if Standing.OPEN not in found:
+                return False
+        return False
+
+    def _rehearsal_s(self, chance: random.Random) -> float:
+        tail = math.exp(chance.expovariate(1.0)) if chance.random() < self.world.tail else 1.0
+        return tail * chance.lognormvariate(0, self.world.deviation / 2)
 
     def _sample(self, chance: random.Random, release: Release, factor: float, at_s: float) -> Sample:
         if self.world.outage(at_s) or chance.random() < release.errors:
