@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from base64 import b64encode
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -97,7 +98,7 @@ async def test_who_is_cancelled_while_waiting_takes_no_turn() -> None:
 
 
 async def test_a_client_that_leaves_ends_the_work_for_it() -> None:
-    leaving = []
+    leaving: list[Callable[[], None]] = []
     waiting = asyncio.Event()
 
     async def work() -> None:
