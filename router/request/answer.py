@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from python_backend.wire.errors import InflightError
 from router.request.aside import Aside
 from router.request.fair_pool import unless_left
+from router.routing.models import ServedModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -97,15 +98,21 @@ class Answers:
         self._shadows = shadows
         self._lengths = lengths
 
+    async def _check_length(self, job: Job, served: ServedModel, record: Record, on_leave: OnLeave) -> None:
+        if self._lengths is not None:
+            await self.permits.foresee(record, served.name, 1)
+            await unless_left(self._lengths.check(served, job.prompts(), record.tenant), on_leave)
+
     async def answer(self, job: Job, record: Record, on_leave: OnLeave) -> None:
         """Raises what the client was told, or is to be told, where there is no whole answer."""
         for safety in self._checks:
             await job.check(safety)
         record.model = job.served.name
         shadows = None if record.shadow is None else self._shadows
-        if self._lengths is not None and self._lengths.may_exceed(job.served, job.need):
-            await self.permits.foresee(record, job.served.name, 1)
-            await unless_left(self._lengths.check(job.served, job.prompts(), record.tenant), on_leave)
+        served = job.served
+        # What may be too long reserves the whole context.
+        if type(served) is ServedModel and job.need.prompt_tokens >= served.context_tokens:
+            await self._check_length(job, served, record, on_leave)
         permit = await self.permits.admit(record, job.need, on_leave)
         cause: BaseException | None = None
         try:

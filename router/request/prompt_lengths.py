@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.routing.models import ServedModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from router.admission.demand import Need
     from router.request.token_counting import Tokenizers
-    from router.routing.models import Served
+    from router.routing.models import ServedModel
 
 # Characters for each token of a model's context, beyond which a prompt is counted: most texts have fewer.
 _COUNTED_FROM = 8
@@ -26,12 +24,7 @@ class PromptLengths:
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
 
-    def may_exceed(self, served: Served, need: Need) -> bool:
-        """What may be too long reserves the whole context."""
-        return isinstance(served, ServedModel) and need.prompt_tokens >= served.context_tokens
-
-    async def check(self, served: Served, prompts: Sequence[str], tenant: str) -> None:
-        assert isinstance(served, ServedModel)
+    async def check(self, served: ServedModel, prompts: Sequence[str], tenant: str) -> None:
         context = served.context_tokens
         for prompt in prompts:
             if len(prompt) <= _COUNTED_FROM * context:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router.tenants.limits import Limit, LimitSet, Refusal, longer
+from router.tenants.limits import NS_PER_MIN, Limit, LimitSet, Refusal, longer
 from router.tenants.shared_usage import Charge, Others, Used
 
 if TYPE_CHECKING:
@@ -63,12 +63,19 @@ class Ledger:
 
         `tokens` are the fewest that it can use, None where it asks no model.
         """
-        both = self._limit_sets_of(caller, now_ns)
-        refusal = longer(*(each.rate_refusal(1, tokens, now_ns) for each in both))
-        if refusal is None:
-            for each in both:
-                each.count(1)
-        return refusal
+        of_organisation, of_key = self._limit_sets_of(caller, now_ns)
+        first = of_organisation.rate_refusal(1, tokens, now_ns)
+        second = of_key.rate_refusal(1, tokens, now_ns)
+        if first is not None or second is not None:
+            return longer(first, second)
+        # As LimitSet.count does; each is full enough, so that nothing is cut off.
+        of_organisation.taken_requests += 1
+        of_key.taken_requests += 1
+        if of_organisation.requests is not None:
+            of_organisation.requests.level -= NS_PER_MIN
+        if of_key.requests is not None:
+            of_key.requests.level -= NS_PER_MIN
+        return None
 
     def uncount(self, caller: Caller, now_ns: int) -> None:
         """The request that was counted last was refused for no fault of its caller."""
@@ -92,11 +99,16 @@ class Ledger:
         `asks_for` to the store, apply the answers, and try again.
         """
         of_organisation, of_key = both = self._limit_sets_of(caller, now_ns)
-        first = of_organisation.refusal(tokens, cost, now_ns, month, requests)
-        second = of_key.refusal(tokens, cost, now_ns, month, requests)
-        if first is second is None:
+        first = of_organisation.rate_refusal(requests, tokens, now_ns)
+        second = of_key.rate_refusal(requests, tokens, now_ns)
+        funds, purse = of_organisation.allowance, of_key.allowance
+        if (
+            first is second is None
+            and (funds is None or funds.covers(cost, now_ns, month))
+            and (purse is None or purse.covers(cost, now_ns, month))
+        ):
             return Reservation(both, tokens, cost, requests)
-        refusal = longer(first, second)
+        refusal = longer(*(each.refusal(tokens, cost, now_ns, month, requests) for each in both))
         assert refusal is not None
         return refusal
 

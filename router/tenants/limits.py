@@ -253,8 +253,9 @@ class LimitSet:
     def refusal(self, tokens: int, cost: int, now_ns: int, month: str, requests: int = 1) -> Refusal | None:
         """Whether anything stands in the way; takes nothing. Of several, the one to wait for longest."""
         worst = self.rate_refusal(requests, tokens, now_ns)
-        if worst is None and self.allowance is not None and not self.allowance.covers(cost, now_ns, month):
-            gone = self.allowance.is_spent(cost, now_ns, month)
+        allowance = self.allowance
+        if worst is None and allowance is not None and not allowance.covers(cost, now_ns, month):
+            gone = allowance.is_spent(cost, now_ns, month)
             worst = Refusal(Limit.BUDGET if gone else Limit.LEASE, self.subject, None if gone else 0)
         return worst
 
@@ -265,8 +266,12 @@ class LimitSet:
             worst = Refusal(Limit.REQUESTS, self.subject, wait)
         if tokens is None:
             return worst
-        if self.tokens is not None and (wait := self.tokens.wait_ns(tokens, now_ns)) != 0:
-            worst = longer(worst, Refusal(Limit.TOKENS, self.subject, wait))
+        bucket = self.tokens
+        # Where nothing is to be taken, what was in it the last time is enough.
+        if bucket is not None and (tokens or bucket.level < 0):
+            wait = bucket.wait_ns(tokens, now_ns)
+            if wait != 0:
+                worst = longer(worst, Refusal(Limit.TOKENS, self.subject, wait))
         most = self.limits.concurrent_requests
         if most is not None and self.running + self.elsewhere >= most:
             worst = longer(worst, Refusal(Limit.CONCURRENCY, self.subject, _CONCURRENCY_WAIT_NS))
@@ -288,7 +293,14 @@ class LimitSet:
             self.requests.level -= requests * NS_PER_MIN
         if self.tokens is not None:
             self.tokens.level -= tokens * NS_PER_MIN
-        return None if self.allowance is None else (self.allowance, self.allowance.take(cost))
+        allowance = self.allowance
+        if allowance is None:
+            return None
+        # As Allowance.take does.
+        allowance._idle = False
+        allowance.free -= cost
+        allowance.reserved += cost
+        return allowance, allowance.lease
 
     def end(self, requests_back: int, tokens_back: int) -> None:
         self.running -= 1
