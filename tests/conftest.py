@@ -72,6 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Half of Hypothesis' own number, where a test does not say: each run looks at other examples.
     settings.register_profile("usual", max_examples=50)
     settings.load_profile("default" if config.getoption("--full") else "usual")
+    # Commands that tests call in this process make files as they do in their own: for the owner alone.
+    os.umask(0o077)
     # Read when a kernel is defined, so before anything imports one.
     if config.getoption("--device") == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"

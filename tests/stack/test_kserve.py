@@ -160,7 +160,7 @@ def test_the_projects_own_triton_client_works_and_stops_the_engine_when_it_leave
 
 @dataclass(frozen=True)
 class KeyedRouter:
-    """A router of its own in front of the same Triton, with one key that may ask twice a minute."""
+    """A router of its own in front of the same Triton, with one key that may send three requests a minute."""
 
     http_url: str
     grpc_url: str
@@ -174,7 +174,7 @@ def keyed(stack: RunningStack, default_checkpoint: Path, tmp_path: Path) -> Iter
         tenant = admin.create_organisation(SYSTEM, "acme").id
         user = admin.create_user(SYSTEM, tenant, "ada", Role.MEMBER)
         key = admin.create_key(SYSTEM, tenant, user.id, "test")[1]
-        admin.set_limits(SYSTEM, tenant, Limits(requests_per_min=2))
+        admin.set_limits(SYSTEM, tenant, Limits(requests_per_min=3))
     with router_beside(stack, default_checkpoint, tmp_path) as (port, grpc_port):
         headers = {"authorization": f"Bearer {key}"}
         yield KeyedRouter(f"127.0.0.1:{port}", f"127.0.0.1:{grpc_port}", stack.model, headers)
@@ -191,11 +191,11 @@ def test_keys_and_limits_hold_for_both_of_tritons_protocols(keyed: KeyedRouter) 
             http.infer(keyed.model, prompt(http_input), headers={"authorization": "Bearer ik-wrong"})
         assert refused.value.status() == "401"
         http.infer(keyed.model, prompt(http_input), headers=keyed.headers)
+        stats = http.get_inference_statistics(keyed.model, headers=keyed.headers)
+        assert stats["model_stats"][0]["inference_count"] == 2
         with pytest.raises(InferenceServerException, match="limit of requests") as refused:
             http.infer(keyed.model, prompt(http_input), headers=keyed.headers)
         assert refused.value.status() == "429"
-        stats = http.get_inference_statistics(keyed.model, headers=keyed.headers)
-        assert stats["model_stats"][0]["inference_count"] == 2
 
 
 def test_the_examples_of_the_documentation_run_as_they_stand(stack: RunningStack) -> None:

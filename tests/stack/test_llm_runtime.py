@@ -44,7 +44,7 @@ CONFORMANCE = {
     sharing: (
         "a_seed_gives_the_same_text_alone_and_among_twenty_others",
         "a_system_prompt_shared_by_a_hundred_requests_at_once_is_computed_once",
-        "tenants_kept_apart_never_meet_in_the_cache",
+        "tenants_never_meet_in_the_cache_by_default",
     ),
     streaming_text: ("a_stream_without_an_id_keeps_its_characters_whole",),
     triton_clients: ("without_streaming_one_response_holds_prompt_and_answer",),

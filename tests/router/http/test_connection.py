@@ -107,7 +107,7 @@ async def test_an_unreadable_request_has_an_id_and_is_counted_and_logged(
     await client.send(b"nonsense\r\n\r\n")
     request_id = (await client.reply()).headers["x-request-id"]
     assert f"{request_id} unknown status=400" in caplog.text
-    labels = {"route": "unknown", "status": "400", "model": "", "tenant": "local"}
+    labels = {"route": "unknown", "status": "400", "model": "", "tenant": "nobody"}
     assert router.metric("inflight_requests_total", **labels) == 1
 
 

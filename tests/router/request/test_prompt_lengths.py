@@ -10,7 +10,6 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.admission.demand import Need
 from router.request import token_counting
 from router.request.prompt_lengths import PromptLengths
 from router.request.token_counting import Tokenizers
@@ -50,12 +49,6 @@ async def test_a_prompt_of_far_too_many_tokens_is_refused_by_its_beginning(
 async def test_few_tokens_or_no_tokenizer_leave_it_to_the_engine(tokenizers: Tokenizers) -> None:
     await PromptLengths(tokenizers).check(SERVED, ["w" * 100_000], "acme")
     await PromptLengths(Tokenizers({})).check(SERVED, ["word " * 200_000], "acme")
-
-
-def test_only_what_reserves_the_whole_context_is_looked_at(tokenizers: Tokenizers) -> None:
-    lengths = PromptLengths(tokenizers)
-    assert not lengths.may_exceed(SERVED, Need(CONTEXT - 1, 1))
-    assert lengths.may_exceed(SERVED, Need(CONTEXT, 1))
 
 
 async def test_every_endpoint_refuses_it_before_triton_is_asked(

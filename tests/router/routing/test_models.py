@@ -12,7 +12,7 @@ import sqlalchemy as sql
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.record import Record
-from router.core.tenant import Scope
+from router.core.tenant import LOCAL_CALLER, Scope
 from router.routing.chat_template import ChatTemplate
 from router.routing.models import Lineup, Registry, ServedModel
 from router.routing.split import ModelSplit, Shadow, Sticky
@@ -51,7 +51,7 @@ def registry_of(split: ModelSplit, *loaded: int) -> Registry:
 
 
 def record(number: int = 0, **fields: str) -> Record:
-    made = Record("/v1/completions", f"cmpl-{number}")
+    made = Record("/v1/completions", f"cmpl-{number}", LOCAL_CALLER)
     for name, value in fields.items():
         setattr(made, name, value)
     return made
