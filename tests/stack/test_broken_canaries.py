@@ -31,7 +31,7 @@ MOST_TO_FAIL_IN_TRITON_S = 15.0
 REQUESTS_MEANWHILE, PER_S = 150, 20
 FULL_REQUESTS_MEANWHILE, FULL_PER_S = 1000, 55
 MOST_ROLLBACK_S = 60.0
-MOST_ROLLBACK_REQUESTS = 200
+MOST_ROLLBACK_REQUESTS = 400  # of simulated rollouts like it 95 in 100 take up to 277
 # Latencies are compared from 15 s on.
 COMPARED_AFTER_S = 16.0
 WRONG = Plan((0.5, 1.0), min_requests=1000, min_duration_s=60.0)

@@ -118,10 +118,11 @@ def test_a_users_model_and_embeddings_are_rolled_out_by_canary(
         assert running.errors == []
         assert {each.release for each in running.answered} == {"1", str(version)}
     assert release_stack.weights("doubler") == {2: 1.0}
-    assert release_stack.embed("Hello") == (embeddings.version, usual[1])
+    assert release_stack.embed("Hello") == (embeddings.version, pytest.approx(usual[1], abs=1e-5))
     release_stack.command("rollback", EMBEDDINGS)
     release_stack.wait_until_read()
-    assert release_stack.embed("Hello") == usual
+    # Beside others in a batch its last digits may differ.
+    assert release_stack.embed("Hello") == (usual[0], pytest.approx(usual[1], abs=1e-5))
     release_stack.unload(embeddings)
 
 
