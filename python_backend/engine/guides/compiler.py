@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from threading import Lock, get_native_id
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
     from python_backend.engine.request import Guide
 
-# Of the threads that compile: the step loop, which all wait for, goes first.
-_NICENESS = 10
 _PARSER_LIMITS = LLParserLimits(verbose_errors=False)
 
 
@@ -63,7 +60,8 @@ class GuideCompiler:
         self._end_ids = end_ids
         self._table: TokenTable | None = None
         self._reading = Lock()
-        self._compiling = ThreadPoolExecutor(limits.threads, "guide-compile", initializer=_step_back)
+        # Of the usual priority: a thread that is seldom run may hold what the step loop waits for.
+        self._compiling = ThreadPoolExecutor(limits.threads, "guide-compile")
         self._following = ThreadPoolExecutor(limits.threads, "guide-follow")
         self._trials: SimpleQueue[TrialProcess] = SimpleQueue()
         for _ in range(limits.threads):
@@ -166,11 +164,6 @@ class GuideCompiler:
             if self._table is None:
                 self._table = TokenTable(self._tokenizer_file, self._vocabulary, self._end_ids)
             return self._table
-
-
-def _step_back() -> None:
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICENESS)
 
 
 def _hand_over(compiled: Future[GuideState], answer: Future[GuideState]) -> None:
