@@ -18,10 +18,10 @@ import pytest
 from tests.router.kserve.running import RunningKserve, running_kserve
 from tests.router.running import EMBEDDER, MODEL, running_router
 
-# Of the loop's own CPU time in one turn: twice what is meant, since CI's machines are slow. These
+# Of the loop's own CPU time in one turn: more than is meant, since two tests share a core's caches. These
 # inputs took 0.08 to 0.5 s.
-MOST_S = 0.04
-MOST_OF_BYTES_S = 0.025
+MOST_S = 0.06
+MOST_OF_BYTES_S = 0.05
 INFER, GENERATE = f"/v2/models/{MODEL}/infer", f"/v2/models/{MODEL}/generate"
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
