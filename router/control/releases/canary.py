@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -37,12 +37,19 @@ class Decision:
     reason: str
     is_idle: bool = False
     is_held: bool = False
+    findings: tuple[Finding, ...] = field(default=(), compare=False)  # what it was made from
 
 
 def decide(plan: Plan, progress: Progress, measured: Measured, now_s: float) -> Decision:
     """Rolls back once a gate's evidence against the canary reaches its limit, and goes on once all gates are
     shown to be kept; in between it waits."""
-    found = findings(plan, measured)
+    found = tuple(findings(plan, measured))
+    return replace(_decided(plan, progress, measured, found, now_s), findings=found)
+
+
+def _decided(
+    plan: Plan, progress: Progress, measured: Measured, found: Sequence[Finding], now_s: float
+) -> Decision:
     objection = _objection(plan, progress, measured, found)
     if objection is not None:
         return Decision(Verdict.ROLL_BACK, objection)

@@ -17,9 +17,10 @@ from router.control.releases.shadow_gate import ShadowAnswers, judge_likeness
 from router.control.releases.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from router.control.releases.arms import ArmFigures
+    from router.control.releases.canary_checks import Finding
     from router.control.releases.evidence import Spread
     from router.control.releases.records import Release, Rollout
     from router.control.releases.rehearsal import Rehearsed
@@ -204,7 +205,7 @@ def _change_for(situation: Situation, progress: Progress, decision: Decision, no
     rollout, split = situation.rollout, situation.split
     figures = {key: value for key, value in rollout.figures.items() if key == BEFORE_TRAFFIC}
     if progress.step >= 0:
-        figures |= figures_of(rollout, situation.measured)
+        figures |= figures_of(rollout, situation.measured, decision.findings)
     if situation.deaths.canary or situation.deaths.stable:
         figures["deaths"] = asdict(situation.deaths)
     if decision.verdict is Verdict.WAIT:
@@ -232,8 +233,8 @@ def _change_for(situation: Situation, progress: Progress, decision: Decision, no
     return Change(progress, decision.reason, figures, "rollback", RolloutState.ROLLED_BACK, back, drops)
 
 
-def figures_of(rollout: Rollout, measured: Measured) -> dict[str, Any]:
-    """For people: what the decision was made from."""
+def figures_of(rollout: Rollout, measured: Measured, found: Sequence[Finding]) -> dict[str, Any]:
+    """For people: what the decision was made from, or could have been."""
     canary, stable = (reduce(merge_stats, arms) for arms in zip(*measured.steps, strict=True))
     now = measured.steps[-1]
     return {
@@ -249,7 +250,7 @@ def figures_of(rollout: Rollout, measured: Measured) -> dict[str, Any]:
                 "allowed": each.allowed,
                 "figures": each.figures,
             }
-            for each in findings(rollout.plan, measured)
+            for each in found or findings(rollout.plan, measured)
         ],
     }
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # As the engine sees it, where every request has a tenant.
 TENANT = "inflight"
+SENTENCE = "The quick brown fox jumps over the lazy dog while the river runs slowly to the sea. "
 
 
 class Generates(Protocol):

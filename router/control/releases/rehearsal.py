@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 from router.control.releases.inspection import scrub
-from router.control.releases.own_prompt import ask
+from router.control.releases.own_prompt import SENTENCE, ask
 from router.control.releases.paired_times import MOST_PAIRS, PairedTimes, Standing, standing
 from router.core.manifest import Kind
 from router.routing.replay import is_replicas_fault
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SENTENCE = "The quick brown fox jumps over the lazy dog while the river runs slowly to the sea. "
 # Fewer where a round takes long: more pairs tell more than longer answers.
 _TOKENS, _FEW_TOKENS = 16, 8
 _LONG_ROUND_S = 4.0
@@ -55,7 +54,7 @@ class Shape:
 
     def prompts(self) -> list[str]:
         """Each with an opening of its own: nothing of it is in a cache."""
-        return [f"{secrets.token_hex(6)}. {_SENTENCE * self.sentences}And" for _ in range(self.at_once)]
+        return [f"{secrets.token_hex(6)}. {SENTENCE * self.sentences}And" for _ in range(self.at_once)]
 
 
 # One of them is read in pieces, and two at once share the steps of the engine.

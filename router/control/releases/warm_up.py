@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.control.releases.inspection import scrub
-from router.control.releases.own_prompt import TENANT, ask
+from router.control.releases.own_prompt import SENTENCE, TENANT, ask
 from router.core.embedding import EmbeddingCall
 from router.core.manifest import Kind
 from router.routing.checkpoint import load_limits
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from router.core.embedding import Embedder
     from router.core.manifest import Manifest
 
-_SENTENCE = "The quick brown fox jumps over the lazy dog while the river runs slowly to the sea. "
 # Of different lengths: a prompt of one step, one of a few, and one that is read in pieces.
-PROMPTS = ("The capital of France is", f"{_SENTENCE * 4}In short, the", f"{_SENTENCE * 24}And then the")
-TEXTS = ("hello", _SENTENCE, _SENTENCE * 12)
+PROMPTS = ("The capital of France is", f"{SENTENCE * 4}In short, the", f"{SENTENCE * 24}And then the")
+TEXTS = ("hello", SENTENCE, SENTENCE * 12)
 _MAX_TOKENS = 16
 _TIMEOUT_S = 120.0
 
