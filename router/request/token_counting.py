@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from router.core.generation import byte_tokens
 from router.request.fair_pool import FairPool
 from router.routing.models import Registry
 
 log = logging.getLogger(__name__)
 
-_BYTES_PER_TOKEN = 3
 # What is counted in one turn: some tens of milliseconds, in which nobody else waits for the interpreter.
 _TURN_CHARACTERS = 32_768
 _AT_ONCE = 2
@@ -27,7 +27,7 @@ _SHORTENING = {"NoneType": 1, "NFC": 3}
 
 def estimate(text: str) -> int:
     """Rather too many: a turn dropped for nothing costs less than a request refused."""
-    return len(text.encode()) // _BYTES_PER_TOKEN + 1
+    return byte_tokens(len(text.encode()))
 
 
 @dataclass(frozen=True, slots=True)
