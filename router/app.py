@@ -15,7 +15,7 @@ from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
 from router.core.tenant import Scope
 from router.http.upload_slots import UploadTerms
-from router.openai import batches, chat, completions, conversations, embeddings, files, responses
+from router.openai import batches, chat, completions, conversations, embeddings, files, rerank, responses
 from router.openai import models as model_list
 from router.request.decoding import invalid
 from router.request.errors import HttpError, error_body, shaped_for, write_error
@@ -48,6 +48,7 @@ def all_routes(parts: Parts) -> list[Route]:
         *chat.routes(models, answers, documents),
         *completions.routes(models, answers),
         *embeddings.routes(models, answers),
+        *rerank.routes(models, answers),
         *responses.routes(models, answers, documents, store, parts.tokenizers, quota),
         *conversations.routes(store, documents, quota, answers.aside),
         *model_list.routes(models),

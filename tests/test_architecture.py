@@ -219,6 +219,8 @@ HEAVY = {
     "torch": ("python_backend/engine/cuda", "python_backend/engine/runtimes/trtllm"),
     "triton": ("python_backend/engine/cuda",),
     "numba": ("python_backend/engine/native",),
+    "onnx": ("python_backend/embeddings",),
+    "onnxruntime": ("python_backend/embeddings",),
     "opentelemetry": ("router/telemetry/tracing",),
     "redis": ("router/control/peers",),
 }

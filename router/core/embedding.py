@@ -14,19 +14,31 @@ TokenIds = list[int]
 
 
 class EmbeddingLimits(msgspec.Struct, frozen=True):
-    """What one model takes and gives; a text is cut at `max_tokens`."""
+    """What one model takes and gives; a text is cut at `max_tokens`.
+
+    A reranker scores texts and pairs of them. `prompts`, by their names, are what texts begin with;
+    `default_prompt` is the name of the one for texts of which nothing is said.
+    """
 
     dimensions: int
     vocabulary: int
     max_tokens: int
+    is_reranker: bool = False
+    prompts: dict[str, str] = {}
+    default_prompt: str = ""
+
+    def prompted(self, text: str, name: str) -> str:
+        """With that prompt; with the usual one where the model has none of this name."""
+        return self.prompts.get(name, self.prompts.get(self.default_prompt, "")) + text
 
 
 class EmbeddingCall(msgspec.Struct, frozen=True):
-    """One request to the model: texts or token ids, a row each."""
+    """One request to the model: texts or token ids, a row each; a reranker may get a pair in each row."""
 
     rows: list[str] | list[TokenIds]
     dimensions: int
     most_tokens: int  # what it can come to, to be reserved before it is sent
+    seconds: list[str] = []  # the other text of each pair
 
 
 class EmbeddingAnswer(msgspec.Struct, frozen=True):

@@ -50,6 +50,7 @@ class EmbeddingsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     input: str | list[Any]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
+    prompt_name: str | None = None  # of sentence-transformers; not OpenAI's
     user: str | None = None  # accepted, and without effect on the answer
 
 
@@ -131,9 +132,11 @@ def embedding_calls(body: EmbeddingsBody, limits: EmbeddingLimits) -> list[Embed
         )
     first = body.input if isinstance(body.input, str) else next(iter(body.input), None)
     if isinstance(first, str):
-        texts = _texts(body.input)
+        texts = _prompted(_texts(body.input), body.prompt_name, limits)
         most = [min(limits.max_tokens, len(text.encode()) + SPECIAL_TOKENS) for text in texts]
         return _split(texts, most, dimensions)
+    if body.prompt_name is not None:
+        raise _invalid("prompt_name: a prompt is put before texts; these are token ids", "prompt_name")
     ids = _ids(body.input, first, limits)
     counts = [min(limits.max_tokens, len(row) + SPECIAL_TOKENS) for row in ids]
     check_total(sum(counts))
@@ -169,6 +172,15 @@ def _texts(given: str | list[Any]) -> list[str]:
         where = "input" if isinstance(given, str) else f"input[{texts.index('')}]"
         raise _invalid(f"{where}: an empty string has no embedding; send at least one character", where)
     return texts
+
+
+def _prompted(texts: list[str], name: str | None, limits: EmbeddingLimits) -> list[str]:
+    """What the model's authors want texts to begin with; without a name, as they have it by default."""
+    if name is not None and name not in limits.prompts:
+        allowed = ", ".join(map(repr, limits.prompts)) or "none: this model has no prompts"
+        raise _invalid(f"prompt_name: there is no such prompt; allowed: {allowed}", "prompt_name")
+    prompt = limits.prompts.get(limits.default_prompt if name is None else name, "")
+    return [prompt + text for text in texts] if prompt else texts
 
 
 def _ids(given: Any, first: Any, limits: EmbeddingLimits) -> list[TokenIds]:

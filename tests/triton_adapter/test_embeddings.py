@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from python_backend.embeddings.arithmetic import Floats
+from python_backend.embeddings.layers import Floats
 from python_backend.embeddings.model import EmbeddingModel
 from python_backend.triton_adapter.embeddings import TritonPythonModel
 from python_backend.wire.errors import InflightError
@@ -23,11 +23,10 @@ def checkpoint(data_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(checkpoint: Path) -> Iterator[TritonPythonModel]:
+def model(checkpoint: Path) -> TritonPythonModel:
     loaded = TritonPythonModel()
     loaded.initialize(arguments("embeddings", {"checkpoint_dir": str(checkpoint), "threads": ""}))
-    yield loaded
-    loaded.finalize()
+    return loaded
 
 
 @pytest.fixture(scope="module")

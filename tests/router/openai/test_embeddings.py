@@ -202,6 +202,25 @@ def embeddings_tokenizer(embeddings_checkpoint: Path) -> Any:
     return tokenizer
 
 
+PROMPTS = EmbeddingLimits(8, 100, 16, prompts={"query": "find: ", "usual": "text: "}, default_prompt="usual")
+
+
+@pytest.mark.parametrize(("name", "row"), [("query", "find: a"), ("usual", "text: a"), (None, "text: a")])
+def test_texts_begin_with_the_prompt_that_is_asked_for(name: str | None, row: str) -> None:
+    body = json.dumps({"model": MODEL, "input": "a", "prompt_name": name}).encode()
+    (call,) = embedding_calls(decode_embeddings(body), PROMPTS)
+    assert call.rows == [row]
+    assert call.most_tokens == len(row) + 2
+
+
+def test_an_unknown_prompt_and_one_for_token_ids_are_refused() -> None:
+    assert "no such prompt; allowed: none: this model has no prompts" in refused("a", prompt_name="q").message
+    assert "these are token ids" in refused([1, 2], prompt_name="q").message
+    body = json.dumps({"model": MODEL, "input": "a", "prompt_name": "q"}).encode()
+    with pytest.raises(InflightError, match="allowed: 'query', 'usual'"):
+        embedding_calls(decode_embeddings(body), PROMPTS)
+
+
 def test_limits_on_embeddings_are_those_of_the_checkpoint(embeddings_checkpoint: Path) -> None:
     assert load_limits(embeddings_checkpoint) == LIMITS
 
