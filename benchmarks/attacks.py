@@ -85,12 +85,14 @@ class Found:
     health_p99_ms: tuple[float, float]  # alone, attacked
     first_token_p50_ms: tuple[float, float]
     first_token_ratio: float  # the median of the rounds'
+    ratios: tuple[float, ...]
     health_goal_ms: float | None
     first_token_goal: float | None
 
     @classmethod
     def of(cls, attack: Attack, alone: Seen, attacked: Seen) -> Found:
         pairs = zip(alone.first_tokens, attacked.first_tokens, strict=True)
+        ratios = tuple(round(under / before, 2) for before, under in pairs)
         return cls(
             attack.name,
             (round(alone.health_p99, 1), round(attacked.health_p99, 1)),
@@ -98,7 +100,8 @@ class Found:
                 round(statistics.median(alone.first_tokens), 1),
                 round(statistics.median(attacked.first_tokens), 1),
             ),
-            round(statistics.median(under / before for before, under in pairs), 2),
+            round(statistics.median(ratios), 2),
+            ratios,
             attack.health_goal_ms,
             attack.first_token_goal,
         )
@@ -325,7 +328,7 @@ def main() -> None:
                 )
             time.sleep(2)  # until the router knows them
             found.append(measure(stack, attack, keys, asked.rounds))
-            print(*found[-1].row(), sep=" | ", flush=True)
+            print(*found[-1].row(), f"by round: {found[-1].ratios}", sep=" | ", flush=True)
     _report(found)
     if asked.json:
         asked.json.write_text(json.dumps([asdict(each) for each in found], indent=1))

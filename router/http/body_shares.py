@@ -1,4 +1,4 @@
-"""How the slots for large bodies are divided among those who send them."""
+"""How the room for large bodies is divided among those who send them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class UploadTerms:
-    """What an upload may come to, and who answers for it."""
+class BodyTerms:
+    """Who answers for a large body; `max_upload_bytes` of one that is read onto the disk, None in memory."""
 
-    max_bytes: int
     holder: str
+    max_upload_bytes: int | None = None
 
 
-class UploadSlots:
-    """A holder gets another slot while it has fewer than are free.
+class BodyShares:
+    """A holder gets more while it has less than is free: of the places on the disk, or of bytes in memory.
 
     So one alone gets half of them, several get equal parts, and a part as large as theirs is left for the
-    next: whoever keeps slots with slow bodies keeps them from itself.
+    next: whoever keeps places with slow bodies keeps them from itself.
     """
 
     def __init__(self, total: int) -> None:
@@ -29,13 +29,13 @@ class UploadSlots:
     def taken(self) -> int:
         return self._held.total()
 
-    def take(self, holder: str) -> bool:
-        if self._held[holder] >= self._total - self.taken:
+    def take(self, holder: str, amount: int = 1) -> bool:
+        if self._held[holder] + amount > self._total - self.taken:
             return False
-        self._held[holder] += 1
+        self._held[holder] += amount
         return True
 
-    def give_back(self, holder: str) -> None:
-        self._held[holder] -= 1
+    def give_back(self, holder: str, amount: int = 1) -> None:
+        self._held[holder] -= amount
         if not self._held[holder]:
             del self._held[holder]
