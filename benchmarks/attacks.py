@@ -18,7 +18,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -176,6 +176,16 @@ async def _tables(client: httpx.AsyncClient, model: str) -> None:
     await _post(client, "/v1/chat/completions", _about(model, "text/csv", b'a;"b";c\n' * 4_000, 20))
 
 
+async def _slow_uploads(client: httpx.AsyncClient, model: str) -> None:
+    async def drip() -> AsyncIterator[bytes]:
+        for _ in range(1_000):
+            yield b"-" * (8 << 10)
+            await asyncio.sleep(0.25)
+
+    kind = {"content-type": "multipart/form-data; boundary=x"}
+    await client.post("/v1/files", content=drip(), headers=kind)
+
+
 async def _guides(client: httpx.AsyncClient, model: str) -> None:
     multiple = {"type": "integer", "multipleOf": random.randrange(30_011, 120_000, 2)}
     schema = {"type": "object", "properties": {"a": multiple}, "required": ["a"]}
@@ -195,6 +205,7 @@ ATTACKS = (
     ),
     Attack("1 MB responses", _long_responses, 4, health_goal_ms=HEALTH_GOAL_MS),
     Attack("a conversation of 12 MB", _long_history, 2, health_goal_ms=HEALTH_GOAL_MS),
+    Attack("64 uploads that drip", _slow_uploads, 64, first_token_goal=FIRST_TOKEN_GOAL),
     Attack("18 PDFs at once", _pdfs, 18, first_token_goal=FIRST_TOKEN_GOAL),
     Attack("20 tables a request", _tables, 4, first_token_goal=FIRST_TOKEN_GOAL),
     Attack("8 guides of multiples at once", _guides, 8, rest_s=3.0, first_token_goal=FIRST_TOKEN_GOAL),
@@ -233,11 +244,11 @@ async def _until_rest(sending: Awaitable[None], go: Event) -> None:
 # What the others see
 
 
-async def _watch(url: str, key: str, model: str, seen: Seen) -> None:
+async def _watch(url: str, key: str, model: str, seen: Seen, round_s: float = _ROUND_S) -> None:
     health: list[float] = []
     first_token: list[float] = []
     async with _client(url, key) as client:
-        end_s = time.monotonic() + _ROUND_S
+        end_s = time.monotonic() + round_s
         await asyncio.gather(_probe_health(client, end_s, health), _stream(client, model, end_s, first_token))
     seen.health.append(health)
     seen.first_token.append(first_token)
@@ -302,7 +313,7 @@ def measure(stack: RunningStack, attack: Attack, keys: tuple[str, str], rounds: 
     """Rounds alone and under the attack in turns; before the first, one that nobody counts."""
     alone, attacked = Seen(), Seen()
     with _attacker(attack, stack, keys[0]) as go:
-        asyncio.run(_watch(stack.url, keys[1], stack.model, Seen()))
+        asyncio.run(_watch(stack.url, keys[1], stack.model, Seen(), round_s=1.0))
         for _ in range(rounds):
             asyncio.run(_watch(stack.url, keys[1], stack.model, alone))
             go.set()
