@@ -12,16 +12,19 @@ import msgspec
 from msgspec import Meta
 
 from router.core.embedding import (
+    ROWS_PER_CALL,
     SPECIAL_TOKENS,
     EmbeddingAnswer,
     EmbeddingCall,
     EmbeddingLimits,
     ServedEmbedder,
+    calls_of,
 )
+from router.core.generation import text_tokens
 from router.core.record import Record
 from router.core.tenant import Scope
 from router.http.exchange import Exchange
-from router.openai.embeddings import MAX_INPUTS, ROWS_PER_CALL, check_total, need_of
+from router.openai.embeddings import MAX_INPUTS, check_total, need_of
 from router.request.answer import Answers
 from router.request.aside import LARGE_BYTES
 from router.request.decoding import decode, invalid
@@ -184,13 +187,13 @@ def plan_of(pairs: Sequence[tuple[str, str]], limits: EmbeddingLimits) -> Plan:
 
 def _by_reranker(pairs: Sequence[tuple[str, str]], limits: EmbeddingLimits) -> Plan:
     calls = []
-    for start in range(0, len(pairs), ROWS_PER_CALL):
-        part = pairs[start : start + ROWS_PER_CALL]
-        most = sum(_most(limits, first, second) + SPECIAL_TOKENS for first, second in part)
-        calls.append(EmbeddingCall([first for first, _ in part], 1, most, [second for _, second in part]))
+    for cut in calls_of([_likely(limits, *pair) for pair in pairs]):
+        firsts, seconds = (list(texts) for texts in zip(*pairs[cut], strict=True))
+        most = sum(_most(limits, *pair) + SPECIAL_TOKENS for pair in pairs[cut])
+        calls.append(EmbeddingCall(firsts, 1, most, seconds, cut.start))
 
     def score(number: int, answer: EmbeddingAnswer) -> Iterator[Score]:
-        return enumerate(_floats(answer.vectors), number * ROWS_PER_CALL)
+        return enumerate(_floats(answer.vectors), calls[number].first)
 
     return Plan(calls, score)
 
@@ -199,6 +202,7 @@ def _by_one_vector(pairs: Sequence[tuple[str, str]], limits: EmbeddingLimits) ->
     """The query is the first row of the first call; what comes before its vector has to wait for it."""
     query = limits.prompted(pairs[0][0], "query")
     rows = [query, *(limits.prompted(second, "document") for _, second in pairs)]
+    calls = _embedding_calls(rows, limits)
     early: list[tuple[int, EmbeddingAnswer]] = []
     vector: list[float] = []
 
@@ -208,29 +212,35 @@ def _by_one_vector(pairs: Sequence[tuple[str, str]], limits: EmbeddingLimits) ->
             vector.extend(next(_vectors(answer)))
         while vector and early:
             number, answer = early.pop()
-            for row, other in enumerate(_vectors(answer), number * ROWS_PER_CALL):
+            for row, other in enumerate(_vectors(answer), calls[number].first):
                 if row:
                     yield row - 1, _dot(vector, other)
 
-    return Plan(_embedding_calls(rows, limits), score)
+    return Plan(calls, score)
 
 
 def _by_two_vectors(pairs: Sequence[tuple[str, str]], limits: EmbeddingLimits) -> Plan:
     """The texts of a pair stand side by side, in one call."""
-    rows = [text for pair in pairs for text in pair]
+    calls = _embedding_calls([text for pair in pairs for text in pair], limits, together=2)
 
     def score(number: int, answer: EmbeddingAnswer) -> Iterator[Score]:
         vectors = list(_vectors(answer))
-        first = number * ROWS_PER_CALL // 2
-        for index in range(0, len(vectors), 2):
-            yield first + index // 2, _dot(vectors[index], vectors[index + 1])
+        for row in range(0, len(vectors), 2):
+            yield (calls[number].first + row) // 2, _dot(vectors[row], vectors[row + 1])
 
-    return Plan(_embedding_calls(rows, limits), score)
+    return Plan(calls, score)
 
 
-def _embedding_calls(rows: list[str], limits: EmbeddingLimits) -> list[EmbeddingCall]:
-    cuts = [rows[start : start + ROWS_PER_CALL] for start in range(0, len(rows), ROWS_PER_CALL)]
-    return [EmbeddingCall(cut, limits.dimensions, sum(_most(limits, row) for row in cut)) for cut in cuts]
+def _embedding_calls(rows: list[str], limits: EmbeddingLimits, together: int = 1) -> list[EmbeddingCall]:
+    """So many rows at a time are in one call."""
+    groups = [rows[start : start + together] for start in range(0, len(rows), together)]
+    sizes = [sum(_likely(limits, row) for row in group) for group in groups]
+    calls = []
+    for cut in calls_of(sizes, ROWS_PER_CALL // together):
+        chosen = rows[cut.start * together : cut.stop * together]
+        most = sum(_most(limits, row) for row in chosen)
+        calls.append(EmbeddingCall(chosen, limits.dimensions, most, first=cut.start * together))
+    return calls
 
 
 class _Job(EmbeddingJob):
@@ -268,6 +278,10 @@ def _usage(record: Record) -> dict[str, Any]:
 
 def _most(limits: EmbeddingLimits, *texts: str) -> int:
     return min(limits.max_tokens, sum(len(text.encode()) for text in texts) + SPECIAL_TOKENS)
+
+
+def _likely(limits: EmbeddingLimits, *texts: str) -> int:
+    return min(limits.max_tokens, sum(text_tokens(text) for text in texts) + SPECIAL_TOKENS)
 
 
 def _vectors(answer: EmbeddingAnswer) -> Iterator[tuple[float, ...]]:

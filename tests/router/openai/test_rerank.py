@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from router.core.embedding import EmbeddingLimits, ServedEmbedder
+from router.core.embedding import ROWS_PER_CALL, EmbeddingLimits, ServedEmbedder
 from router.core.tenant import Scope
-from router.openai.embeddings import MAX_INPUTS, ROWS_PER_CALL
+from router.openai.embeddings import MAX_INPUTS
 from router.openai.rerank import plan_of
 from router.routing.models import lineup_of
 from tests.fakes.embedder import LIMITS, RERANKER_LIMITS, FakeReranker, likeness, vector
