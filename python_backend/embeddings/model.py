@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from python_backend.embeddings.description import Description, read_description
 from python_backend.embeddings.encoder_graph import encoder_session
 from python_backend.embeddings.families import family_of
-from python_backend.embeddings.graph import Session
 from python_backend.embeddings.layers import Floats
-from python_backend.embeddings.packing import Slice, slices_of
+from python_backend.embeddings.packing import SLICE_PLACES, Slice, slices_of
 from python_backend.embeddings.places import Places
 from python_backend.embeddings.word_pieces import Tokens, WordPieces
 from python_backend.engine.checkpoint import Checkpoint, unusable
 
 _SHORTEST = np.float32(1e-12)
+_PLACES_ON_GPU = 16384
+
+
+class Computing(Protocol):
+    """What computes an encoder: an ONNX session, or torch on a GPU."""
+
+    def run(self, inputs: Mapping[str, Any]) -> Floats:
+        """One result for each text of a slice; `inputs` are those of `Places`."""
 
 
 class EmbeddingModel:
-    """`threads` work together on one slice of a batch after the other."""
+    """Computes one slice of a batch after the other, of `most_places` each."""
 
     def __init__(
-        self, session: Session, description: Description, word_pieces: WordPieces, threads: int = 1
+        self, computing: Computing, description: Description, word_pieces: WordPieces, most_places: int
     ) -> None:
-        self._session = session
+        self._computing = computing
         self._description = description
         self.word_pieces = word_pieces
         self.is_reranker = description.is_reranker
         self.dimensions = 1 if description.is_reranker else description.shape.hidden
-        self._threads = threads
+        self._most_places = most_places
 
     @classmethod
-    def load(cls, directory: str | Path, threads: int = 1) -> EmbeddingModel:
+    def load(cls, directory: str | Path, threads: int = 1, device: str = "cpu") -> EmbeddingModel:
+        """On a CPU `threads` work together on each slice."""
         directory = Path(directory)
         description = read_description(directory)
         shape = description.shape
@@ -46,14 +55,19 @@ class EmbeddingModel:
             raise unusable(f"{directory}: {found}")
         read = family.reader(store)
         head = family.head(read) if description.is_reranker else None
-        session = encoder_session(family.encoder(read), head, threads)
-        return cls(session, description, word_pieces, threads)
+        encoder = family.encoder(read)
+        if device == "cuda":
+            from python_backend.embeddings.cuda.encoder import TorchEncoder
+
+            return cls(TorchEncoder(encoder, head), description, word_pieces, _PLACES_ON_GPU)
+        computing = encoder_session(encoder, head, threads)
+        return cls(computing, description, word_pieces, threads * SLICE_PLACES)
 
     def embed(self, texts: Sequence[Sequence[int] | Tokens]) -> Floats:
         """One vector of length 1 for each text, given as ids with their special tokens; or one score."""
         rows = [text if isinstance(text, Tokens) else Tokens(list(text)) for text in texts]
         results = np.empty((len(rows), self.dimensions), np.float32)
-        for piece in slices_of([len(row) for row in rows], self._threads):
+        for piece in slices_of([len(row) for row in rows], self._most_places):
             results[[index for row in piece.rows for index in row]] = self._compute(rows, piece)
         if self._description.is_reranker:
             return 1 / (1 + np.exp(-results)) if self._description.has_sigmoid else results
@@ -61,7 +75,7 @@ class EmbeddingModel:
 
     def _compute(self, rows: Sequence[Tokens], piece: Slice) -> Floats:
         places = Places.of(rows, piece, self._description.pooling, self._description.shape.padding)
-        return self._session.run(places.inputs())
+        return self._computing.run(places.inputs())
 
 
 def shortened(vectors: Floats, dimensions: int) -> Floats:

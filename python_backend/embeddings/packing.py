@@ -35,14 +35,13 @@ class Slice:
         return _SLICE_PLACES + self.places * (1 + self.width / _EQUAL_WIDTH)
 
 
-def slices_of(lengths: Sequence[int], threads: int = 1) -> list[Slice]:
+def slices_of(lengths: Sequence[int], most_places: int = SLICE_PLACES) -> list[Slice]:
     """Every text exactly once, of several ways to share rows in the cheapest.
 
     Nothing is computed for padding but a few places at the ends of rows, and how many is bounded.
     """
     by_length = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    most = SLICE_PLACES * threads
-    ways = (list(_slices(_rows(by_length, lengths, capacity), most)) for capacity in _CAPACITIES)
+    ways = (list(_slices(_rows(by_length, lengths, capacity), most_places)) for capacity in _CAPACITIES)
     return min(ways, key=lambda slices: sum(piece.cost for piece in slices))
 
 

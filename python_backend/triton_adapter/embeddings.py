@@ -20,6 +20,7 @@ from python_backend.wire.parameters import refusal
 
 _log = logging.getLogger("inflight.embeddings")
 _PADDING = -1
+_GPU_MEMORY_SHARE = "0.1"
 
 
 @dataclass(slots=True)
@@ -37,7 +38,8 @@ class _Job:
 class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         parameters = pb.model_parameters(args)
-        self._model = EmbeddingModel.load(parameters["checkpoint_dir"], _threads(parameters))
+        device = _device(parameters)
+        self._model = EmbeddingModel.load(parameters["checkpoint_dir"], _threads(parameters), device)
 
     def execute(self, requests: Sequence[pb.PbRequest]) -> list[Any]:
         jobs = [self._read(request) for request in requests]
@@ -151,6 +153,29 @@ def _threads(parameters: Mapping[str, str]) -> int:
     if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 256):
         raise refusal("threads", value, "1 to 256, or nothing for half of the cores")
     return int(value)
+
+
+def _device(parameters: Mapping[str, str]) -> str:
+    """Of a GPU no more memory is used than its share: the engine beside it has the rest."""
+    device = parameters.get("device", "") or "cpu"
+    if device not in ("cpu", "cuda"):
+        raise refusal("device", device, "cpu or cuda, or nothing for cpu")
+    value = parameters.get("gpu_memory_share", "") or _GPU_MEMORY_SHARE
+    try:
+        share = float(value)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise refusal("gpu_memory_share", value, "more than 0, at most 1")
+    if device == "cuda":
+        try:
+            from python_backend.embeddings.cuda.encoder import take_share
+
+            take_share(share)
+        except (ImportError, RuntimeError, AssertionError) as error:
+            found = f"cpu: there is no torch with CUDA on this machine ({error})"
+            raise refusal("device", device, found) from error
+    return device
 
 
 def _internal(error: Exception) -> InflightError:

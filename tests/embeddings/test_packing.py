@@ -11,7 +11,7 @@ from python_backend.embeddings.packing import SLICE_PLACES, WIDEST_SHARED, slice
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 600), max_size=80), st.integers(1, 8))
 def test_slices_contain_every_text_once_and_stay_small(lengths: list[int], threads: int) -> None:
-    slices = slices_of(lengths, threads)
+    slices = slices_of(lengths, SLICE_PLACES * threads)
     texts = [index for piece in slices for row in piece.rows for index in row]
     assert sorted(texts) == list(range(len(lengths)))
     for piece in slices:

@@ -136,6 +136,20 @@ def test_a_vector_that_is_not_finite_is_not_sent(
     assert bad.error.message.startswith("engine_failed: ")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("device", "tpu", "parameter device is .* allowed: cpu or cuda"),
+        ("gpu_memory_share", "2", "parameter gpu_memory_share is .* allowed: more than 0, at most 1"),
+        ("gpu_memory_share", "half", "parameter gpu_memory_share is"),
+    ],
+)
+def test_a_wrong_device_or_share_stops_the_start(checkpoint: Path, name: str, value: str, said: str) -> None:
+    parameters = {"checkpoint_dir": str(checkpoint), name: value}
+    with pytest.raises(InflightError, match=said):
+        TritonPythonModel().initialize(arguments("embeddings", parameters))
+
+
 @pytest.mark.parametrize("threads", ["0", "-1", "many", "257", "½"])
 def test_a_wrong_number_of_threads_stops_the_start(checkpoint: Path, threads: str) -> None:
     parameters = {"checkpoint_dir": str(checkpoint), "threads": threads}
