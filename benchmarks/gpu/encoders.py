@@ -33,9 +33,8 @@ LEAST_COSINE = 0.999
 
 
 def rows_of(count: int, length: Callable[[int], int]) -> Rows:
-    return [
-        [101, *(2000 + (row + place) % 9000 for place in range(length(row) - 2)), 102] for row in range(count)
-    ]
+    words = [[2000 + (row + place) % 9000 for place in range(length(row) - 2)] for row in range(count)]
+    return [[101, *row, 102] for row in words]
 
 
 def with_transformers(path: Path, device: str) -> Embed:
@@ -79,9 +78,8 @@ def compare(ours: Embed, theirs: Embed, rounds: int, counts: Sequence[int]) -> b
                     took.append(1000 * (time.perf_counter() - began_s))
             mine, other = (median(took[2:]) for took in took_ms)
             met &= mine <= 1.1 * other
-            print(
-                f"{name:>10} {count:4} rows: ours {mine:8.2f} ms, transformers {other:8.2f} ms, {other / mine:.2f}"
-            )
+            told = f"ours {mine:8.2f} ms, transformers {other:8.2f} ms, {other / mine:.2f}"
+            print(f"{name:>10} {count:4} rows: {told}", flush=True)
     return met
 
 
