@@ -27,7 +27,7 @@ Embed = Callable[[Sequence[str]], Any]
 ROWS = (1, 8, 32, 128)
 _WORDS = "the cat sat on a mat and then went home to sleep for some time in its own bed"
 # Words of one token each, between two special ones.
-LENGTHS = {
+LENGTHS: dict[str, Callable[[int], int]] = {
     "12 tokens": lambda row: 10,
     "256 tokens": lambda row: 254,
     "4 to 60": lambda row: 2 + row * 37 % 57,

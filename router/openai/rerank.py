@@ -295,4 +295,4 @@ def _floats(raw: bytes) -> tuple[float, ...]:
 
 def _dot(one: Sequence[float], other: Sequence[float]) -> float:
     """The cosine of vectors of length 1."""
-    return sum(map(mul, one, other))
+    return float(sum(map(mul, one, other)))

@@ -6,16 +6,19 @@ import json
 import logging
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from router.core.embedding import EmbeddingLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
 _ALLOWED = {"temperature": (0, 2), "top_p": (0, 1), "top_k": (0, 1_000_000), "repetition_penalty": (0.01, 10)}
+_CLASSIFIER = "ForSequenceClassification"
+# Of embedders and of rerankers: where the longest text is told.
+_MAX_TOKENS = (
+    ("sentence_bert_config.json", "max_seq_length"),
+    ("tokenizer_config.json", "model_max_length"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,9 @@ def _positions(config: dict[str, Any]) -> int:
     """Tokens of the longest text; the positions of some families begin after the id of padding."""
     if "n_embd" in config:
         return int(config.get("max_trained_positions") or config["n_positions"])
-    skipped = _SKIPS_PADDING.get(config.get("model_type", ""), lambda config: 0)(config)
+    family = config.get("model_type")
+    padding = int(config.get("pad_token_id", 1)) if family in ("roberta", "xlm-roberta") else 1
+    skipped = padding + 1 if family in ("roberta", "xlm-roberta", "mpnet") else 0
     return int(config["max_position_embeddings"]) - skipped
 
 
@@ -93,22 +98,3 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _read_if_there(path: Path) -> dict[str, Any]:
     return _read(path) if path.is_file() else {}
-
-
-_CLASSIFIER = "ForSequenceClassification"
-# Of embedders and of rerankers: where the longest text is told.
-_MAX_TOKENS = (
-    ("sentence_bert_config.json", "max_seq_length"),
-    ("tokenizer_config.json", "model_max_length"),
-)
-
-
-def _roberta_skips(config: dict[str, Any]) -> int:
-    return int(config.get("pad_token_id", 1)) + 1
-
-
-_SKIPS_PADDING: dict[str, Callable[[dict[str, Any]], int]] = {
-    "roberta": _roberta_skips,
-    "xlm-roberta": _roberta_skips,
-    "mpnet": lambda config: 2,
-}

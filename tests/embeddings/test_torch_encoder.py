@@ -12,6 +12,7 @@ from python_backend.embeddings.cuda.encoder import TorchEncoder
 from python_backend.embeddings.description import read_description
 from python_backend.embeddings.families import family_of
 from python_backend.embeddings.model import EmbeddingModel
+from python_backend.embeddings.word_pieces import Tokens
 from python_backend.engine.checkpoint import Checkpoint
 from tests.embeddings.test_families import FAMILIES, PAIRS, SENTENCES, write_model
 
@@ -29,7 +30,10 @@ def in_torch(directory: Path, like: EmbeddingModel, dtype: torch.dtype = torch.f
 def test_vectors_and_scores_are_those_of_the_onnx_graph(tmp_path: Path, family: str) -> None:
     write_model(tmp_path, family, "ForSequenceClassification", num_labels=1)
     model = EmbeddingModel.load(tmp_path)
-    rows = [*model.word_pieces.encode(SENTENCES), *model.word_pieces.encode_pairs(PAIRS)]
+    rows: list[list[int] | Tokens] = [
+        *model.word_pieces.encode(SENTENCES),
+        *model.word_pieces.encode_pairs(PAIRS),
+    ]
     assert np.abs(in_torch(tmp_path, model).embed(rows) - model.embed(rows)).max() < 1e-5
 
 

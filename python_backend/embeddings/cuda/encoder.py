@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,10 @@ from torch.nn import functional
 from python_backend.embeddings.layers import Encoder, Floats, Head, Layer, Linear, Norm
 
 _UNSEEN = -1e9
-_ACTIVATIONS = {"gelu": functional.gelu, "silu": functional.silu}
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class TorchEncoder:
         pooling = torch.from_numpy(inputs["pooling"]).to(self._device)
         pooled = pooling @ states.flatten(0, 1).float()
         result = pooled if self._head is None else self._scored(pooled.to(self._dtype), self._head)
-        return result.float().cpu().numpy()  # type: ignore[no-any-return]
+        return np.asarray(result.float().cpu(), np.float32)
 
     def _embedded(self, ids: torch.Tensor, positions: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
         states = functional.embedding(ids, self._words)
@@ -72,7 +75,7 @@ class TorchEncoder:
         for layer, next_norm in zip(encoder.layers, following, strict=True):
             if layer.window not in biases:
                 biases[layer.window] = self._hidden(positions, texts, layer.window)
-            norms = (layer.attention_norm, layer.output_norm)
+            norms: tuple[Norm | None, Norm | None] = (layer.attention_norm, layer.output_norm)
             if encoder.is_pre_norm:
                 norms = (layer.output_norm, next_norm)
             mixed = self._attended(states, layer, positions, biases[layer.window])

@@ -33,7 +33,7 @@ def reranker(router: RunningRouter) -> FakeReranker:
 def cosine(first: str, second: str) -> float:
     """Of vectors that the fake takes for vectors of length 1."""
     vectors = (vector(text, LIMITS.dimensions) for text in (first, second))
-    return sum(one * other for one, other in zip(*vectors, strict=True))
+    return sum(float(one * other) for one, other in zip(*vectors, strict=True))
 
 
 async def rerank(router: RunningRouter, path: str = "/v1/rerank", **fields: Any) -> httpx.Response:
