@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING
 from python_backend.wire.errors import InflightError
 from router import openapi
 from router.admin import health, objectives, releases, tenants
+from router.anthropic import messages
+from router.anthropic import models as anthropic_models
 from router.content.storage_quota import StorageQuota
 from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
 from router.core.tenant import Scope
 from router.http.upload_slots import UploadTerms
+from router.ollama import answers as ollama_answers
+from router.ollama import models as ollama_models
 from router.openai import batches, chat, completions, conversations, embeddings, files, responses
 from router.openai import models as model_list
 from router.request.decoding import invalid
-from router.request.errors import HttpError, error_body, shaped_for, write_error
+from router.request.error_shapes import Problem, shape_for
+from router.request.errors import HttpError, write_error
+from router.request.identity import bare_key
 from router.request.routes import RouteTable
 
 if TYPE_CHECKING:
@@ -50,7 +56,10 @@ def all_routes(parts: Parts) -> list[Route]:
         *embeddings.routes(models, answers),
         *responses.routes(models, answers, documents, store, parts.tokenizers, quota),
         *conversations.routes(store, documents, quota, answers.aside),
-        *model_list.routes(models),
+        *anthropic_models.for_both(model_list.routes(models), models),
+        *messages.routes(models, answers, parts.tokenizers),
+        *ollama_answers.routes(models, answers),
+        *ollama_models.routes(models),
         *files.routes(store, parts.file_limits),
         *batches.routes(store),
         *health.routes(models, parts.permits, parts.metrics, parts.metrics_open),
@@ -82,6 +91,8 @@ class App:
         route = None if found is None else found[0].get("GET" if request.method == "HEAD" else request.method)
         if route is not None:
             record = Record(route.path, new_request_id(route.request_id_prefix))
+            if route.request_id_header:
+                exchange.extra_headers = [(route.request_id_header, record.request_id)]
         else:
             # The name of a route in logs and metrics is its path, of which there are only so many.
             named = _UNKNOWN if found is None else next(iter(found[0].values())).path
@@ -96,7 +107,8 @@ class App:
             # A program that has a key is no web page.
             is_page = "origin" in headers or "sec-fetch-site" in headers or not self._catalogue.has_keys
             if is_page and caller is None:
-                exchange.extra_headers = self._doorkeeper.pages.answer_headers(headers.get("origin"))
+                for_pages = self._doorkeeper.pages.answer_headers(headers.get("origin"))
+                exchange.extra_headers = [*exchange.extra_headers, *for_pages]
                 self._doorkeeper.check_page(request.method, headers)
             await self._answer(exchange, record, found, route, caller)
         except (HttpError, InflightError) as error:
@@ -133,7 +145,8 @@ class App:
         if caller is not None:
             record.caller = caller
         elif route.scope is not None:
-            record.caller = self._doorkeeper.identify(request.headers.get("authorization"), route.scope)
+            given = request.headers.get("authorization") or bare_key(request.headers)
+            record.caller = self._doorkeeper.identify(given, route.scope)
         if route.scope is not None:
             self._permits.enter(record, route.scope, route.asks_model)
         headers = request.headers
@@ -162,7 +175,8 @@ class App:
             return None
         try:
             self._doorkeeper.check_page(method, headers)
-            caller = self._doorkeeper.identify(headers.get("authorization"), Scope.FILES)
+            given = headers.get("authorization") or bare_key(headers)
+            caller = self._doorkeeper.identify(given, Scope.FILES)
         except (HttpError, InflightError):
             return None
         return UploadTerms(self._max_upload_bytes, caller.organisation.id)
@@ -173,7 +187,8 @@ class App:
         self._accounts.end(record, status)
         own = [("content-type", "application/json"), ("x-request-id", record.request_id)]
         for_pages = self._doorkeeper.pages.answer_headers(headers.get("origin"))
-        return [*own, *for_pages], shaped_for(path, error_body(status, message))
+        body = shape_for(path, headers).body(Problem(status, message), record.request_id)
+        return [*own, *for_pages], body
 
 
 def _check_not_a_form(headers: dict[str, str]) -> None:

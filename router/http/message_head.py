@@ -13,6 +13,7 @@ ONLY_ONCE = frozenset(
         "origin",
         "sec-fetch-site",
         "transfer-encoding",
+        "x-api-key",
     }
 )
 
