@@ -142,14 +142,14 @@ def _chat(body: CountBody) -> ChatBody:
         where = f"messages[{len(body.messages) - 1}]"
         raise _unsupported(f"{where}: a begun answer is not continued; end with a user message", where)
     choice = body.tool_choice
-    output = body.output_config and body.output_config.format
+    output = None if body.output_config is None else body.output_config.format
     return ChatBody(
         model=body.model,
         messages=messages,
         tools=[_tool(tool, index) for index, tool in enumerate(body.tools or ())] or None,
-        tool_choice=choice and _choice(choice),
-        parallel_tool_calls=choice and not choice.disable_parallel_tool_use,
-        response_format=output and ResponseFormat("json_schema", Schema("output", output.schema)),
+        tool_choice=None if choice is None else _choice(choice),
+        parallel_tool_calls=None if choice is None else not choice.disable_parallel_tool_use,
+        response_format=None if output is None else _format(output),
     )
 
 
@@ -223,6 +223,10 @@ def _choice(choice: ToolChoice) -> Any:
     if choice.name is None:
         raise invalid("tool_choice.name: expected the name of a tool", "tool_choice.name")
     return NamedTool(NamedFunction(choice.name))
+
+
+def _format(output: OutputFormat) -> ResponseFormat:
+    return ResponseFormat("json_schema", Schema("output", output.schema))
 
 
 def _unsupported(message: str, param: str) -> InflightError:

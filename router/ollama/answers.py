@@ -16,6 +16,7 @@ from router.openai.embeddings import as_floats, check_total, embedding_calls, ne
 from router.request.decoding import invalid
 from router.request.embedding import EmbeddingJob
 from router.request.errors import respond_encoded, respond_json
+from router.request.identity import check_model_allowed
 from router.request.routes import Route
 from router.request.text import TextJob
 
@@ -43,18 +44,17 @@ class OllamaAnswers:
         lines = Lines(record, model.name, is_chat=True)
         if chat.messages:
             await answer_chat(self._answers, exchange, record, model, chat, lines)
-        else:  # which only asks for the model to be loaded, as it is
-            respond_json(exchange, record, lines.last("load"))
+        else:
+            _say_loaded(exchange, record, model, lines)
 
     async def generate(self, exchange: Exchange, record: Record) -> None:
         body: GenerateBody = await self._read(exchange, record, partial(read, GenerateBody))
-        chat = body.chat(
-            [*([Message("system", body.system)] if body.system else []), Message("user", body.prompt)]
-        )
+        texts = (("system", body.system), ("user", body.prompt))
+        chat = body.chat([Message(role, text) for role, text in texts if text])
         model = self._models.find(chat.model, record)
         lines = Lines(record, model.name, is_chat=False)
         if not body.prompt:
-            respond_json(exchange, record, lines.last("load"))
+            _say_loaded(exchange, record, model, lines)
         elif body.raw or model.template is None:
             calls = _plain_calls(body, chat, record, model)
             job = TextJob(exchange, record, model, calls, lines, bool(chat.stream))
@@ -64,7 +64,7 @@ class OllamaAnswers:
 
     async def embed(self, exchange: Exchange, record: Record) -> None:
         body: EmbedBody = await self._read(exchange, record, partial(read, EmbedBody))
-        asked = body.embeddings()
+        asked = body.embeddings(is_one=record.route == _ONE)
         model = self._models.find_embedder(asked.model, record)
         size, aside = len(exchange.request.body), self._answers.aside
         calls = await aside.when_large(size, record.tenant, embedding_calls, asked, model.limits)
@@ -76,13 +76,18 @@ class OllamaAnswers:
         return await self._answers.aside.when_large(len(raw), record.tenant, work, raw)
 
 
+def _say_loaded(exchange: Exchange, record: Record, model: ServedModel, lines: Lines) -> None:
+    """To whoever asks nothing, which is how to have a model loaded."""
+    check_model_allowed(record.caller, model.name)
+    respond_json(exchange, record, lines.last("load"))
+
+
 def _plain_calls(
     body: GenerateBody, chat: ChatBody, record: Record, model: ServedModel
 ) -> list[GenerationCall]:
     """The prompt as it is, without a template."""
     if body.system:
-        message = "system: a raw prompt, or a model without a chat template, has no place for it"
-        raise invalid(message, "system")
+        raise invalid("system: not with a raw prompt, or a model without a chat template", "system")
     made = chat_calls(chat, body.prompt, record.request_id, record.tenant, model.defaults)
     return [msgspec.structs.replace(call, add_special_tokens=True) for call in made]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -13,7 +13,6 @@ from router.openai.bodies import MAX_TOOLS, ChatBody, ResponseFormat, Schema, To
 from router.openai.embeddings import EmbeddingsBody
 from router.request.decoding import decode, invalid
 
-_MAX_STOPS = 16
 _Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 # Values that ask for what the router does anyway; all others of these fields are refused.
@@ -26,32 +25,28 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "template": ("",),
     "context": ([],),
 }
-OPTIONS_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "min_p": (0, 0.0),
-    "mirostat": (0,),
-    "repeat_last_n": (-1,),
-    "tfs_z": (1, 1.0),
-    "typical_p": (1, 1.0),
-}
-
-
+_NEUTRAL_NUMBERS = {"min_p": 0, "mirostat": 0, "repeat_last_n": -1, "tfs_z": 1, "typical_p": 1}
+OPTIONS_NEUTRAL = {name: (number, float(number)) for name, number in _NEUTRAL_NUMBERS.items()}
 # Advice to whoever loads a model, which has been done here; and what goes with a mirostat above 0.
 _ADVICE = (
-    "f16_kv logits_all low_vram main_gpu num_batch num_ctx num_gpu num_keep num_thread numa use_mlock "
-    "use_mmap vocab_only mirostat_eta mirostat_tau"
+    *("f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_ctx", "num_gpu", "num_keep"),
+    *("num_thread", "numa", "use_mlock", "use_mmap", "vocab_only", "penalize_newline"),
+    *("mirostat_eta", "mirostat_tau"),
 )
-_Unused = msgspec.defstruct(
-    "_Unused", [(name, Any, None) for name in (*_ADVICE.split(), *OPTIONS_NEUTRAL)], frozen=True
-)
+if TYPE_CHECKING:
+    _Unused = msgspec.Struct
+else:
+    _fields = [(name, Any, None) for name in (*_ADVICE, *OPTIONS_NEUTRAL)]
+    _Unused = msgspec.defstruct("_Unused", _fields, frozen=True)
 
 
-class OllamaOptions(_Unused, frozen=True, forbid_unknown_fields=True):  # type: ignore[misc, valid-type]
+class OllamaOptions(_Unused, frozen=True, forbid_unknown_fields=True):
     num_predict: Annotated[int, Meta(ge=-2, le=MAX_NEW_TOKENS)] | None = None  # not above 0: without limit
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # -1: another one each time
-    stop: _Stop | Annotated[list[_Stop], Meta(max_length=_MAX_STOPS)] | None = None
+    stop: _Stop | Annotated[list[_Stop], Meta(max_length=16)] | None = None
     repeat_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
@@ -126,7 +121,7 @@ class GenerateBody(_Asked, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class EmbedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`prompt` is what `input` was called when it could be one text only."""
+    """`prompt` is one text, for the older of the two endpoints; `input` is for the other."""
 
     model: str
     input: str | list[str] | None = None
@@ -136,11 +131,11 @@ class EmbedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     options: OllamaOptions | None = None
     keep_alive: Any = None
 
-    def embeddings(self) -> EmbeddingsBody:
+    def embeddings(self, is_one: bool) -> EmbeddingsBody:
         refuse_unsupported(self, {"truncate": (True,)}, "")  # longer texts are always cut
-        texts = self.prompt if self.input is None else self.input
+        texts, field = (self.prompt, "prompt") if is_one else (self.input, "input")
         if texts is None:
-            raise invalid("Missing required parameter: input", "input")
+            raise invalid(f"Missing required parameter: {field}", field)
         return EmbeddingsBody(model=served_name(self.model), input=texts, dimensions=self.dimensions)
 
 
@@ -158,7 +153,7 @@ def served_name(asked: str) -> str:
 
 
 def read(kind: type[Any], raw: bytes) -> Any:
-    body = decode(_decoders[kind], raw)
+    body: Any = decode(_decoders[kind], raw)
     refuse_unsupported(body, NEUTRAL, "")
     if getattr(body, "options", None) is not None:
         refuse_unsupported(body.options, OPTIONS_NEUTRAL, "options.")

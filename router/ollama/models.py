@@ -19,23 +19,16 @@ from router.routing.models import ServedModel
 if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.request.routes import Endpoint
     from router.routing.models import Registry, Served
 
 # What a checkpoint does not tell is empty, as clients expect the names to be there.
-_DETAILS = {
-    **dict.fromkeys(("parent_model", "format", "family", "parameter_size", "quantization_level"), ""),
-    "families": [],
-}
-_ADD = "an operator adds a model with `inflight release add` and serves it with `inflight release promote`"
-_COMMANDS = {
-    ("POST", "/api/pull"): f"models are not pulled here: {_ADD}",
-    ("POST", "/api/push"): f"models are not pushed from here: {_ADD}",
-    ("POST", "/api/create"): f"models are not created here: {_ADD}",
-    ("POST", "/api/copy"): f"models are not copied here: {_ADD}, under any name",
-    ("DELETE", "/api/delete"): "models are not deleted here: an operator takes one out of service with "
-    "`inflight release unload`",
-}
+_UNKNOWN = ("parent_model", "format", "family", "parameter_size", "quantization_level")
+_DETAILS = {**dict.fromkeys(_UNKNOWN, ""), "families": []}
+_MANAGED = {"pull": "pulled", "push": "pushed", "create": "created", "copy": "copied", "delete": "deleted"}
+_BY_OPERATORS = (
+    "models are not {done} here: an operator adds one with `inflight release add`, serves it with "
+    "`inflight release promote`, and ends that with `inflight release unload`"
+)
 
 
 class OllamaModels:
@@ -50,8 +43,7 @@ class OllamaModels:
         body: ShowBody = read(ShowBody, exchange.request.body)
         model = self._models.find_any(served_name(body.model or body.name))
         check_model_allowed(record.caller, model.name)
-        told = {"modelfile": "", "parameters": "", "template": "", **_described(model), **_abilities(model)}
-        respond_json(exchange, record, told)
+        respond_json(exchange, record, {**_described(model), **_abilities(model)})
 
     async def version(self, exchange: Exchange, record: Record) -> None:
         respond_json(exchange, record, {"version": version("inflight")})
@@ -69,22 +61,21 @@ def _described(model: Served) -> dict[str, Any]:
 
 
 def _abilities(model: Served) -> dict[str, Any]:
+    can, sizes = list[str](), dict[str, int]()
     if isinstance(model, ServedEmbedder):
-        sizes = {"context_length": model.limits.max_tokens, "embedding_length": model.limits.dimensions}
         can = ["embedding"]
-    else:
-        sizes = {"context_length": model.context_tokens} if isinstance(model, ServedModel) else {}
-        can = ["completion", "tools"] if getattr(model, "template", None) else ["completion"]
+        sizes = {"context_length": model.limits.max_tokens, "embedding_length": model.limits.dimensions}
+    elif isinstance(model, ServedModel):
+        can = ["completion"] if model.template is None else ["completion", "tools"]
+        sizes = {"context_length": model.context_tokens}
     # Clients look for sizes behind the name of an architecture.
     info = {"general.architecture": "inflight", **{f"inflight.{name}": each for name, each in sizes.items()}}
     return {"capabilities": can, "model_info": info}
 
 
-def _refused(message: str) -> Endpoint:
-    async def refuse(exchange: Exchange, record: Record) -> None:
-        raise InflightError(ErrorKind.UNSUPPORTED, message)
-
-    return refuse
+async def _refuse(exchange: Exchange, record: Record) -> None:
+    message = _BY_OPERATORS.format(done=_MANAGED[record.route.removeprefix("/api/")])
+    raise InflightError(ErrorKind.UNSUPPORTED, message)
 
 
 def routes(models: Registry) -> list[Route]:
@@ -95,8 +86,10 @@ def routes(models: Registry) -> list[Route]:
         get("/api/ps", api.tags, "The same: all of it is loaded", answer="OllamaModels"),
         get("/api/version", api.version, "The version of this server"),
         Route("POST", "/api/show", api.show, "One model that is served", ShowBody, takes=""),
-        *(
-            Route(method, path, _refused(message), "Not done here: says which command does it", takes="")
-            for (method, path), message in _COMMANDS.items()
-        ),
+        *(_managed(verb) for verb in _MANAGED),
     ]
+
+
+def _managed(verb: str) -> Route:
+    method = "DELETE" if verb == "delete" else "POST"
+    return Route(method, f"/api/{verb}", _refuse, "Not done here: says which commands do it", takes="")

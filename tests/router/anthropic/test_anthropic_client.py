@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -186,7 +187,7 @@ async def test_the_client_lists_models_in_anthropics_shape(
     assert shown.created_at.tzinfo is not None
     with pytest.raises(anthropic.NotFoundError) as missing:
         await client.models.retrieve("claude-opus-5-5")
-    assert missing.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
+    assert missing.value.body["error"]["type"] == "not_found_error"
     plain = (await router.http.get("/v1/models")).json()
     assert plain["object"] == "list"
 
@@ -218,7 +219,8 @@ async def test_errors_are_the_exceptions_a_client_expects(
         (ErrorKind.CONTENT_FILTER, 400, "invalid_request_error"),
     ]
     for failure, status, expected in failures:
-        router.pipeline.script = lambda call, failure=failure: [InflightError(failure, "why")]
+        error = InflightError(failure, "why")
+        router.pipeline.script = partial(lambda error, call: [error], error)
         with pytest.raises(anthropic.APIStatusError) as failed:
             await client.messages.create(model=MODEL, **asked)
         assert (failed.value.status_code, kind(failed.value)) == (status, expected)

@@ -47,7 +47,7 @@ def begun(input_tokens: int = 7, output_tokens: int = 1) -> tuple[str, Any]:
         "cache_read_input_tokens": 0,
         "output_tokens": output_tokens,
     }
-    message = {
+    message: dict[str, Any] = {
         "id": "ID",
         "type": "message",
         "role": "assistant",
@@ -133,7 +133,7 @@ SYSTEM = [
     {"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}},
     {"type": "text", "text": "Work.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
 ]
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {
         "name": f"mcp__server_with_a_rather_long_name__tool_number_{number}_of_many_that_are_offered",
         "description": "d" * 100,
