@@ -34,7 +34,7 @@ _NEUTRAL = {
     "MessagesBody": anthropic_bodies.NEUTRAL,
     "CountBody": anthropic_bodies.NEUTRAL,
     "OllamaChatBody": ollama_bodies.NEUTRAL,
-    "GenerateBody": ollama_bodies.NEUTRAL,
+    "OllamaPromptBody": ollama_bodies.NEUTRAL,
     "OllamaMessage": ollama_bodies.NEUTRAL,
     "OllamaOptions": ollama_bodies.OPTIONS_NEUTRAL,
 }

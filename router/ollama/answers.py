@@ -9,7 +9,7 @@ import msgspec
 
 from router.core.messages import Message
 from router.core.tenant import Scope
-from router.ollama.bodies import EmbedBody, GenerateBody, OllamaChatBody, read, read_chat
+from router.ollama.bodies import EmbedBody, OllamaChatBody, OllamaPromptBody, read, read_chat
 from router.ollama.dialect import NDJSON, Lines, measured
 from router.openai.chat import answer_chat, chat_calls
 from router.openai.embeddings import as_floats, check_total, embedding_calls, need_of, vectors_of
@@ -48,7 +48,7 @@ class OllamaAnswers:
             _say_loaded(exchange, record, model, lines)
 
     async def generate(self, exchange: Exchange, record: Record) -> None:
-        body: GenerateBody = await self._read(exchange, record, partial(read, GenerateBody))
+        body: OllamaPromptBody = await self._read(exchange, record, partial(read, OllamaPromptBody))
         texts = (("system", body.system), ("user", body.prompt))
         chat = body.chat([Message(role, text) for role, text in texts if text])
         model = self._models.find(chat.model, record)
@@ -83,7 +83,7 @@ def _say_loaded(exchange: Exchange, record: Record, model: ServedModel, lines: L
 
 
 def _plain_calls(
-    body: GenerateBody, chat: ChatBody, record: Record, model: ServedModel
+    body: OllamaPromptBody, chat: ChatBody, record: Record, model: ServedModel
 ) -> list[GenerationCall]:
     """The prompt as it is, without a template."""
     if body.system:
@@ -122,7 +122,7 @@ def routes(models: Registry, answers: Answers) -> list[Route]:
     vectors = partial(post, scope=Scope.EMBEDDINGS)
     return [
         post("/api/chat", api.chat, "Answer a conversation, by Ollama's API", OllamaChatBody, lines),
-        post("/api/generate", api.generate, "Answer a prompt, by Ollama's API", GenerateBody, lines),
+        post("/api/generate", api.generate, "Answer a prompt, by Ollama's API", OllamaPromptBody, lines),
         vectors("/api/embed", api.embed, "Texts to vectors, by Ollama's API", EmbedBody, "OllamaVectors"),
         vectors(_ONE, api.embed, "One text to a vector, by Ollama's API", EmbedBody, "OllamaVector"),
     ]

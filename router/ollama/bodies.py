@@ -110,7 +110,7 @@ class OllamaChatBody(_Asked, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
 
 
-class GenerateBody(_Asked, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class OllamaPromptBody(_Asked, frozen=True, forbid_unknown_fields=True, kw_only=True):
     prompt: str = ""
     system: str | None = None
     raw: bool | None = None
@@ -144,7 +144,9 @@ class ShowBody(msgspec.Struct, frozen=True):
     name: str = ""  # what it was called before
 
 
-_decoders = {kind: msgspec.json.Decoder(kind) for kind in (OllamaChatBody, GenerateBody, EmbedBody, ShowBody)}
+_decoders = {
+    kind: msgspec.json.Decoder(kind) for kind in (OllamaChatBody, OllamaPromptBody, EmbedBody, ShowBody)
+}
 
 
 def served_name(asked: str) -> str:
