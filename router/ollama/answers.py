@@ -11,7 +11,8 @@ from router.core.messages import Message
 from router.core.tenant import Scope
 from router.ollama.bodies import EmbedBody, OllamaChatBody, OllamaPromptBody, read, read_chat
 from router.ollama.dialect import NDJSON, Lines, measured
-from router.openai.chat import answer_chat, chat_calls
+from router.openai.chat import chat_calls
+from router.openai.chat_answer import answer_chat
 from router.openai.embeddings import as_floats, check_total, embedding_calls, need_of, vectors_of
 from router.request.decoding import invalid
 from router.request.embedding import EmbeddingJob

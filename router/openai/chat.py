@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
     from router.request.answer import Answers
-    from router.request.text import Dialect
     from router.routing.chat_template import ChatTemplate
     from router.routing.checkpoint import SamplingDefaults
     from router.routing.models import Registry, ServedModel
@@ -58,51 +57,36 @@ class ChatCompletions:
         body = await aside.run(record.tenant, decode_chat, raw) if is_large else decode_chat(raw)
         record.user = body.user or record.user
         model = self._models.find(body.model, record)
-        template_of(model)
+        if model.template is None:
+            message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
+            raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
         for each in body.messages:
             if isinstance(each.content, list):  # only there can be files
                 await self._answers.permits.foresee(record, model.name, 1)
                 reading = expand(body.messages, record.caller, self._documents)
                 messages = await unless_left(reading, exchange.on_disconnect)
+                is_large = is_large or messages is not body.messages  # a few bytes may name long files
                 body = msgspec.structs.replace(body, messages=messages)
                 break
+        if is_large:
+            calls = await aside.run(record.tenant, _calls, body, record, model, model.template)
+        else:
+            calls = _calls(body, record, model, model.template)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         dialect = ChatDialect(
             record.request_id, model.name, include_usage=include_usage, service_tier=body.service_tier
         )
-        await answer_chat(self._answers, exchange, record, model, body, dialect)
+        reader = reader_for(body) if body.tools else None
+        job = TextJob(exchange, record, model, calls, dialect, bool(body.stream), reader)
+        await self._answers.answer(job, record, exchange.on_disconnect)
 
 
-async def answer_chat(
-    answers: Answers, exchange: Exchange, record: Record, model: ServedModel, chat: ChatBody, dialect: Dialect
-) -> None:
-    """From a chat, whichever API it came by, to the last byte of the answer."""
-    if len(exchange.request.body) > LARGE_BYTES:
-        calls = await answers.aside.run(record.tenant, _calls, chat, record, model)
-    else:
-        calls = _calls(chat, record, model)
-    reader = reader_for(chat) if chat.tools else None
-    job = TextJob(exchange, record, model, calls, dialect, bool(chat.stream), reader)
-    await answers.answer(job, record, exchange.on_disconnect)
-
-
-def template_of(model: ServedModel) -> ChatTemplate:
-    if model.template is None:
-        message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
-        raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
-    return model.template
-
-
-def chat_prompt(body: ChatBody, model: ServedModel) -> str:
-    """As the model reads it, with marks where letters look like special tokens."""
-    template = template_of(model)
+def _calls(
+    body: ChatBody, record: Record, model: ServedModel, template: ChatTemplate
+) -> list[GenerationCall]:
     knows_tools = template.knows_tools
     tools = described(offered(body)) if knows_tools and body.tools else None
-    return template.render(chat_messages(body, knows_tools), tools)
-
-
-def _calls(body: ChatBody, record: Record, model: ServedModel) -> list[GenerationCall]:
-    prompt = chat_prompt(body, model)
+    prompt = template.render(chat_messages(body, knows_tools), tools)
     return chat_calls(body, prompt, record.request_id, record.caller.organisation.id, model.defaults)
 
 

@@ -25,7 +25,7 @@ from router.content.storage_quota import StorageQuota
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.bodies import ChatBody
-from router.openai.chat import chat_calls, chat_messages, template_of
+from router.openai.chat import chat_calls, chat_messages
 from router.openai.response_bodies import ResponseBody, as_chat, decode_response, response_head
 from router.openai.response_dialect import ResponsesDialect
 from router.openai.tools import described, offered, reader_for
@@ -151,7 +151,9 @@ class CreateResponse:
         record.user = body.user or record.user
         record.conversation = body.conversation_id or record.conversation
         model = self._models.find(body.model, record)
-        template = template_of(model)
+        if model.template is None:
+            message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
+            raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
         await self._answers.permits.foresee(record, model.name, 1)
         if body.store or body.conversation is not None:
             self._quota.check(record.tenant, len(body.input) if isinstance(body.input, str) else 0)
@@ -160,7 +162,7 @@ class CreateResponse:
         new = await read_items(body.input, "input", caller, self._documents)
         check_results(history, new, "input")
         past = Past(history, new)
-        return Asked(new_id("resp"), time.time(), body, model, template, owner, past)
+        return Asked(new_id("resp"), time.time(), body, model, model.template, owner, past)
 
     async def _history(self, body: ResponseBody, owner: Owner) -> list[Item]:
         if body.previous_response_id is not None:
