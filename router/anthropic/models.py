@@ -27,7 +27,7 @@ class Models:
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         if ANTHROPIC_VERSION not in exchange.request.headers:
             return await self._usual(exchange, record)
-        exchange.extra_headers = [*exchange.extra_headers, ("request-id", record.request_id)]
+        record.id_header = "request-id"
         if (name := record.values.get("id")) is not None:
             model = self._models.find_any(name)
             check_model_allowed(record.caller, model.name)

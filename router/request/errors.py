@@ -14,6 +14,7 @@ from router.request.error_shapes import Problem, shape_for
 if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
+    from router.request.error_shapes import ErrorShape
 
 _CODES = {
     ErrorKind.INVALID_REQUEST: None,
@@ -35,17 +36,25 @@ class HttpError(Exception):
 
 def write_error(exchange: Exchange, record: Record, error: Exception) -> None:
     """Ends the answer with an error: a status while there is still one to set, an event after that."""
-    problem, headers = _told(error, record.request_id)
     if exchange.ended:
         return
-    record.error = error.kind.label if isinstance(error, InflightError) else str(problem.status)
     request = exchange.request
     shape = shape_for(request.path, request.headers)
-    body = shape.body(problem, record.request_id)
+    status, body, headers = render_error(record, shape, error)
     if exchange.started:
         exchange.end(shape.event(body))
     else:
-        exchange.respond(shape.status(problem), body, [_JSON, *record.headers(), *headers])
+        exchange.respond(status, body, headers)
+
+
+def render_error(
+    record: Record, shape: ErrorShape, error: Exception
+) -> tuple[int, bytes, list[tuple[str, str]]]:
+    """Status, body and headers of an answer; the record has the error from then on."""
+    problem, headers = _told(error, record.request_id)
+    record.error = error.kind.label if isinstance(error, InflightError) else str(problem.status)
+    body = shape.body(problem, record.request_id)
+    return shape.status(problem), body, [_JSON, *record.headers(), *headers]
 
 
 def _told(error: Exception, request_id: str) -> tuple[Problem, tuple[tuple[str, str], ...]]:
