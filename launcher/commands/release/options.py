@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.commands.option_values import WEEK_S, duration_s, one_of
 from router.control.releases.json_answers import fault_of_schema
-from router.control.releases.plan import OnTimeout, Plan, Tolerance
+from router.control.releases.plan import MOST_MIRRORED_PER_S, OnTimeout, Plan, Tolerance
 from router.control.releases.records import GOLDEN_CHECKS, MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import read_version
 from router.routing.split import Shadow
@@ -66,6 +66,7 @@ class PlanOptions:
     min_likeness: str | None = None
     min_shadow_answers: int | None = None
     is_rehearsed: bool = True
+    mirror: str | None = None
 
 
 def plan(typed: PlanOptions) -> Plan:
@@ -88,6 +89,8 @@ def plan(typed: PlanOptions) -> Plan:
         chosen["on_timeout"] = one_of(OnTimeout, typed.on_timeout)
     if typed.min_likeness is not None:
         chosen["min_likeness"] = min_likeness(typed.min_likeness)
+    if typed.mirror is not None:
+        chosen["mirror_per_s"] = mirror_per_s(typed.mirror)
     if typed.min_shadow_answers is not None:
         chosen["min_shadow_answers"] = typed.min_shadow_answers
     return Plan(**chosen)
@@ -102,6 +105,20 @@ def accept_slower(text: str) -> float:
     if not 1 <= ratio <= 1000:
         raise ValueError(f"--accept-slower {text!r}; allowed: 1x to 1000x, for instance 2x")
     return ratio
+
+
+def mirror_per_s(text: str) -> float:
+    """2/s, or 0.5/s."""
+    number, slash, unit = text.strip().partition("/")
+    try:
+        per_s = float(number) if (slash, unit) == ("/", "s") else math.nan
+    except ValueError:
+        per_s = math.nan
+    if not 0 < per_s <= MOST_MIRRORED_PER_S:
+        raise ValueError(
+            f"--mirror {text!r}; allowed: above 0/s, up to {MOST_MIRRORED_PER_S}/s, for instance 1/s"
+        )
+    return per_s
 
 
 def min_likeness(text: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -116,6 +117,14 @@ def canary(
     min_shadow_answers: Annotated[
         int | None, typer.Option(min=1, help="Shadow answers that --min-likeness needs. [default: 50]")
     ] = None,
+    mirror: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            help="Such as 1/s: copy so many of the stable release's requests to it, at most. Nobody sees or "
+            "pays for the copies; their times and failures count.",
+        ),
+    ] = None,
     no_rehearsal: Annotated[
         bool,
         typer.Option(
@@ -133,6 +142,7 @@ def canary(
     """
     with open_installation(data_dir, config) as ours:
         from launcher.commands.release import options
+        from launcher.commands.release.expectation import expectation
 
         model, version = release_named(release)
         plan = options.plan(
@@ -147,11 +157,14 @@ def canary(
                 min_likeness,
                 min_shadow_answers,
                 not no_rehearsal,
+                mirror,
             )
         )
         begun = ours.releases.begin_rollout(model, version, plan, options.golden_prompts(golden))
         shares = ", ".join(map(_percent, begun.plan.weights))
         print(f"{release} is rolled out against {model}@{begun.stable}, in steps of {shares}.")
+        with ours.releases.look() as connection:
+            print(expectation(connection, model, begun.plan, time.time()).sentence)
         print(f"Watch it:\n  inflight release status {model}")
         ours.warn_without_router()
 

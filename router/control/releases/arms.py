@@ -26,10 +26,11 @@ from router.core.record import Outcome
 from router.store.schema import arm_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from sqlalchemy import Connection
 
+    from router.core.answer_text import AnswerTimes
     from router.core.record import Record
     from router.request.answer import Job
     from router.store.database import StoreAccess
@@ -115,8 +116,8 @@ class ArmRecorder(Recorder):
         self._past = Past()
 
     @property
-    def arm_count(self) -> int:
-        return len(self._arms)
+    def arms(self) -> Mapping[ArmKey, Arm]:
+        return self._arms
 
     hears_begin = False
 
@@ -145,6 +146,16 @@ class ArmRecorder(Recorder):
             self._arm(ArmKey(rollout_id, PAST, before)).begin_with(ArmStats(errors), self._clock())
         objective = self._objective_of(record.model, record.tier)
         sample = sample_of(record, failed, self._from_monotonic_s, objective)
+        self._arm(ArmKey(rollout_id, step, version)).add(sample, self._clock())
+
+    def copied(
+        self, record: Record, version: int, times: AnswerTimes | None, error: Exception | None
+    ) -> None:
+        """For each mirrored request whose copy came to an end, and whose client has its answer."""
+        rollout_id, step = record.rollout
+        if rollout_id is None or (isinstance(error, InflightError) and _is_nobodys(error.kind)):
+            return
+        sample = copy_sample(record, times, error is not None, self._from_monotonic_s)
         self._arm(ArmKey(rollout_id, step, version)).add(sample, self._clock())
 
     def _arm(self, key: ArmKey) -> Arm:
@@ -213,6 +224,25 @@ def sample_of(
         max(record.prompt_tokens - record.cached_tokens, 0),
         _is_late(first_s - record.arrived_s, objective.first_token_s),
         _is_late(between_s, objective.inter_token_s),
+        record.is_mirrored,
+    )
+
+
+def copy_sample(record: Record, times: AnswerTimes | None, failed: bool, from_monotonic_s: float) -> Sample:
+    """Of the canary's copy of a request, at the same time as that."""
+    at_s = (record.dispatched_s or record.arrived_s) + from_monotonic_s
+    if failed or times is None:
+        return Sample(failed, at_s=at_s, is_mirrored=True, is_copy=True)
+    between_s = times.decode_s / (times.tokens - 1) if times.tokens > 1 else None
+    return Sample(
+        False,
+        times.first_token_s,
+        between_s,
+        times.tokens or None,
+        at_s=at_s,
+        prompt_tokens=times.prompt_tokens,
+        is_mirrored=True,
+        is_copy=True,
     )
 
 
