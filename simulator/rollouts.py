@@ -109,7 +109,7 @@ class Arrivals:
             replace(self._sample(release, factor * own.factor(self.at_s), tokens, 0.5), is_mirrored=True)
             for release, own in zip((self.canary, self.stable), self._own, strict=True)
         )
-        return replace(copy, is_copy=True), original
+        return replace(copy, original=original), original
 
     def _sample(
         self, release: Release, factor: float, tokens: float = TOKENS, scatter: float = 1.0

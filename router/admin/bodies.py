@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -121,15 +122,18 @@ class SplitBody(_Body, frozen=True, kw_only=True):
 
 
 class ToleranceBody(_Body, frozen=True, kw_only=True):
-    error_rate: _Rate = _STANDARD.tolerance.error_rate
-    latency_ratio: _Ratio = _STANDARD.tolerance.latency_ratio
-    length_ratio: _Ratio = _STANDARD.tolerance.length_ratio
-    refusal_rate: _Rate = _STANDARD.tolerance.refusal_rate
-    golden_failures: Annotated[int, Meta(ge=0, le=200)] = _STANDARD.tolerance.golden_failures
-    error_margin: _Rate = _STANDARD.tolerance.error_margin
+    """What is left out is as it was set for the model."""
 
-    def value(self) -> Tolerance:
-        return Tolerance(**msgspec.structs.asdict(self))
+    error_rate: _Rate | None = None
+    latency_ratio: _Ratio | None = None
+    length_ratio: _Ratio | None = None
+    refusal_rate: _Rate | None = None
+    golden_failures: Annotated[int, Meta(ge=0, le=200)] | None = None
+    error_margin: _Rate | None = None
+
+    def value(self, usual: Tolerance) -> Tolerance:
+        given = {name: each for name, each in msgspec.structs.asdict(self).items() if each is not None}
+        return replace(usual, **given)
 
 
 class GoldenBody(_Body, frozen=True, kw_only=True):
@@ -184,8 +188,8 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
     is_rehearsed: bool = _STANDARD.is_rehearsed
     mirror_per_s: Annotated[float, Meta(ge=0, le=MOST_MIRRORED_PER_S)] = _STANDARD.mirror_per_s
 
-    def plan(self) -> Plan:
-        tolerance = self.tolerance.value()
+    def plan(self, usual: Tolerance) -> Plan:
+        tolerance = self.tolerance.value(usual)
         if self.accept_slower is not None:
             tolerance = tolerance.accepting(self.accept_slower)
         return Plan(

@@ -52,6 +52,9 @@ def step_duration_s(text: str) -> float:
     return duration_s("--min-duration", text, "s, m or h", "30s, 5m or 1h", least_s=0, most_s=52 * WEEK_S)
 
 
+_USUAL = Tolerance()
+
+
 @dataclass(frozen=True)
 class PlanOptions:
     """As they were typed; None is what was not."""
@@ -69,9 +72,9 @@ class PlanOptions:
     mirror: str | None = None
 
 
-def plan(typed: PlanOptions) -> Plan:
-    """What is not said is as in Plan."""
-    allowed = tolerance(typed.tolerances)
+def plan(typed: PlanOptions, usual: Tolerance = _USUAL) -> Plan:
+    """What is not said is as in Plan, and tolerances are as usual for the model."""
+    allowed = tolerance(typed.tolerances, usual)
     if typed.accept_slower is not None:
         allowed = allowed.accepting(accept_slower(typed.accept_slower))
     chosen: dict[str, Any] = {"tolerance": allowed, "is_rehearsed": typed.is_rehearsed}
@@ -131,8 +134,8 @@ def min_likeness(text: str) -> float:
     return value
 
 
-def tolerance(texts: Sequence[str]) -> Tolerance:
-    chosen = Tolerance()
+def tolerance(texts: Sequence[str], usual: Tolerance = _USUAL) -> Tolerance:
+    chosen = usual
     allowed = ", ".join(f"{key.name}={getattr(chosen, key.name)}" for key in fields(Tolerance))
     for text in texts:
         name, _, value = text.partition("=")

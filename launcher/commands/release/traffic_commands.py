@@ -158,7 +158,8 @@ def canary(
                 min_shadow_answers,
                 not no_rehearsal,
                 mirror,
-            )
+            ),
+            ours.releases.tolerance_of(model),
         )
         begun = ours.releases.begin_rollout(model, version, plan, options.golden_prompts(golden))
         shares = ", ".join(map(_percent, begun.plan.weights))
@@ -167,6 +168,34 @@ def canary(
             print(expectation(connection, model, begun.plan, time.time()).sentence)
         print(f"Watch it:\n  inflight release status {model}")
         ours.warn_without_router()
+
+
+def tolerance(
+    model: ModelName,
+    amounts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="GATE=AMOUNT...", show_default=False, help="Such as error_rate=0.5%."),
+    ] = None,
+    reset: Annotated[bool, typer.Option("--reset", help="As it is for every model.")] = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Show or set how much worse than the stable release canaries of a model may be.
+
+    It holds for rollouts that begin later; `--tolerance` of `inflight release canary` goes before it.
+    """
+    with open_installation(data_dir, config) as ours:
+        from dataclasses import asdict
+
+        from launcher.commands.release import options
+        from router.control.releases.plan import Tolerance
+
+        name = model_named(model)
+        chosen = Tolerance() if reset else ours.releases.tolerance_of(name)
+        if amounts or reset:
+            chosen = ours.releases.set_tolerance(name, options.tolerance(amounts or [], chosen))
+        for gate, value in asdict(chosen).items():
+            print(f"{gate:<16} {_percent(value) if gate.endswith(('_rate', '_margin')) else f'{value:g}'}")
 
 
 def promote(

@@ -37,7 +37,7 @@ class Sample:
     late_first: bool | None = None  # whether it missed the model's objective, where there is one
     late_between: bool | None = None
     is_mirrored: bool = False  # one of a pair: a request of the stable release, or the canary's copy of it
-    is_copy: bool = False  # which nobody saw
+    original: Sample | None = None  # of which it is a copy, that nobody saw
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class ArmStats:
     timed: Timed = field(default_factory=Timed)
     late_first: Proportion = field(default_factory=Proportion)
     late_between: Proportion = field(default_factory=Proportion)
-    # The same of mirrored requests. Both of a pair had the other beside them, and those that are not
-    # mirrored had not: the two kinds are never compared.
+    # Of copies: how many times as long as their originals. Both had the other beside them, and requests that
+    # are not mirrored had not: those are compared with each other alone.
     mirrored: Timed = field(default_factory=Timed)
     copies: int = 0  # of its requests
 
@@ -84,10 +84,10 @@ class ArmStats:
             _spread(_between_tokens(good)),
             _spread(_lengths(good)),
             _timed([each for each in good if not each.is_mirrored]),
-            _share(each.late_first for each in good if not each.is_copy),
-            _share(each.late_between for each in good if not each.is_copy),
-            _timed([each for each in good if each.is_mirrored]),
-            sum(each.is_copy for each in every),
+            _share(each.late_first for each in good),
+            _share(each.late_between for each in good),
+            _ratios([(each, each.original) for each in good if each.original is not None]),
+            sum(each.original is not None for each in every),
         )
         return merge_stats(self, seen)
 
@@ -111,6 +111,19 @@ def _lengths(samples: Iterable[Sample]) -> list[Log]:
 def _timed(samples: Sequence[Sample]) -> Timed:
     every = (_first_tokens(samples), _between_tokens(samples), _lengths(samples))
     return Timed(*(Stretches().with_all(logs) for logs in every))
+
+
+def _ratios(pairs: Sequence[tuple[Sample, Sample]]) -> Timed:
+    names = ("first_token_s", "between_tokens_s", "tokens")
+    every = (
+        [(copy.at_s, _ratio(getattr(copy, name), getattr(original, name)), 0) for copy, original in pairs]
+        for name in names
+    )
+    return Timed(*(Stretches().with_all(_logs(each)) for each in every))
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    return one / other if one and other else None
 
 
 def _spread(logs: Iterable[Log]) -> Spread:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
@@ -155,7 +155,8 @@ class ArmRecorder(Recorder):
         rollout_id, step = record.rollout
         if rollout_id is None or (isinstance(error, InflightError) and _is_nobodys(error.kind)):
             return
-        sample = copy_sample(record, times, error is not None, self._from_monotonic_s)
+        original = sample_of(record, False, self._from_monotonic_s)
+        sample = copy_sample(original, times, error is not None)
         self._arm(ArmKey(rollout_id, step, version)).add(sample, self._clock())
 
     def _arm(self, key: ArmKey) -> Arm:
@@ -228,21 +229,18 @@ def sample_of(
     )
 
 
-def copy_sample(record: Record, times: AnswerTimes | None, failed: bool, from_monotonic_s: float) -> Sample:
+def copy_sample(original: Sample, times: AnswerTimes | None, failed: bool) -> Sample:
     """Of the canary's copy of a request, at the same time as that."""
-    at_s = (record.dispatched_s or record.arrived_s) + from_monotonic_s
+    copy = Sample(failed, at_s=original.at_s, is_mirrored=True, original=original)
     if failed or times is None:
-        return Sample(failed, at_s=at_s, is_mirrored=True, is_copy=True)
+        return copy
     between_s = times.decode_s / (times.tokens - 1) if times.tokens > 1 else None
-    return Sample(
-        False,
-        times.first_token_s,
-        between_s,
-        times.tokens or None,
-        at_s=at_s,
+    return replace(
+        copy,
+        first_token_s=times.first_token_s,
+        between_tokens_s=between_s,
+        tokens=times.tokens or None,
         prompt_tokens=times.prompt_tokens,
-        is_mirrored=True,
-        is_copy=True,
     )
 
 

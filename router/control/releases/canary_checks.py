@@ -20,13 +20,20 @@ from router.control.releases.evidence import (
     times_until,
     together,
 )
-from router.control.releases.sums import merge_proportions, merge_spreads, pair_up, pair_with
+from router.control.releases.sums import (
+    merge_proportions,
+    merge_spreads,
+    pair_up,
+    pair_with,
+    pair_with_originals,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from router.control.releases.arm_stats import ArmStats, Measured
     from router.control.releases.plan import Plan
+    from router.control.releases.sums import Stretches
 
     Arms = Sequence[tuple[ArmStats, ArmStats]]
 
@@ -206,20 +213,21 @@ def _of_latency(gate: Gate, plan: Plan, steps: Arms, limit: float, name: str) ->
     ratio = plan.tolerance.latency_ratio
     timed = [tuple(getattr(arm.timed, name) for arm in arms) for arms in steps]
     fair = [arms for number, arms in enumerate(timed) if is_fair(plan, number)]
-    mirrored = [tuple(getattr(arm.mirrored, name) for arm in arms) for arms in steps]
+    mirrored: list[Stretches] = [getattr(canary.mirrored, name) for canary, _ in steps]
     alone = [canary for number, (canary, _) in enumerate(timed) if not is_fair(plan, number)]
     canary = reduce(merge_spreads, (getattr(arm, name) for arm, _ in steps))
     stable = reduce(merge_spreads, (getattr(arm, name) for _, arm in steps))
     if not canary.count and not stable.count:
         return Finding(gate, "none measured")
     found = together(
-        *(estimate([pair for arms in kind for pair in pair_up(*arms)]) for kind in (fair, mirrored))
+        estimate([pair for arms in fair for pair in pair_up(*arms)]),
+        estimate([pair for ratios in mirrored for pair in pair_with_originals(ratios)]),
     )
     figures = f"{_milliseconds(canary)} against {_milliseconds(stable)}"
     if found is not None:
         figures += f", {_times(found.difference)} of what the stable release took at the same time"
     against = 0.0
-    if found is not None and sum(each.lasting_s for each, _ in fair + mirrored) >= LEAST_TIME_S:
+    if found is not None and _lasting_s(fair, mirrored) >= LEAST_TIME_S:
         against = log_evidence_of_shift(found, math.log(ratio)) / limit
     beyond = estimate([pair for each in alone for pair in pair_with(each, stable)])
     if beyond is not None and sum(each.lasting_s for each in alone) >= _LEAST_TIME_ALONE_S:
@@ -231,6 +239,10 @@ def _of_latency(gate: Gate, plan: Plan, steps: Arms, limit: float, name: str) ->
     allowed = f"up to {ratio**loose:.3g} times"
     within, more = _shown(found, math.log(ratio) * loose, canary.count)
     return Finding(gate, figures, max(against, 0.0), within, more, allowed)
+
+
+def _lasting_s(fair: Sequence[tuple[Stretches, ...]], mirrored: Sequence[Stretches]) -> int:
+    return sum(each.lasting_s for each in (*(canary for canary, *_ in fair), *mirrored))
 
 
 def _shown(found: Estimate | None, allowed: float, count: int) -> tuple[float, int | None]:
@@ -252,7 +264,7 @@ def _of_lengths(steps: Arms, ratio: float, loose: int, limit: float) -> list[Fin
     pairs: list[Pair] = []
     mirrored: list[Pair] = []
     for long, usual in steps:
-        mirrored += pair_up(long.mirrored.length, usual.mirrored.length)
+        mirrored += pair_with_originals(long.mirrored.length)
         pairs += pair_up(long.timed.length, usual.timed.length) or pair_with(long.timed.length, stable)
     figures = f"{_tokens(canary)} against {_tokens(stable)}"
     up = together(estimate(pairs), estimate(mirrored))

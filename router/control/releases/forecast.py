@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # By how much the times of requests differ as a rule, as the deviation of their logarithms; and those of two
 # releases on the same prompt at the same time.
-_SCATTER, _SCATTER_OF_PAIRS = 0.7, 0.5
+_SCATTER, _SCATTER_OF_PAIRS = 0.7, 0.35
 _MOST_STRETCHES = 64
 # In a second that many requests say as much as more of them.
 _MOST_WORTH_PER_S = 5.0

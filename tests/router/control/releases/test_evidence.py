@@ -148,22 +148,18 @@ def test_what_is_said_to_be_enough_is_enough(difference: float, deviation: float
         assert log_evidence_of_shift(found.after(times), 0.2) <= -math.log(100)
 
 
-@given(
-    st.floats(-2, 2),
-    st.floats(1e-4, 1),
-    st.floats(2, 60),
-    st.floats(-2, 2),
-    st.floats(1e-4, 1),
-    st.floats(2, 60),
-)
+estimates = st.builds(Estimate, st.floats(-2, 2), st.floats(1e-4, 1), st.floats(2, 60))
+
+
+@given(estimates, estimates)
 def test_two_estimates_together_lie_between_both_and_are_surer_than_either(
-    first: float, noise: float, count: float, second: float, other_noise: float, other_count: float
+    one: Estimate, other: Estimate
 ) -> None:
-    one, other = Estimate(first, noise, count), Estimate(second, other_noise, other_count)
     found = together(one, other)
     assert found is not None
-    assert min(first, second) - 1e-9 <= found.difference <= max(first, second) + 1e-9
-    assert found.variance < min(noise, other_noise)
-    assert min(count, other_count) - 1e-6 <= found.count <= count + other_count + 1e-6
+    least, most = sorted((one.difference, other.difference))
+    assert least - 1e-9 <= found.difference <= most + 1e-9
+    assert found.variance < min(one.variance, other.variance)
+    assert min(one.count, other.count) - 1e-6 <= found.count <= one.count + other.count + 1e-6
     assert together(one, None) == together(None, one) == one
     assert together(None, None) is None

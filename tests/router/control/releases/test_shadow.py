@@ -243,8 +243,8 @@ async def test_copies_to_a_canary_are_counted_beside_their_originals_and_met_by_
     canary, stable = found[2], found[1]
     assert (canary.errors, canary.copies, canary.met) == (Proportion(0, 1), 1, 0)
     assert (stable.errors, stable.copies, stable.met) == (Proportion(0, 1), 0, 1)
-    times = [arm.mirrored.first_token.parts for arm in (canary, stable)]
-    assert [[number for number, _ in each] for each in times] == [[times[0][0][0]]] * 2, "the same second"
+    ((_, ratios),) = canary.mirrored.first_token.parts
+    assert ratios.count == 1
     assert canary.timed.first_token.parts == stable.timed.first_token.parts == ()
 
 
