@@ -37,8 +37,10 @@ class _Seen:
     def after(self, plan: Plan, step: int, per_s: float, time_s: float) -> _Seen:
         """Those of the stable release that are mirrored are compared with their copies alone."""
         canary_per_s = plan.weights[step] * per_s
-        mirrored_per_s = min(plan.mirror_per_s, per_s - canary_per_s)
-        stable_per_s = per_s - canary_per_s - mirrored_per_s
+        stable_per_s = per_s - canary_per_s
+        # Those that come too soon after the last copy are not mirrored.
+        mirrored_per_s = stable_per_s / (1 + stable_per_s / plan.mirror_per_s) if plan.mirror_per_s else 0.0
+        stable_per_s -= mirrored_per_s
         return _Seen(
             self.canary + min(canary_per_s, _MOST_WORTH_PER_S) * time_s,
             self.stable + min(stable_per_s, _MOST_WORTH_PER_S) * time_s,
