@@ -183,6 +183,7 @@ DECISIONS = (
     "router/control/releases/canary_checks.py",
     "router/control/releases/evidence.py",
     "router/control/releases/faults.py",
+    "router/control/releases/forecast.py",
     "router/control/releases/paired_times.py",
     "router/control/releases/plan.py",
     "router/control/releases/shadow_gate.py",

@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier, tier_named
 from router.admission.demand import Need
-from router.core.answer_text import Answered, StopScanner
-from router.core.generation import FINISH_REASONS, read_to_the_end, text_tokens
+from router.core.answer_text import Answered
+from router.core.generation import FINISH_REASONS, text_tokens
 from router.core.record import new_request_id
 from router.request.choice import Choice
 from router.request.errors import write_error
+from router.request.repetition import text_of
 from router.routing.models import ServedModel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from router.core.generation import Generation, GenerationCall
+    from router.core.generation import GenerationCall
     from router.core.messages import ToolCall
     from router.core.record import Record
     from router.http.exchange import Exchange, Headers
@@ -211,30 +212,6 @@ class TextJob:
             again = msgspec.structs.replace(call, request_id=request_id, tier=Tier.BATCH.label)
             generation = served.pipeline.generate(again)
             attach(generation)
-            asked.append(
-                _text_of(again, generation, None if self._new_reader is None else self._new_reader())
-            )
-        return Answered(tuple(await asyncio.gather(*asked)))
-
-
-async def _text_of(call: GenerationCall, generation: Generation, tools: CallReader | None) -> str:
-    """All of an answer as the client would have seen it, calls of tools below it."""
-    scanner = StopScanner(call.stop) if call.stop else None
-    pieces = [call.prompt if call.echo and not call.engine_echoes else ""]
-    try:
-        async for delta in generation:
-            pieces.append(delta.text if scanner is None else scanner.feed(delta.text))
-            if scanner is not None and scanner.stopped:
-                break
-            if delta.finish is not None and delta.finish not in FINISH_REASONS:
-                raise InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
-        else:
-            pieces.append("" if scanner is None else scanner.flush())
-    finally:
-        generation.stop()
-        await read_to_the_end(generation)
-    text = "".join(pieces)
-    if tools is None:
-        return text
-    text = tools.feed(text) + tools.flush()
-    return "\n".join(filter(None, (text, *(f"{call.name} {call.arguments}" for call in tools.calls))))
+            asked.append(text_of(again, generation, None if self._new_reader is None else self._new_reader()))
+        texts, times = zip(*await asyncio.gather(*asked), strict=True)
+        return Answered(texts, times=times[0] if len(times) == 1 else None)
