@@ -85,6 +85,7 @@ class Engine:
         self._latest_plan = StepPlan()
         self._step_count = 0
         self._preemption_count = 0
+        self._pause_count = 0
 
     @property
     def has_work(self) -> bool:
@@ -174,6 +175,8 @@ class Engine:
 
     def gauges(self) -> Gauges:
         active = sum(map(len, self._sequences.values()))
+        if not active:  # what the next may count on is not what the last left
+            self._control.follow(self._meter.learned, StepPlan(), self._now_ns() / 1e9)
         chunks = self._latest_plan.chunks if active else []
         context = [chunk.count for chunk in chunks if chunk.is_context]
         gpu_bytes, pinned_bytes = self._held_bytes()
@@ -183,14 +186,15 @@ class Engine:
             scheduled=len(chunks),
             context=len(context),
             waiting=active - len(self._scheduler.running),
-            paused=len(self._latest_plan.preempted),
+            paused=len(self._scheduler.batch.paused),
             used_blocks=self.pool.used_blocks,
             total_blocks=self.pool.total_blocks,
             context_tokens=sum(context),
             reused_blocks=self.pool.reused_blocks,
             cached_blocks=self.pool.cached_blocks,
             preemptions=self._preemption_count,
-            max_batch_size=self._scheduler.max_batch_size,
+            pauses=self._pause_count,
+            max_batch_size=self._control.batch_size,
             max_step_tokens=self._scheduler.max_step_tokens,
             memory_bytes=resident_bytes(),
             new_blocks=self.pool.new_blocks,
@@ -245,10 +249,10 @@ class Engine:
     def _schedule(self) -> StepPlan:
         now_ns = self._now_ns()
         self.pool.advance_to(now_ns)
-        self._control.follow(self._meter.learned, self._latest_plan)
-        plan = self._scheduler.schedule()
+        self._control.follow(self._meter.learned, self._latest_plan, now_ns / 1e9)
+        plan = self._scheduler.schedule(now_ns)
         plan.begun_ns = now_ns
-        for sequence in plan.preempted:
+        for sequence in (*plan.preempted, *plan.paused):
             self._executor.release(sequence)
         for chunk in plan.chunks:
             if chunk.sequence.first_scheduled_ns == 0:
@@ -256,6 +260,7 @@ class Engine:
         self._latest_plan = plan
         self._step_count += bool(plan.chunks)
         self._preemption_count += len(plan.preempted)
+        self._pause_count += len(plan.paused)
         return plan
 
     def _commit(self, plan: StepPlan, results: list[ChunkResult]) -> None:
@@ -265,6 +270,7 @@ class Engine:
         """
         now_ns = self._now_ns()
         began_ns = self._meter.over(plan, now_ns)
+        self._control.observe(plan, (now_ns - began_ns) / 1e6)
         ended = []
         for chunk, result in zip(plan.chunks, results, strict=True):
             if chunk.sequence.finish_reason is not None:
