@@ -119,8 +119,10 @@ class SimulatedEngine:
     def pauses(self) -> int:
         return self._batch.pauses
 
-    def report(self) -> EngineReport:
+    def report(self, now_s: float = 0.0) -> EngineReport:
         """What a real engine would report."""
+        if self._run is None:
+            self._set_limits(now_s)
         shape, batch = self.shape, self._batch
         return EngineReport(
             max_batch_size=self._announced,

@@ -51,7 +51,7 @@ class SimulatedRequest:
     is_paused: bool = False
     paused_ns: int = 0  # in all, but for a pause that is not over
     paused_since_ns: int = 0
-    weight: float = 1.0  # its tenant's
+    weight: float = 1.0  # its tenant's; 0 where slots are not shared by tenants
 
     begun_s: float | None = None
     first_token_s: float | None = None
@@ -74,7 +74,7 @@ class SimulatedRequest:
     @property
     def holder(self) -> tuple[int, str]:
         """Whose place it takes in the engine."""
-        return self.engine_tier, self.tenant
+        return self.engine_tier, self.tenant if self.weight else ""
 
     @property
     def has_blocks(self) -> bool:

@@ -37,6 +37,7 @@ class Ready(msgspec.Struct, tag=True, frozen=True):
     tokens_per_block: int
     max_batch_size: int
     max_step_tokens: int
+    can_pause: bool = False
 
 
 class PerfMetrics(msgspec.Struct, array_like=True, frozen=True):

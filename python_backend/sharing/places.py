@@ -18,7 +18,7 @@ Holder = tuple[int, str]  # a tier, and a tenant in it
 class Places:
     """How many places each tenant holds in each tier."""
 
-    __slots__ = ("_held", "_of_tier", "_weights", "changes", "total")
+    __slots__ = ("_held", "_of_tier", "_trimmed", "_weights", "changes", "total")
 
     def __init__(self) -> None:
         self._held: list[dict[str, int]] = [{} for _ in Tier]
@@ -26,6 +26,7 @@ class Places:
         self._weights: dict[Holder, float] = {}  # those that are not 1
         self.total = 0
         self.changes = 0  # so that nobody need look again before there were some
+        self._trimmed: tuple[int, int, Places] | None = None
 
     def held(self, holder: Holder) -> int:
         return self._held[holder[0]].get(holder[1], 0)
@@ -79,14 +80,7 @@ class Places:
         """
         if not self._may_gain(taker, weight):
             return None
-        now = self
-        for _ in range(self.total - places):
-            if (surplus := now.furthest()) is None:
-                return None
-            if now is self:
-                now = self.copy()
-            now.give_back(surplus)
-        return now._giver(taker, places, weight)
+        return self._trimmed_to(places)._giver(taker, places, weight)
 
     def may_preempt(self, taking: int, giving: int, places: int) -> bool:
         """Whether a better tier takes from a worse: what it can spare, or up to its own guarantee."""
@@ -104,6 +98,16 @@ class Places:
         assert self._of_tier == [sum(held.values()) for held in self._held]
         assert self.total == sum(self._of_tier)
         assert all(count > 0 for held in self._held for count in held.values())
+
+    def _trimmed_to(self, places: int) -> Places:
+        if self.total <= places:
+            return self
+        if self._trimmed is None or self._trimmed[:2] != (self.changes, places):
+            left = self.copy()
+            while left.total > places and (surplus := left.furthest()) is not None:
+                left.give_back(surplus)
+            self._trimmed = self.changes, places, left
+        return self._trimmed[2]
 
     def _may_gain(self, taker: Holder, weight: float) -> bool:
         """Quick, and right where it says no: most that ask have most already."""

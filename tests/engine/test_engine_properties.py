@@ -214,6 +214,7 @@ def test_the_engines_promises_hold_over_thousands_of_steps(
                 num_return_sequences=dice.choice((1, 1, 1, 3)),
                 tier=dice.choice(list(Tier)),
                 tenant=dice.choice(("flood", "flood", "flood", "calm")),
+                weight=1.0,
             )
             watcher.add(request)
         if dice.random() < 0.1 and watcher.requests:

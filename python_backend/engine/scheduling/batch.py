@@ -79,7 +79,7 @@ class Batch(Generic[AnyMember]):
     def put(self, sequence: AnyMember) -> None:
         """It waits from now on."""
         holder = sequence.holder
-        if sequence.weight != 1.0:
+        if sequence.weight not in (0.0, 1.0):
             self._weights[holder] = sequence.weight
         insort(self.waiting, sequence, key=_rank)
         self._waiting_of[holder] = self._waiting_of.get(holder, 0) + 1

@@ -7,7 +7,8 @@ answers take no more than a few times as long as they would alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from .budget import SHARE, StepLimits, most_running, step_limits
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from python_backend.costs.step_cost import StepCost
 
 _FIRST_BATCH, _FIRST_TOKENS = 4, 64
-# A trial is made where the last one took no more of the objective than this; the next is half as large again.
+# A trial is made where the last one took no more of the objective than this, or than usual where the cost of
+# steps is known; the next is half as large again.
 _EASY = 0.6
 _GROWTH = 1.5
 # More than may run are taken in meanwhile, for what is tried next: who reads of it does so once a second.
@@ -26,7 +28,7 @@ _KEPT = 0.95
 _MOVE = 0.02
 _LEAST_SHARE = 0.5
 # How many times as long as alone the answers of a light tenant may take, and how long it is remembered.
-STRETCH = 3.0
+STRETCH = 3.3
 _REMEMBERED_S = 5.0
 
 
@@ -58,15 +60,17 @@ class Trial:
 
     batch: int = _FIRST_BATCH
     tokens: int = _FIRST_TOKENS
+    is_growing: bool = True
 
-    def after(self, sequences: int, tokens: int, took_ms: float, target_ms: float | None) -> Trial:
+    def after(self, sequences: int, tokens: int, took_ms: float, easy_ms: float) -> Trial:
         """What a step of so many sequences and tokens of prompts tells."""
-        if target_ms is None or took_ms <= _EASY * target_ms:
-            batch = _grown(sequences) if sequences >= self.batch else max(self.batch, sequences)
-            return Trial(batch, _grown(tokens) if tokens >= self.tokens else max(self.tokens, tokens))
-        if took_ms > target_ms and tokens:
-            return replace(self, tokens=max(self.tokens // 2, _FIRST_TOKENS // 2))
-        return self
+        if took_ms <= easy_ms:
+            batch = _grown(sequences) if sequences >= self.batch else self.batch
+            return Trial(batch, _grown(tokens) if tokens >= self.tokens else self.tokens)
+        fewer = (
+            max(self.tokens // 2, _FIRST_TOKENS // 2) if tokens and _EASY * took_ms > easy_ms else self.tokens
+        )
+        return Trial(self.batch, fewer, self.is_growing and sequences < self.batch)
 
 
 def _grown(size: int) -> int:
@@ -80,6 +84,7 @@ class Pace:
         self.most = most
         self._trial = Trial(most.max_batch_size, most.max_step_tokens) if is_tried else Trial()
         self._share = SHARE
+        self._knows_cost = is_tried
         self._light_ms = 0.0
         self._light_until_s = 0.0
 
@@ -88,7 +93,8 @@ class Pace:
     ) -> None:
         """So many steps alike were over, each after so long."""
         if not self.is_tried:
-            self._trial = self._trial.after(sequences, prompt_tokens, took_ms, target_ms)
+            easy_ms = inf if target_ms is None else (SHARE if self._knows_cost else _EASY) * target_ms
+            self._trial = self._trial.after(sequences, prompt_tokens, took_ms, easy_ms)
         if target_ms is not None and sequences:
             move = -_KEPT if took_ms > target_ms else 1.0 - _KEPT
             self._share = min(max(self._share + steps * _MOVE * move, _LEAST_SHARE), SHARE)
@@ -100,6 +106,7 @@ class Pace:
         most, target_ms = self.most, load.target_ms
         if target_ms is None:
             return RunLimits(most, None, most.max_batch_size)
+        self._knows_cost = cost is not None
         if cost is None:
             return self._of_trial(most, load.decoding, None)
         target_ms = self._with_light(cost, load, target_ms, now_s)
@@ -122,7 +129,8 @@ class Pace:
         tokens = found.max_step_tokens
         if decoding:
             tokens = max(batch, min(tokens, decoding + self._trial.tokens))
-        announced = min(found.max_batch_size, _TAKEN_IN_TIMES * batch)
+        times = _TAKEN_IN_TIMES if self._trial.is_growing else 1
+        announced = min(found.max_batch_size, times * batch)
         return RunLimits(StepLimits(batch, tokens), kept, announced)
 
     def _with_light(self, cost: StepCost, load: StepLoad, target_ms: float, now_s: float) -> float:

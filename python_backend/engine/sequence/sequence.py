@@ -86,7 +86,7 @@ class Sequence:
         self.key = key
         self.index = index
         self.rank = (int(request.tier), arrival, index)
-        self.holder: Holder = (int(request.tier), request.tenant)
+        self.holder: Holder = (int(request.tier), request.tenant if request.weight else "")
         self.request = request
         self.leader = leader
         self.max_new_tokens = max_new_tokens
@@ -125,7 +125,7 @@ class Sequence:
 
     @property
     def weight(self) -> float:
-        return self.request.weight
+        return self.request.weight or 1.0
 
     @property
     def has_blocks(self) -> bool:

@@ -26,7 +26,7 @@ class Shared:
         self._arrivals = 0
 
     def add(self, tenant: str, tokens: int = 100, tier: Tier = Tier.STANDARD, prompt: int = 3) -> Sequence:
-        request = GenerationRequest([self._arrivals] * prompt, tokens, tier=tier, tenant=tenant)
+        request = GenerationRequest([self._arrivals] * prompt, tokens, tier=tier, tenant=tenant, weight=1.0)
         sequence = Sequence(self._arrivals, self._arrivals, request, tokens)
         self._arrivals += 1
         self.scheduler.add(sequence)
