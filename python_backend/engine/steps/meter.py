@@ -29,6 +29,7 @@ class StepMeter:
 
     def __init__(self, recalled: LearnedStepCost | None = None) -> None:
         self.busy_ns = 0
+        self.last_ns = 0  # of the last step
         self.learned = recalled
         self._learner = StepLearner(recalled)
         self._steps = 0
@@ -38,7 +39,7 @@ class StepMeter:
     def over(self, plan: StepPlan, now_ns: int) -> int:
         """Returns when the step began, as above."""
         began_ns = max(plan.begun_ns, self._over_ns)
-        took_ns = now_ns - began_ns
+        self.last_ns = took_ns = now_ns - began_ns
         self.busy_ns += took_ns
         self._over_ns = now_ns
         self._steps += 1
