@@ -27,7 +27,7 @@ ALLOWED = {
         "python_backend.sharing",
         "python_backend.wire",
     },
-    "python_backend/sharing": {"python_backend.sharing"},
+    "python_backend/sharing": {"python_backend.sharing", "python_backend.wire"},
     "python_backend/text": {"python_backend.text"},
     "python_backend/embeddings": {
         "python_backend.embeddings",
@@ -45,6 +45,7 @@ ALLOWED = {
         "loadtest",
         "python_backend.costs",
         "python_backend.engine.scheduling",
+        "python_backend.sharing",
         "python_backend.wire",
         "router.admission",
         "router.control.releases",

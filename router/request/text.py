@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 # Triton keeps about half a kilobyte for each token until the stream ends, and cannot be told to wait.
 _MOST_TOKENS_BEHIND = 16_000
 _LEAST_PATIENCE_S = 1.0
+# Proxies close a connection on which nothing came for a minute, some sooner.
+_KEEP_ALIVE_S = 10.0
 _GOOD_ENDS = frozenset({*FINISH_REASONS.values(), "tool_calls"})
 _JSON = ("content-type", "application/json")
 
@@ -100,6 +102,8 @@ class TextJob:
         self._choices: list[Choice] = []
         self._texts: list[list[str]] = []
         self._is_begun = False
+        self._pieces = 0
+        self._alive: asyncio.TimerHandle | None = None
         self._told_calls: dict[int, int] = {}
 
     async def check(self, safety: Safety) -> None:
@@ -111,8 +115,11 @@ class TextJob:
         record.dispatched_s = time.monotonic()
         calls = self._calls
         tier = None if record.tier is Tier.STANDARD else record.tier.label
-        if record.trace is not None or calls[0].tier != tier:  # the calls of one request are alike
-            calls = [msgspec.structs.replace(call, tier=tier, trace=record.trace) for call in calls]
+        weight = permit.weight
+        if weight or record.trace is not None or calls[0].tier != tier:  # the calls of one request are alike
+            calls = [
+                msgspec.structs.replace(call, tier=tier, weight=weight, trace=record.trace) for call in calls
+            ]
         for index, call in enumerate(calls):
             generation = self.served.pipeline.generate(call)
             permit.attach(generation)
@@ -122,13 +129,18 @@ class TextJob:
         tell: Callable[[Choice, str], Awaitable[None] | None] = self._send
         if self._streams:
             self._exchange.set_patience(lambda: patience_with(record, time.monotonic()))
+            self._keep_alive()
         else:
             tell, self._texts = self._collect, [[] for _ in self._choices]
-        if len(self._choices) == 1:
-            # A task of its own: a token then wakes that alone, not all callers up to the connection.
-            await asyncio.get_running_loop().create_task(self._choices[0].each(tell))
-        else:
-            await self._deliver_together(permit, tell)
+        try:
+            if len(self._choices) == 1:
+                # A task of its own: a token then wakes that alone, not all callers up to the connection.
+                await asyncio.get_running_loop().create_task(self._choices[0].each(tell))
+            else:
+                await self._deliver_together(permit, tell)
+        finally:
+            if self._alive is not None:
+                self._alive.cancel()
         permit.finished()
         if self._streams:
             self._exchange.end(self._dialect.closing(self._choices))
@@ -142,6 +154,7 @@ class TextJob:
     def _send(self, choice: Choice, piece: str) -> Awaitable[None] | None:
         """One piece as an event; an answer to be awaited where the client is slow to read."""
         dialect = self._dialect
+        self._pieces += 1
         if not piece:
             data = b""
         elif choice.log is None:
@@ -155,6 +168,13 @@ class TextJob:
             self._exchange.start(200, [*dialect.headers, *self._record.headers()])
             data = dialect.opening(len(self._choices)) + data
         return self._exchange.send(data) if data else None
+
+    def _keep_alive(self, told: int = 0) -> None:
+        """A comment where nothing came for a while: answers may be paused, and no proxy is to cut them."""
+        if self._is_begun and self._pieces == told and not self._exchange.gone:
+            self._exchange.send(sse.COMMENT)
+        loop = asyncio.get_running_loop()
+        self._alive = loop.call_later(_KEEP_ALIVE_S, self._keep_alive, self._pieces)
 
     def _new_calls(self, choice: Choice) -> bytes:
         """Events of the calls that became whole since the last piece."""
