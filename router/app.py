@@ -92,7 +92,8 @@ class App:
         found: Found | None
         plain = self._table.plain.get(request.path, _NOTHING)
         if (route := plain.get(request.method)) is not None:  # as of nearly all
-            found, record = (plain, {}), Record(route.path, new_request_id(route.request_id_prefix))
+            request_id = new_request_id(route.request_id_prefix)
+            found, record = (plain, {}), Record(route.path, request_id, id_header=route.request_id_header)
         else:
             found, route, record = self._find(request.method, request.path)
         self._accounts.begin_http(record, request.method, request.headers, found is not None)

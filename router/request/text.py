@@ -14,6 +14,7 @@ from router.admission.demand import Need
 from router.core.answer_text import Answered
 from router.core.generation import FINISH_REASONS, text_tokens
 from router.core.record import new_request_id
+from router.http import sse
 from router.request.choice import Choice
 from router.request.errors import write_error
 from router.request.repetition import text_of
@@ -170,8 +171,12 @@ class TextJob:
         return self._exchange.send(data) if data else None
 
     def _keep_alive(self, told: int = 0) -> None:
-        """A comment where nothing came for a while: answers may be paused, and no proxy is to cut them."""
-        if self._is_begun and self._pieces == told and not self._exchange.gone:
+        """A comment where nothing came for a while: answers may be paused, and no proxy is to cut them.
+
+        Only events have comments.
+        """
+        is_paused = self._is_begun and self._pieces == told and not self._exchange.gone
+        if is_paused and self._dialect.headers == sse.HEADERS:
             self._exchange.send(sse.COMMENT)
         loop = asyncio.get_running_loop()
         self._alive = loop.call_later(_KEEP_ALIVE_S, self._keep_alive, self._pieces)
