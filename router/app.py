@@ -9,13 +9,25 @@ from typing import TYPE_CHECKING
 from python_backend.wire.errors import InflightError
 from router import openapi
 from router.admin import health, objectives, releases, tenants
+from router.content.conversations.chat_store import ChatStore
 from router.content.storage_quota import StorageQuota
 from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
 from router.core.tenant import Scope
 from router.http.upload_slots import UploadTerms
-from router.openai import batches, chat, completions, conversations, embeddings, files, responses
+from router.openai import (
+    batches,
+    chat,
+    completions,
+    conversations,
+    embeddings,
+    files,
+    moderations,
+    responses,
+    stored_chats,
+    tokenization,
+)
 from router.openai import models as model_list
 from router.request.decoding import invalid
 from router.request.errors import HttpError, error_body, shaped_for, write_error
@@ -44,11 +56,15 @@ def all_routes(parts: Parts) -> list[Route]:
     """Everything that is served over HTTP, but for its own description."""
     models, answers, store, documents = parts.models, parts.answers, parts.store, parts.documents
     tenancy, quota = parts.tenancy, StorageQuota(parts.file_limits.max_bytes_per_tenant)
+    chats = ChatStore(store, quota)
     return [
-        *chat.routes(models, answers, documents),
+        *chat.routes(models, answers, documents, stored_chats.ChatKeeper(chats, quota)),
+        *stored_chats.routes(chats),
         *completions.routes(models, answers),
         *embeddings.routes(models, answers),
-        *responses.routes(models, answers, documents, store, parts.tokenizers, quota),
+        *responses.routes(models, answers, documents, store, parts.tokenizers, quota, parts.events),
+        *tokenization.routes(models, answers, parts.tokenizers),
+        *moderations.routes(parts.safety),
         *conversations.routes(store, documents, quota, answers.aside),
         *model_list.routes(models),
         *files.routes(store, parts.file_limits),
@@ -70,7 +86,8 @@ class App:
         self._catalogue = parts.tenancy.catalogue
         self._max_upload_bytes = parts.file_limits.max_upload_bytes
         own = [*all_routes(parts), *routes]
-        self._table = RouteTable(chain(own, openapi.routes(own)))
+        described = openapi.routes(own, parts.models, doorkeeper)
+        self._table = RouteTable(chain(own, described))
 
     async def __call__(
         self, exchange: Exchange, caller: Caller | None = None, tier: Tier | None = None
@@ -158,7 +175,7 @@ class App:
 
         Those are read like any other body, and refused by whoever they are for.
         """
-        if method != "POST" or path != files.PATH:
+        if method != "POST" or path.rstrip("/") != files.PATH:
             return None
         try:
             self._doorkeeper.check_page(method, headers)

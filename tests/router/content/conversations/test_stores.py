@@ -234,6 +234,7 @@ async def test_a_tenants_conversations_are_exported_and_deleted(
     with store.read() as connection:
         assert content_tables.export_conversations(connection, "org-1") == {
             "responses": [],
+            "chat_completions": [],
             "conversations": [],
         }
         assert len(content_tables.export_conversations(connection, "org-2")["conversations"]) == 1
@@ -251,6 +252,7 @@ async def test_an_answer_that_ends_after_its_tenant_was_deleted_is_not_kept(
     with store.read() as connection:
         assert content_tables.export_conversations(connection, owner.organisation_id) == {
             "responses": [],
+            "chat_completions": [],
             "conversations": [],
         }
 
@@ -284,7 +286,7 @@ async def test_of_earlier_responses_no_more_bytes_are_read_than_of_conversations
 async def test_a_page_of_large_items_ends_early_and_says_that_there_is_more(
     conversations: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversation_store, "_PAGE_BYTES", 15_000)
+    monkeypatch.setattr(conversation_store, "PAGE_BYTES", 15_000)
     made = await conversations.create(ANN, {}, [said(str(number) + "x" * 3_000) for number in range(8)])
     page = await conversations.items(ANN, made.id, PageQuery(limit=5))
     assert [text[0] for text in texts(list(page.entries))] == ["7", "6"]
