@@ -70,7 +70,7 @@ async def whole_router() -> AsyncIterator[tuple[str, str, dict[str, str]]]:
         await asyncio.to_thread(release_twice, tenancy.store)
         doorkeeper = Doorkeeper(tenancy, is_private=True, keyless=LOCAL_CALLER)
         app = App(service, doorkeeper, http.routes(running.door))
-        listener = Listener(app, app.refuse, upload_terms=app.upload_terms)
+        listener = Listener(app, app.refuse, body_terms=app.body_terms)
         port = await listener.start("127.0.0.1", 0)
         yield f"http://127.0.0.1:{port}", key, {"tenant": tenant, "user": user.id, "key": made.id}
         await listener.close()
@@ -100,6 +100,9 @@ def make_things(url: str, session: requests.Session) -> dict[str, str]:
         "batch_id": post("/v1/batches", json=batch),
         "conversation_id": conversation_id,
         "item_id": items[0]["id"],
+        "completion_id": post(
+            "/v1/chat/completions", json={"model": MODEL, "messages": [QUESTION], "store": True}
+        ),
         "response_id": post("/v1/responses", json={"model": MODEL, "input": "hi"}),
         "id": MODEL,
         "model": MODEL,
