@@ -33,13 +33,17 @@ _RENEWED_S = 5.0
 
 
 class UnreadExchange(Exchange):
-    """What is written goes to the log of events; `client_left` is how it is cancelled."""
+    """What is written goes to the log of events; `client_left` is how it is cancelled.
 
-    __slots__ = ("_sink",)
+    `tail` holds the last of it: they are told when the end is stored.
+    """
+
+    __slots__ = ("_sink", "tail")
 
     def __init__(self, request: Request, sink: EventSink) -> None:
         super().__init__(request, InnerWire())
         self._sink = sink
+        self.tail = b""
 
     def start(self, status: int, headers: Headers, length_bytes: int | None = None) -> None:
         self.started = True
@@ -52,7 +56,7 @@ class UnreadExchange(Exchange):
         self.ended = True
 
     def end(self, data: bytes = b"") -> None:
-        self._sink.add(data)
+        self.tail = data
         self.ended = True
 
 
@@ -115,13 +119,18 @@ class Background:
         tenant = run.owner.organisation_id
         self._runs[run.id] = run
         self._of[tenant] += 1
-        if self._renewing is None or self._renewing.done():
+        if self._renewing is None:
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
         try:
             yield
         finally:
             del self._runs[run.id]
             self._of[tenant] -= 1
+            if not self._of[tenant]:
+                del self._of[tenant]
+            if not self._runs and self._renewing is not None:
+                self._renewing.cancel()
+                self._renewing = None
             run.ended.set()
 
     async def cancelled(self, run: Run) -> None:
@@ -130,13 +139,13 @@ class Background:
         await run.ended.wait()
 
     async def _renew(self) -> None:
-        while self._runs:
+        while True:
             await asyncio.sleep(_RENEWED_S)
             asked = list(self._runs.values())
             try:
                 going_on = await self._store.renew([run.id for run in asked], self.lease_s)
             except InflightError as error:
-                log.warning("responses in the background: %s", error.message)
+                log.warning("leases of responses in the background: %s", error.message)
                 continue
             for run in asked:
                 if run.id not in going_on:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from math import inf
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -61,6 +62,7 @@ class BackgroundCreation:
                     respond_json(exchange, record, queued)
                 await self._run(run, record, asked)
         finally:
+            sink.add(run.exchange.tail)
             sink.close()
             if following is not None:
                 await asyncio.wait([following])
@@ -84,7 +86,7 @@ class BackgroundCreation:
                     error.kind is ErrorKind.RATE_LIMITED and error.retry_after_s is not None
                 )
                 is_late = record.dispatched_s is not None or time.monotonic() > until_s
-                if not can_wait or is_late or self._permits.draining:
+                if not can_wait or is_late or record.deadline_s < inf or self._permits.draining:
                     raise
                 pause_s = min(error.retry_after_s or _LONGEST_PAUSE_S, _LONGEST_PAUSE_S)
             record.error = ""

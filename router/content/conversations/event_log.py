@@ -149,4 +149,6 @@ async def _follow(kept: _Kept, at: int) -> AsyncIterator[bytes]:
 
 
 def _gone() -> InflightError:
-    return invalid("the events of this response are not kept (any more); read it without stream", "stream")
+    return invalid(
+        "the events of this response are not kept here (any more); read it without stream", "stream"
+    )
