@@ -8,6 +8,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from router.core.record import Record
     from router.http.exchange import Exchange
 
@@ -52,7 +54,7 @@ def link(target: str, text: str = "") -> str:
     return f'<a href="{html.escape(target)}"><code>{html.escape(text or target)}</code></a>'
 
 
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Cells are HTML already."""
     if not rows:
         return ""

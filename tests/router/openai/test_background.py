@@ -92,7 +92,7 @@ async def test_a_cancelled_response_ends_the_generation_once(
 ) -> None:
     made = await client.responses.create(model=MODEL, input="hi", background=True, stream=True)
     events = [await anext(made) for _ in range(4)]
-    response_id = events[0].response.id  # type: ignore[union-attr]  # the first has one
+    response_id = events[0].response.id
     cancelled = await client.responses.cancel(response_id)
     assert cancelled.status == "cancelled"
     rest: list[Any] = [event async for event in made]

@@ -20,7 +20,7 @@ async def client(router: RunningRouter) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 async def make(client: openai.AsyncOpenAI, **more: Any) -> Any:
-    return await client.chat.completions.create(model=MODEL, messages=QUESTION, store=True, **more)  # type: ignore[arg-type]  # plain dicts
+    return await client.chat.completions.create(model=MODEL, messages=QUESTION, store=True, **more)
 
 
 async def test_a_stored_completion_is_shown_as_it_was_answered_and_can_be_deleted(
