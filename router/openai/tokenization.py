@@ -93,11 +93,11 @@ class Tokenization:
         if len(text) > most:
             message = f"the text has {len(text)} characters; at most {most} are tokenized for this model"
             raise InflightError(ErrorKind.TOO_LARGE, message, "prompt")
-        encoding = self._tokenizers.encode(record.tenant, model.name, text, adds_special_tokens)
+        encoding = self._tokenizers.encode(record.tenant, model, text, adds_special_tokens)
         ids = await unless_left(encoding, exchange.on_disconnect)
         names = None
         if body.return_token_strs:
-            names = await self._tokenizers.names(record.tenant, model.name, ids)
+            names = await self._tokenizers.names(record.tenant, model, ids)
         answer = {
             "count": len(ids),
             "max_model_len": model.context_tokens,
@@ -109,7 +109,7 @@ class Tokenization:
     async def detokenize(self, exchange: Exchange, record: Record) -> None:
         body = await self._decoded(_detokenize, exchange, record)
         model = await self._model(body.model, record)
-        decoding = self._tokenizers.decode(record.tenant, model.name, body.tokens)
+        decoding = self._tokenizers.decode(record.tenant, model, body.tokens)
         text = await unless_left(decoding, exchange.on_disconnect)
         respond_json(exchange, record, {"prompt": text})
 
