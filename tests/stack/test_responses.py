@@ -99,8 +99,8 @@ def test_tokens_are_counted_as_the_engine_counts_them(openai: OpenAI, stack: Run
 
 def test_a_background_response_is_read_on_after_a_disconnect(openai: OpenAI, stack: RunningStack) -> None:
     asked = {"model": stack.model, "input": "Count to ten.", "temperature": 0, "max_output_tokens": 40}
-    whole = openai.responses.create(**asked).output_text  # type: ignore[call-overload]  # fields of a dict
-    stream = openai.responses.create(**asked, background=True, stream=True)  # type: ignore[call-overload]
+    whole = openai.responses.create(**asked).output_text
+    stream = openai.responses.create(**asked, background=True, stream=True)
     seen = []
     for event in stream:
         seen.append(event)

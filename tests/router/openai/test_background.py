@@ -219,7 +219,8 @@ async def test_so_many_background_responses_of_a_tenant_run_at_once(
 async def test_a_background_response_waits_for_its_turn_where_others_would_be_refused(
     router: RunningRouter, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, refused, is_known = Permits.admit, [], asyncio.Event()
+    real, is_known = Permits.admit, asyncio.Event()
+    refused: list[str | None] = []
 
     async def admit(self: Permits, record: Any, *given: Any) -> Any:
         await is_known.wait()
