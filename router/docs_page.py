@@ -28,7 +28,8 @@ def docs_page(document: dict[str, Any]) -> bytes:
     )
     schemas = "".join(_schemas(document["components"]["schemas"]))
     intro = (
-        "<p>An OpenAI-compatible API: point a client's base URL at <code>/v1</code>. For programs: "
+        "<p>An OpenAI-compatible API: point a client's base URL at <code>/v1</code>; clients of Anthropic "
+        "and Ollama take this address itself. For programs: "
         f"{link('/openapi.json')}. What is served: {link('/')}.</p>"
     )
     body = f'{intro}<ul>{contents}<li>{link("#bodies", "bodies")}</li></ul>{parts}<h2 id="bodies">Bodies</h2>'

@@ -9,10 +9,14 @@ import msgspec
 
 from router import front_page
 from router.answer_schemas import ANSWERS, TEXT
+from router.anthropic import bodies as anthropic_bodies
 from router.docs_page import docs_page
 from router.html_page import respond_page
+from router.ollama import bodies as ollama_bodies
+from router.ollama.dialect import NDJSON
 from router.openai.bodies import MESSAGE_NEUTRAL, NEUTRAL
-from router.request.errors import TRITON_PREFIX, respond_json
+from router.request.error_shapes import shape_for
+from router.request.errors import respond_json
 from router.request.routes import JSON, Route
 
 if TYPE_CHECKING:
@@ -26,21 +30,35 @@ if TYPE_CHECKING:
 _REFERENCE = "#/components/schemas/{name}"
 # Readers of such a description take each event for an object, whatever its data are.
 EVENTS = "text/event-stream"
+# What of a body is not honoured yet.
+_NEUTRAL = {
+    "ChatBody": NEUTRAL,
+    "CompletionBody": NEUTRAL,
+    "Message": MESSAGE_NEUTRAL,
+    "MessagesBody": anthropic_bodies.NEUTRAL,
+    "CountBody": anthropic_bodies.NEUTRAL,
+    "OllamaChatBody": ollama_bodies.NEUTRAL,
+    "OllamaPromptBody": ollama_bodies.NEUTRAL,
+    "OllamaMessage": ollama_bodies.NEUTRAL,
+    "OllamaOptions": ollama_bodies.OPTIONS_NEUTRAL,
+}
 
 
 def openapi(routes: Sequence[Route], asks_for_keys: bool = True) -> dict[str, Any]:
     """While no keys are asked for, nothing is said of them: programs would not ask without one."""
     bodies = [route.body for route in routes if route.body is not None]
     _, schemas = msgspec.json.schema_components(bodies, ref_template=_REFERENCE)
-    for name in ("ChatBody", "CompletionBody"):
-        _narrow(schemas[name], NEUTRAL)
-    _narrow(schemas["Message"], MESSAGE_NEUTRAL)
+    for name, neutral in _NEUTRAL.items():
+        _narrow(schemas[name], neutral)
     paths: dict[str, Any] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, asks_for_keys)
     components: dict[str, Any] = {"schemas": {**schemas, **ANSWERS}}
     if asks_for_keys:
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        components["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer"},
+            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
     return {
         "openapi": "3.1.0",
         "info": {"title": "Inflight", "version": version("inflight")},
@@ -57,7 +75,7 @@ def _narrow(schema: dict[str, Any], neutral: dict[str, tuple[Any, ...]]) -> None
 
 
 def _operation(endpoint: Route, asks_for_keys: bool) -> dict[str, Any]:
-    shape = "TritonError" if endpoint.path.startswith(TRITON_PREFIX) else "Error"
+    shape = shape_for(endpoint.path, {}).schema
     problem = {"schema": {"$ref": _REFERENCE.format(name=shape)}}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
@@ -72,7 +90,7 @@ def _operation(endpoint: Route, asks_for_keys: bool) -> dict[str, Any]:
     if parameters := [*_path_parameters(endpoint), *_query_parameters(endpoint)]:
         operation["parameters"] = parameters
     if endpoint.scope is not None and asks_for_keys:
-        operation["security"] = [{"key": []}]
+        operation["security"] = [{"key": []}, {"x-api-key": []}]
         operation["description"] = f"A key needs the scope `{endpoint.scope.value}`."
     return operation
 
@@ -81,7 +99,7 @@ def _answer(endpoint: Route) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for answer in endpoint.answer.split(" or "):
         if "/" in answer:
-            content[answer] = {"schema": {} if answer == EVENTS else TEXT}
+            content[answer] = {"schema": {} if answer in (EVENTS, NDJSON) else TEXT}
         elif answer in ANSWERS:
             content[JSON] = {"schema": {"$ref": _REFERENCE.format(name=answer)}}
         else:
