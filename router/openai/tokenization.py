@@ -14,7 +14,6 @@ from router.core.messages import Message
 from router.openai.bodies import MAX_TOOLS, ChatBody, Tool, refuse_unsupported
 from router.openai.chat import chat_messages
 from router.openai.tools import described, offered
-from router.request.aside import LARGE_BYTES
 from router.request.decoding import decode, decode_query, invalid
 from router.request.errors import respond_json
 from router.request.fair_pool import unless_left
@@ -124,9 +123,7 @@ class Tokenization:
 
     async def _decoded(self, decoder: msgspec.json.Decoder[Any], exchange: Exchange, record: Record) -> Any:
         raw = exchange.request.body
-        if len(raw) > LARGE_BYTES:
-            return await self._answers.aside.run(record.tenant, decode, decoder, raw)
-        return decode(decoder, raw)
+        return await self._answers.aside.when_large(len(raw), record.tenant, decode, decoder, raw)
 
     async def _model(self, name: str | None, record: Record) -> ServedModel:
         """The one that is named, or the only one; its caller may use it."""
