@@ -132,7 +132,9 @@ async def test_background_responses_that_outlast_the_drain_are_ended_and_recorde
     served.triton.script = lambda request: [Reply(" x", pause_s=0.1)] * 1000
     body = {"model": "tiny", "input": "hi", "background": True}
     made = (await served.http.post("/v1/responses", json=body)).json()
+    deadline_s = time.monotonic() + 10
     while (await served.http.get(f"/v1/responses/{made['id']}")).json()["status"] == "queued":
+        assert time.monotonic() < deadline_s
         await asyncio.sleep(0.02)
     assert await served.stop() == 0
     assert served.triton.running == {}
