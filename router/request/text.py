@@ -14,7 +14,6 @@ from router.admission.demand import Need
 from router.core.answer_text import Answered
 from router.core.generation import FINISH_REASONS, text_tokens
 from router.core.record import new_request_id
-from router.http import sse
 from router.request.choice import Choice
 from router.request.errors import write_error
 from router.request.repetition import text_of
