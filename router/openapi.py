@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from router.answer_schemas import ANSWERS, TEXT
-from router.openai.bodies import MESSAGE_NEUTRAL, NEUTRAL
+from router.openai.bodies import COMPLETION_NEUTRAL, MESSAGE_NEUTRAL, NEUTRAL
 from router.request.errors import TRITON_PREFIX, respond_json
 from router.request.routes import JSON, Route
 
@@ -27,8 +27,8 @@ EVENTS = "text/event-stream"
 def openapi(routes: Sequence[Route]) -> dict[str, Any]:
     bodies = [route.body for route in routes if route.body is not None]
     _, schemas = msgspec.json.schema_components(bodies, ref_template=_REFERENCE)
-    for name in ("ChatBody", "CompletionBody"):
-        _narrow(schemas[name], NEUTRAL)
+    _narrow(schemas["ChatBody"], NEUTRAL)
+    _narrow(schemas["CompletionBody"], COMPLETION_NEUTRAL)
     _narrow(schemas["Message"], MESSAGE_NEUTRAL)
     paths: dict[str, Any] = {}
     for route in routes:

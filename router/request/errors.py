@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +22,8 @@ _CODES = {
 }
 _JSON = ("content-type", "application/json")
 TRITON_PREFIX = "/v2"
+# Where the prompt is, in the bodies of these.
+_PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/responses": "input"}
 
 
 class HttpError(Exception):
@@ -44,11 +47,12 @@ def error_body(status: int, message: str, code: str | None = None, param: str | 
 
 def write_error(exchange: Exchange, record: Record, error: Exception) -> None:
     """Ends the answer with an error: a status while there is still one to set, an event after that."""
-    status, body, headers = _render(error, record.request_id)
+    path = exchange.request.path
+    status, body, headers = _render(error, record.request_id, _PROMPT_FIELDS.get(path))
     if exchange.ended:
         return
     record.error = error.kind.label if isinstance(error, InflightError) else str(status)
-    body = shaped_for(exchange.request.path, body)
+    body = shaped_for(path, body)
     if exchange.started:
         exchange.end(b"data: " + body + b"\n\n")
     else:
@@ -62,7 +66,9 @@ def shaped_for(path: str, body: bytes) -> bytes:
     return msgspec.json.encode({"error": msgspec.json.decode(body)["error"]["message"]})
 
 
-def _render(error: Exception, request_id: str) -> tuple[int, bytes, tuple[tuple[str, str], ...]]:
+def _render(
+    error: Exception, request_id: str, prompt_field: str | None = None
+) -> tuple[int, bytes, tuple[tuple[str, str], ...]]:
     headers: tuple[tuple[str, str], ...] = ()
     if isinstance(error, HttpError):
         return error.status, error_body(error.status, error.message), error.headers
@@ -78,8 +84,10 @@ def _render(error: Exception, request_id: str) -> tuple[int, bytes, tuple[tuple[
         headers = (("retry-after", str(random.randint(1, 3))),)
     elif status == 401:
         headers = (("www-authenticate", "Bearer"),)
-    code = _CODES.get(error.kind, error.kind.label)
-    return status, error_body(status, error.message, code, error.param), headers
+    code = error.code or _CODES.get(error.kind, error.kind.label)
+    is_prompts = error.param is None and error.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED
+    param = prompt_field if is_prompts else error.param
+    return status, error_body(status, error.message, code, param), headers
 
 
 def respond_json(exchange: Exchange, record: Record, value: Any, status: int = 200) -> None:
@@ -92,14 +100,32 @@ def respond_encoded(exchange: Exchange, record: Record, body: bytes, status: int
 
 # What an error of the engine says in the contract's words -> in the caller's, and the field at fault.
 _API_WORDS = {
-    "guided_decoding_guide": ("response_format", "response_format"),
     "the prompt holds token id": ("prompt: there is no token", "prompt"),
     "embedding_bias holds token id": ("logit_bias: there is no token", "logit_bias"),
 }
+_GUIDE = "guided_decoding_guide"
+_TOO_LONG = re.compile(r"the prompt has (\d+) tokens; prompt and answer together may have at most (\d+)")
 
 
-def in_api_words(error: InflightError) -> InflightError:
-    for words, (replacement, field) in _API_WORDS.items():
-        if error.kind.is_callers_fault and words in error.message:
-            return InflightError(error.kind, error.message.replace(words, replacement), field)
+def in_api_words(error: InflightError, guide_field: str | None = None) -> InflightError:
+    """`guide_field` is where the caller wrote what the engine knows as a guide."""
+    if not error.kind.is_callers_fault:
+        return error
+    if found := _TOO_LONG.search(error.message):
+        return too_long(int(found[2]), int(found[1]))
+    words = {_GUIDE: (guide_field, guide_field), **_API_WORDS} if guide_field else _API_WORDS
+    for said, (replacement, field) in words.items():
+        if said in error.message:
+            return InflightError(error.kind, error.message.replace(said, replacement), field)
     return error
+
+
+def too_long(context_tokens: int, prompt_tokens: int, is_least: bool = False) -> InflightError:
+    """In OpenAI's words, by which clients know that less would fit."""
+    requested = f"{prompt_tokens} tokens{' or more' if is_least else ''}"
+    message = (
+        f"This model's maximum context length is {context_tokens} tokens. However, you requested "
+        f"{requested} (in the prompt; none are left for the answer). "
+        "Please reduce the length of the prompt."
+    )
+    return InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, message)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, grammar_from
 
 from python_backend.wire.errors import InflightError
+from router.core.answer_reader import ToolReader
 from router.openai.bodies import decode_chat
 from router.openai.chat import chat_messages
-from router.openai.tools import ToolReader, forced_schema
+from router.openai.tools import forced_schema
 from router.routing.chat_template import ChatTemplate
 from tests.fakes.pipeline import words
 from tests.router.openai.test_chat import chunks
