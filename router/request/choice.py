@@ -166,9 +166,12 @@ class Choice:
         if not self.prompt_tokens and not self._shares_prompt:
             self.prompt_tokens = delta.prompt_tokens
             record.prompt_tokens += delta.prompt_tokens
-        self._count(count)
+        self.completion_tokens += count
+        record.completion_tokens += count
         if self._is_plain and delta.finish is None:
             return delta.text or None
+        if self._reader is not None and self._reader.is_thinking:
+            self.reasoning_tokens += count
         return self._leave(self._filtered(delta), is_first=False)
 
     def _take_first(self, delta: Delta, now_s: float) -> str | None:
@@ -184,17 +187,12 @@ class Choice:
             self.cached_tokens = min(delta.cached_tokens, delta.prompt_tokens)
             record.prompt_tokens += delta.prompt_tokens
             record.cached_tokens += self.cached_tokens
-        if not self._echo_to_come:  # else these are the prompt's tokens, not the answer's
-            self._count(delta.completion_tokens)
+        if not (self._echo_to_come or self._is_scoring):  # else these are not the answer's
+            self.completion_tokens += delta.completion_tokens
+            record.completion_tokens += delta.completion_tokens
+            if self._reader is not None and self._reader.is_thinking:
+                self.reasoning_tokens += delta.completion_tokens
         return self._leave(self._echo + self._filtered(delta), is_first=True)
-
-    def _count(self, tokens: int) -> None:
-        if self._is_scoring:
-            return
-        self.completion_tokens += tokens
-        self._record.completion_tokens += tokens
-        if self._reader is not None and self._reader.is_thinking:
-            self.reasoning_tokens += tokens
 
     def _leave(self, text: str, is_first: bool) -> str | None:
         told, self._told_calls = self._told_calls, len(self.tool_calls)

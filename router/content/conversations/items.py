@@ -79,8 +79,17 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
         """The text that its size is counted by."""
         if self.makes is None:
             return self.text
-        shown = self.shown
-        return f"{shown['name']} {shown.get('arguments') or shown.get('input', '')}"
+        return f"{self.shown['name']} {self.called_with}"
+
+    @property
+    def called_with(self) -> str:
+        """What a call hands over: arguments as JSON, or a custom tool's text."""
+        text: str = self.shown["input" if self.shown["type"] == "custom_tool_call" else "arguments"]
+        return text
+
+    @property
+    def is_thought(self) -> bool:
+        return self.shown["type"] == _REASONING
 
     def entry(self, is_new: bool) -> Entry:
         return Entry(self.role, (self.tokens or 0) + _FRAME_TOKENS, is_new, self.makes, self.answers)
@@ -284,7 +293,7 @@ def as_messages(items: Sequence[Item], instructions: str | None) -> list[Message
     thought: str | None = None
     for item in items:
         last = messages[-1] if messages else None
-        if item.shown.get("type") == _REASONING:
+        if item.is_thought:
             thought = item.text or None
             continue
         if item.makes is not None:
@@ -306,5 +315,5 @@ def _made_call(item: Item, call_id: str) -> MadeCall:
     shown = item.shown
     name = flat_name(shown.get("namespace"), shown["name"])
     if shown["type"] == "custom_tool_call":
-        return MadeCall(call_id, type="custom", custom=CalledTool(name, shown["input"]))
-    return MadeCall(call_id, CalledFunction(name, shown["arguments"]))
+        return MadeCall(call_id, type="custom", custom=CalledTool(name, item.called_with))
+    return MadeCall(call_id, CalledFunction(name, item.called_with))

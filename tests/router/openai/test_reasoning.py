@@ -167,6 +167,20 @@ async def test_a_response_remembers_its_reasoning(
     assert "<think>They ask for a city.</think>Paris." in thinking.pipeline.calls[-1].prompt
 
 
+async def test_thoughts_and_calls_of_custom_tools_are_exported(
+    client: openai.AsyncOpenAI, thinking: RunningRouter
+) -> None:
+    conversation = await client.conversations.create()
+    await client.responses.create(model=MODEL, input="hi", conversation=conversation.id)
+    custom: Any = {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "*** Begin"}
+    await client.conversations.items.create(conversation.id, items=[custom])
+    export = await thinking.http.get(f"/v1/conversations/{conversation.id}/export?format=markdown")
+    assert "## assistant thinks\n\nThey ask for a city.\n\n## assistant\n\nParis." in export.text
+    assert "## assistant calls patch\n\n```\n*** Begin\n```" in export.text
+    asked = await client.responses.create(model=MODEL, input="and?", conversation=conversation.id)
+    assert asked.status == "completed"
+
+
 def test_a_template_that_cannot_continue_says_so() -> None:
     template = ChatTemplate("{{ messages | length }}")
     with pytest.raises(InflightError, match="cannot be continued"):
