@@ -22,6 +22,7 @@ from router.kserve.calls import (
     Departure,
     Outbox,
     SingleAnswer,
+    Status,
     Stream,
     StreamedAnswer,
     error_kind,
@@ -220,6 +221,39 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         record.error = error_kind(failure)
         self._accounts.end(record, http_status(failure), grpc_code(failure))
 
+    def refusal(self, method: str, metadata: Iterable[tuple[str, Any]]) -> Status | None:
+        """By what is known before a message is read: who calls, and whether that caller may now."""
+        if method in _WITHOUT_KEY:
+            return None
+        try:
+            caller = self._doorkeeper.identify(_only("authorization", metadata), Scope.INFERENCE)
+            if method != "ModelStreamInfer":  # whose requests are counted one by one
+                self._door.foresee(caller, asks_model=method == "ModelInfer")
+        except InflightError as error:
+            record = Record(f"grpc {method}", new_request_id("infer"))
+            self._accounts.begin_rpc(record, method, tuple(metadata))
+            self._account_for(record, error)
+            return status_of(error, record.request_id)
+        return None
+
+
+class _AskFirst(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped base
+    """Ends the call of whoever is refused anyway before its message is read: it may be large."""
+
+    def __init__(self, refusal: Callable[[str, Iterable[tuple[str, Any]]], Status | None]) -> None:
+        self._refusal = refusal
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        method = details.method.rpartition("/")[2]
+        handler = await continuation(details)
+        if handler is None or (status := self._refusal(method, details.invocation_metadata or ())) is None:
+            return handler
+
+        async def abort(requests: AsyncIterator[Any], context: Any) -> None:
+            await context.abort(*status)
+
+        return grpc.stream_stream_rpc_method_handler(abort)
+
 
 async def _refuse(why: str, request: Any, record: Record) -> dict[str, Any]:
     raise InflightError(ErrorKind.FORBIDDEN, why)
@@ -254,7 +288,10 @@ class KserveServer:
     async def start(self, host: str, port: int) -> int:
         """Returns the port, which the system chooses when 0 is asked for."""
         options = _options(self._max_message_bytes)
-        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MAX_CALLS)
+        ask_first = _AskFirst(self._methods.refusal)
+        server = grpc.aio.server(
+            interceptors=[ask_first], options=options, maximum_concurrent_rpcs=_MAX_CALLS
+        )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self._methods, server)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:

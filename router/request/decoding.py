@@ -15,6 +15,7 @@ Value = TypeVar("Value")
 _MOST_QUERY_FIELDS = 50
 # Each takes a hundred times the time and memory of as much text, and nothing else runs while JSON is decoded.
 MOST_CONTAINERS = 1 << 16
+SMALL_BYTES = 128 << 10
 _TOO_DEEP = b"[" * MOST_CONTAINERS
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 # What a decoder raises.
@@ -49,6 +50,14 @@ def _whole(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _whole(each) for name, each in value.items()}
     return [_whole(each) for each in value] if isinstance(value, list) else value
+
+
+def decode_small(decoder: msgspec.json.Decoder[Value], body: bytes) -> Value:
+    """For bodies that are small by nature: tens of thousands of keys would hold up the event loop."""
+    if len(body) > SMALL_BYTES:
+        message = f"the body has {len(body)} bytes; allowed here: at most {SMALL_BYTES}"
+        raise InflightError(ErrorKind.TOO_LARGE, message)
+    return decode(decoder, body)
 
 
 def unreadable(error: Exception, kind: Any) -> InflightError:
