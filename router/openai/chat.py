@@ -85,7 +85,8 @@ class ChatCompletions:
             include_usage=options is not None and bool(options.include_usage),
             service_tier=body.service_tier,
         )
-        reader = chat_reader(body, calls[0], model.template)
+        may_be_read = body.tools or model.template.thinks
+        reader = chat_reader(body, calls[0], model.template) if may_be_read else None
         job = TextJob(exchange, record, model, calls, dialect, bool(body.stream), reader)
         if options is not None and options.continuous_usage_stats:
             dialect.running = job.choices

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from router.request.choice import AnswerReader, TokenLog
     from router.request.permit import Permit, Stoppable
     from router.routing.models import Served
-    from router.safety.guard import Safety, StreamGuard
+    from router.safety.guard import Safety
 
 # Triton keeps about half a kilobyte for each token until the stream ends, and cannot be told to wait.
 _MOST_TOKENS_BEHIND = 16_000
@@ -120,8 +120,10 @@ class TextJob:
             generation = self.served.pipeline.generate(call)
             permit.attach(generation)
             reader = None if self._new_reader is None else self._new_reader()
-            guard = self._guard()
-            thought_guard = None if reader is None else self._guard()
+            guard = thought_guard = None
+            if self._safety is not None:
+                guard = self._safety.guard(self.served.name)
+                thought_guard = None if reader is None else self._safety.guard(self.served.name)
             self._choices.append(
                 Choice(index, call, generation, permit, reader, guard, self._keeps, thought_guard)
             )
@@ -141,9 +143,6 @@ class TextJob:
         else:
             whole = self._dialect.whole(self._choices, ["".join(pieces) for pieces in self._texts])
             self._exchange.respond(200, whole, [_JSON, *record.headers()])
-
-    def _guard(self) -> StreamGuard | None:
-        return None if self._safety is None else self._safety.guard(self.served.name)
 
     def _collect(self, choice: Choice, piece: str) -> None:
         self._texts[choice.index].append(piece)
