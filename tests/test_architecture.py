@@ -105,6 +105,9 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "control": {*_NOUNS, "admission", "grpc", "request", "routing", "store", "tenants", "triton"},
         "telemetry": {*_NOUNS, "admission", "control", "request", "routing", "store", "tenants"},
         "openai": {*_PATH, "content", "store"},
+        # Their bodies stand for OpenAI's chats and embeddings.
+        "anthropic": {*_PATH, "openai"},
+        "ollama": {*_PATH, "openai"},
         "kserve": {*_PATH, "triton"},
         "admin": {*_PATH, "control", "store", "telemetry"},
     },

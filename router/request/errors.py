@@ -1,19 +1,22 @@
-"""Errors as an OpenAI client expects them."""
+"""How an answer ends that cannot be given: what is told of an error, with which status and headers."""
 
 from __future__ import annotations
 
 import math
 import random
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.request.error_shapes import Problem, shape_for
 
 if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
+    from router.request.error_shapes import ErrorShape
 
 _CODES = {
     ErrorKind.INVALID_REQUEST: None,
@@ -21,7 +24,6 @@ _CODES = {
     ErrorKind.INTERNAL: "internal_error",
 }
 _JSON = ("content-type", "application/json")
-TRITON_PREFIX = "/v2"
 # Where the prompt is, in the bodies of these.
 _PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/responses": "input"}
 
@@ -36,49 +38,38 @@ class HttpError(Exception):
         self.headers = headers
 
 
-_TYPES = {403: "permission_error", 429: "rate_limit_error"}
-
-
-def error_body(status: int, message: str, code: str | None = None, param: str | None = None) -> bytes:
-    kind = _TYPES.get(status, "invalid_request_error") if status < 500 else "server_error"
-    error = {"message": message, "type": kind, "param": param, "code": code}
-    return msgspec.json.encode({"error": error})
-
-
 def write_error(exchange: Exchange, record: Record, error: Exception) -> None:
     """Ends the answer with an error: a status while there is still one to set, an event after that."""
     if exchange.ended:
         return
-    status, body, headers = render_error(record, exchange.request.path, error)
+    request = exchange.request
+    shape = shape_for(request.path, request.headers)
+    status, body, headers = render_error(record, shape, error)
     if exchange.started:
-        exchange.end(b"data: " + body + b"\n\n")
+        exchange.end(shape.event(body))
     else:
         exchange.respond(status, body, headers)
 
 
-def render_error(record: Record, path: str, error: Exception) -> tuple[int, bytes, list[tuple[str, str]]]:
+def render_error(
+    record: Record, shape: ErrorShape, error: Exception
+) -> tuple[int, bytes, list[tuple[str, str]]]:
     """Status, body and headers of an answer; the record has the error from then on."""
-    status, body, headers = _render(error, record.request_id, _PROMPT_FIELDS.get(path))
-    record.error = error.kind.label if isinstance(error, InflightError) else str(status)
-    return status, shaped_for(path, body), [_JSON, *record.headers(), *headers]
+    problem, headers = _told(error, record.request_id)
+    if problem.param is None and problem.code == ErrorKind.CONTEXT_LENGTH_EXCEEDED.label:
+        problem = replace(problem, param=_PROMPT_FIELDS.get(record.route))
+    record.error = error.kind.label if isinstance(error, InflightError) else str(problem.status)
+    body = shape.body(problem, record.request_id)
+    return shape.status(problem), body, [_JSON, *record.headers(), *headers]
 
 
-def shaped_for(path: str, body: bytes) -> bytes:
-    """Triton's clients read the message where OpenAI's find an object."""
-    if not path.startswith(TRITON_PREFIX):
-        return body
-    return msgspec.json.encode({"error": msgspec.json.decode(body)["error"]["message"]})
-
-
-def _render(
-    error: Exception, request_id: str, prompt_field: str | None = None
-) -> tuple[int, bytes, tuple[tuple[str, str], ...]]:
+def _told(error: Exception, request_id: str) -> tuple[Problem, tuple[tuple[str, str], ...]]:
     headers: tuple[tuple[str, str], ...] = ()
     if isinstance(error, HttpError):
-        return error.status, error_body(error.status, error.message), error.headers
+        return Problem(error.status, error.message), error.headers
     if not isinstance(error, InflightError) or error.kind is ErrorKind.INTERNAL:
         message = f"the server failed to answer this request; its id is {request_id}"
-        return 500, error_body(500, message, "internal_error"), headers
+        return Problem(500, message, "internal_error"), headers
     status = error.kind.http_status
     if error.retry_after_s is not None:
         wait_ms = math.ceil(error.retry_after_s * 1000)
@@ -89,9 +80,7 @@ def _render(
     elif status == 401:
         headers = (("www-authenticate", "Bearer"),)
     code = error.code or _CODES.get(error.kind, error.kind.label)
-    is_prompts = error.param is None and error.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED
-    param = prompt_field if is_prompts else error.param
-    return status, error_body(status, error.message, code, param), headers
+    return Problem(status, error.message, code, error.param), headers
 
 
 def respond_json(exchange: Exchange, record: Record, value: Any, status: int = 200) -> None:

@@ -14,7 +14,6 @@ from router.admission.demand import Need
 from router.core.answer_text import Answered, StopScanner
 from router.core.generation import FINISH_REASONS, read_to_the_end, text_tokens
 from router.core.record import new_request_id
-from router.http import sse
 from router.request.choice import Choice
 from router.request.errors import write_error
 from router.routing.models import ServedModel
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from router.core.generation import Generation, GenerationCall
     from router.core.messages import ToolCall
     from router.core.record import Record
-    from router.http.exchange import Exchange
+    from router.http.exchange import Exchange, Headers
     from router.request.choice import AnswerReader, TokenLog
     from router.request.permit import Permit, Stoppable
     from router.routing.models import Served
@@ -39,8 +38,10 @@ _JSON = ("content-type", "application/json")
 
 
 class Dialect(Protocol):
-    """How an answer is written: whole, or in events."""
+    """How an answer is written: whole, or in events; `headers` are those of the latter."""
 
+    @property
+    def headers(self) -> Headers: ...
     def whole(self, choices: Sequence[Choice], texts: Sequence[str]) -> bytes: ...
     def opening(self, choices: int) -> bytes: ...
     def text_event(self, index: int, text: str) -> bytes: ...
@@ -162,7 +163,7 @@ class TextJob:
             data = before + data + self._new_calls(choice)
         if not self._is_begun:  # not earlier: until the first token an error can still have a status
             self._is_begun = True
-            self._exchange.start(200, [*sse.HEADERS, *self._record.headers()])
+            self._exchange.start(200, [*dialect.headers, *self._record.headers()])
             data = dialect.opening(len(self._choices)) + data
         return self._exchange.send(data) if data else None
 

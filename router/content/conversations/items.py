@@ -89,7 +89,7 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_thought(self) -> bool:
-        return self.shown["type"] == _REASONING
+        return bool(self.shown["type"] == _REASONING)
 
     def entry(self, is_new: bool) -> Entry:
         return Entry(self.role, (self.tokens or 0) + _FRAME_TOKENS, is_new, self.makes, self.answers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -185,3 +186,42 @@ def test_a_template_that_cannot_continue_says_so() -> None:
     template = ChatTemplate("{{ messages | length }}")
     with pytest.raises(InflightError, match="cannot be continued"):
         template.render([{"role": "assistant", "content": "a"}], continues=True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_anthropics_clients_get_thinking_blocks_if_they_ask(
+    thinking: RunningRouter, stream: bool
+) -> None:
+    body: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "messages": QUESTION, "stream": stream}
+    plain = await thinking.http.post("/v1/messages", json=body)
+    assert "They ask" not in plain.text
+    assert thinking.pipeline.calls[-1].prompt.endswith("<think></think>")
+    asked = {**body, "thinking": {"type": "enabled", "budget_tokens": 1024}}
+    answer = await thinking.http.post("/v1/messages", json=asked)
+    assert thinking.pipeline.calls[-1].prompt.endswith("<assistant>")
+    if stream:
+        kinds = [line[7:] for line in answer.text.splitlines() if line.startswith("event: ")]
+        assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 2
+        assert answer.text.index("thinking_delta") < answer.text.index("signature_delta")
+        assert answer.text.index("signature_delta") < answer.text.index("text_delta")
+        return
+    thought, said = answer.json()["content"]
+    assert (thought["type"], thought["thinking"]) == ("thinking", "They ask for a city.")
+    assert said == {"type": "text", "text": "Paris."}
+    again = [*QUESTION, {"role": "assistant", "content": [thought, said]}, *QUESTION]
+    await thinking.http.post("/v1/messages", json={**body, "messages": again})
+    assert "<think>They ask for a city.</think>Paris." in thinking.pipeline.calls[-1].prompt
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_ollamas_clients_get_thoughts_beside_the_text(thinking: RunningRouter, stream: bool) -> None:
+    body: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "stream": stream}
+    answer = await thinking.http.post("/api/chat", json=body)
+    lines = [json.loads(line)["message"] for line in answer.text.splitlines()]
+    assert "".join(line.get("thinking", "") for line in lines) == "They ask for a city."
+    assert "".join(line["content"] for line in lines) == "Paris."
+    await thinking.http.post("/api/chat", json={**body, "think": False})
+    assert thinking.pipeline.calls[-1].prompt.endswith("<think></think>")
+    said = {"role": "assistant", "content": "Paris.", "thinking": "Hm."}
+    await thinking.http.post("/api/chat", json={**body, "messages": [*QUESTION, said, *QUESTION]})
+    assert "<think>Hm.</think>Paris." in thinking.pipeline.calls[-1].prompt

@@ -1,0 +1,45 @@
+"""Chats that came by another API than OpenAI's, from the body that they stand for to the last byte."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.openai.chat import chat_calls, chat_prompt, chat_reader
+from router.request.text import TextJob
+
+if TYPE_CHECKING:
+    from router.core.generation import GenerationCall
+    from router.core.record import Record
+    from router.http.exchange import Exchange
+    from router.openai.bodies import ChatBody
+    from router.request.answer import Answers
+    from router.request.text import Dialect
+    from router.routing.chat_template import ChatTemplate
+    from router.routing.models import ServedModel
+
+
+async def answer_chat(
+    answers: Answers, exchange: Exchange, record: Record, model: ServedModel, chat: ChatBody, dialect: Dialect
+) -> None:
+    size_bytes, template = len(exchange.request.body), _template(model)
+    calls = await answers.aside.when_large(size_bytes, record.tenant, _calls, chat, record, model)
+    reader = chat_reader(chat, calls[0], template)
+    job = TextJob(exchange, record, model, calls, dialect, bool(chat.stream), reader)
+    await answers.answer(job, record, exchange.on_disconnect)
+
+
+def _calls(chat: ChatBody, record: Record, model: ServedModel) -> list[GenerationCall]:
+    prompt, template = prompt_of(chat, model), _template(model)
+    return chat_calls(chat, prompt, record.request_id, record.tenant, model.defaults, template)
+
+
+def prompt_of(chat: ChatBody, model: ServedModel) -> str:
+    return chat_prompt(chat, _template(model))
+
+
+def _template(model: ServedModel) -> ChatTemplate:
+    if model.template is None:
+        message = f"The model '{model.name}' has no chat template, and takes no messages"
+        raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
+    return model.template
