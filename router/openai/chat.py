@@ -16,6 +16,8 @@ from router.openai.calls import generation_call, several
 from router.openai.chat_messages import chat_messages
 from router.openai.dialects import ChatDialect
 from router.openai.guides import chat_demand
+from router.openai.held_exchange import HeldExchange
+from router.openai.stored_chats import ChatKeeper, StoredDialect
 from router.openai.tools import described, offered, reader_for
 from router.request.aside import LARGE_BYTES
 from router.request.decoding import invalid
@@ -52,10 +54,11 @@ _NOTHING_DEMANDED = (None,) * 7
 
 
 class ChatCompletions:
-    def __init__(self, models: Registry, answers: Answers, documents: Documents) -> None:
+    def __init__(self, models: Registry, answers: Answers, documents: Documents, keeper: ChatKeeper) -> None:
         self._models = models
         self._answers = answers
         self._documents = documents
+        self._keeper = keeper
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         raw, aside = exchange.request.body, self._answers.aside
@@ -66,6 +69,8 @@ class ChatCompletions:
         if model.template is None:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
+        if body.store:
+            self._keeper.check(exchange, record)
         for each in body.messages:
             if isinstance(each.content, list):  # only there can be files
                 await self._answers.permits.foresee(record, model.name, 1)
@@ -79,7 +84,7 @@ class ChatCompletions:
         else:
             calls = _calls(body, record, model, model.template)
         options = body.stream_options
-        dialect = ChatDialect(
+        dialect = (StoredDialect if body.store else ChatDialect)(
             record.request_id,
             model.name,
             include_usage=options is not None and bool(options.include_usage),
@@ -87,10 +92,13 @@ class ChatCompletions:
         )
         may_be_read = body.tools or model.template.thinks
         reader = chat_reader(body, calls[0], model.template) if may_be_read else None
-        job = TextJob(exchange, record, model, calls, dialect, bool(body.stream), reader)
+        answered = HeldExchange(exchange) if body.store else exchange
+        job = TextJob(answered, record, model, calls, dialect, bool(body.stream), reader)
         if options is not None and options.continuous_usage_stats:
             dialect.running = job.choices
         await self._answers.answer(job, record, exchange.on_disconnect)
+        if isinstance(dialect, StoredDialect) and isinstance(answered, HeldExchange):
+            await self._keeper.keep(exchange, answered, record, body, dialect)
 
 
 def _calls(
@@ -182,12 +190,12 @@ def chat_reader(
     return None if thinks is None and not body.tools else reader_for(body, template.call_format, thinks)
 
 
-def routes(models: Registry, answers: Answers, documents: Documents) -> list[Route]:
+def routes(models: Registry, answers: Answers, documents: Documents, keeper: ChatKeeper) -> list[Route]:
     return [
         Route(
             "POST",
             "/v1/chat/completions",
-            ChatCompletions(models, answers, documents),
+            ChatCompletions(models, answers, documents, keeper),
             "Answer a conversation",
             ChatBody,
             "ChatCompletion",
