@@ -174,6 +174,9 @@ class Running:
         """Until its first token if it began now."""
         allocation = self.allocation
         sequences, kv_tokens = allocation.sequences, allocation.kv_tokens
+        if sequences > allocation.slots and allocation.capacity.can_pause:  # the others do not run
+            kv_tokens = kv_tokens * allocation.slots // sequences
+            sequences = allocation.slots
         return service_s(demand, allocation.capacity, self.prefill_tokens, sequences, kv_tokens)
 
     def drain_s(self) -> float | None:
@@ -188,8 +191,8 @@ class Running:
 
         Heavy tenants leave headroom to those who have less. Where there is hardly time to wait, turns decide
         little: what becomes free goes to whoever asks next, and that is mostly the one that asks most.
-        Nothing that runs is preempted, so headroom must be left before it is needed; the less of it the
-        longer a request of the tier can wait, since slots become free meanwhile.
+        What is paused for others has to be ended later, so headroom is better left before it is needed; the
+        less of it the longer a request of the tier can wait, since slots become free meanwhile.
         """
         to_leave = self.queue.to_leave(entry)
         if not to_leave:

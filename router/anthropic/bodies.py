@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -136,7 +139,11 @@ def read_count(raw: bytes) -> ChatBody:
 def _chat(body: CountBody) -> ChatBody:
     messages = [Message("system", system)] if (system := _system(body.system)) else []
     for index, message in enumerate(body.messages):
-        messages += _messages_of(message, f"messages[{index}].content")
+        made = _messages_of(message, f"messages[{index}].content")
+        if message.role == "system" and messages and messages[-1].role != "system":
+            # Templates know system messages at the beginning alone.
+            made = [Message("user", f"<system>\n{made[0].content}\n</system>")]
+        messages += made
     if messages[-1].role == "assistant":
         where = f"messages[{len(body.messages) - 1}]"
         raise _unsupported(f"{where}: a begun answer is not continued; end with a user message", where)
@@ -144,7 +151,7 @@ def _chat(body: CountBody) -> ChatBody:
     output = None if body.output_config is None else body.output_config.format
     return ChatBody(
         model=body.model,
-        messages=messages,
+        messages=list(_turns(messages)),
         tools=[_tool(tool, index) for index, tool in enumerate(body.tools or ())] or None,
         tool_choice=None if choice is None else _choice(choice),
         parallel_tool_calls=None if choice is None else not choice.disable_parallel_tool_use,
@@ -185,6 +192,17 @@ def _messages_of(message: AnthropicMessage, where: str) -> list[Message]:
         reasoning_content="\n".join(filter(None, thoughts)) or None,
     )
     return [*results, said]
+
+
+def _turns(messages: Iterable[Message]) -> Iterator[Message]:
+    """Those that follow each other in one role as one: templates want turns that alternate."""
+    for role, group in groupby(messages, key=attrgetter("role")):
+        same = list(group)
+        if role == "tool" or len(same) == 1:
+            yield from same
+        else:
+            calls = [call for each in same for call in each.tool_calls or ()]
+            yield Message(role, "\n".join(str(each.content) for each in same), tool_calls=calls or None)
 
 
 def _call(block: Block, where: str) -> MadeCall:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 class StopScanner:
@@ -115,12 +115,23 @@ def is_refusal(opening: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerTimes:
+    """Of one text: to its first token, and from there to its last; and what it was work for."""
+
+    first_token_s: float
+    decode_s: float
+    tokens: int
+    prompt_tokens: int  # that had to be computed
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """A text for each choice, or the bytes of vectors and how many rows they have."""
 
     texts: tuple[str, ...] = ()
     vectors: bytes = b""
     rows: int = 0
+    times: AnswerTimes | None = field(default=None, compare=False)  # of a single text, where they were taken
 
     @property
     def size(self) -> int:

@@ -44,6 +44,7 @@ class Record:
     conversation: str = ""
     rollout: tuple[int | None, int] = (None, 0)  # which one, and its step, chose the release
     shadow: int | None = None  # the release that gets it too, and whose answer nobody sees
+    is_mirrored: bool = False  # to the canary of its rollout
     arrived_s: float = field(default_factory=time.monotonic)
     deadline_s: float = inf  # by when its client wants the first token, or the answer of a fixed-cost model
     first_token_s: float | None = None

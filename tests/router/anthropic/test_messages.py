@@ -213,6 +213,24 @@ async def test_claude_codes_way_of_speaking_is_understood(router: RunningRouter)
     assert counted.json()["input_tokens"] > 1000
 
 
+async def test_turns_of_one_side_are_one_and_late_system_messages_are_the_users(
+    router: RunningRouter,
+) -> None:
+    messages = [
+        {"role": "system", "content": "s2"},
+        {"role": "user", "content": "a"},
+        {"role": "system", "content": "late"},
+        {"role": "assistant", "content": "b"},
+        {"role": "assistant", "content": [{"type": "text", "text": "c"}]},
+        {"role": "user", "content": "d"},
+    ]
+    assert (await ask(router, system="s1", messages=messages)).status_code == 200
+    (call,) = router.pipeline.calls
+    late = "a\n<system>\nlate\n</system>"
+    turns = f"<system>s1\ns2</system><user>{late}</user><assistant>b\nc</assistant><user>d</user><assistant>"
+    assert call.prompt == turns
+
+
 async def test_probes_are_answered_without_a_model(router: RunningRouter) -> None:
     for method in ("HEAD", "GET"):
         probe = await router.http.request(method, "/v1/messages")

@@ -181,7 +181,7 @@ async def test_old_arms_are_forgotten_in_memory_and_their_rows_kept(access: Stor
     await recorder.write()
     now_s += 4000
     await recorder.write()
-    assert recorder.arm_count == 0
+    assert not recorder.arms
     assert len(figures(lite)) == 1
 
 
