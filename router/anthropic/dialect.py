@@ -31,7 +31,7 @@ class MessagesDialect:
     """
 
     headers = sse.HEADERS
-    keep_alive = _PING
+    silence = _PING
 
     def __init__(self, record: Record, model: str, shows_thoughts: bool = False) -> None:
         self._record = record

@@ -50,7 +50,7 @@ class Dialect:
     whole_object = ""
     chunk_object = ""
     headers = sse.HEADERS
-    keep_alive = sse.COMMENT
+    silence = sse.COMMENT
 
     def __init__(
         self, request_id: str, model: str, *, include_usage: bool = False, service_tier: str | None = None

@@ -41,15 +41,15 @@ _JSON = ("content-type", "application/json")
 
 
 class Dialect(Protocol):
-    """How an answer is written: whole, or in events; `headers` are those of the latter.
+    """How an answer is written: whole, or in events.
 
-    `keep_alive` says nothing, where a stream has room for that.
+    `headers` are those of the latter, and `silence` is what may come where nothing is to be said.
     """
 
     @property
     def headers(self) -> Headers: ...
     @property
-    def keep_alive(self) -> bytes: ...
+    def silence(self) -> bytes: ...
     def whole(self, choices: Sequence[Choice], texts: Sequence[str]) -> bytes: ...
     def opening(self, choices: int) -> bytes: ...
     def text_event(self, index: int, text: str) -> bytes: ...
@@ -187,10 +187,9 @@ class TextJob:
         return self._exchange.send(data) if data else None
 
     def _keep_alive(self, told: int = 0) -> None:
-        """A comment where nothing came for a while: answers may be paused, and no proxy is to cut them."""
-        nothing = self._dialect.keep_alive
-        if nothing and self._is_begun and self._pieces == told and not self._exchange.gone:
-            self._exchange.send(nothing)
+        """Where nothing came for a while: answers may be paused, and no proxy is to cut them."""
+        if self._is_begun and self._pieces == told and not self._exchange.gone:
+            self._exchange.send(self._dialect.silence)
         loop = asyncio.get_running_loop()
         self._alive = loop.call_later(_KEEP_ALIVE_S, self._keep_alive, self._pieces)
 
