@@ -13,16 +13,8 @@ from msgspec import Meta
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import MAX_NEW_TOKENS
 from router.core.messages import CalledFunction, MadeCall, Message
-from router.openai.bodies import (
-    ChatBody,
-    NamedFunction,
-    NamedTool,
-    ResponseFormat,
-    Schema,
-    Tool,
-    ToolFunction,
-    refuse_unsupported,
-)
+from router.openai.bodies import ChatBody, ResponseFormat, Schema, refuse_unsupported
+from router.openai.tool_bodies import Named, NamedTool, Tool, ToolFunction
 from router.request.decoding import decode, invalid
 
 _MAX_TOOLS = 512
@@ -49,6 +41,13 @@ class Block(msgspec.Struct, frozen=True):
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     content: str | list[Block] | None = None
+    thinking: str | None = None
+
+
+class Thinking(msgspec.Struct, frozen=True):
+    """How much is up to the model."""
+
+    type: Literal["enabled", "adaptive", "disabled"]
 
 
 class AnthropicMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,8 +91,8 @@ class CountBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     tools: Annotated[list[ClientTool], Meta(max_length=_MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
-    # Accepted, and without effect on the answer: what an open model thinks is part of it.
-    thinking: Any = None
+    thinking: Thinking | None = None
+    # Accepted, and without effect on the answer.
     cache_control: Any = None
     context_management: Any = None
     diagnostics: Any = None
@@ -157,6 +156,7 @@ def _chat(body: CountBody) -> ChatBody:
         tool_choice=None if choice is None else _choice(choice),
         parallel_tool_calls=None if choice is None else not choice.disable_parallel_tool_use,
         response_format=None if output is None else _format(output),
+        reasoning_effort=None if body.thinking is not None and body.thinking.type != "disabled" else "none",
     )
 
 
@@ -172,18 +172,26 @@ def _messages_of(message: AnthropicMessage, where: str) -> list[Message]:
     """Results of tools are messages of their own, before what the user says to them."""
     if isinstance(message.content, str):
         return [Message(message.role, message.content)]
-    texts, calls, results = [], [], []
+    texts, calls, results, thoughts = [], [], [], []
     for index, block in enumerate(message.content):
         place = f"{where}[{index}]"
         if block.type == "tool_use" and message.role == "assistant":
             calls.append(_call(block, place))
         elif block.type == "tool_result" and message.role == "user":
             results.append(_result(block, place))
-        elif block.type not in _THOUGHTS or message.role != "assistant":
+        elif block.type in _THOUGHTS and message.role == "assistant":
+            thoughts.append(block.thinking or "")
+        else:
             texts.append(_text(block, place))
     if results and not texts:
         return results
-    return [*results, Message(message.role, "\n".join(texts), tool_calls=calls or None)]
+    said = Message(
+        message.role,
+        "\n".join(texts),
+        tool_calls=calls or None,
+        reasoning_content="\n".join(filter(None, thoughts)) or None,
+    )
+    return [*results, said]
 
 
 def _turns(messages: Iterable[Message]) -> Iterator[Message]:
@@ -240,7 +248,7 @@ def _choice(choice: ToolChoice) -> Any:
         return _CHOICES[choice.type]
     if choice.name is None:
         raise invalid("tool_choice.name: expected the name of a tool", "tool_choice.name")
-    return NamedTool(NamedFunction(choice.name))
+    return NamedTool(Named(choice.name))
 
 
 def _format(output: OutputFormat) -> ResponseFormat:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from router.request.choice import Choice, TokenLog
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_THINKING = {"type": "thinking", "thinking": "", "signature": ""}
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _TEXT = (
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
@@ -24,16 +25,21 @@ _TEXT = (
 
 
 class MessagesDialect:
-    """White space is held back while no text block is open: before a call it is nothing, before text text."""
+    """White space is held back while no text block is open: before a call it is nothing, before text text.
+
+    Thoughts of a model that thinks without being asked to are not shown.
+    """
 
     headers = sse.HEADERS
     silence = _PING
 
-    def __init__(self, record: Record, model: str) -> None:
+    def __init__(self, record: Record, model: str, shows_thoughts: bool = False) -> None:
         self._record = record
         self._model = model
         self._blocks = 0  # that have begun
         self._has_open = False
+        self._shows_thoughts = shows_thoughts
+        self._is_thinking = False
         self._blank = ""
         self._before_text = b""
 
@@ -42,20 +48,30 @@ class MessagesDialect:
         calls = [{**_block(call), "input": call.values} for call in choice.tool_calls]
         text = text.strip() if calls else text
         content = [{"type": "text", "text": text}] if text.strip() else []
+        if self._shows_thoughts and choice.thoughts:
+            content = [{**_THINKING, "thinking": choice.thoughts}, *content]
         return msgspec.json.encode(self._message([*content, *calls], **_end(choice)))
 
     def opening(self, choices: int) -> bytes:
         message = self._message([], stop_reason=None, stop_sequence=None)
         return _event("message_start", message=message) + _PING
 
+    def thought_event(self, index: int, text: str) -> bytes:
+        if not self._shows_thoughts:
+            return b""
+        before = b"" if self._is_thinking else self._begin(_THINKING)
+        self._is_thinking = True
+        delta = {"type": "thinking_delta", "thinking": text}
+        return before + _event("content_block_delta", index=self._blocks - 1, delta=delta)
+
     def text_event(self, index: int, text: str) -> bytes:
-        before = b""
+        before = self._end_thought()
         if not self._has_open:
             self._blank += text
             if not self._blank.strip():
-                return b""
+                return before
             text, self._blank = self._blank, ""
-            before = self._begin({"type": "text", "text": ""})
+            before += self._begin({"type": "text", "text": ""})
             self._before_text = _TEXT % (self._blocks - 1)
         return b"%b%b%b}}\n\n" % (before, self._before_text, sse.json_string(text))
 
@@ -63,7 +79,7 @@ class MessagesDialect:
         return self.text_event(index, text)
 
     def call_event(self, index: int, number: int, call: ToolCall) -> bytes:
-        before, self._blank = self._end_block(), ""
+        before, self._blank = self._end_thought() + self._end_block(), ""
         begun = self._begin({**_block(call), "input": {}})
         arguments = msgspec.json.encode(call.values).decode()
         delta = {"type": "input_json_delta", "partial_json": arguments}
@@ -73,7 +89,7 @@ class MessagesDialect:
     def closing(self, choices: Sequence[Choice]) -> bytes:
         (choice,) = choices
         ended = _event("message_delta", delta=_end(choice), usage=self._usage())
-        return self._end_block() + ended + _event("message_stop")
+        return self._end_thought() + self._end_block() + ended + _event("message_stop")
 
     def _message(self, content: list[dict[str, Any]], **end: Any) -> dict[str, Any]:
         return {
@@ -100,6 +116,13 @@ class MessagesDialect:
         self._blocks += 1
         self._has_open = True
         return _event("content_block_start", index=self._blocks - 1, content_block=block)
+
+    def _end_thought(self) -> bytes:
+        if not self._is_thinking:
+            return b""
+        self._is_thinking = False
+        delta = {"type": "signature_delta", "signature": ""}
+        return _event("content_block_delta", index=self._blocks - 1, delta=delta) + self._end_block()
 
     def _end_block(self) -> bytes:
         if not self._has_open:

@@ -33,7 +33,7 @@ class Messages:
         chat = await aside.when_large(len(raw), record.tenant, read_messages, raw)
         record.user = chat.user or record.user
         model = self._models.find(chat.model, record)
-        dialect = MessagesDialect(record, model.name)
+        dialect = MessagesDialect(record, model.name, shows_thoughts=chat.reasoning_effort != "none")
         await answer_chat(self._answers, exchange, record, model, chat, dialect)
 
     async def count(self, exchange: Exchange, record: Record) -> None:

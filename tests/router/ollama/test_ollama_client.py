@@ -148,7 +148,8 @@ async def test_a_format_is_a_guide(router: RunningRouter, client: ollama.AsyncCl
     await client.generate(model=MODEL, prompt="hi", format=schema)
     await client.generate(model=MODEL, prompt="hi", format=schema, raw=True)
     kinds = [call.guide and call.guide[0] for call in router.pipeline.calls]
-    assert kinds == ["json", "json_schema", "json_schema"]
+    assert kinds == ["json_schema"] * 3
+    assert router.pipeline.calls[0].guide == ("json_schema", '{"type":"object"}')
 
 
 async def test_the_client_reads_embeddings(client: ollama.AsyncClient) -> None:
