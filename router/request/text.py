@@ -171,9 +171,12 @@ class TextJob:
         return self._exchange.send(data) if data else None
 
     def _keep_alive(self, told: int = 0) -> None:
-        """A comment where nothing came for a while: answers may be paused, and no proxy is to cut them."""
-        is_silent = self._is_begun and self._pieces == told and not self._exchange.gone
-        if is_silent and self._dialect.headers is sse.HEADERS:  # other streams have no comments
+        """A comment where nothing came for a while: answers may be paused, and no proxy is to cut them.
+
+        Only events have comments.
+        """
+        is_paused = self._is_begun and self._pieces == told and not self._exchange.gone
+        if is_paused and self._dialect.headers == sse.HEADERS:
             self._exchange.send(sse.COMMENT)
         loop = asyncio.get_running_loop()
         self._alive = loop.call_later(_KEEP_ALIVE_S, self._keep_alive, self._pieces)
