@@ -42,10 +42,13 @@ class BackgroundCreation:
         self._permits = permits
 
     async def make(self, exchange: Exchange, record: Record, asked: Asked) -> None:
-        background, body = self._background, asked.body
         if self._permits.draining:
             raise InflightError(ErrorKind.OVERLOADED, "the server is shutting down")
-        background.check_room(record.tenant)
+        with self._background.place(record.tenant):
+            await self._make(exchange, record, asked)
+
+    async def _make(self, exchange: Exchange, record: Record, asked: Asked) -> None:
+        background, body = self._background, asked.body
         dialect = asked.dialect(record.request_id)
         queued, past = dialect.queued(), asked.past
         begun = EndedResponse(asked.id, asked.created_s, queued, past.new, (), body.previous_response_id)
@@ -54,7 +57,7 @@ class BackgroundCreation:
         run = Run(asked.id, asked.owner, queued, record, UnreadExchange(exchange.request, sink))
         following = None
         try:
-            async with background.running(run):
+            with background.running(run):
                 if body.stream:
                     sink.add(dialect.announcement())
                     events = background.events.follow(asked.id, -1)
