@@ -64,6 +64,8 @@ _ITEM = _object(id=TEXT, type=TEXT)
 
 ANSWERS: dict[str, Schema] = {
     "ChatCompletion": _completion("chat.completion", message=_object(role=TEXT, content=_ANY)),
+    "ChatCompletionList": _page(_completion("chat.completion", message=_object(role=TEXT, content=_ANY))),
+    "MessageList": _page(_object(id=TEXT, role=TEXT, content=_ANY)),
     "Completion": _completion("text_completion", text=TEXT),
     "Model": _MODEL,
     "ModelList": _object(object=_kind("list"), data=_array(_MODEL)),
@@ -93,6 +95,18 @@ ANSWERS: dict[str, Schema] = {
     "OllamaVector": _object(embedding=_array(_REAL)),
     "OllamaModels": _object(models=_array(_object(name=TEXT, model=TEXT, digest=TEXT))),
     "OllamaError": _object(error=TEXT),
+    "InputTokens": _object(object=_kind("response.input_tokens"), input_tokens=_NUMBER),
+    "Tokens": _object(count=_NUMBER, max_model_len=_NUMBER, tokens=_array(_NUMBER), token_strs=_ANY),
+    "Prompt": _object(prompt=TEXT),
+    "Moderation": _object(
+        id=TEXT,
+        model=TEXT,
+        results=_array(
+            _object(
+                flagged={"type": "boolean"}, categories={"type": "object"}, category_scores={"type": "object"}
+            )
+        ),
+    ),
     "TritonError": _object(error=TEXT),
     "TritonModels": _array(_object(name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
     "Error": _object(error=_object(message=TEXT, type=TEXT, param=_ANY, code=_ANY)),

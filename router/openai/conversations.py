@@ -16,7 +16,7 @@ from router.content.lookup import Owner, Page, PageQuery
 from router.content.storage_quota import StorageQuota
 from router.core.record import Record
 from router.http.exchange import Exchange
-from router.openai.response_bodies import Metadata
+from router.openai.bodies import Metadata
 from router.request.aside import LARGE_BYTES, Aside
 from router.request.decoding import decode, decode_query, decode_small
 from router.request.errors import respond_json
@@ -169,7 +169,9 @@ async def _markdown_pieces(
 
 def _section(item: Item) -> str:
     if item.makes is not None:
-        return f"## assistant calls {item.shown['name']}\n\n{_fenced(item.shown['arguments'])}"
+        return f"## assistant calls {item.shown['name']}\n\n{_fenced(item.called_with)}"
+    if item.is_thought:
+        return f"## assistant thinks\n\n{item.text}"
     if item.answers is not None:
         return f"## result\n\n{_fenced(item.text)}"
     return f"## {item.shown['role']}\n\n{item.text}"

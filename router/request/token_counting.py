@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import byte_tokens
+from router.request.decoding import invalid
 from router.request.fair_pool import FairPool
 from router.routing.models import Registry
 
@@ -65,6 +67,31 @@ class Tokenizers:
             if most is not None and total > most:
                 break
         return total
+
+    async def count_exactly(self, tenant: str, model: str, text: str) -> int:
+        """As the engine counts, where the text is no longer than a turn's."""
+        await self._tokenizer(model)
+        return await self.count(tenant, model, text)
+
+    async def encode(self, tenant: str, model: str, text: str, add_special_tokens: bool) -> list[int]:
+        """Whole, in one turn: parts would not have the same tokens."""
+        tokenizer = await self._tokenizer(model)
+        return await self._pool.run(tenant, _encode, tokenizer, text, add_special_tokens)
+
+    async def names(self, tenant: str, model: str, ids: Sequence[int]) -> list[str]:
+        """Of tokens, as the vocabulary has them."""
+        tokenizer = await self._tokenizer(model)
+        return await self._pool.run(tenant, lambda: [tokenizer.id_to_token(each) for each in ids])
+
+    async def decode(self, tenant: str, model: str, ids: Sequence[int]) -> str:
+        """Raises INVALID_REQUEST for an id that is no token's."""
+        return await self._pool.run(tenant, _decode, await self._tokenizer(model), ids)
+
+    async def _tokenizer(self, model: str) -> Any:
+        if (loaded := await self._loaded(model)) is None:
+            message = f"the model '{model}' has no tokenizer.json in its checkpoint: its tokens are not known"
+            raise InflightError(ErrorKind.UNSUPPORTED, message, "model")
+        return loaded.tokenizer
 
     async def least(self, model: str, size_bytes: int) -> int:
         """A text of so many bytes has no fewer tokens than this."""
@@ -127,3 +154,18 @@ def _count(tokenizer: Any, text: str) -> int:
     # Unlike `encode`, this lets other threads run meanwhile.
     [encoded] = tokenizer.encode_batch_fast([text], add_special_tokens=False)
     return len(encoded)
+
+
+def _encode(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:
+    [encoded] = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    return list(encoded.ids)
+
+
+def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    size = tokenizer.get_vocab_size()
+    for index, token in enumerate(ids):
+        if token >= size and tokenizer.id_to_token(token) is None:
+            raise invalid(f"tokens[{index}]: there is no token {token}", f"tokens[{index}]")
+    # Unlike `decode`, this lets other threads run meanwhile.
+    [text] = tokenizer.decode_batch([ids], skip_special_tokens=False)
+    return str(text)
