@@ -79,6 +79,18 @@ ANSWERS: dict[str, Schema] = {
     "Item": _ITEM,
     "ItemList": _page(_ITEM),
     "Response": _object(id=TEXT, object=_kind("response"), status=TEXT, model=TEXT, output=_array(_ITEM)),
+    "InputTokens": _object(object=_kind("response.input_tokens"), input_tokens=_NUMBER),
+    "Tokens": _object(count=_NUMBER, max_model_len=_NUMBER, tokens=_array(_NUMBER), token_strs=_ANY),
+    "Prompt": _object(prompt=TEXT),
+    "Moderation": _object(
+        id=TEXT,
+        model=TEXT,
+        results=_array(
+            _object(
+                flagged={"type": "boolean"}, categories={"type": "object"}, category_scores={"type": "object"}
+            )
+        ),
+    ),
     "AnthropicMessage": _object(
         id=TEXT,
         type=_kind("message"),
@@ -95,18 +107,6 @@ ANSWERS: dict[str, Schema] = {
     "OllamaVector": _object(embedding=_array(_REAL)),
     "OllamaModels": _object(models=_array(_object(name=TEXT, model=TEXT, digest=TEXT))),
     "OllamaError": _object(error=TEXT),
-    "InputTokens": _object(object=_kind("response.input_tokens"), input_tokens=_NUMBER),
-    "Tokens": _object(count=_NUMBER, max_model_len=_NUMBER, tokens=_array(_NUMBER), token_strs=_ANY),
-    "Prompt": _object(prompt=TEXT),
-    "Moderation": _object(
-        id=TEXT,
-        model=TEXT,
-        results=_array(
-            _object(
-                flagged={"type": "boolean"}, categories={"type": "object"}, category_scores={"type": "object"}
-            )
-        ),
-    ),
     "TritonError": _object(error=TEXT),
     "TritonModels": _array(_object(name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
     "Error": _object(error=_object(message=TEXT, type=TEXT, param=_ANY, code=_ANY)),

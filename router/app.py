@@ -58,6 +58,7 @@ _WITH_BODY = ("POST", "PUT", "PATCH")
 _FORMS = ("multipart/form-data", "text/plain")
 _URL_ENCODED = "application/x-www-form-urlencoded"
 _BROWSER = "Mozilla/"
+_NOTHING: dict[str, Route] = {}
 
 
 def all_routes(parts: Parts) -> list[Route]:
@@ -105,7 +106,13 @@ class App:
     ) -> Record:
         """Answers one request; with a caller, one from inside the router in the name of that caller."""
         request = exchange.request
-        found, route, record = self._find(request.method, request.path)
+        found: Found | None
+        plain = self._table.plain.get(request.path, _NOTHING)
+        if (route := plain.get(request.method)) is not None:  # as of nearly all
+            request_id = new_request_id(route.request_id_prefix)
+            found, record = (plain, {}), Record(route.path, request_id, id_header=route.request_id_header)
+        else:
+            found, route, record = self._find(request.method, request.path)
         self._accounts.begin_http(record, request.method, request.headers, found is not None)
         if tier is not None:
             record.tier, record.is_tier_given = tier, True

@@ -28,7 +28,7 @@ def docs_page(document: dict[str, Any]) -> bytes:
     )
     schemas = "".join(_schemas(document["components"]["schemas"]))
     intro = (
-        "<p>An OpenAI-compatible API: point a client's base URL at <code>/v1</code>. Clients of Anthropic "
+        "<p>An OpenAI-compatible API: point a client's base URL at <code>/v1</code>; clients of Anthropic "
         "and Ollama take this address itself. For programs: "
         f"{link('/openapi.json')}. What is served: {link('/')}.</p>"
     )

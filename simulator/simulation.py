@@ -64,7 +64,7 @@ class _Simulation:
     def __init__(self, trace: Trace, scenario: Scenario) -> None:
         self._scenario = scenario
         self._offered_s = trace.duration_s
-        self._shares_slots = scenario.admission is Admission.OBJECTIVES
+        self._shares_slots = scenario.admission.shares_slots
         self._engines = [
             SimulatedEngine(f"replica-{number}", scenario.shape, scenario.inter_token_ms)
             for number in range(scenario.replicas)
@@ -148,7 +148,9 @@ class _Simulation:
             self._hand_on()
 
     def _demand(self, request: SimulatedRequest) -> Demand:
-        need = fitted(Need(request.prompt_tokens, request.max_tokens), self._capacity)
+        is_known = self._scenario.admission is Admission.ORACLE
+        most = request.output_tokens if is_known else request.max_tokens
+        need = fitted(Need(request.prompt_tokens, most), self._capacity)
         return Demand(
             tenant=request.tenant,
             tier=request.tier,

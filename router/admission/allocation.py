@@ -88,6 +88,11 @@ class Allocation:
         spread = isqrt(self._kv_squares + entry.kv_spread * entry.kv_spread)
         return self._kv_usual + entry.kv_tokens + spread <= self._kv
 
+    @property
+    def displacing(self) -> int:
+        """Sequences that began beside all that there was capacity for."""
+        return sum(self._displacing_of)
+
     def displaces_now(self, entry: QueueEntry, now_s: float) -> bool:
         """Whether it is to be begun for which others are paused: one that can wait does so for a while."""
         patience_s, waited_s = entry.deadline_s - entry.offered_s, now_s - entry.offered_s

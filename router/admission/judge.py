@@ -143,7 +143,14 @@ class Judge:
         self._forecaster.relax(entry)
         late = "too late for its own deadline" if demand.is_strict else "too late: the model is busy"
         message = f"the first token would come {late}"
-        return Refused(Reason.BUSY, message, max(excess_s, away_s))
+        return Refused(Reason.BUSY, message, self._retry_after_s(entry, max(excess_s, away_s), now_s))
+
+    def _retry_after_s(self, entry: QueueEntry, otherwise_s: float, now_s: float) -> float:
+        """When it would be let in: what it waits for is free before its deadline, as that stands then."""
+        free_s = self._running.free_s(self._queue.waiting + 1, now_s)
+        if free_s is None:
+            return otherwise_s
+        return max(free_s + entry.service_s - (entry.deadline_s - entry.demand.arrived_s), 0.0)
 
     def _own_excess_s(self, entry: QueueEntry, excess_s: float, now_s: float) -> float:
         """By how much it misses its deadline; within its tier's guarantee it pays for nobody else's work."""

@@ -30,6 +30,7 @@ MOST_RUNS_EACH = 100
 _COME_BACK_S = 1.0
 _LEASE_S = 30.0
 _RENEWED_S = 5.0
+_KEEP_ALIVE_S = 10.0
 
 
 class UnreadExchange(Exchange):
@@ -156,14 +157,22 @@ async def deliver(exchange: Exchange, record: Record, events: AsyncIterator[byte
     """Events as they come, for as long as somebody reads them."""
 
     async def send() -> None:
-        exchange.start(200, [*sse.HEADERS, *record.headers()])
-        await exchange.send(sse.COMMENT)  # the status, however long the next event may take
         async for some in events:
             await exchange.send(some)
 
+    async def keep_alive() -> None:
+        """From the beginning, so that there is a status however long the next event may take."""
+        while not exchange.gone:
+            await exchange.send(sse.COMMENT)
+            await asyncio.sleep(_KEEP_ALIVE_S)
+
+    exchange.start(200, [*sse.HEADERS, *record.headers()])
+    alive = asyncio.get_running_loop().create_task(keep_alive())
     try:
         await unless_left(send(), exchange.on_disconnect)
     except InflightError as error:
         write_error(exchange, record, error)
     else:
         exchange.end()
+    finally:
+        alive.cancel()

@@ -43,6 +43,8 @@ class BackgroundCreation:
 
     async def make(self, exchange: Exchange, record: Record, asked: Asked) -> None:
         background, body = self._background, asked.body
+        if self._permits.draining:
+            raise InflightError(ErrorKind.OVERLOADED, "the server is shutting down")
         background.check_room(record.tenant)
         dialect = asked.dialect(record.request_id)
         queued, past = dialect.queued(), asked.past

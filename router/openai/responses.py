@@ -58,7 +58,7 @@ class NewResponses:
         asked = await self._creation.understand(exchange, record, decode_input_tokens)
         preparing = self._creation.prepare(exchange, record, asked, None)
         prompt, _ = unmarked((await unless_left(preparing, exchange.on_disconnect)).cut.prompt)
-        counting = self._tokenizers.count_exactly(record.tenant, asked.model.name, prompt)
+        counting = self._tokenizers.count_for(record.tenant, asked.model, prompt)
         tokens = await unless_left(counting, exchange.on_disconnect)
         respond_json(exchange, record, {"object": "response.input_tokens", "input_tokens": tokens})
 

@@ -14,7 +14,6 @@ from router.core.messages import Message
 from router.openai.bodies import MAX_TOOLS, ChatBody, refuse_unsupported
 from router.openai.chat import chat_prompt
 from router.openai.tool_bodies import Tool, check_tools
-from router.request.aside import LARGE_BYTES
 from router.request.decoding import decode, decode_query, invalid
 from router.request.errors import respond_json
 from router.request.fair_pool import unless_left
@@ -90,11 +89,11 @@ class Tokenization:
         if len(text) > most:
             message = f"the text has {len(text)} characters; at most {most} are tokenized for this model"
             raise InflightError(ErrorKind.TOO_LARGE, message, "prompt")
-        encoding = self._tokenizers.encode(record.tenant, model.name, text, adds_special_tokens)
+        encoding = self._tokenizers.encode(record.tenant, model, text, adds_special_tokens)
         ids = await unless_left(encoding, exchange.on_disconnect)
         names = None
         if body.return_token_strs:
-            names = await self._tokenizers.names(record.tenant, model.name, ids)
+            names = await self._tokenizers.names(record.tenant, model, ids)
         answer = {
             "count": len(ids),
             "max_model_len": model.context_tokens,
@@ -106,7 +105,7 @@ class Tokenization:
     async def detokenize(self, exchange: Exchange, record: Record) -> None:
         body = await self._decoded(_detokenize, exchange, record)
         model = await self._model(body.model, record)
-        decoding = self._tokenizers.decode(record.tenant, model.name, body.tokens)
+        decoding = self._tokenizers.decode(record.tenant, model, body.tokens)
         text = await unless_left(decoding, exchange.on_disconnect)
         respond_json(exchange, record, {"prompt": text})
 
@@ -121,9 +120,7 @@ class Tokenization:
 
     async def _decoded(self, decoder: msgspec.json.Decoder[Any], exchange: Exchange, record: Record) -> Any:
         raw = exchange.request.body
-        if len(raw) > LARGE_BYTES:
-            return await self._answers.aside.run(record.tenant, decode, decoder, raw)
-        return decode(decoder, raw)
+        return await self._answers.aside.when_large(len(raw), record.tenant, decode, decoder, raw)
 
     async def _model(self, name: str | None, record: Record) -> ServedModel:
         """The one that is named, or the only one; its caller may use it."""

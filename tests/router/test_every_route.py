@@ -57,8 +57,7 @@ def work(kserve: RunningKserve, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (Tenancy, "administer"),
         (Tenancy, "consult"),
         (Tokenizers, "count"),
-        (Tokenizers, "encode"),
-        (Tokenizers, "decode"),
+        (Tokenizers, "_of"),
         (Safety, "broken_rules"),
         (Documents, "read"),
     ]

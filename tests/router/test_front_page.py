@@ -56,7 +56,7 @@ async def test_a_key_is_described_only_once_there_are_keys() -> None:
         assert "security" not in (await router.http.get("/openapi.json")).text
         await router.new_key(await router.new_tenant())
         document = (await router.http.get("/openapi.json")).json()
-        assert document["paths"]["/v1/models"]["get"]["security"] == [{"key": []}]
+        assert document["paths"]["/v1/models"]["get"]["security"] == [{"key": []}, {"x-api-key": []}]
         assert "security" not in document["paths"]["/health"]["get"]
 
 

@@ -13,6 +13,7 @@ from python_backend.wire.errors import InflightError
 from router.request.decoding import invalid
 
 _EVENT_END = b"\n\n"
+_COMMENT = b":"
 # What an event takes in memory beside its bytes.
 _EVENT_BYTES = 100
 
@@ -21,7 +22,7 @@ class EventSink(Protocol):
     """Where the events of one response go."""
 
     def add(self, events: bytes) -> None:
-        """One or several, whole. Nobody waits for it."""
+        """One or several, whole; comments are none. Nobody waits for it."""
 
     def close(self) -> None:
         """No more will come; those there are stay for a while."""
@@ -61,7 +62,8 @@ class _Kept:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, events: bytes) -> None:
-        whole = [event + _EVENT_END for event in events.split(_EVENT_END) if event]
+        parts = events.split(_EVENT_END)
+        whole = [part + _EVENT_END for part in parts if part and not part.startswith(_COMMENT)]
         if not self.is_dropped and self.log.make_room(self, sum(map(len, whole)) + _EVENT_BYTES * len(whole)):
             self.events += whole
             self.wake()

@@ -240,6 +240,7 @@ async def test_an_answer_that_is_begun_is_continued(router: RunningRouter) -> No
 
 async def test_probes_are_answered_without_a_model(router: RunningRouter) -> None:
     for method in ("HEAD", "GET"):
+        assert (await router.http.request(method, "/")).status_code == 200
         probe = await router.http.request(method, "/v1/messages")
         assert probe.status_code == 405
         assert probe.headers["allow"] == "POST"

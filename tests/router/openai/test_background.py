@@ -12,6 +12,7 @@ import pytest
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.event_log import LogLimits, MemoryEventLog
 from router.openai import background
+from router.request.permit import Permits
 from router.server import drain
 from tests.fakes.pipeline import words
 from tests.router.running import MODEL, RunningRouter
@@ -213,6 +214,39 @@ async def test_so_many_background_responses_of_a_tenant_run_at_once(
     with pytest.raises(openai.RateLimitError, match="in the background"):
         await client.responses.create(model=MODEL, input="hi", background=True)
     go_on.set()
+
+
+async def test_a_background_response_waits_for_its_turn_where_others_would_be_refused(
+    router: RunningRouter, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, is_known = Permits.admit, asyncio.Event()
+    refused: list[str | None] = []
+
+    async def admit(self: Permits, record: Any, *given: Any) -> Any:
+        await is_known.wait()
+        if len(refused) < 2:
+            refused.append((await client.responses.retrieve(made.id)).status)
+            raise InflightError(ErrorKind.OVERLOADED, "too late", retry_after_s=0.01)
+        return await real(self, record, *given)
+
+    monkeypatch.setattr(Permits, "admit", admit)
+    made = await client.responses.create(model=MODEL, input="hi", background=True)
+    is_known.set()
+    assert (await ended(client, made.id)).status == "completed"
+    assert refused == ["queued", "queued"]
+    (used,) = await router.usage("local")
+    assert used.requests == 1
+
+
+async def test_a_background_response_that_waits_can_be_cancelled(
+    client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def admit(*given: Any) -> Any:
+        raise InflightError(ErrorKind.OVERLOADED, "too late", retry_after_s=30.0)
+
+    monkeypatch.setattr(Permits, "admit", admit)
+    made = await client.responses.create(model=MODEL, input="hi", background=True)
+    assert (await client.responses.cancel(made.id)).status == "cancelled"
 
 
 async def test_events_that_are_not_kept_are_refused_clearly(client: openai.AsyncOpenAI) -> None:
