@@ -11,7 +11,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import LITERAL_MARK, MAX_NEW_TOKENS, Delta
 from tests.fakes.pipeline import words
 from tests.router.raw import RawClient, chat_request
-from tests.router.running import BARE_MODEL, MODEL, RunningRouter
+from tests.router.running import BARE_MODEL, MODEL, QUESTION, RunningRouter
 
 
 def events(body: str) -> list[str]:
@@ -453,3 +453,30 @@ async def test_whoever_writes_the_whole_prompt_writes_its_special_tokens_too(rou
     await router.complete(prompt=ATTACK)
     assert router.pipeline.calls[-1].prompt == ATTACK
     assert router.pipeline.calls[-1].marked_prompt is None
+
+
+@pytest.mark.parametrize(
+    ("path", "said"), [("/v1/chat/completions", ": the answer goes on"), ("/v1/messages", "event: ping")]
+)
+async def test_a_stream_without_tokens_is_kept_alive(
+    router: RunningRouter, monkeypatch: pytest.MonkeyPatch, path: str, said: str
+) -> None:
+    monkeypatch.setattr("router.request.text._KEEP_ALIVE_S", 0.01)
+    router.pipeline.script = lambda call: [Delta("a", 1, 1), None]
+    body = {"model": MODEL, "max_tokens": 9, "messages": QUESTION, "stream": True}
+    heard = 0
+    async with router.http.stream("POST", path, json=body) as response:
+        async for line in response.aiter_lines():
+            heard += line == said
+            if heard == 3:
+                break
+
+
+async def test_a_stream_of_lines_has_no_others_to_keep_it_alive(
+    router: RunningRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.request.text._KEEP_ALIVE_S", 0.01)
+    router.pipeline.script = lambda call: [Delta("a", 1, 1), 0.1, *words("b")]
+    body = {"model": MODEL, "messages": QUESTION}
+    text = (await router.http.post("/api/chat", json=body)).text
+    assert [json.loads(line)["message"]["content"] for line in text.splitlines()] == ["a", "b", ""]
