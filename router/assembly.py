@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from router.admission.gates import AdmissionSettings, build_gates
+from router.content.conversations.event_log import MemoryEventLog
 from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.health.engine_reports import EngineReports
@@ -224,7 +225,9 @@ class Assembly:
         permits = Permits(self._tenancy, gates, accounts)
         arms = ArmRecorder(store, objective_of=self._published.objective_of)
         shadow_recorder = ShadowRecorder(store)
-        shadows = Shadows(self._registry, permits, metrics.shadows, recorder=shadow_recorder, gates=gates)
+        shadows = Shadows(
+            self._registry, permits, metrics.shadows, recorder=shadow_recorder, gates=gates, mirrored=arms
+        )
         self._run(arms.run(), shadow_recorder.run())
         self._closing.push_async_callback(shadows.close)
         observers: list[Observer] = [arms]
@@ -247,8 +250,10 @@ class Assembly:
             documents=Documents(UploadedFiles(store)),
             tokenizers=tokenizers,
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
+            events=MemoryEventLog(),
             prompt_log=self._prompt_log,
             metrics_open=settings.metrics_open,
+            safety=safety,
         )
 
     def _run(self, *loops: Coroutine[Any, Any, None]) -> None:

@@ -197,7 +197,9 @@ class GenerateRequests:
 
 
 def _stop_words(stop: tuple[str, ...]) -> bytes:
-    return _raw(codec.encode("BYTES", (*stop, *[""] * (STOP_WORDS - len(stop)))))
+    """As many as there is room for: the router finds all of them, and then tells the engine to stop."""
+    told = stop[:STOP_WORDS]
+    return _raw(codec.encode("BYTES", (*told, *[""] * (STOP_WORDS - len(told)))))
 
 
 def _more(call: GenerationCall) -> Any:
