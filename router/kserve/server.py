@@ -237,7 +237,7 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         return None
 
 
-class _AskFirst(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped base
+class _AskFirst(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs alone
     """Ends the call of whoever is refused anyway before its message is read: it may be large."""
 
     def __init__(self, refusal: Callable[[str, Iterable[tuple[str, Any]]], Status | None]) -> None:
