@@ -1,4 +1,4 @@
-"""`python -m benchmarks.release_walk`: the walk through a rollout in docs/releases.md, as it goes on a stack."""
+"""`python -m benchmarks.release_walk`: records the walk through a rollout that docs/releases.md shows."""
 
 from __future__ import annotations
 
