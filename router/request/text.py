@@ -16,7 +16,7 @@ from router.core.generation import FINISH_REASONS, text_tokens
 from router.core.record import new_request_id
 from router.request.choice import Choice
 from router.request.errors import write_error
-from router.request.repetition import text_of
+from router.request.repetition import text_of, times_together
 from router.routing.models import ServedModel
 
 if TYPE_CHECKING:
@@ -249,4 +249,4 @@ class TextJob:
             attach(generation)
             asked.append(text_of(again, generation, None if self._new_reader is None else self._new_reader()))
         texts, times = zip(*await asyncio.gather(*asked), strict=True)
-        return Answered(texts, times=times[0] if len(times) == 1 else None)
+        return Answered(texts, times=times_together(times))
