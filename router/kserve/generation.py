@@ -25,7 +25,8 @@ from router.kserve.answers import (
     pick,
     read_outputs,
 )
-from router.kserve.offers import EMPTY_FINAL, TIER, Asked, Delivery, Offer
+from router.kserve.offers import Asked, Delivery, Offer, steps_of
+from router.kserve.parameters import EMPTY_FINAL, TIER
 from router.kserve.tensors import MAX_ROWS, Value, Values, by_name, refuse
 from router.request.text import need_of
 from router.routing.models import Served, ServedModel
@@ -68,7 +69,8 @@ _UNEVEN = {
 
 def generation_offer(served: ServedModel) -> Offer:
     job = partial(GenerationJob, served)
-    return Offer(served, INPUTS, OUTPUTS, MAX_ROWS, True, job, platform="ensemble", is_language_model=True)
+    steps = steps_of(served.name, served.version, served.triton_name)
+    return Offer(served, INPUTS, OUTPUTS, MAX_ROWS, True, job, platform="ensemble", steps=steps)
 
 
 class GenerationJob:

@@ -1,0 +1,74 @@
+"""OpenAI's Agents SDK."""
+
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["openai-agents==0.24.0"]
+# ///
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
+from openai import AsyncOpenAI
+
+from tests.clients.uses import STACK, check, main, use
+
+set_tracing_disabled(True)
+QUESTION = "What is the weather in Paris?"
+asked: list[str] = []
+
+
+@function_tool
+def get_weather(city: str) -> str:
+    """The weather of a city."""
+    asked.append(city)
+    return "It is sunny."
+
+
+def run(kind: Any, **settings: Any) -> Any:
+    """One client for each event loop."""
+
+    async def ask() -> Any:
+        async with AsyncOpenAI(base_url=STACK.v1, api_key=STACK.key) as client:
+            tools = [get_weather] if "tool_choice" in settings else []
+            agent: Any = Agent(
+                name="helper",
+                instructions="Be brief.",
+                model=kind(model=STACK.model, openai_client=client),
+                model_settings=ModelSettings(max_tokens=64, temperature=0, **settings),
+                tools=tools,
+            )
+            return await Runner.run(agent, QUESTION, max_turns=3)
+
+    return asyncio.run(ask())
+
+
+@use("agent over responses")
+def over_responses() -> None:
+    check(run(OpenAIResponsesModel).final_output, "nothing came")
+
+
+@use("agent over chat completions")
+def over_chat() -> None:
+    check(run(OpenAIChatCompletionsModel).final_output, "nothing came")
+
+
+@use("tool run by the SDK")
+def tool_run() -> None:
+    asked.clear()
+    run(OpenAIResponsesModel, tool_choice="required")
+    check(asked, "no tool was run")
+
+
+if __name__ == "__main__":
+    main()
