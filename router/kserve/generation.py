@@ -19,6 +19,7 @@ from router.kserve.answers import (
     FILTERED,
     Answer,
     GuardedText,
+    Output,
     Texts,
     check_prompts,
     number,
@@ -53,6 +54,11 @@ _PERFORMANCE = frozenset(
     for name in OUTPUTS
     if name.startswith(("kv_cache_", "total_", "acceptance_")) or name.endswith("_time_ns")
 )
+_NO_FIGURES = {
+    name: Output(name, OUTPUTS[name].dtype, (1, 1), codec.encode(OUTPUTS[name].dtype, [0]))
+    for name in OUTPUTS
+    if name in _PERFORMANCE
+}
 # The flags that the router sets for its own account, and the outputs that come of them.
 _ACCOUNT = {
     "return_num_input_tokens": frozenset({"num_input_tokens"}),
@@ -103,6 +109,9 @@ class GenerationJob:
         self._counted_rows: set[int] = set()
         self._last_s = 0.0
         self._streamed = streamed(self._inputs)
+        self._figures: dict[tuple[int, int], dict[str, Output]] | None = None
+        if "return_perf_metrics" in asked.values and any(asked.values["return_perf_metrics"].elements):
+            self._figures = {}
         self._last_of: dict[tuple[int, int], float] = {}  # rows and sequences, when each was last heard of
 
     async def check(self, safety: Safety) -> None:
@@ -139,12 +148,21 @@ class GenerationJob:
         row, sequence = number(outputs, "batch_index"), number(outputs, "sequence_index")
         if outputs:
             self._count(response, (row, sequence), permit)
+            outputs = self._with_figures(outputs, (row, sequence))
         outputs = self._guarded.let(outputs, final)
         if self._guarded.tripped:
             self._record.finish_reason, final = FILTERED, True
         if self._heard is not None:
             self._heard.add(row, sequence, outputs)
         return Answer(pick(outputs, self._shown), final, row, sequence)
+
+    def _with_figures(self, outputs: dict[str, Output], which: tuple[int, int]) -> dict[str, Output]:
+        """To a client that wants them, with each response, as NVIDIA's backend does it: 0 until known."""
+        if self._figures is None:
+            return outputs
+        known = self._figures.setdefault(which, dict(_NO_FIGURES))
+        known.update({name: outputs[name] for name in _PERFORMANCE if name in outputs})
+        return {**outputs, **known}
 
     async def settle(self) -> None:
         """Reads to the end, so that the engine is known to be done; stopping what has ended does nothing."""

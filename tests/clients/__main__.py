@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stack import running_stack
+from launcher.settings import StackSettings, default_data_dir
 from tests.clients import table
 from tests.clients.catalogue import Client, clients
 from tests.clients.environments import ROOT, command_of
@@ -49,6 +50,7 @@ def _options(known: list[str]) -> argparse.Namespace:
     parser.add_argument("--url", help="of a running stack's HTTP port; without it one is started")
     parser.add_argument("--grpc", default="127.0.0.1:8081", help="of its port for Triton's clients")
     parser.add_argument("--key", default="none-needed", help="of a stack that has keys")
+    parser.add_argument("--tokenizer", help="a folder with the model's own, for tools that count tokens")
     parser.add_argument("--cases", type=int, default=5000, help="how many requests schemathesis makes up")
     parser.add_argument("--no-table", action="store_true", help="leave docs/clients.md as it is")
     options = parser.parse_args()
@@ -61,16 +63,21 @@ def _options(known: list[str]) -> argparse.Namespace:
 @contextmanager
 def _stack(options: argparse.Namespace) -> Iterator[dict[str, str]]:
     """What tells clients where the stack is, and what is served there."""
-    given = {"INFLIGHT_KEY": options.key, "INFLIGHT_CASES": str(options.cases), "PYTHONPATH": str(ROOT)}
+    tokenizer = options.tokenizer or str(default_data_dir() / "models" / StackSettings().model)
+    given = {
+        "INFLIGHT_KEY": options.key,
+        "INFLIGHT_CASES": str(options.cases),
+        "INFLIGHT_TOKENIZER": tokenizer,
+    }
     if options.url:
-        yield {**os.environ, **given, **_whereabouts(options.url, options.grpc, options.key)}
+        yield {**os.environ, **given, **whereabouts(options.url, options.grpc, options.key)}
         return
     print("starting a stack", flush=True)
     with running_stack() as stack:
-        yield {**os.environ, **given, **_whereabouts(stack.url, stack.grpc_url, options.key)}
+        yield {**os.environ, **given, **whereabouts(stack.url, stack.grpc_url, options.key)}
 
 
-def _whereabouts(url: str, grpc: str, key: str) -> dict[str, str]:
+def whereabouts(url: str, grpc: str, key: str) -> dict[str, str]:
     """The first language model, and the first for embeddings, by what Triton's metadata say of them."""
     headers = {"Authorization": f"Bearer {key}"}
 
@@ -104,7 +111,7 @@ def outcomes_of(
             ended = subprocess.run(
                 own,
                 cwd=place,
-                env={**environment, "INFLIGHT_REPORT": str(report)},
+                env={**environment, "INFLIGHT_REPORT": str(report), "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
                 timeout=_LIMIT_S,
                 check=False,

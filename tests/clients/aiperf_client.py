@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.clients.uses import STACK, check, main, run, use
 
-BRIEF = ("--request-count", "4", "--concurrency", "2", "--ui-type", "none", "--tokenizer", "gpt2")
+BRIEF = ("--request-count", "4", "--concurrency", "2", "--ui-type", "none", "--tokenizer", STACK.tokenizer)
 
 
 def profile(*options: str) -> None:

@@ -9,19 +9,24 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 _PYTHON_TITLE = re.compile(r'\A"""(.+?)\.(?:"""|\n)')
 _PYTHON_PACKAGE = re.compile(r'^# dependencies = \[\s*(?:#\s*)?"([^"]+)==([^"]+)"', re.MULTILINE)
+_GLIBC = re.compile(r'^# glibc = "([0-9_]+)"$', re.MULTILINE)
 _NODE_TITLE = re.compile(r"\A// (.+)\.\n")
 _NODE_PACKAGES = re.compile(r"^// dependencies: (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Client:
-    """`packages` are npm's, with versions; those of a Python file are in the file, as PEP 723 has it."""
+    """`packages` are npm's, with versions; those of a Python file are in the file, as PEP 723 has it.
+
+    `glibc` is the version that its wheels want, where the machine's may be older.
+    """
 
     path: Path
     title: str
     package: str
     version: str
     packages: tuple[str, ...] = ()
+    glibc: str = ""
 
     @property
     def name(self) -> str:
@@ -51,4 +56,6 @@ def read(path: Path) -> Client:
     title, first = _PYTHON_TITLE.search(text), _PYTHON_PACKAGE.search(text)
     if title is None or first is None:
         raise ValueError(f"{path.name} begins with a title and its dependencies, pinned")
-    return Client(path, title[1], first[1].partition("[")[0], first[2])
+    glibc = _GLIBC.search(text)
+    package = first[1].partition("[")[0]
+    return Client(path, title[1], package, first[2], glibc=glibc[1] if glibc else "")

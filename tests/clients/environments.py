@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,8 @@ def command_of(client: Client) -> tuple[list[str], Path]:
         place = _node_modules(client)
         return ["node", client.path.name], place
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}") or "uv"
-    return [uv, "run", "--quiet", "--python", sys.executable, "--script", str(client.path)], ROOT
+    wanted = ["--python-platform", f"{platform.machine()}-manylinux_{client.glibc}"] if client.glibc else []
+    return [uv, "run", "--quiet", *wanted, "--python", sys.executable, "--script", str(client.path)], ROOT
 
 
 def _node_modules(client: Client) -> Path:

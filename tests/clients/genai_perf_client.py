@@ -3,6 +3,9 @@
 # /// script
 # requires-python = ">=3.10,<3.13"
 # dependencies = ["genai-perf==0.0.16", "perf-analyzer==2.60.0"]
+#
+# [tool.inflight]
+# glibc = "2_38"
 # ///
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import tempfile
 from tests.clients.uses import STACK, check, main, run, use
 
 BRIEF = ("--request-count", "4", "--concurrency", "2", "--warmup-request-count", "1")
-SHORT = ("--synthetic-input-tokens-mean", "20", "--output-tokens-mean", "8", "--tokenizer", "gpt2")
+SHORT = ("--synthetic-input-tokens-mean", "20", "--output-tokens-mean", "8", "--tokenizer", STACK.tokenizer)
 
 
 def profile(*options: str) -> None:
@@ -36,7 +39,7 @@ def chat() -> None:
 @use("embeddings")
 def embeddings() -> None:
     options = ("-m", STACK.embedder, "--service-kind", "openai", "--endpoint-type", "embeddings")
-    profile(*options, "--tokenizer", "gpt2", "-u", STACK.url)
+    profile(*options, "--tokenizer", STACK.tokenizer, "-u", STACK.url)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def benchmark() -> None:
         run(
             *("guidellm", "benchmark", "run", "--target", STACK.url, "--model", STACK.model),
             *("--profile", "concurrent", "--rate", "2", "--max-requests", "4"),
-            *("--data", "prompt_tokens=20,output_tokens=8", "--processor", "gpt2"),
+            *("--data", "prompt_tokens=20,output_tokens=8", "--processor", STACK.tokenizer),
             *("--output-dir", folder, "--outputs", output.name, "--disable-console-interactive"),
             timeout_s=600,
         )

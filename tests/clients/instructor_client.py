@@ -2,7 +2,7 @@
 
 # /// script
 # requires-python = ">=3.10"
-# dependencies = ["instructor==1.17.0", "openai==3.49.0"]
+# dependencies = ["instructor==1.17.0", "openai==3.3.0"]
 # ///
 
 from __future__ import annotations

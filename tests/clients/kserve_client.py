@@ -15,6 +15,7 @@ from kserve import (
     InferenceRESTClient,
     InferInput,
     InferRequest,
+    InferResponse,
     RESTConfig,
 )
 
@@ -32,6 +33,11 @@ def request(binary: bool) -> InferRequest:
         tensor("max_tokens", "INT32", np.array([[6]], dtype=np.int32)),
     ]
     return InferRequest(model_name="ensemble", infer_inputs=inputs)
+
+
+def text_of(answer: InferResponse) -> str:
+    (output,) = [output for output in answer.outputs if output.name == "text_output"]
+    return str(output.as_numpy().flatten()[0])
 
 
 def rest() -> InferenceRESTClient:
@@ -55,8 +61,7 @@ def rest_ready() -> None:
 def rest_infer() -> None:
     async def ask(binary: bool) -> str:
         answer = await rest().infer(STACK.url, request(binary), model_name="ensemble")
-        (text,) = [output for output in answer.outputs if output.name == "text_output"]
-        return str(text.as_string()[0])
+        return text_of(answer)
 
     for binary in (False, True):
         found = asyncio.run(ask(binary))
@@ -70,8 +75,7 @@ def by_grpc() -> None:
             check(await client.is_server_live() and await client.is_server_ready(), "not ready")
             check(await client.is_model_ready("ensemble"), "the ensemble is not ready")
             answer = await client.infer(infer_request=request(binary))
-            (text,) = [output for output in answer.outputs if output.name == "text_output"]
-            return str(text.as_string()[0])
+            return text_of(answer)
 
     for binary in (False, True):
         found = asyncio.run(ask(binary))

@@ -2,7 +2,7 @@
 
 # /// script
 # requires-python = ">=3.10"
-# dependencies = ["litellm==1.108.4"]
+# dependencies = ["litellm==1.106.2"]
 # ///
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 # /// script
 # requires-python = ">=3.10"
 # dependencies = ["perf-analyzer==2.60.0"]
+#
+# [tool.inflight]
+# glibc = "2_38"
 # ///
 
 from __future__ import annotations

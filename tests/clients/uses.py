@@ -25,6 +25,7 @@ class Stack:
     model: str
     embedder: str
     key: str
+    tokenizer: str  # a folder with the model's own, for tools that count tokens
 
     @property
     def v1(self) -> str:
@@ -43,6 +44,7 @@ STACK = Stack(
     model=os.environ.get("INFLIGHT_MODEL", "smollm2-135m-instruct"),
     embedder=os.environ.get("INFLIGHT_EMBEDDER", "all-minilm-l6-v2"),
     key=os.environ.get("INFLIGHT_KEY", "none-needed"),
+    tokenizer=os.environ.get("INFLIGHT_TOKENIZER", ""),
 )
 
 _uses: list[tuple[str, Callable[[], None]]] = []

@@ -104,6 +104,20 @@ async def test_token_counts_are_shown_only_to_clients_that_ask_for_them(
     assert [output.name for output in by_name.get_response().outputs] == ["num_input_tokens"]
 
 
+async def test_performance_figures_come_with_every_response_to_clients_that_ask_for_them(
+    kserve: RunningKserve, client: Any
+) -> None:
+    """NVIDIA's own scripts read them from each."""
+    inputs = prompt_inputs(grpc_input, stream=("BOOL", [[True]]), return_perf_metrics=("BOOL", [[True]]))
+    results = await stream(client, [{"model_name": MODEL, "inputs": inputs}])
+    assert texts(results) == ["Hello", " world"]
+    for result in results:
+        assert result.as_numpy("kv_cache_alloc_new_blocks").tolist() == [[0]]
+        assert result.as_numpy("acceptance_rate").dtype == "float32"
+    plain = await stream(client, [request()])
+    assert plain[0].as_numpy("arrival_time_ns") is None
+
+
 async def raw_stream(kserve: RunningKserve, requests: list[Any]) -> list[Any]:
     """As protobufs: the aio client has no way to ask for an empty last response."""
     async with grpc.aio.insecure_channel(kserve.grpc_url) as channel:
