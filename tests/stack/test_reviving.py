@@ -149,8 +149,9 @@ async def test_streams_go_on_when_a_process_of_the_pipeline_is_lost(
         assert await figure(http, "inflight_model_revivals_total", own_stack.model) > revivals
     assert noticed_s <= NOTICED_WITHIN_S
     assert revived_s <= REVIVED_WITHIN_S
-    # Without the engine none can have ended by itself.
-    assert replays == STREAMS or (model != "tensorrt_llm" and 0 < replays <= STREAMS)
+    # Without the engine none can have ended by itself; without preprocessing all that had begun can.
+    least = {"tensorrt_llm": STREAMS, "preprocessing": 0, "postprocessing": 1}[model]
+    assert least <= replays <= STREAMS
     assert process_of(own_stack, model).pid != process.pid
     assert triton_of(own_stack).pid == triton.pid
 

@@ -82,6 +82,7 @@ class ReleaseSteps:
         self._lease = lease
         self._state = state
         self._tools = tools
+        self._in_turn = asyncio.Lock()  # first to begin, first to load, however long the store takes
         self._one_load = asyncio.Lock()
 
     async def do(self, action: Action, release: Release, notes: Notes) -> None:
@@ -105,7 +106,8 @@ class ReleaseSteps:
         notes.may_retry = False
         try:
             # Before its turn to load comes: until then it may still be called ready, from before a restart.
-            await self._move(manifest, State.LOADING)
+            async with self._in_turn:
+                await self._move(manifest, State.LOADING)
             async with self._one_load:
                 profile = await self._load_and_warm(release, notes)
         except ServerLost as error:
