@@ -102,6 +102,8 @@ STEPS = (
             "TOKENS_BATCH": "_TOKENS_BATCH",
             "SEQUENCE_LENGTH": "_SEQUENCE_LENGTH",
             "TOP_TOKEN_IDS": "_TOP_TOKEN_IDS",
+            "BATCH_INDEX": "batch_index",
+            "SEQUENCE_INDEX": "sequence_index",
         },
         {"OUTPUT": "text_output", "top_tokens": "top_tokens", "token_characters": "token_characters"},
     ),

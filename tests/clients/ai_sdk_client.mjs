@@ -2,7 +2,7 @@
 // dependencies: ai@7.0.169 @ai-sdk/openai-compatible@3.0.90 @ai-sdk/openai@4.0.114 zod@4.6.7
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { embedMany, generateObject, generateText, streamText, tool } from "ai";
+import { Output, embedMany, generateText, streamText, tool } from "ai";
 import { z } from "zod";
 import { STACK, check, main } from "./uses.mjs";
 
@@ -25,10 +25,10 @@ await main({
     for await (const piece of streamText({ model, prompt, maxOutputTokens: 16 }).textStream) text += piece;
     check(text, text);
   },
-  "generateObject by a zod schema": async () => {
-    const schema = z.object({ name: z.string(), population: z.number() });
-    const { object } = await generateObject({ model, prompt, schema, maxOutputTokens: 64 });
-    check(typeof object.name === "string", object);
+  "structured output by a zod schema": async () => {
+    const format = Output.object({ schema: z.object({ name: z.string(), population: z.number() }) });
+    const { output } = await generateText({ model, prompt, output: format, maxOutputTokens: 64 });
+    check(typeof output.name === "string", output);
   },
   "tool run by the SDK": async () => {
     let asked = 0;

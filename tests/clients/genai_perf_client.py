@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+from pathlib import Path
 
 from tests.clients.uses import STACK, check, main, run, use
 
@@ -20,25 +22,27 @@ SHORT = ("--synthetic-input-tokens-mean", "20", "--output-tokens-mean", "8", "--
 
 def profile(*options: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        shown = run("genai-perf", "profile", *BRIEF, "--artifact-dir", folder, *options, timeout_s=600)
-        check("Request Throughput" in shown.replace("\n", " "), shown)
+        run("genai-perf", "profile", *BRIEF, "--artifact-dir", folder, *options, timeout_s=600)
+        (found,) = Path(folder).rglob("profile_export_genai_perf.json")
+        told = json.loads(found.read_text())
+    check(told["request_count"]["avg"] == 4, told)
 
 
 @use("KServe: ensemble over streamed gRPC")
 def ensemble() -> None:
-    options = ("-m", "ensemble", "--service-kind", "triton", "--backend", "tensorrtllm")
+    options = ("-m", "ensemble", "--endpoint-type", "kserve", "--backend", "tensorrtllm")
     profile(*options, *SHORT, "--streaming", "-u", STACK.grpc)
 
 
 @use("chat completions, streamed")
 def chat() -> None:
-    options = ("-m", STACK.model, "--service-kind", "openai", "--endpoint-type", "chat")
+    options = ("-m", STACK.model, "--endpoint-type", "chat")
     profile(*options, *SHORT, "--streaming", "-u", STACK.url)
 
 
 @use("embeddings")
 def embeddings() -> None:
-    options = ("-m", STACK.embedder, "--service-kind", "openai", "--endpoint-type", "embeddings")
+    options = ("-m", STACK.embedder, "--endpoint-type", "embeddings")
     profile(*options, "--tokenizer", STACK.tokenizer, "-u", STACK.url)
 
 

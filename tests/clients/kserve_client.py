@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 from kserve import (
@@ -23,7 +24,7 @@ from tests.clients.uses import STACK, check, main, use
 
 
 def request(binary: bool) -> InferRequest:
-    def tensor(name: str, dtype: str, array: np.ndarray) -> InferInput:
+    def tensor(name: str, dtype: str, array: Any) -> InferInput:
         made = InferInput(name, list(array.shape), dtype)
         made.set_data_from_numpy(array, binary_data=binary)
         return made
