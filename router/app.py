@@ -13,12 +13,12 @@ from router.content.storage_quota import StorageQuota
 from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
-from router.core.tenant import Scope
-from router.http.upload_slots import UploadTerms
+from router.http.body_shares import BodyTerms
+from router.http.message_head import Refused
 from router.openai import batches, chat, completions, conversations, embeddings, files, responses
 from router.openai import models as model_list
 from router.request.decoding import invalid
-from router.request.errors import HttpError, error_body, shaped_for, write_error
+from router.request.errors import HttpError, error_body, render_error, shaped_for, write_error
 from router.request.routes import RouteTable
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from router.parts import Parts
     from router.request.identity import Doorkeeper
     from router.request.routes import Route
+
+    Found = tuple[dict[str, Route], dict[str, str]]
 
 log = logging.getLogger(__name__)
 
@@ -77,15 +79,7 @@ class App:
     ) -> Record:
         """Answers one request; with a caller, one from inside the router in the name of that caller."""
         request = exchange.request
-        plain = self._table.plain.get(request.path)
-        found = self._table.find(request.path) if plain is None else (plain, {})
-        route = None if found is None else found[0].get("GET" if request.method == "HEAD" else request.method)
-        if route is not None:
-            record = Record(route.path, new_request_id(route.request_id_prefix))
-        else:
-            # The name of a route in logs and metrics is its path, of which there are only so many.
-            named = _UNKNOWN if found is None else next(iter(found[0].values())).path
-            record = Record(named, new_request_id("req"))
+        found, route, record = self._find(request.method, request.path)
         self._accounts.begin_http(record, request.method, request.headers, found is not None)
         if tier is not None:
             record.tier, record.is_tier_given = tier, True
@@ -112,11 +106,21 @@ class App:
             self._accounts.end(record, exchange.status)
         return record
 
+    def _find(self, method: str, path: str) -> tuple[Found | None, Route | None, Record]:
+        plain = self._table.plain.get(path)
+        found = self._table.find(path) if plain is None else (plain, {})
+        route = None if found is None else found[0].get("GET" if method == "HEAD" else method)
+        if route is not None:
+            return found, route, Record(route.path, new_request_id(route.request_id_prefix))
+        # The name of a route in logs and metrics is its path, of which there are only so many.
+        named = _UNKNOWN if found is None else next(iter(found[0].values())).path
+        return found, None, Record(named, new_request_id("req"))
+
     async def _answer(
         self,
         exchange: Exchange,
         record: Record,
-        found: tuple[dict[str, Route], dict[str, str]] | None,
+        found: Found | None,
         route: Route | None,
         caller: Caller | None,
     ) -> None:
@@ -153,19 +157,25 @@ class App:
             record.deadline_s = read_deadline(deadline, None, record.arrived_s)
         await route.endpoint(exchange, record)
 
-    def upload_terms(self, method: str, path: str, headers: dict[str, str]) -> UploadTerms | None:
-        """How large a body with a file in it may be, and whose it is; None for all others.
-
-        Those are read like any other body, and refused by whoever they are for.
-        """
-        if method != "POST" or path != files.PATH:
-            return None
+    def body_terms(self, method: str, path: str, headers: dict[str, str]) -> BodyTerms:
+        """Whose a large body is; raises Refused, before it is read, where its head is enough to refuse it."""
+        found, route, record = self._find(method, path)
         try:
             self._doorkeeper.check_page(method, headers)
-            caller = self._doorkeeper.identify(headers.get("authorization"), Scope.FILES)
-        except (HttpError, InflightError):
-            return None
-        return UploadTerms(self._max_upload_bytes, caller.organisation.id)
+            if route is None:
+                return BodyTerms("")  # the path is no secret: told when the request is there
+            if route.scope is not None:
+                record.caller = self._doorkeeper.identify(headers.get("authorization"), route.scope)
+                self._permits.foresee_entry(record.caller, route.scope, route.asks_model)
+        except (HttpError, InflightError) as error:
+            self._accounts.begin_http(record, method, headers, found is not None)
+            status, body, own = render_error(record, path, error)
+            self._accounts.end(record, status)
+            for_pages = self._doorkeeper.pages.answer_headers(headers.get("origin"))
+            raise Refused(status, str(error), ([*own, *for_pages], body)) from None
+        kind = headers.get("content-type", "").lower()
+        is_file = method == "POST" and path == files.PATH and kind.startswith(files.MULTIPART)
+        return BodyTerms(record.tenant, self._max_upload_bytes if is_file else None)
 
     def refuse(self, status: int, message: str, path: str, headers: dict[str, str]) -> Refusal:
         """Headers and body of the answer to bytes that did not become a request."""

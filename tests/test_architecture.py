@@ -194,7 +194,7 @@ DECISIONS = (
     "router/core/answer_text.py",
     "router/core/stages.py",
     "router/core/trace.py",
-    "router/http/upload_slots.py",
+    "router/http/body_shares.py",
     "router/request/web_pages.py",
     "router/routing/replay.py",
     "router/routing/replica_choice.py",

@@ -31,7 +31,10 @@ _TRITON_FILES = (
 # For building against a package, or for testing it.
 _DEVELOPMENT_SUFFIXES = frozenset({".a", ".c", ".f", ".f90", ".h", ".pxd", ".pxi", ".pyi", ".pyx"})
 _DEVELOPMENT_FOLDERS = frozenset({"tests", "__pycache__"})
-_NUMPY_UNUSED = ("distutils", "f2py")
+# Package -> folders of it that only its own tests and builds use.
+_UNUSED = {"alembic": ("testing",), "numpy": ("distutils", "f2py"), "sqlalchemy": ("testing",)}
+# rich colours tracebacks; nobody here shows other languages.
+_LEXERS = frozenset({"__init__.py", "_mapping.py", "python.py", "special.py"})
 
 
 def is_package_file_wanted(path: PurePosixPath, python: str) -> bool:
@@ -44,7 +47,11 @@ def is_package_file_wanted(path: PurePosixPath, python: str) -> bool:
         return not path.name.startswith("libpython")  # for a stub of another Python
     if top.endswith(".dist-info"):
         return _is_metadata_wanted(path)
-    if top == "numpy" and (path.parts[1] in _NUMPY_UNUSED or path.name.startswith("_simd.")):
+    if path.parts[1:2] and path.parts[1] in _UNUSED.get(top, ()):
+        return False
+    if path.parts[:2] == ("pygments", "lexers"):
+        return path.name in _LEXERS
+    if top == "numpy" and path.name.startswith("_simd."):
         return False
     return path.suffix not in _DEVELOPMENT_SUFFIXES and not _DEVELOPMENT_FOLDERS & set(path.parts[:-1])
 

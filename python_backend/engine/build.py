@@ -102,7 +102,9 @@ def _guide_compiler(config: EngineConfig, shape: DecoderShape) -> GuideCompiler 
     if not (directory / "tokenizer.json").is_file():
         return None
     limits = GuideLimits(compile_s=config.guide_compile_limit_s)
-    return GuideCompiler(directory / "tokenizer.json", shape.vocabulary, _end_ids(directory), limits)
+    compiler = GuideCompiler(directory / "tokenizer.json", shape.vocabulary, _end_ids(directory), limits)
+    compiler.read_tokens()
+    return compiler
 
 
 def _end_ids(directory: Path) -> set[int]:

@@ -144,7 +144,8 @@ class Engine:
         self._take_in_prepared()
         if self._in_flight.hides_history:
             self._in_flight.collect(leave=0)
-        await_guides(self._scheduler.running, self._now_ns)
+        running, waiting = self._scheduler.running, self._scheduler.waiting
+        await_guides(running, waiting, self._now_ns, self._meter.last_ns)
         plan = self._schedule()
         self._in_flight.launch(plan)
         self._in_flight.collect(leave=self._executor.depth - 1 if plan.chunks else 0)
@@ -238,8 +239,8 @@ class Engine:
                     self._fail(sequence, failure)
                 self._leave(sequences)
                 continue
-            for sequence in sequences:
-                sequence.guide = guide.fork()
+            for sequence, own in zip(sequences, [guide, *(guide.fork() for _ in sequences[1:])], strict=True):
+                sequence.guide = own
                 self._scheduler.add(sequence)
 
     def _schedule(self) -> StepPlan:

@@ -22,6 +22,7 @@ class FairQueue(Generic[Item]):
         self._waiting_each = waiting_each
         self._lines: OrderedDict[str, deque[Item]] = OrderedDict()  # the one whose turn is next comes first
         self._taken: Counter[str] = Counter()
+        self._resting: Counter[str] = Counter()
 
     def join(self, tenant: str, item: Item) -> bool:
         """False where this tenant's line is full."""
@@ -48,7 +49,7 @@ class FairQueue(Generic[Item]):
         if self._taken.total() >= self._places:
             return None
         for tenant, line in self._lines.items():
-            if self._taken[tenant] < self._places_each:
+            if self._taken[tenant] < self._places_each and not self._resting[tenant]:
                 item = line.popleft()
                 self._taken[tenant] += 1
                 if line:
@@ -63,6 +64,15 @@ class FairQueue(Generic[Item]):
         self._taken[tenant] -= 1
         if not self._taken[tenant]:
             del self._taken[tenant]
+
+    def rest(self, tenant: str) -> None:
+        """It gets no more places until `wake`, once for each time."""
+        self._resting[tenant] += 1
+
+    def wake(self, tenant: str) -> None:
+        self._resting[tenant] -= 1
+        if not self._resting[tenant]:
+            del self._resting[tenant]
 
     def waiting(self, tenant: str) -> int:
         return len(self._lines.get(tenant, ()))

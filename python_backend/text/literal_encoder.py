@@ -4,6 +4,7 @@ import json
 import re
 import secrets
 from collections.abc import Sequence
+from os.path import commonprefix
 
 import tokenizers
 
@@ -35,8 +36,8 @@ class LiteralEncoder:
         # What stands for letters that the model does not know is no leak.
         unknown = copied["model"].get("unk_token"), copied["model"].get("unk_id")
         self._leaks = {at: text for at, text in texts.items() if text not in unknown and at not in unknown}
-        longest_first = sorted(self._names, key=len, reverse=True)
-        self._tokens = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._tokens = re.compile(_longest_of(set(self._names)) if self._names else "(?!)")
+        self._spellings: dict[int, list[int]] = {}
 
     def encode_batch(self, texts: Sequence[str], mark: str, add_special_tokens: bool) -> list[list[int]]:
         renamed = [
@@ -52,11 +53,28 @@ class LiteralEncoder:
                 ids.append(self._meant[token_id])
             elif token_id in self._leaks:
                 # Some models find their special tokens in the vocabulary too.
-                ids += self._spelled(self._leaks[token_id])
+                ids += self._spelled(token_id)
             else:
                 ids.append(token_id)
         return ids
 
-    def _spelled(self, text: str) -> list[int]:
-        letters = self._backend.encode_batch_fast(list(text), add_special_tokens=False)
-        return [token_id for letter in letters for token_id in letter.ids if token_id not in self._leaks]
+    def _spelled(self, token_id: int) -> list[int]:
+        found = self._spellings.get(token_id)
+        if found is None:
+            letters = self._backend.encode_batch_fast(list(self._leaks[token_id]), add_special_tokens=False)
+            found = [each for letter in letters for each in letter.ids if each not in self._leaks]
+            self._spellings[token_id] = found
+        return found
+
+
+def _longest_of(texts: set[str]) -> str:
+    """A pattern for the longest of them. Letter by letter: alternatives are tried one after the other, and
+    some models have thousands of tokens that begin alike."""
+    start = commonprefix([*texts])  # noqa: RUF071 - of characters, as is meant
+    rests: dict[str, set[str]] = {}
+    for text in texts - {start}:
+        rests.setdefault(text[len(start)], set()).add(text[len(start) :])
+    if not rests:
+        return re.escape(start)
+    branches = "|".join(_longest_of(rest) for _, rest in sorted(rests.items()))
+    return f"{re.escape(start)}(?:{branches}){'?' if start in texts else ''}"

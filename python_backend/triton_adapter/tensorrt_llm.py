@@ -42,7 +42,7 @@ from python_backend.triton_adapter.running_requests import (
     send_final,
 )
 from python_backend.wire.engine_report import CONFIGURE, EngineReport
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.errors import ENGINE_AWAY, ENGINE_DIED, ErrorKind, InflightError
 from python_backend.wire.load_progress import loading_text
 from python_backend.wire.parameters import parse_engine_parameters
 from python_backend.wire.stream_mark import StreamMark
@@ -116,6 +116,8 @@ class TritonPythonModel:
             self._accept(call, sender, set(request.requested_output_names()), arrival_ns)
         else:
             self._cancel_id(call.request_id)
+            if self._engine.has_ended:  # for those who only ask whether it lives
+                raise InflightError(ErrorKind.ENGINE_FAILED, ENGINE_AWAY)
             self._acknowledge(sender)
 
     def _acknowledge(self, sender: pb.ResponseSender) -> None:
@@ -323,7 +325,7 @@ class TritonPythonModel:
         how = self._engine.describe_end()
         failing = sorted({row.request.request_id for row in list(self._running.values())})
         _log.error("the engine process ended (%s); what fails: %s", how, ", ".join(failing) or "nothing")
-        failure = InflightError(ErrorKind.ENGINE_FAILED, f"the engine process ended ({how}); try again")
+        failure = InflightError(ErrorKind.ENGINE_FAILED, f"{ENGINE_DIED} ({how}); try again")
         self._coalescer = Coalescer()
         for row in list(self._running.values()):
             self._fail(row, failure)

@@ -56,6 +56,10 @@ class ErrorKind(Enum):
         return self.http_status < 499
 
 
+# The owner of an engine begins with it when the process died under a request; and while it starts another.
+ENGINE_DIED = "the engine process ended"
+ENGINE_AWAY = "the engine process is being started again"
+
 _BY_LABEL = {kind.label: kind for kind in ErrorKind}
 _TAGGED = re.compile(r"(?:^|[\s,])(" + "|".join(_BY_LABEL) + r"): (.*)", re.DOTALL)
 

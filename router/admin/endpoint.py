@@ -12,7 +12,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.record import Record
 from router.core.tenant import Scope
 from router.http.exchange import Exchange
-from router.request.decoding import decode, decode_query, invalid
+from router.request.decoding import decode_query, decode_small, invalid
 from router.request.errors import respond_encoded
 from router.request.routes import Route
 from router.store.database import StoreAway
@@ -79,7 +79,7 @@ class Administer:
             return None
         if exchange.request.method in ("GET", "HEAD", "DELETE"):
             return decode_query(exchange.request.query, self._takes)
-        return decode(self._decoder, exchange.request.body or b"{}")
+        return decode_small(self._decoder, exchange.request.body or b"{}")
 
 
 def listed(values: Any) -> dict[str, Any]:

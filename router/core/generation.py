@@ -159,6 +159,8 @@ class Failure(Enum):
     UNREACHABLE = "Triton cannot be reached"
     STUB_DEAD = "a process of the model died"
     NOT_LOADED = "the model is not loaded"
+    ENGINE_DIED = "its engine process died"
+    ENGINE_AWAY = "its engine process is being started again"
     ENGINE = "the engine failed"  # its answer to this request; another replica would say the same
     OVERLOADED = "too much to do"
     CALLER = "the request cannot be served"

@@ -19,9 +19,11 @@ from router.http.upload import Upload
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from router.http.body_shares import BodyShares, BodyTerms
     from router.http.exchange import Refusal
-    from router.http.upload_slots import UploadSlots, UploadTerms
 
+# From this size on a body is asked about before it is read.
+_LARGE_BYTES = 32 << 10
 # Of a body; a large one that comes as fast as it is read has fewer.
 _MOST_PIECES = 64
 # Read at once: whatever is in so many bytes is parsed within some milliseconds.
@@ -29,6 +31,9 @@ _SLICE_BYTES = 16 << 10
 # Of the parser, for one connection before others have their turn: headers, pieces of bodies, requests.
 _EVENTS_A_TURN = 500
 _UPGRADE_HEADERS = ("connection", "upgrade", "http2-settings")
+_FORM = "multipart/form-data"
+# Who holds room for a body, and how many bytes.
+_Held = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class Limits:
     write_buffer_bytes: int = 64 << 10
     max_pipelined_requests: int = 8
     max_uploads: int = 64
+    # Of large bodies that are arriving, or wait behind another request; one tenant has half at most.
+    max_arriving_bytes: int = 256 << 20
     # A large body may take longer than others, as long as it comes at this pace from its beginning.
     least_upload_bytes_per_s: int = 16 << 10
     upload_grace_s: float = 5.0
@@ -56,9 +63,10 @@ class Host(Protocol):
     limits: Limits
     # Status, message, and path and headers, as far as they were read.
     refuse: Callable[[int, str, str, dict[str, str]], Refusal]
-    # Method, path and headers -> the terms of an upload, None for what is not one.
-    upload_terms: Callable[[str, str, dict[str, str]], UploadTerms | None]
-    upload_slots: UploadSlots
+    # Method, path and headers -> the terms of a large body; raises Refused where its head is enough for that.
+    body_terms: Callable[[str, str, dict[str, str]], BodyTerms]
+    upload_slots: BodyShares
+    memory: BodyShares  # for bodies that no handler has yet
     date: str  # the current time as a Date header
     handler: Callable[[Exchange], Coroutine[Any, Any, object]]
     tasks: set[asyncio.Task[object]]  # those that run it
@@ -79,7 +87,7 @@ class Connection(asyncio.Protocol):
         self._host = host
         self._limits = host.limits
         self._parser = httptools.HttpRequestParser(self)
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[tuple[Request, _Held | None]] = deque()
         self._active: Exchange | None = None
         self._now: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._now.set_result(None)
@@ -92,6 +100,7 @@ class Connection(asyncio.Protocol):
         self._events = 0
         self._awaits_disk = False
         self._upload: Upload | None = None
+        self._held: _Held | None = None
         self._reset_message()
 
     @property
@@ -149,17 +158,18 @@ class Connection(asyncio.Protocol):
     def _refuse_message(self, error: Exception) -> None:
         refused = error if isinstance(error, Refused) else error.__context__  # raised inside the parser
         if isinstance(refused, Refused):
-            self._refuse(refused.status, refused.message)
+            self._refuse(refused.status, refused.message, refused.answer)
         else:
             self._refuse(400, f"not a valid HTTP/1.1 request: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._host.closed(self)
         self._unread = b""
-        self._drop_upload()
+        self._drop_body()
         while self._waiting:
-            self._upload = self._waiting.popleft().upload
-            self._drop_upload()
+            request, self._held = self._waiting.popleft()
+            self._upload = request.upload
+            self._drop_body()
         self.resume_writing()
         del self._parser  # each holds the other: nothing should have to wait for the collector
         if self._active is not None:
@@ -189,6 +199,7 @@ class Connection(asyncio.Protocol):
         self._body_bytes = 0
         self._body_limit = self._limits.max_body_bytes
         self._upload = None
+        self._held = None
 
     def on_message_begin(self) -> None:
         self._read_deadline_s = time.monotonic() + self._limits.header_timeout_s
@@ -220,9 +231,10 @@ class Connection(asyncio.Protocol):
         is_usual = version == "1.1" and self._target[:1] == b"/" and "transfer-encoding" not in headers
         if not (is_usual and headers.get("host") and method != b"CONNECT"):
             check_head(method, self._target, version, headers)
-        if self._headers.get("content-type", "").lower().startswith("multipart/form-data"):
-            self._expect_upload()
-        if int(self._headers.get("content-length", "0")) > self._body_limit:
+        length = int(headers.get("content-length", "0"))
+        if length > _LARGE_BYTES or headers.get("content-type", "").lower().startswith(_FORM):
+            self._expect_large(length)
+        if length > self._body_limit:
             raise Refused(413, self._too_large)
         # Behind a pipelined request it would end up inside that one's answer; a client goes on without it.
         if self._headers.get("expect", "").lower() == "100-continue" and self.is_idle:
@@ -236,6 +248,8 @@ class Connection(asyncio.Protocol):
         self._body_bytes += len(body)
         if self._body_bytes > self._body_limit:
             raise Refused(413, self._too_large)
+        if self._body_bytes > _LARGE_BYTES and self._held is None:  # it came in chunks
+            self._expect_large(self._body_limit)
         self._body.append(body)
         if len(self._body) > _MOST_PIECES:
             self._merge_body()
@@ -264,16 +278,19 @@ class Connection(asyncio.Protocol):
             query=query,
             upload=self._upload,
         )
+        held = self._held
         self._reset_message()
         if self._active is None and not self._waiting and not self._transport.is_closing():
-            self._handle(request)
+            self._handle(request, held)
             return
-        self._waiting.append(request)
+        self._waiting.append((request, held))
         if len(self._waiting) >= self._limits.max_pipelined_requests:
             self._transport.pause_reading()
 
-    def _handle(self, request: Request) -> None:
+    def _handle(self, request: Request, held: _Held | None) -> None:
         host = self._host
+        if held is not None:
+            host.memory.give_back(*held)
         self._active = exchange = Exchange(request, self)
         task = asyncio.get_running_loop().create_task(host.handler(exchange))
         host.tasks.add(task)
@@ -285,15 +302,29 @@ class Connection(asyncio.Protocol):
 
     # Large bodies
 
-    def _expect_upload(self) -> None:
+    def _expect_large(self, size_bytes: int) -> None:
+        """Whose the body is, and whether there is room for it; raises Refused before it is read."""
         method = self._parser.get_method().decode("latin-1")
-        terms = self._host.upload_terms(method, self._path, self._headers)
-        if terms is None:
-            return
-        slots, holder = self._host.upload_slots, terms.holder
+        try:
+            terms = self._host.body_terms(method, self._path, self._headers)
+        except Refused:
+            if size_bytes > self._body_limit:
+                raise Refused(413, self._too_large) from None
+            raise
+        if terms.max_upload_bytes is not None:
+            self._expect_upload(terms.holder, terms.max_upload_bytes)
+        elif _LARGE_BYTES < size_bytes <= self._body_limit:
+            if not self._host.memory.take(terms.holder, size_bytes):
+                raise Refused(
+                    503, "you are sending as many large requests as you may at once: try again later"
+                )
+            self._held = (terms.holder, size_bytes)
+
+    def _expect_upload(self, holder: str, max_bytes: int) -> None:
+        slots = self._host.upload_slots
         if not slots.take(holder):
             raise Refused(503, "you are uploading as many files as you may at the moment: try again later")
-        self._body_limit = terms.max_bytes
+        self._body_limit = max_bytes
         self._upload = Upload(self._wait_for_disk, self._disk_is_free, lambda: slots.give_back(holder))
         self._read_deadline_s = time.monotonic() + self._limits.upload_grace_s
 
@@ -316,11 +347,15 @@ class Connection(asyncio.Protocol):
         self._awaits_disk = False
         self._read_on()
 
-    def _drop_upload(self) -> None:
-        """Of a request that will not be handled; otherwise the listener closes it after the answer."""
+    def _drop_body(self) -> None:
+        """Of a request that will not be handled; otherwise the listener closes uploads after the answer."""
         if self._upload is not None:
             self._upload.close()
             self._upload = None
+        if self._held is not None:
+            self._host.memory.give_back(*self._held)
+            self._held = None
+        self._body = []
 
     @property
     def _too_large(self) -> str:
@@ -342,7 +377,7 @@ class Connection(asyncio.Protocol):
 
         Some clients (Java's, by default) offer h2c with every request; the parser would drop the body.
         """
-        self._drop_upload()
+        self._drop_body()
         lines = [f"{self._parser.get_method().decode()} {self._target.decode()} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in self._headers.items() if name not in _UPGRADE_HEADERS]
         self._parser = httptools.HttpRequestParser(self)
@@ -376,22 +411,21 @@ class Connection(asyncio.Protocol):
     def _handle_next(self) -> None:
         if self._active is None and self._waiting and not self._transport.is_closing():
             was_full = len(self._waiting) >= self._limits.max_pipelined_requests
-            self._handle(self._waiting.popleft())
+            self._handle(*self._waiting.popleft())
             if was_full:
                 self._read_on()
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _refuse(self, status: int, message: str, answer: Refusal | None = None) -> None:
         """Answers a request that cannot be read to its end, then closes without cutting the answer off.
 
         Closing with unread input makes the kernel reset the connection and the client lose the answer, so
         the rest is read and dropped for a moment.
         """
-        self._drop_upload()
-        self._body = []
+        self._drop_body()
         if self._active is not None or self._waiting:
             self._transport.close()
             return
-        headers, body = self._host.refuse(status, message, self._path, self._headers)
+        headers, body = answer or self._host.refuse(status, message, self._path, self._headers)
         framing = [("content-length", str(len(body))), ("connection", "close")]
         self._transport.write(render_head(status, [("date", self.date()), *headers, *framing]) + body)
         if self._transport.can_write_eof():  # TLS has no half of a connection

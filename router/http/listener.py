@@ -10,16 +10,15 @@ import time
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
+from router.http.body_shares import BodyShares, BodyTerms
 from router.http.connection import Connection, Limits
 from router.http.tls import HANDSHAKE_TIMEOUT_S
-from router.http.upload_slots import UploadSlots
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine
 
     from router.http.exchange import Exchange, Refusal
-    from router.http.upload_slots import UploadTerms
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +37,14 @@ class Listener:
         refuse: Callable[[int, str, str, dict[str, str]], Refusal],
         limits: Limits | None = None,
         sweep_s: float = _SWEEP_S,
-        upload_terms: Callable[[str, str, dict[str, str]], UploadTerms | None] = lambda *_: None,
+        body_terms: Callable[[str, str, dict[str, str]], BodyTerms] = lambda *_: BodyTerms(""),
     ) -> None:
         self.limits = limits or Limits()
         self.refuse = refuse
-        self.upload_terms = upload_terms
-        self.upload_slots = UploadSlots(self.limits.max_uploads)
+        self.body_terms = body_terms
+        self.upload_slots = BodyShares(self.limits.max_uploads)
+        # Where bodies may be large, several of one tenant still fit.
+        self.memory = BodyShares(max(self.limits.max_arriving_bytes, 8 * self.limits.max_body_bytes))
         self.handler = handler
         self._sweep_s = sweep_s
         self._connections: set[Connection] = set()

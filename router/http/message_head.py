@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from router.http.exchange import Refusal
+
 # Two of one of these would let two readers of a request disagree about it.
 ONLY_ONCE = frozenset(
     {
@@ -18,12 +23,13 @@ ONLY_ONCE = frozenset(
 
 
 class Refused(Exception):
-    """A request that is answered with an error before it is read to its end."""
+    """A request that is answered with an error before it is read to its end; by `answer`, where given."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, answer: Refusal | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.answer = answer
 
 
 def check_head(method: bytes, target: bytes, version: str, headers: dict[str, str]) -> None:

@@ -78,6 +78,10 @@ class Door:
         """As the router's HTTP endpoints do: limits are asked before anything else."""
         self._answers.permits.enter(record, Scope.INFERENCE, asks_model)
 
+    def foresee(self, caller: Caller, asks_model: bool) -> None:
+        """Raises what `enter` would raise now."""
+        self._answers.permits.foresee_entry(caller, Scope.INFERENCE, asks_model)
+
     def uncount(self, record: Record, error: InflightError) -> None:
         self._answers.permits.uncount(record, error)
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+import grpc
 from google.protobuf import json_format
 
 from python_backend.wire.errors import InflightError
@@ -13,11 +14,11 @@ from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
 from router.core.tenant import Scope
-from router.kserve.calls import error_kind, grpc_code, http_status, status_of
+from router.kserve.calls import Status, error_kind, grpc_code, http_status, status_of
 from router.kserve.service import Packed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
     from router.kserve.door import Door
     from router.request.accounts import Accounts
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+_WITHOUT_KEY = ("ServerLive", "ServerReady", "Check")
 # Far more than any question has that asks no model.
 _MOST_QUESTION_BYTES = 64 << 10
 
@@ -61,12 +63,27 @@ class Reception:
         record.error = error_kind(failure)
         self._accounts.end(record, http_status(failure), grpc_code(failure))
 
+    def refusal(self, method: str, metadata: Iterable[tuple[str, Any]]) -> Status | None:
+        """By what is known before a message is read: who calls, and whether that caller may now."""
+        if method in _WITHOUT_KEY:
+            return None
+        try:
+            caller = self._doorkeeper.identify(_only("authorization", metadata), Scope.INFERENCE)
+            if method != "ModelStreamInfer":  # whose requests are counted one by one
+                self._door.foresee(caller, asks_model=method == "ModelInfer")
+        except InflightError as error:
+            record = Record(f"grpc {method}", new_request_id("infer"))
+            self._accounts.begin_rpc(record, method, tuple(metadata))
+            self.account_for(record, error)
+            return status_of(error, record.request_id)
+        return None
+
     def unpacked(self, request: Any) -> Any:
         """One that asks no model, which is small and read at once."""
         return request.unpack(_MOST_QUESTION_BYTES) if isinstance(request, Packed) else request
 
     def described(
-        self, name: str, describe: Describe, answer: type[Any], needs_key: bool = True
+        self, name: str, describe: Describe, answer: type[Any]
     ) -> Callable[[Any, Any], Coroutine[Any, Any, Any]]:
         """A method that asks no model: admitted, answered, counted and logged."""
 
@@ -74,7 +91,7 @@ class Reception:
             record = self.new_record(name, context)
             failure: BaseException | None = None
             try:
-                if needs_key:
+                if name not in _WITHOUT_KEY:
                     self.admit(record, context)
                     self._door.enter(record, asks_model=False)
                 return json_format.ParseDict(await describe(self.unpacked(request), record), answer())
@@ -90,3 +107,24 @@ class Reception:
 def _only(name: str, metadata: Iterable[tuple[str, Any]]) -> str | None:
     found = [value for key, value in metadata if key == name]
     return found[0] if len(found) == 1 and isinstance(found[0], str) else None
+
+
+class AskFirst(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped base
+    """Ends the call of whoever is refused anyway before its message is read: it may be large."""
+
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        method = details.method.rpartition("/")[2]
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        status = self._reception.refusal(method, details.invocation_metadata or ())
+        if status is None:
+            return handler
+
+        async def abort(requests: AsyncIterator[Any], context: Any) -> None:
+            await context.abort(*status)
+
+        return grpc.stream_stream_rpc_method_handler(abort)

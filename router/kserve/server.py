@@ -15,7 +15,7 @@ from router.kserve import descriptions
 from router.kserve.calls import Departure, Outbox, SingleAnswer, Stream, StreamedAnswer, status_of
 from router.kserve.descriptions import NOT_OFFERED_METHODS
 from router.kserve.messages import read_request
-from router.kserve.reception import Reception
+from router.kserve.reception import AskFirst, Reception
 from router.kserve.service import Packed, handler_of
 from router.kserve.standard_services import HEALTH, INFERENCE, REFLECTION, Health, Reflection
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from router.kserve.reception import Describe
     from router.request.accounts import Accounts
     from router.request.identity import Doorkeeper
-
-_WITHOUT_KEY = ("ServerLive", "ServerReady")
 
 
 class Methods:
@@ -54,8 +52,7 @@ class Methods:
         }
         for name, describe in described.items():
             answer = getattr(service_pb2, f"{name}Response")
-            method = reception.described(name, describe, answer, needs_key=name not in _WITHOUT_KEY)
-            setattr(self, name, method)
+            setattr(self, name, reception.described(name, describe, answer))
 
     # Descriptions
 
@@ -198,7 +195,7 @@ class KserveServer:
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self._credentials = credentials
-        reception = Reception(door, doorkeeper, accounts)
+        self._reception = reception = Reception(door, doorkeeper, accounts)
         self._methods = Methods(door, reception, max_message_bytes)
         self._handlers = [
             handler_of(INFERENCE, self._methods),
@@ -211,7 +208,9 @@ class KserveServer:
     async def start(self, host: str, port: int) -> int:
         """Returns the port, which the system chooses when 0 is asked for."""
         options = _options(self._max_message_bytes)
-        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MAX_CALLS)
+        server = grpc.aio.server(
+            interceptors=[AskFirst(self._reception)], options=options, maximum_concurrent_rpcs=_MAX_CALLS
+        )
         server.add_generic_rpc_handlers(self._handlers)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:

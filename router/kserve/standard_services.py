@@ -31,8 +31,7 @@ class Health:
 
     def __init__(self, door: Door, reception: Reception) -> None:
         self._door = door
-        answer = health_pb2.HealthCheckResponse
-        self.Check = reception.described("Check", self._check, answer, needs_key=False)
+        self.Check = reception.described("Check", self._check, health_pb2.HealthCheckResponse)
 
     async def _check(self, request: Any, record: Record) -> dict[str, Any]:
         if request.service not in (_WHOLE_SERVER, *SERVICES):

@@ -21,7 +21,7 @@ from router.core.record import Record
 from router.core.tenant import Caller, Scope
 from router.http.exchange import Exchange
 from router.openai.response_bodies import Metadata
-from router.request.decoding import decode, decode_query, invalid
+from router.request.decoding import decode_query, decode_small, invalid
 from router.request.errors import respond_json
 from router.request.routes import JSON, Route
 from router.store.database import StoreAccess
@@ -66,7 +66,7 @@ class _Batches:
         self._store = store
 
     async def make(self, exchange: Exchange, record: Record) -> None:
-        body = decode(_decoder, exchange.request.body)
+        body = decode_small(_decoder, exchange.request.body)
         _check_scope(record.caller, body.endpoint)
         now_s = time.time()
         batch = Batch(

@@ -65,6 +65,7 @@ class ChatCompletions:
                 await self._answers.permits.foresee(record, model.name, 1)
                 reading = expand(body.messages, record.caller, self._documents)
                 messages = await unless_left(reading, exchange.on_disconnect)
+                is_large = is_large or messages is not body.messages  # a few bytes may name long files
                 body = msgspec.structs.replace(body, messages=messages)
                 break
         if is_large:

@@ -18,7 +18,7 @@ from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.response_bodies import Metadata
 from router.request.aside import LARGE_BYTES, Aside
-from router.request.decoding import decode, decode_query
+from router.request.decoding import decode, decode_query, decode_small
 from router.request.errors import respond_json
 from router.request.fair_pool import unless_left
 from router.request.routes import Route
@@ -78,7 +78,7 @@ class Conversations:
         respond_json(exchange, record, found.rendered())
 
     async def update(self, exchange: Exchange, record: Record) -> None:
-        change = decode(_change, exchange.request.body)
+        change = decode_small(_change, exchange.request.body)
         changed = await self._store.update(*_named(record), change.metadata or {})
         respond_json(exchange, record, changed.rendered())
 

@@ -210,7 +210,8 @@ class CreateResponse:
         else:
             items = [*past.history, *past.new]
             await self._cutter.check_whole(asked.model, items)
-            is_large = len(exchange.request.body) > LARGE_BYTES or len(items) > _MANY_ITEMS
+            size = len(exchange.request.body) + sum(len(each.size_text) for each in items)
+            is_large = size > LARGE_BYTES or len(items) > _MANY_ITEMS
             prompt = (
                 await self._answers.aside.run(record.tenant, asked.prompt, items)
                 if is_large

@@ -14,6 +14,7 @@ Value = TypeVar("Value")
 _MOST_QUERY_FIELDS = 50
 # Each takes a hundred times the time and memory of as much text, and nothing else runs while JSON is decoded.
 MOST_CONTAINERS = 1 << 16
+SMALL_BYTES = 128 << 10
 _TOO_DEEP = b"[" * MOST_CONTAINERS
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 # What a decoder raises.
@@ -27,6 +28,14 @@ def decode(decoder: msgspec.json.Decoder[Value], body: bytes) -> Value:
         return decoder.decode(body)
     except UNREADABLE as error:
         raise unreadable(error, decoder.type) from None
+
+
+def decode_small(decoder: msgspec.json.Decoder[Value], body: bytes) -> Value:
+    """For bodies that are small by nature: tens of thousands of keys would hold up the event loop."""
+    if len(body) > SMALL_BYTES:
+        message = f"the body has {len(body)} bytes; allowed here: at most {SMALL_BYTES}"
+        raise InflightError(ErrorKind.TOO_LARGE, message)
+    return decode(decoder, body)
 
 
 def unreadable(error: Exception, kind: Any) -> InflightError:

@@ -44,15 +44,20 @@ def error_body(status: int, message: str, code: str | None = None, param: str | 
 
 def write_error(exchange: Exchange, record: Record, error: Exception) -> None:
     """Ends the answer with an error: a status while there is still one to set, an event after that."""
-    status, body, headers = _render(error, record.request_id)
     if exchange.ended:
         return
-    record.error = error.kind.label if isinstance(error, InflightError) else str(status)
-    body = shaped_for(exchange.request.path, body)
+    status, body, headers = render_error(record, exchange.request.path, error)
     if exchange.started:
         exchange.end(b"data: " + body + b"\n\n")
     else:
-        exchange.respond(status, body, [_JSON, *record.headers(), *headers])
+        exchange.respond(status, body, headers)
+
+
+def render_error(record: Record, path: str, error: Exception) -> tuple[int, bytes, list[tuple[str, str]]]:
+    """Status, body and headers of an answer; the record has the error from then on."""
+    status, body, headers = _render(error, record.request_id)
+    record.error = error.kind.label if isinstance(error, InflightError) else str(status)
+    return status, shaped_for(path, body), [_JSON, *record.headers(), *headers]
 
 
 def shaped_for(path: str, body: bytes) -> bytes:

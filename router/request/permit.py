@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from router.admission.gate import Turn
     from router.admission.gates import Gates
     from router.core.record import Record
-    from router.core.tenant import Price
+    from router.core.tenant import Caller, Price
     from router.request.accounts import Meter, Meters
     from router.tenants.ledger import Reservation
     from router.tenants.tenancy import Tenancy
@@ -170,6 +170,14 @@ class Permits:
         else:
             refusal = ledger.enter(record.caller, 0 if asks_model else None, now_ns)
             record.is_counted = refusal is None
+        if refusal is not None:
+            raise refused(refusal, random.random())
+
+    def foresee_entry(self, caller: Caller, scope: Scope, asks_model: bool) -> None:
+        """Raises what `enter` would raise now, before there is a whole request; counts nothing."""
+        if scope in _ADMINISTRATIVE:
+            return
+        refusal = self.tenancy.ledger.foresee(caller, 0 if asks_model else None, time.monotonic_ns())
         if refusal is not None:
             raise refused(refusal, random.random())
 

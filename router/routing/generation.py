@@ -7,6 +7,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta, Failure, GenerationCall, byte_tokens, text_tokens
 from router.routing.replay import (
+    MAX_DEATHS,
     DifferentAnswer,
     Replay,
     is_releases_fault,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _OPENING_IDS = OPENING_CHARS // 4
+_POISON = "engine processes died while they computed this request: it is refused for a minute"
 # Of an answer, before they are made one: each by itself takes ten times its size.
 _MOST_PIECES = 64
 
@@ -49,6 +52,7 @@ class Attempts(ABC):
         "_attempt",
         "_attempts",
         "_began_s",
+        "_deaths",
         "_failed",
         "_given_up",
         "_has_told",
@@ -73,6 +77,7 @@ class Attempts(ABC):
         self._tokens = tokens  # what it counts for until it is heard of
         self.outstanding_tokens = 0
         self.lost_attempts = 0  # by faults of the release, whoever has saved the request
+        self._deaths = 0  # of engines while they computed it
         self._attempt: TritonGeneration | None = None
         self._attempts = 0
         self._replica: Replica | None = None  # of the last attempt
@@ -180,10 +185,11 @@ class Attempts(ABC):
             self.lost_attempts += 1
         if self._trace is not None:
             self._trace.failed(self._began_s, error.failure.name.lower())
+        self._deaths += error.failure is Failure.ENGINE_DIED
         if self._stop_asked:
             goes_on = is_replicas_fault(error.failure)
         else:
-            goes_on = may_go_on(error.failure, self._attempts) and (
+            goes_on = may_go_on(error.failure, self._attempts, self._deaths) and (
                 self._can_replay if self._has_told else self._replicas.budget.take()
             )
         if error.failure is not Failure.CUT:
@@ -228,6 +234,9 @@ class FleetPipeline:
         if self._shared_prefixes is not None:
             shared = self._shared_prefixes.of(call.prompt, call.add_special_tokens)
             call = msgspec.structs.replace(call, shared_prefix=shared)
+        poisons = self.replicas.poisons
+        if poisons.are_known(time.monotonic()) and digest(call) in poisons:
+            raise InflightError(ErrorKind.INTERNAL, _POISON)
         return FleetGeneration(self, call)
 
     def relay(self, request: Any, trace: Trace | None = None) -> FleetRelay:
@@ -237,6 +246,12 @@ class FleetPipeline:
 
     async def ready(self) -> bool:
         return await self.replicas.ready()
+
+
+def digest(call: GenerationCall) -> bytes:
+    """What one tenant asks, whoever makes the request."""
+    prompt = call.prompt if call.prompt_ids is None else call.prompt_ids
+    return blake2b(repr((call.tenant, prompt)).encode("utf-8", "replace"), digest_size=16).digest()
 
 
 class FleetGeneration(Attempts):
@@ -324,6 +339,13 @@ class FleetGeneration(Attempts):
         if replay.is_through:
             self._replay = None
         return news
+
+    def _survives(self, error: TritonError) -> bool:
+        goes_on = super()._survives(error)
+        if self._deaths == MAX_DEATHS:
+            log.error("%s: a second engine process died under it: it is refused", self._call.request_id)
+            self._replicas.poisons.add(digest(self._call), time.monotonic())
+        return goes_on
 
     def _stopped(self) -> Delta:
         if self._is_broken:

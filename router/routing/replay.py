@@ -6,8 +6,20 @@ from router.core.generation import Delta, Failure
 
 # Of one request, the first included.
 MAX_ATTEMPTS = 4
-# What the engine answers belongs to its release: to ask another replica would hide it from a canary's gates.
-_REPLICAS_FAULT = (Failure.UNREACHABLE, Failure.STUB_DEAD, Failure.NOT_LOADED, Failure.CUT)
+# Of engines under one request: then it may be what they died of, and the others shall live.
+MAX_DEATHS = 2
+# What the engine answers belongs to its release: another replica would say the same.
+_REPLICAS_FAULT = (
+    Failure.UNREACHABLE,
+    Failure.STUB_DEAD,
+    Failure.ENGINE_DIED,
+    Failure.ENGINE_AWAY,
+    Failure.NOT_LOADED,
+    Failure.CUT,
+)
+_POISONS_KEPT = 256
+# Clients try again by themselves within this time; a bystander's words are soon welcome again.
+_POISONOUS_FOR_S = 60.0
 
 
 class RetryBudget:
@@ -40,12 +52,34 @@ def is_replicas_fault(failure: Failure) -> bool:
 
 def is_releases_fault(failure: Failure, is_reviving: bool) -> bool:
     """Whether a process of the release died or was given up as dead, and not all of its server."""
-    return failure is Failure.STUB_DEAD or (failure is Failure.CUT and is_reviving)
+    return failure in (Failure.STUB_DEAD, Failure.ENGINE_DIED) or (failure is Failure.CUT and is_reviving)
 
 
-def may_go_on(failure: Failure, attempts: int) -> bool:
+def may_go_on(failure: Failure, attempts: int, deaths: int = 0) -> bool:
     """Whether another replica, or the same one when it is back, can do what this one did not."""
-    return is_replicas_fault(failure) and attempts < MAX_ATTEMPTS
+    return is_replicas_fault(failure) and attempts < MAX_ATTEMPTS and deaths < MAX_DEATHS
+
+
+class Poisons:
+    """What engines may have died of, as digests: for a minute whoever sends it again is refused."""
+
+    def __init__(self) -> None:
+        self._until_s: dict[bytes, float] = {}
+
+    def are_known(self, now_s: float) -> bool:
+        """Nearly always False, so that digests are seldom needed."""
+        while self._until_s and next(iter(self._until_s.values())) <= now_s:
+            del self._until_s[next(iter(self._until_s))]
+        return bool(self._until_s)
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._until_s
+
+    def add(self, digest: bytes, now_s: float) -> None:
+        self._until_s.pop(digest, None)
+        self._until_s[digest] = now_s + _POISONOUS_FOR_S
+        if len(self._until_s) > _POISONS_KEPT:
+            del self._until_s[next(iter(self._until_s))]
 
 
 class DifferentAnswer(Exception):

@@ -29,7 +29,8 @@ LONGEST_PAUSE_S = 5.0
 STUB_PAUSE_S = 10.0
 # A trial that has not been heard of for so long says nothing any more.
 TRIAL_LIMIT_S = 5.0
-_AT_ONCE = (Failure.UNREACHABLE, Failure.STUB_DEAD)
+_COMES_BACK = (Failure.STUB_DEAD, Failure.ENGINE_DIED, Failure.ENGINE_AWAY)
+_AT_ONCE = (Failure.UNREACHABLE, *_COMES_BACK)
 
 
 def pause_s(trials_failed: int) -> float:
@@ -93,9 +94,9 @@ class Health:
         return replace(self, failures_s=failures_s)
 
     def _broken(self, failure: Failure, now_s: float, trials_failed: int) -> Health:
-        is_stub = failure is Failure.STUB_DEAD
-        retry_s = now_s + (STUB_PAUSE_S if is_stub else pause_s(trials_failed))
-        return Health(Phase.DOWN, now_s, (), trials_failed, retry_s, failure.value, is_stub)
+        comes_back = failure in _COMES_BACK
+        retry_s = now_s + (STUB_PAUSE_S if comes_back else pause_s(trials_failed))
+        return Health(Phase.DOWN, now_s, (), trials_failed, retry_s, failure.value, comes_back)
 
     def down(self, why: str, now_s: float, reviving: bool) -> Health:
         """Known for certain; until it is known to be up no request tries."""

@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from router.core.generation import Failure
-from router.routing.replay import RetryBudget
+from router.routing.replay import Poisons, RetryBudget
 from router.routing.replica_choice import Health, choose
 
 if TYPE_CHECKING:
@@ -177,6 +177,7 @@ class ReplicaSet:
         self.replicas = tuple(replicas)
         self.only = self.replicas[0] if len(self.replicas) == 1 else None  # where there is no choice
         self.budget = RetryBudget()
+        self.poisons = Poisons()
         self.retries = 0
         self.replays = 0
         self._clock = clock

@@ -58,6 +58,11 @@ class Ledger:
         self._limit_sets: dict[str, LimitSet] = {}
         self._others: Others | None = None
 
+    def foresee(self, caller: Caller, tokens: int | None, now_ns: int) -> Refusal | None:
+        """What `enter` would say now; counts nothing."""
+        first, second = self._limit_sets_of(caller, now_ns)
+        return longer(first.rate_refusal(1, tokens, now_ns), second.rate_refusal(1, tokens, now_ns))
+
     def enter(self, caller: Caller, tokens: int | None, now_ns: int) -> Refusal | None:
         """Counts a request that has just come, unless it is refused.
 

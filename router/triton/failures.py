@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.errors import ENGINE_AWAY, ENGINE_DIED, ErrorKind, InflightError
 from router.core.generation import Failure
 from router.grpc.status import GrpcError, StatusCode
 
@@ -64,8 +64,14 @@ def _failure(error: InflightError, text: str) -> Failure:
     if error.kind in _BY_KIND:
         return _BY_KIND[error.kind]
     if error.message != text:  # the engine's words, whatever they quote
-        return Failure.OVERLOADED if error.kind is ErrorKind.OVERLOADED else Failure.ENGINE
+        return Failure.OVERLOADED if error.kind is ErrorKind.OVERLOADED else _engines_failure(error.message)
     return _find_phrase(text) or Failure.ENGINE
+
+
+def _engines_failure(message: str) -> Failure:
+    if message.startswith(ENGINE_DIED):
+        return Failure.ENGINE_DIED
+    return Failure.ENGINE_AWAY if message.startswith(ENGINE_AWAY) else Failure.ENGINE
 
 
 def _is_answer(text: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from python_backend.engine.process.messages import Progress, Report
 from python_backend.engine.report import Gauges, LoadingProgress, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.errors import ENGINE_AWAY, ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.tiers import Tier
 
@@ -78,6 +78,10 @@ class ScriptedEngine:
     def describe_end(self) -> str:
         return "killed by SIGKILL"
 
+    @property
+    def has_ended(self) -> bool:
+        return self.is_dead
+
     def _refuse_if_dead(self) -> None:
         if self.is_dead:
-            raise InflightError(ErrorKind.ENGINE_FAILED, "the engine process has ended")
+            raise InflightError(ErrorKind.ENGINE_FAILED, ENGINE_AWAY)

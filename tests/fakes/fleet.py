@@ -9,6 +9,7 @@ from typing import Any, cast
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
+from python_backend.wire.errors import ENGINE_AWAY, ENGINE_DIED
 from router.core.generation import Delta
 from router.core.manifest import Kind, Manifest
 from router.grpc.status import GrpcError, StatusCode
@@ -21,6 +22,8 @@ Script = Callable[[Any], Sequence[Step]]
 
 MANIFEST = Manifest("smol", 1, Kind.TEXT, ("smol.1.tensorrt_llm", "smol.1"), "smol.1.tensorrt_llm")
 LOST = GrpcError(StatusCode.UNAVAILABLE, "the connection was lost", lost=True)
+DEAD_ENGINE = f"in ensemble 'smol.1', engine_failed: {ENGINE_DIED} (killed by SIGKILL); try again"
+AWAY = f"in ensemble 'smol.1', engine_failed: {ENGINE_AWAY}"
 DEAD_STUB = "in ensemble 'smol.1', Stub process 'smol.1.tensorrt_llm_0_0' is not healthy"
 
 

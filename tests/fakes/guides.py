@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,17 @@ def only(*token_ids: int) -> Guide:
     return Guide(GuideKind.REGEX, " ".join(map(str, token_ids)))
 
 
+class Clock(Protocol):
+    now_ns: int
+
+
 @dataclass
 class Pace:
-    """Whether guides know what may come next, and how often somebody has waited for that."""
+    """Whether guides know what may come next, and how often somebody has waited for that, on which clock."""
 
     is_ready: bool = True
     waits: int = 0
+    clock: Clock | None = None
 
 
 class FakeGuide:
@@ -41,6 +47,8 @@ class FakeGuide:
 
     def wait(self, limit_s: float) -> None:
         self._pace.waits += 1
+        if self._pace.clock is not None:
+            self._pace.clock.now_ns += round(limit_s * 1e9)
 
     def next_token(self) -> int | None:
         return self._answer[self._taken] if self._taken < len(self._answer) else None

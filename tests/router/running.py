@@ -198,7 +198,7 @@ async def running_router(
                 metrics_open=metrics_open,
             )
             app = App(parts, Doorkeeper(tenancy, is_private, pages, LOCAL_CALLER))
-            listener = Listener(app, app.refuse, limits, sweep_s, app.upload_terms)
+            listener = Listener(app, app.refuse, limits, sweep_s, app.body_terms)
             port = await listener.start("127.0.0.1", 0)
             try:
                 async with httpx.AsyncClient(

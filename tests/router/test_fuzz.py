@@ -70,7 +70,7 @@ async def whole_router() -> AsyncIterator[tuple[str, str, dict[str, str]]]:
         await asyncio.to_thread(release_twice, tenancy.store)
         doorkeeper = Doorkeeper(tenancy, is_private=True, keyless=LOCAL_CALLER)
         app = App(service, doorkeeper, http.routes(running.door))
-        listener = Listener(app, app.refuse, upload_terms=app.upload_terms)
+        listener = Listener(app, app.refuse, body_terms=app.body_terms)
         port = await listener.start("127.0.0.1", 0)
         yield f"http://127.0.0.1:{port}", key, {"tenant": tenant, "user": user.id, "key": made.id}
         await listener.close()

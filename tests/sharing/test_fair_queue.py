@@ -46,6 +46,19 @@ def test_no_tenant_takes_the_last_of_several_places() -> None:
     assert queue.next() == ("other", 9)
 
 
+def test_who_rests_has_no_turn_until_it_is_woken_as_often() -> None:
+    queue: FairQueue[int] = FairQueue(places=2, waiting_each=10)
+    for number, tenant in enumerate(["tired", "tired", "other"]):
+        queue.join(tenant, number)
+    queue.rest("tired")
+    queue.rest("tired")
+    assert served(queue, 2) == [("other", 2), None]
+    queue.wake("tired")
+    assert queue.next() is None
+    queue.wake("tired")
+    assert served(queue, 2) == [("tired", 0), ("tired", 1)]
+
+
 def test_who_leaves_is_forgotten() -> None:
     queue: FairQueue[int] = FairQueue(places=1, waiting_each=2)
     queue.join("a", 1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+import time
+from collections import OrderedDict, defaultdict
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from threading import Lock
+from threading import Lock, Timer
 from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from python_backend.engine.request import Guide
 
+_ROUNDING = 1e-9
 _PARSER_LIMITS = LLParserLimits(verbose_errors=False)
 
 
@@ -37,14 +39,16 @@ class _Job:
     guide: Guide
     compiled: Future[GuideState] = field(default_factory=Future)
     asking: int = 0
+    took_s: float = 0.0  # of a processor
 
 
 class GuideCompiler:
-    """Compiles guides for one model; the tokenizer is read with the first of them.
+    """Compiles guides for one model; the tokenizer is read with the first of them, or by `read_tokens`.
 
     A guide is compiled in a process of its own before it is admitted to this one. Equal guides of one owner
     are compiled once, as long as they are remembered; how long it takes tells nobody what others ask for.
-    Tenants take turns.
+    Tenants take turns, and whoever's guides are costly waits between them: on a small machine the steps of
+    others need the processors.
     """
 
     def __init__(
@@ -69,6 +73,11 @@ class GuideCompiler:
         self._looking = Lock()
         self._queue: FairQueue[_Job] = FairQueue(limits.threads, limits.waiting_guides)
         self._jobs: OrderedDict[tuple[str, Guide], _Job] = OrderedDict()
+        self._rests: set[Timer] = set()
+
+    def read_tokens(self) -> None:
+        """In a thread, while nobody is served yet: everything else waits for the interpreter meanwhile."""
+        self._compiling.submit(self._token_table)
 
     def compile(self, guide: Guide, owner: str, tenant: str = "") -> Future[GuideState]:
         """A state at the beginning of an answer; InflightError through the future where there is none.
@@ -86,6 +95,9 @@ class GuideCompiler:
         return answer
 
     def close(self) -> None:
+        with self._looking:
+            for rest in self._rests:
+                rest.cancel()
         self._compiling.shutdown(wait=True, cancel_futures=True)
         self._following.shutdown(wait=True, cancel_futures=True)
         while not self._trials.empty():
@@ -112,9 +124,14 @@ class GuideCompiler:
 
     def _forget_some(self) -> None:
         """The oldest of whoever has most, so that nobody's are forgotten for another's."""
-        while len(self._jobs) > self._limits.cached_guides:
-            [(owner, _)] = Counter(owner for owner, _ in self._jobs).most_common(1)
-            del self._jobs[next(key for key in self._jobs if key[0] == owner)]
+        while True:
+            held: defaultdict[str, float] = defaultdict(float)
+            for (owner, _), job in self._jobs.items():
+                held[owner] += self._limits.weight(job.took_s)
+            if sum(held.values()) <= 1 + _ROUNDING:
+                return
+            greediest = max(held, key=held.__getitem__)
+            del self._jobs[next(key for key in self._jobs if key[0] == greediest)]
 
     def _begin(self) -> None:
         while (found := self._queue.next()) is not None:
@@ -129,7 +146,7 @@ class GuideCompiler:
 
     def _compile(self, job: _Job) -> None:
         try:
-            state = self._state(job.guide)
+            state = self._state(job)
         except BaseException as error:
             with self._looking:
                 self._jobs.pop((job.owner, job.guide), None)
@@ -139,13 +156,34 @@ class GuideCompiler:
         finally:
             with self._looking:
                 self._queue.done(job.tenant)
+                self._forget_some()
+                self._rest(job.tenant, self._limits.rest_s(job.took_s))
                 with suppress(RuntimeError):  # closed meanwhile
                     self._begin()
 
-    def _state(self, guide: Guide) -> GuideState:
-        grammar = self._tried(guide)
+    def _rest(self, tenant: str, rest_s: float) -> None:
+        if not rest_s:
+            return
+
+        def wake() -> None:
+            with self._looking:
+                self._rests.discard(timer)
+                self._queue.wake(tenant)
+                with suppress(RuntimeError):  # closed meanwhile
+                    self._begin()
+
+        self._queue.rest(tenant)
+        timer = Timer(rest_s, wake)
+        timer.daemon = True
+        self._rests.add(timer)
+        timer.start()
+
+    def _state(self, job: _Job) -> GuideState:
+        grammar = self._tried(job.guide)
         table = self._token_table()
+        began_s = time.thread_time()
         matcher = LLMatcher(table.tokenizer, grammar, log_level=0, limits=_PARSER_LIMITS)
+        job.took_s = time.thread_time() - began_s
         if matcher.is_error():
             raise refusal(matcher.get_error())
         state = GuideState(matcher, table, self._following, self._limits)

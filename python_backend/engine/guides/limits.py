@@ -13,7 +13,9 @@ _LONGEST_REASON = 300
 class GuideLimits:
     """`compile_s` bounds a guide's compilation, `step_s` the finding of the tokens that may come next.
 
-    `waiting_guides` are those of one tenant, `cached_guides` of all.
+    `waiting_guides` are those of one tenant, `cached_guides` of all: fewer where they took `cached_s` in all
+    to compile, for what takes long is large. Compiling takes `share` of a processor for one tenant
+    at most, but what takes no longer than `free_s` does not count: nearly every guide.
     """
 
     text_bytes: int = 64 * 1024
@@ -22,7 +24,18 @@ class GuideLimits:
     memory_bytes: int = 768 * 1024 * 1024
     waiting_guides: int = 64
     cached_guides: int = 64
+    cached_s: float = 4.0
     threads: int = 2
+    share: float = 0.2
+    free_s: float = 0.03
+
+    def weight(self, took_s: float) -> float:
+        """The part of the cache that a guide takes which was compiled in so much time."""
+        return max(1 / self.cached_guides, took_s / self.cached_s)
+
+    def rest_s(self, took_s: float) -> float:
+        """How long the tenant of a guide waits for the next one after it was compiled in so much time."""
+        return took_s * (1 / self.share - 1) if took_s > self.free_s else 0.0
 
 
 def refusal(reason: str) -> InflightError:

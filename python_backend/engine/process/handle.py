@@ -30,7 +30,7 @@ from python_backend.engine.process.messages import (
 )
 from python_backend.engine.report import LoadingProgress, Ready, ignore_progress
 from python_backend.engine.request import GenerationRequest
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.errors import ENGINE_AWAY, ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.tiers import Tier
 
@@ -61,6 +61,10 @@ class EngineProcess:
         self._writer = threading.Thread(target=self._write, name="to-engine", daemon=True)
         self._writer.start()
         self._send(Start(parameters))
+
+    @property
+    def has_ended(self) -> bool:
+        return self._has_ended
 
     @property
     def pid(self) -> int:
@@ -139,9 +143,7 @@ class EngineProcess:
     def _send(self, message: Command) -> None:
         """Returns at once; a command to a process that ends meanwhile is lost, and `receive` tells."""
         if self._has_ended:
-            raise InflightError(
-                ErrorKind.ENGINE_FAILED, "the engine process has ended; it is being started again"
-            )
+            raise InflightError(ErrorKind.ENGINE_FAILED, ENGINE_AWAY)
         self._outgoing.put(message)
 
     def _write(self) -> None:

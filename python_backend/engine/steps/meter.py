@@ -28,6 +28,7 @@ class StepMeter:
 
     def __init__(self) -> None:
         self.busy_ns = 0
+        self.last_ns = 0  # of the last step
         self.learned: LearnedStepCost | None = None
         self._learner = StepLearner()
         self._steps = 0
@@ -37,7 +38,7 @@ class StepMeter:
     def over(self, plan: StepPlan, now_ns: int) -> int:
         """Returns when the step began, as above."""
         began_ns = max(plan.begun_ns, self._over_ns)
-        took_ns = now_ns - began_ns
+        self.last_ns = took_ns = now_ns - began_ns
         self.busy_ns += took_ns
         self._over_ns = now_ns
         self._steps += 1

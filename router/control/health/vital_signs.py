@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from python_backend.wire.errors import ENGINE_AWAY
+
 NEVER_S = -math.inf
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -75,6 +77,11 @@ LIVELY = Pulse()
 def says_dead(text: str) -> bool:
     """Triton's words for a request to a model whose process is gone."""
     return "tub process" in text and ("not healthy" in text or "unhealthy" in text)
+
+
+def says_away(text: str) -> bool:
+    """The words of a model whose engine died and that is starting another."""
+    return ENGINE_AWAY in text
 
 
 def counts_as_missed(sent_s: float, now_s: float, limits: ProbeLimits) -> bool:

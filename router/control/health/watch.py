@@ -20,6 +20,7 @@ from router.control.health.vital_signs import (
     is_broken,
     is_server_gone,
     is_silent,
+    says_away,
     says_dead,
 )
 from router.core.manifest import Kind
@@ -39,6 +40,7 @@ _MOST_OPEN = 4
 _SERVER = ""
 _GENERATION, _EPOCHS = "one token", "epochs"
 _DIED = "a process of the model died"
+_ENGINE_DIED = "its engine process died and is being started again"
 _NO_WORD = frozenset({StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED})
 
 
@@ -173,6 +175,8 @@ class Watch:
         if error is not None and says_dead(error.details):
             self._pulses[model] = self._pulse(model).after_death()
             self._judge(model)
+        elif error is not None and says_away(error.details):
+            self._wait_for_engine(model)
         elif error is None or error.code not in _NO_WORD:
             self._hear(model)
 
@@ -279,6 +283,14 @@ class Watch:
             self._on_death(self.replica, why)
         self._mark_down(why, reviving=self.control.can_control)
         self._on_broken(self)
+
+    def _wait_for_engine(self, model: str) -> None:
+        """Its owner starts another by itself; until it answers there is nothing to be done."""
+        if not self._is_down:
+            log.error("%s: %s: %s", self.name, model, _ENGINE_DIED)
+            self._on_death(self.replica, _ENGINE_DIED)
+        self._answered.discard(model)
+        self._mark_down(_ENGINE_DIED, reviving=True)
 
     def _mark_down(self, why: str, reviving: bool) -> None:
         """Says so once, and once more where it is worth waiting for now, or is not any more."""

@@ -17,6 +17,7 @@ from python_backend.wire.tiers import Tier
 from router.control.releases.inspection import scrub
 from router.control.releases.own_prompt import SENTENCE, ask
 from router.control.releases.paired_times import MOST_PAIRS, PairedTimes, Standing, standing
+from router.core.generation import Failure
 from router.core.manifest import Kind
 from router.routing.replay import is_replicas_fault
 from router.triton.failures import TritonError
@@ -228,7 +229,7 @@ class RehearsalStage:
         try:
             return await self._ask(canary, prompts, tokens)
         except TritonError as error:
-            if is_replicas_fault(error.failure):
+            if is_replicas_fault(error.failure) and error.failure is not Failure.ENGINE_DIED:
                 raise RehearsalBroken(f"{canary.name} is not there: {error.said}") from error
             if _is_too_long(error):
                 raise

@@ -101,6 +101,30 @@ def test_a_guide_does_not_wait_for_those_of_another_tenant(tmp_path: Path) -> No
         assert compiler._queue.waiting("greedy") == 0
 
 
+def test_whoevers_guides_are_costly_waits_between_them_and_nobody_else_does(tmp_path: Path) -> None:
+    """`free_s` 0: every guide counts as costly; the share is so small that nobody sees the end of a rest."""
+    with compiler_in(tmp_path, GuideLimits(share=1e-9, free_s=0.0)) as compiler:
+        compiler.compile(Guide(GuideKind.REGEX, "a"), "greedy", "greedy").result(WAIT_S)
+        next_one = compiler.compile(Guide(GuideKind.REGEX, "b"), "greedy", "greedy")
+        compiler.compile(Guide(GuideKind.REGEX, "c"), "other", "other").result(WAIT_S)
+        assert not next_one.done()
+        # What is compiled already costs nothing.
+        compiler.compile(Guide(GuideKind.REGEX, "a"), "greedy", "greedy").result(WAIT_S)
+        assert next_one.cancel()
+
+
+def test_a_rest_ends(tmp_path: Path) -> None:
+    with compiler_in(tmp_path, GuideLimits(share=0.5, free_s=0.0)) as compiler:
+        for text in "abc":
+            compiler.compile(Guide(GuideKind.REGEX, text), "greedy", "greedy").result(WAIT_S)
+
+
+def test_costly_guides_of_one_tenant_take_a_share_of_a_processor_and_others_nothing() -> None:
+    limits = GuideLimits(share=0.2, free_s=0.03)
+    assert limits.rest_s(1.0) == pytest.approx(4.0)
+    assert limits.rest_s(0.03) == 0
+
+
 def test_an_equal_guide_of_another_tenant_is_compiled_anew(tmp_path: Path) -> None:
     """How long it takes would tell what another tenant asks for."""
     with compiler_in(tmp_path) as compiler:
@@ -115,6 +139,16 @@ def test_guides_of_one_tenant_do_not_push_out_anothers(tmp_path: Path) -> None:
         for text in "abcd":
             compiler.compile(Guide(GuideKind.REGEX, text), "greedy").result(WAIT_S)
         assert [guide.text for _, guide in compiler._jobs] == ["kept", "c", "d"]
+
+
+def test_of_guides_that_took_long_fewer_are_kept(tmp_path: Path) -> None:
+    limits = GuideLimits(cached_guides=100, cached_s=1e-9, free_s=10)
+    with compiler_in(tmp_path, limits) as compiler:
+        for text in "ab":
+            compiler.compile(Guide(GuideKind.REGEX, text), "greedy").result(WAIT_S)
+        compiler.compile(Guide(GuideKind.REGEX, "c"), "other").result(WAIT_S)
+    assert not compiler._jobs
+    assert GuideLimits(cached_guides=64, cached_s=4).weight(1.0) == 1 / 4
 
 
 def test_the_least_recently_used_guide_is_forgotten_and_compiled_again(tmp_path: Path) -> None:

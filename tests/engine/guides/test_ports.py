@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from python_backend.engine.engine import Engine
+from python_backend.engine.kv.blocks import BlockCopy
 from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, Guide, GuideKind
+from python_backend.engine.scheduling.plan import Chunk
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 from tests.engine.drained import answers_of, drain
-from tests.fakes.executor import FakeClock, continuation, fake_engine
+from tests.fakes.executor import FakeClock, FakeLaunched, continuation, fake_engine
 from tests.fakes.guides import FakeCompiler, only
 
 
@@ -139,6 +141,36 @@ def test_a_step_waits_briefly_for_a_guide_and_no_longer() -> None:
     engine.cancel(1)
     assert may_step(engine)
     assert drain(engine) == {1: ([], FinishReason.CANCELLED)}
+
+
+def test_others_wait_for_a_guide_for_a_tenth_of_a_step_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, clock = FakeCompiler(), FakeClock(look_ns=0)
+    engine, executor = fake_engine(compiler=compiler, now_ns=clock)
+    launch = executor.launch
+
+    def launch_in_8_ms(chunks: list[Chunk], copies: list[BlockCopy]) -> FakeLaunched:
+        clock.now_ns += 8_000_000
+        return launch(chunks, copies)
+
+    monkeypatch.setattr(executor, "launch", launch_in_8_ms)
+    compiler.pace.clock = clock
+
+    def took_ns() -> int:
+        began_ns = clock.now_ns
+        engine.step()
+        return clock.now_ns - began_ns
+
+    engine.add(1, GenerationRequest([1], 9, guide=only(5, 6)))
+    compiler.finish()
+    assert took_ns() == 8_000_000
+    compiler.pace.is_ready = False
+    assert took_ns() == 5_000_000  # for one that is alone
+    compiler.pace.is_ready = True
+    assert took_ns() == 8_000_000
+    compiler.pace.is_ready = False
+    engine.add(2, GenerationRequest([2], 4))
+    assert took_ns() == 8_000_000 + 800_000  # the other's first step
+    assert took_ns() == 8_000_000  # it is not worth any more
 
 
 def test_a_preempted_sequence_does_not_come_back_before_its_guide_is_ready() -> None:

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
-from router.kserve.tensors import ELEMENT_BYTES, INTEGERS, LARGEST_FLOAT, decode, encode, is_whole
+from python_backend.wire.errors import InflightError
+from python_backend.wire.tensors import Tensor
+from router.kserve.tensors import ELEMENT_BYTES, INTEGERS, LARGEST_FLOAT, checked, decode, encode, is_whole
 
 NUMBERS = sorted({*INTEGERS, *LARGEST_FLOAT, "BOOL"})
 
@@ -46,3 +48,19 @@ def test_bytes_elements_are_valid_when_each_length_prefix_matches(elements: list
 @pytest.mark.parametrize("dtype", LARGEST_FLOAT)
 def test_the_largest_number_of_a_type_is_what_numpy_says(dtype: str) -> None:
     assert np.finfo(triton_to_np_dtype(dtype)).max == LARGEST_FLOAT[dtype]
+
+
+ANYTHING = st.one_of(
+    st.floats(), st.integers(), st.booleans(), st.sampled_from(["1", None, 10**400, 65504.0, -65505, 3.5e38])
+)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(sorted(LARGEST_FLOAT)), st.lists(ANYTHING, max_size=8))
+def test_numbers_are_accepted_exactly_if_their_type_can_hold_each(dtype: str, elements: list[Any]) -> None:
+    most = LARGEST_FLOAT[dtype]
+    if all(type(element) in (int, float) and abs(element) <= most for element in elements):
+        assert checked(Tensor("x", dtype, (-1,)), elements) is elements
+    else:
+        with pytest.raises(InflightError, match="allowed are numbers from"):
+            checked(Tensor("x", dtype, (-1,)), elements)

@@ -7,13 +7,14 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from router.core.tenant import LOCAL_CALLER
+from router.core.tenant import LOCAL_CALLER, NO_LIMITS, Limits
 from router.http.tls import Certificates
 from router.kserve import server as kserve_server
 from router.kserve.server import KserveServer
 from router.request.identity import Doorkeeper
 from tests.router.http.test_tls import AUTHORITY, written
-from tests.router.kserve.running import RunningKserve
+from tests.router.kserve.running import MAX_MESSAGE_BYTES, RunningKserve
+from tests.router.running import MODEL
 
 
 async def test_a_port_that_is_taken_is_an_error_and_not_shared(kserve: RunningKserve) -> None:
@@ -52,3 +53,33 @@ async def test_a_connection_without_a_handshake_is_closed(
     await asyncio.wait_for(reader.read(), 10)  # to its end
     writer.close()
     await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("limits", "key", "code"),
+    [
+        (NO_LIMITS, "ik-unknown", grpc.StatusCode.UNAUTHENTICATED),
+        (Limits(requests_per_min=0), "", grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ],
+)
+async def test_a_call_that_is_refused_anyway_ends_before_its_message_is_read(
+    kserve: RunningKserve, limits: Limits, key: str, code: grpc.StatusCode
+) -> None:
+    """Were it read, it would be refused for its size."""
+    router = kserve.router
+    own = await router.new_key(await router.new_tenant(limits=limits))
+    metadata = (("authorization", f"Bearer {key or own}"),)
+    message = service_pb2.ModelInferRequest(
+        model_name=MODEL, raw_input_contents=[b"x" * (2 * MAX_MESSAGE_BYTES)]
+    )
+    async with grpc.aio.insecure_channel(kserve.grpc_url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.ModelInfer(message, metadata=metadata)
+    assert caught.value.code() is code
+    assert "larger than max" not in (caught.value.details() or "")
+    assert dict(caught.value.trailing_metadata())["x-request-id"]
+    found = router.metrics.registry.collect()
+    counted = [each for family in found for each in family.samples if each.name == "inflight_requests_total"]
+    [[route, value]] = [[each.labels["route"], each.value] for each in counted]
+    assert (route, value) == ("grpc ModelInfer", 1)

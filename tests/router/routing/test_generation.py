@@ -18,10 +18,11 @@ from router.grpc.status import GrpcError, StatusCode
 from router.routing.generation import FleetGeneration, FleetPipeline
 from router.routing.replica_choice import Health, Phase
 from router.routing.replicas import FleetSettings, Replica, ReplicaSet
-from tests.fakes.fleet import DEAD_STUB, LOST, Script, Step, fleet_of
+from tests.fakes.fleet import AWAY, DEAD_ENGINE, DEAD_STUB, LOST, Script, Step, fleet_of
 from tests.router.routing.answers import ANSWERS, Answer, chunks, joined
 
 CALL = GenerationCall(request_id="chatcmpl-1", prompt="hi", max_tokens=100, seed=5)
+UNKNOWN = "Request for unknown model: 'smol.1' is not found"
 HELLO = [Delta("Hel", 1, 5), Delta("lo", 1, 5), Delta(" world", 1, 5, "end_id")]
 
 
@@ -75,7 +76,7 @@ async def test_a_trace_records_each_attempt() -> None:
     assert 0 < first.began_s <= second.began_s
 
 
-@pytest.mark.parametrize(("failure", "lost"), [(DEAD_STUB, 1), (LOST, 0)])
+@pytest.mark.parametrize(("failure", "lost"), [(DEAD_STUB, 1), (DEAD_ENGINE, 1), (AWAY, 0), (LOST, 0)])
 async def test_an_attempt_lost_to_a_dead_process_is_told_though_another_replica_has_answered(
     failure: Step, lost: int
 ) -> None:
@@ -99,7 +100,9 @@ async def test_tokens_in_flight_count_for_their_replica_and_fall_with_each_token
     assert_nothing_is_left(replicas)
 
 
-@pytest.mark.parametrize("failure", [LOST, DEAD_STUB, "Request for unknown model: 'smol.1' is not found"])
+@pytest.mark.parametrize(
+    "failure", [LOST, DEAD_STUB, AWAY, "Request for unknown model: 'smol.1' is not found"]
+)
 async def test_a_request_whose_replica_fails_before_the_first_token_goes_to_another(failure: Step) -> None:
     replicas, tritons = fleet_of(says(failure), says(failure), says(*HELLO))
     assert await collect(pipeline_of(replicas).generate(CALL)) == HELLO
@@ -129,6 +132,27 @@ async def test_an_error_that_is_not_the_replicas_fault_is_not_retried(error: Ste
     assert sum(len(triton.requests) for triton in tritons) == 1
     await read_to_the_end(generation)
     assert all(replica.health.is_up for replica in replicas.replicas)
+    assert_nothing_is_left(replicas)
+
+
+async def test_an_answer_goes_on_elsewhere_when_its_engine_dies_and_what_two_died_of_is_refused() -> None:
+    dying = in_turn([*HELLO[:1], DEAD_ENGINE], HELLO)
+    replicas, _ = fleet_of(dying, dying)
+    assert await collect(pipeline_of(replicas).generate(CALL)) == HELLO
+    assert replicas.replays == 1
+    assert_nothing_is_left(replicas)
+
+    replicas, tritons = fleet_of(*[says(*HELLO[:1], DEAD_ENGINE)] * 3)
+    pipeline = pipeline_of(replicas)
+    generation = pipeline.generate(CALL)
+    with pytest.raises(InflightError, match="cannot answer"):
+        await collect(generation)
+    await read_to_the_end(generation)
+    assert sum(len(triton.requests) for triton in tritons) == 2, "a third engine lives"
+    with pytest.raises(InflightError, match="engine processes died") as caught:
+        pipeline.generate(CALL)
+    assert caught.value.kind is ErrorKind.INTERNAL
+    pipeline.generate(msgspec.structs.replace(CALL, prompt="something else"))
     assert_nothing_is_left(replicas)
 
 

@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.generation import Delta, Failure
-from router.routing.replay import MAX_ATTEMPTS, DifferentAnswer, Replay, RetryBudget, may_go_on
+from router.routing.replay import (
+    MAX_ATTEMPTS,
+    MAX_DEATHS,
+    DifferentAnswer,
+    Poisons,
+    Replay,
+    RetryBudget,
+    may_go_on,
+)
 from tests.router.routing.answers import ANSWERS, Answer, chunks, joined
 
 
@@ -35,9 +43,24 @@ def test_a_spent_retry_budget_refills() -> None:
 
 @pytest.mark.parametrize("failure", Failure)
 def test_only_failures_of_the_replica_are_retried(failure: Failure) -> None:
-    faults = {Failure.UNREACHABLE, Failure.STUB_DEAD, Failure.NOT_LOADED, Failure.CUT}
-    assert may_go_on(failure, 1) is (failure in faults)
+    dead = {Failure.UNREACHABLE, Failure.STUB_DEAD, Failure.ENGINE_DIED, Failure.ENGINE_AWAY}
+    faults = dead | {Failure.NOT_LOADED, Failure.CUT}
+    assert may_go_on(failure, 1, 1) is (failure in faults)
     assert not may_go_on(failure, MAX_ATTEMPTS)
+    assert not may_go_on(failure, 1, MAX_DEATHS)
+
+
+def test_what_engines_died_of_is_known_for_a_minute() -> None:
+    poisons = Poisons()
+    assert not poisons.are_known(0.0)
+    for number in range(1000):
+        poisons.add(b"%d" % number, number * 0.01)
+    assert poisons.are_known(10.0)
+    assert b"999" in poisons
+    assert b"0" not in poisons, "so many are not kept"
+    assert poisons.are_known(69.0)
+    assert not poisons.are_known(70.0)
+    assert b"999" not in poisons
 
 
 def again(told: list[Delta]) -> Replay:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from python_backend.wire.errors import ENGINE_AWAY
 from router.control.health.prober import Prober
 from router.control.health.vital_signs import ProbeLimits
 from router.core.generation import Failure
@@ -190,6 +191,24 @@ async def test_a_refusal_is_an_answer(scene: Scene) -> None:
     scene.triton.models["preprocessing"].refusal = "unexpected shape"
     await scene.rounds("preprocessing")
     assert replica.health.is_up
+
+
+async def test_an_engine_that_its_model_starts_again_is_awaited_and_nothing_is_loaded(
+    scene: Scene,
+) -> None:
+    replica = await scene.watch()
+    work = work_on(replica)
+    scene.triton.models["tensorrt_llm"].refusal = f"engine_failed: {ENGINE_AWAY}"
+    await until(lambda: not replica.health.is_up)
+    assert replica.health.is_reviving
+    await scene.rounds("tensorrt_llm")
+    assert not replica.health.is_up
+    assert len(work.given_up) == 1
+    scene.triton.models["tensorrt_llm"].refusal = ""
+    await until(lambda: replica.health.is_up)
+    assert all(model.loads == 0 for model in scene.triton.models.values())
+    ((name, why),) = scene.deaths
+    assert (name, "engine process died" in why) == ("a", True)
 
 
 async def test_a_model_that_stays_dead_is_not_reported_as_healthy(scene: Scene) -> None:

@@ -161,9 +161,10 @@ async def test_a_rehearsal_ends_in_time_and_without_an_objection_where_little_wa
     assert (len(found.first_token.pairs) < 8, found.objection) == (True, "")
 
 
-async def test_a_canary_that_twice_fails_what_the_stable_release_answers_is_refused() -> None:
+@pytest.mark.parametrize("failure", [Failure.ENGINE, Failure.ENGINE_DIED])
+async def test_a_canary_that_twice_fails_what_the_stable_release_answers_is_refused(failure: Failure) -> None:
     stage = Stage()
-    broken = TritonError(ErrorKind.ENGINE_FAILED, "no", Failure.ENGINE, "the step broke")
+    broken = TritonError(ErrorKind.ENGINE_FAILED, "no", failure, "the step broke")
     stage.canary.errors = [None, broken, broken]
     found = await stage.rehearsal.compare(CANARY, STABLE, ALLOWED)
     assert found.objection == (
