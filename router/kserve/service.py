@@ -46,7 +46,7 @@ def _read(kind: type[Any], raw: bytes) -> Any:
     return Packed(kind, raw)
 
 
-def handler_of(service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHandler:
+def handler_of(service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
     """Those of its methods that the servicer has; the others are unimplemented."""
     handlers = {}
     for method in service.methods:

@@ -46,7 +46,7 @@ class Reflection:
     def __init__(self, door: Door, reception: Reception) -> None:
         self._door = door
         self._reception = reception
-        self._answers = reflection.ReflectionServicer(SERVICES)
+        self._answers: Any = reflection.ReflectionServicer(SERVICES)
 
     async def ServerReflectionInfo(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         record = self._reception.new_record("ServerReflectionInfo", context)

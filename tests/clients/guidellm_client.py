@@ -19,10 +19,11 @@ def benchmark() -> None:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "benchmarks.json"
         run(
-            *("guidellm", "benchmark", "run", "--target", STACK.url, "--model", STACK.model),
-            *("--profile", "concurrent", "--rate", "2", "--max-requests", "4"),
-            *("--data", "prompt_tokens=20,output_tokens=8", "--processor", STACK.tokenizer),
-            *("--output-dir", folder, "--outputs", output.name, "--disable-console-interactive"),
+            *("guidellm", "run", "--backend", f"kind=openai_http,target={STACK.url},model={STACK.model}"),
+            *("--profile", "kind=concurrent,streams=2", "--constraint", "kind=max_requests,count=4"),
+            *("--data", "kind=synthetic_text,prompt_tokens=20,output_tokens=8"),
+            *("--tokenizer", f"kind=huggingface_auto,model={STACK.tokenizer}"),
+            *("--output", f"kind=json,path={output}", "--disable-console-interactive"),
             timeout_s=600,
         )
         totals = json.loads(output.read_text())["benchmarks"][0]["metrics"]["request_totals"]

@@ -359,7 +359,7 @@ async def test_large_messages_are_refused_however_small_they_came(kserve: Runnin
 async def test_a_message_that_cannot_be_read_is_refused_in_words(kserve: RunningKserve, raw: bytes) -> None:
     async with grpc.aio.insecure_channel(kserve.grpc_url) as channel:
         for method in ("ModelInfer", "ModelReady"):
-            call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+            call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}", bytes, bytes)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await call(raw)
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
