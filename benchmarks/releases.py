@@ -6,22 +6,28 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.plots import Plots
 from benchmarks.stack import RunningStack, running_stack
 from benchmarks.traffic import Answered, Traffic, completion, traffic
+from launcher.commands.installation import open_installation
+from router.control.releases.records import Rollout, RolloutState, list_rollouts
 
 PER_S, TOKENS, BUCKET_S = 4.0, 12, 2.0
 PLAN = ("--steps", "5%,25%,100%", "--min-requests", "10", "--min-duration", "25s")
 # The default model again: in the precision that takes half the memory, and in the one that takes its time.
 GOOD, SLOW = ("2", "int4"), ("3", "fp32")
+AS_THEY_SHOULD = [RolloutState.ROLLED_BACK, RolloutState.PROMOTED]
 LIMIT_S, LIMIT_REQUESTS = 60.0, 200
 
 
@@ -35,25 +41,51 @@ class Event:
     reason: str
 
 
+def config_of(stack: RunningStack) -> Path:
+    return stack.state_dir.parent / "inflight.toml"
+
+
 def inflight(stack: RunningStack, *arguments: str) -> str:
-    config = stack.state_dir.parent / "inflight.toml"
-    command = [sys.executable, "-m", "launcher", "release", *arguments, "--config", str(config)]
+    command = [sys.executable, "-m", "launcher", "release", *arguments, "--config", str(config_of(stack))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"inflight release {' '.join(arguments)}: {done.stderr or done.stdout}")
     return done.stdout
 
 
-def rollout(stack: RunningStack, version: str, plan: Sequence[str] = PLAN, limit_s: float = 180.0) -> str:
-    """Rolls a release out, and says how that ended."""
-    inflight(stack, "canary", f"{stack.model}@{version}", *plan)
+def wait_for_end(
+    stack: RunningStack,
+    model: str,
+    limit_s: float = 180.0,
+    meanwhile: Callable[[Rollout], None] = lambda rollout: None,
+) -> Rollout:
+    """Of the model's newest rollout; as it stands then where that takes longer."""
     deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        for each in history(stack, 0.0):
-            if str(each.version) == version and each.what in ("promote", "rollback"):
-                return each.what
-        time.sleep(1)
-    raise TimeoutError(f"{stack.model}@{version} is still being rolled out")
+    with open_installation(None, config_of(stack)) as ours:
+        while True:
+            with ours.releases.look() as connection:
+                newest = list_rollouts(connection, model, newest=1)[0]
+            if newest.state.is_over or time.monotonic() > deadline_s:
+                return newest
+            meanwhile(newest)
+            time.sleep(0.5)
+
+
+def rollout(stack: RunningStack, version: str, plan: Sequence[str] = PLAN, limit_s: float = 180.0) -> Rollout:
+    """Rolls a release of the stack's model out, to its end."""
+    inflight(stack, "canary", f"{stack.model}@{version}", *plan)
+    return wait_for_end(stack, stack.model, limit_s)
+
+
+def kill_engine(stack: RunningStack, model: str) -> float:
+    """The process in Triton that has the model; when that was."""
+    for process in psutil.Process(stack.process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            command = process.cmdline()
+            if len(command) > 1 and f"/{model}/" in command[1]:
+                process.kill()
+                return time.time()
+    raise LookupError(f"no process of {model}")
 
 
 def history(stack: RunningStack, began_s: float) -> list[Event]:
@@ -71,14 +103,14 @@ def report(console: Console, plots: Plots) -> bool:
             inflight(stack, "load", f"{stack.model}@{version}")
         with traffic(stack.url, completion(stack.model, TOKENS), PER_S) as running:
             running.wait_for(30)
-            ended = {version: rollout(stack, version) for version, _ in (SLOW, GOOD)}
+            ended = [rollout(stack, version).state for version, _ in (SLOW, GOOD)]
             running.wait_for(30)
             inflight(stack, "rollback", stack.model)
             running.wait_for(30)
             events = history(stack, running.began_s)
     show(console, running, events)
     draw(plots, "releases", running, events)
-    met = not running.errors and ended == {"3": "rollback", "2": "promote"} and in_time(running, events)
+    met = not running.errors and ended == AS_THEY_SHOULD and in_time(running, events)
     goal = f"no failed request, {stack.model}@3 taken back within {LIMIT_S:g} s or {LIMIT_REQUESTS} requests"
     console.print(f"{goal}: {'met' if met else 'MISSED'}")
     return met

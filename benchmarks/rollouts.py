@@ -39,6 +39,7 @@ class Cell:
     slower: float
     errors: float
     is_rehearsed: bool = True
+    past_requests: int = 1000
 
     @property
     def plan(self) -> Plan:
@@ -57,7 +58,14 @@ class Ended:
 def run(cell: Cell, seed: int) -> Ended:
     world = replace(MACHINES[cell.machine], rate=cell.rate)
     release = Release(errors=cell.errors, slower=cell.slower)
-    rollout = Rollout(seed, release, world=world, plan=cell.plan, rehearsed=cell.is_rehearsed)
+    rollout = Rollout(
+        seed,
+        release,
+        world=world,
+        plan=cell.plan,
+        rehearsed=cell.is_rehearsed,
+        past_requests=cell.past_requests,
+    )
     decision, requests, seconds = rollout.run(LIMIT_S[cell.rate])
     return Ended(decision.verdict.value, requests, seconds)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from router.control.releases.arm_stats import ArmStats, Measured, Sample
 from router.control.releases.canary import Decision, Verdict, decide
-from router.control.releases.paired_times import MOST_PAIRS, PairedTimes, Standing, standing
+from router.control.releases.evidence import Proportion
+from router.control.releases.paired_times import MOST_PAIRS, PairedTimes, Standing, standing_of_all
 from router.control.releases.plan import Plan, Progress
 
 BEGIN_S = 1_800_000_000.0
@@ -66,6 +67,7 @@ class Rollout:
     world: World = field(default_factory=World)
     plan: Plan = field(default_factory=Plan)
     rehearsed: bool = False  # whether both releases are measured on the same prompts first
+    past_requests: int = 0  # that the stable release was seen to answer, or not, before
 
     def run(self, most_s: float = 1200.0) -> tuple[Decision, int, float]:
         """How it ended, after how many of the canary's requests, and after how many seconds."""
@@ -75,6 +77,8 @@ class Rollout:
         phases = [Phases(chance), Phases(chance), Phases(chance)]
         steps = [(ArmStats(), ArmStats())]
         progress, answered, at_s = Progress(step_began_s=BEGIN_S, golden_step=99), 0, 0.0
+        past_errors = sum(chance.random() < self.stable.errors for _ in range(self.past_requests))
+        past = Proportion(past_errors, self.past_requests)
         waiting: tuple[list[Sample], list[Sample]] = ([], [])
         for second in range(1, int(most_s) + 1):
             arms: tuple[list[Sample], list[Sample]] = ([], [])
@@ -93,7 +97,7 @@ class Rollout:
                 continue
             arms, waiting = waiting, ([], [])
             steps[-1] = (steps[-1][0].with_all(arms[0]), steps[-1][1].with_all(arms[1]))
-            found = decide(self.plan, progress, Measured(tuple(steps)), BEGIN_S + second)
+            found = decide(self.plan, progress, Measured(tuple(steps), past), BEGIN_S + second)
             if found.verdict is Verdict.ADVANCE:
                 progress = replace(progress, step=progress.step + 1, step_began_s=BEGIN_S + second)
                 steps.append((ArmStats(), ArmStats()))
@@ -111,11 +115,9 @@ class Rollout:
                 each.plus(self._rehearsal_s(chance) * factor, self._rehearsal_s(chance))
                 for each, factor in zip(times, slower, strict=True)
             ]
-            found = {standing(each, ratio, is_last=number == MOST_PAIRS) for each in times}
-            if Standing.SLOWER in found:
-                return True
-            if Standing.OPEN not in found:
-                return False
+            found = standing_of_all(times, ratio, is_last=number == MOST_PAIRS)
+            if found is not Standing.OPEN:
+                return found is Standing.SLOWER
         return False
 
     def _rehearsal_s(self, chance: random.Random) -> float:

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from benchmarks.safetensors_file import random_fill, write_safetensors
 from python_backend.costs.batch_cost import BatchCost
 
 MAX_BATCH = 32
@@ -66,7 +65,7 @@ def write_random_minilm(directory: Path) -> Path:
     (directory / "config.json").write_text(json.dumps(config))
     (directory / "sentence_bert_config.json").write_text('{"max_seq_length": 256, "do_lower_case": false}')
     (directory / "tokenizer.json").write_text(json.dumps(_word_pieces()))
-    _write_safetensors(directory / "model.safetensors", _bert_shapes())
+    write_safetensors(directory / "model.safetensors", _bert_shapes(), random_fill())
     return directory
 
 
@@ -128,18 +127,3 @@ def _bert_shapes() -> dict[str, tuple[int, ...]]:
         for name in ("attention.output.LayerNorm", "output.LayerNorm"):
             shapes[f"{of}{name}.weight"] = shapes[f"{of}{name}.bias"] = (_HIDDEN,)
     return shapes
-
-
-def _write_safetensors(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-    """By hand: a GPU's host need not have the library."""
-    chance = np.random.default_rng(1)
-    header: dict[str, Any] = {}
-    end = 0
-    for name, shape in shapes.items():
-        begin, end = end, end + 4 * int(np.prod(shape))
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for shape in shapes.values():
-            file.write(chance.normal(0, 0.05, shape).astype(np.float32).tobytes())

@@ -165,6 +165,7 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
 
     `accept_slower` is how many times as slow as the stable release it may be, on purpose. With
     `min_likeness` so many answers that it gave as a shadow must be that much like those of the stable one.
+    Unless it `is_rehearsed`, both are not measured beside each other before the canary gets traffic.
     """
 
     version: _Version
@@ -179,6 +180,7 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
     accept_slower: _Ratio | None = None
     min_likeness: _Share = _STANDARD.min_likeness
     min_shadow_answers: Annotated[int, Meta(ge=1, le=1_000_000)] = _STANDARD.min_shadow_answers
+    is_rehearsed: bool = _STANDARD.is_rehearsed
 
     def plan(self) -> Plan:
         tolerance = self.tolerance.value()
@@ -194,6 +196,7 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
             self.on_timeout,
             self.min_likeness,
             self.min_shadow_answers,
+            self.is_rehearsed,
         )
 
 

@@ -80,14 +80,14 @@ class TritonPythonModel(Whole):
     def dislikes(self, request):
         query = pb_utils.get_input_tensor_by_name(request, "QUERY").as_numpy().flatten()[0]
         numbers = re.findall(rb"Question (\\d+)", query)
-        return bool(numbers) and int(numbers[0]) % 20 == 0
+        return bool(numbers) and int(numbers[0]) % 3 == 0
 
     def refusal(self):
         return pb_utils.InferenceResponse(error=pb_utils.TritonError("something went wrong"))
 """
 
 
-def fail_for_one_in_twenty(models: Path, manifest: Manifest) -> None:
+def fail_for_one_in_three(models: Path, manifest: Manifest) -> None:
     """Of the prompts that traffic has numbered; those of probes and of the warm-up are answered."""
     folder = _step(models, manifest, "preprocessing") / str(manifest.version)
     rewrite(folder / "model.py", DISLIKES)

@@ -18,8 +18,6 @@ from tests.stack.releasing import ReleaseStack, quick_engine, releases_at, write
 from tests.stack.tiny_models import write_tiny_model
 
 EXACT = {"inflight_precision": "fp32"}
-# Between tokens a tiny model does little but what every model does; this many layers are several times that.
-SLOW_LAYERS = 112
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +79,6 @@ class TinyModels:
 
     usual: Path
     other_words: Path
-    slow: Path
     gives_nan: Path
 
 
@@ -91,7 +88,6 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory, default_checkpoint: Pa
     return TinyModels(
         write_tiny_model(folder / "tiny", default_checkpoint),
         write_tiny_model(folder / "other", default_checkpoint, seed=2),
-        write_tiny_model(folder / "slow", default_checkpoint, layers=SLOW_LAYERS),
         write_tiny_model(folder / "nan", default_checkpoint, gives_nan=True),
     )
 

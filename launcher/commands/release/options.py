@@ -65,6 +65,7 @@ class PlanOptions:
     accept_slower: str | None = None
     min_likeness: str | None = None
     min_shadow_answers: int | None = None
+    is_rehearsed: bool = True
 
 
 def plan(typed: PlanOptions) -> Plan:
@@ -72,7 +73,7 @@ def plan(typed: PlanOptions) -> Plan:
     allowed = tolerance(typed.tolerances)
     if typed.accept_slower is not None:
         allowed = allowed.accepting(accept_slower(typed.accept_slower))
-    chosen: dict[str, Any] = {"tolerance": allowed}
+    chosen: dict[str, Any] = {"tolerance": allowed, "is_rehearsed": typed.is_rehearsed}
     if typed.steps is not None:
         chosen["weights"] = tuple(share(each.strip()) for each in typed.steps.split(","))
     if typed.min_requests is not None:

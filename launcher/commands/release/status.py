@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.commands.release.control import has_router_in_control
 from router.control.releases import records
+from router.control.releases.arm_stats import PAST
 from router.control.releases.arms import read_figures
 from router.control.releases.evidence import Spread
 from router.control.releases.shadow_figures import list_shadows
@@ -203,10 +204,16 @@ def role_of(version: int, split: ModelSplit | None, rollout: Rollout | None) -> 
 
 def rollout_status(rollout: Rollout, figures: Sequence[ArmFigures]) -> RolloutStatus:
     arms = ((rollout.stable, "stable"), (rollout.canary, "canary"))
+    figures = [each for each in figures if each.step != PAST]
     return RolloutStatus(
         rollout,
         tuple(
-            _arm(version, role, rollout, [each for each in figures if each.version == version])
+            _arm(
+                version,
+                role,
+                rollout,
+                [each for each in figures if each.version == version],
+            )
             for version, role in arms
         ),
     )

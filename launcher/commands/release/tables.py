@@ -12,6 +12,7 @@ from launcher.commands.output import moment
 from launcher.commands.release.control import NO_ROUTER
 from router.control.releases.canary_checks import Shown
 from router.control.releases.states import State
+from router.core.lasting import lasting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -178,15 +179,6 @@ def _table(*columns: str) -> Table:
 
 def milliseconds(time_s: float | None) -> str:
     return "" if time_s is None else f"{time_s * 1000:,.1f} ms"
-
-
-def lasting(time_s: float) -> str:
-    whole_s = max(0, int(time_s))
-    if whole_s < 120:
-        return f"{whole_s} s"
-    if whole_s < 7200:
-        return f"{whole_s // 60} min"
-    return f"{whole_s // 3600} h" if whole_s < 172_800 else f"{whole_s // 86_400} d"
 
 
 def size(count_bytes: int) -> str:

@@ -116,6 +116,12 @@ def canary(
     min_shadow_answers: Annotated[
         int | None, typer.Option(min=1, help="Shadow answers that --min-likeness needs. [default: 50]")
     ] = None,
+    no_rehearsal: Annotated[
+        bool,
+        typer.Option(
+            "--no-rehearsal", help="Do not measure both releases on the same prompts before it gets traffic."
+        ),
+    ] = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
@@ -140,6 +146,7 @@ def canary(
                 accept_slower,
                 min_likeness,
                 min_shadow_answers,
+                not no_rehearsal,
             )
         )
         begun = ours.releases.begin_rollout(model, version, plan, options.golden_prompts(golden))

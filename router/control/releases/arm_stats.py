@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+PAST = -1  # the step of what a router had counted of a release before the rollout
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One answer of one arm; what was not measured is None. `at_s` is when it was asked for."""
@@ -119,9 +122,11 @@ def merge_stats(one: ArmStats, other: ArmStats) -> ArmStats:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The canary and the stable release in each step so far, the current one last."""
+    """The canary and the stable release in each step so far, the current one last, and how often the stable
+    one failed before."""
 
     steps: tuple[tuple[ArmStats, ArmStats], ...]
+    past: Proportion = field(default_factory=Proportion)
 
 
 _PROPORTIONS = ("errors", "refusals", "late_first", "late_between")

@@ -11,7 +11,15 @@ import sqlalchemy as sql
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 from router.control.recorder import Recorder
-from router.control.releases.arm_stats import ArmStats, Sample, stats_from_json, stats_to_json
+from router.control.releases.arm_stats import (
+    PAST,
+    ArmStats,
+    Sample,
+    merge_stats,
+    stats_from_json,
+    stats_to_json,
+)
+from router.control.releases.evidence import Proportion
 from router.core.answer_text import is_refusal
 from router.core.objective import Objective
 from router.core.record import Outcome
@@ -28,6 +36,9 @@ if TYPE_CHECKING:
 
 _FOLD_AT = 64  # so that no request waits long for what those before it have left to be counted
 _FORGET_AFTER_S = 3600.0
+# Of a release without a rollout about so many requests are remembered; a failure among them weighs more than
+# one of long ago, and more of them would say nothing new.
+_MOST_PAST = 2000
 NO_OBJECTIVE = Objective("", Tier.STANDARD)
 
 
@@ -54,11 +65,34 @@ class Arm:
         if len(self._waiting) >= _FOLD_AT:
             self.fold()
 
+    def begin_with(self, stats: ArmStats, now_s: float) -> None:
+        self.stats = merge_stats(self.stats, stats)
+        self.changed_s = now_s
+        self.is_written = False
+
     def fold(self) -> ArmStats:
         if self._waiting:
             self.stats = self.stats.with_all(self._waiting)
             self._waiting.clear()
         return self.stats
+
+
+class Past:
+    """How often each release of a model failed lately, where no rollout counts it."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, dict[int, Proportion]] = {}
+
+    def add(self, model: str, version: int, failed: bool) -> None:
+        releases = self._models.setdefault(model, {})
+        seen = releases.get(version, Proportion()).with_one(failed)
+        if seen.total >= _MOST_PAST:
+            seen = Proportion(-(-seen.hits // 2), seen.total // 2)
+        releases[version] = seen
+
+    def take(self, model: str) -> dict[int, Proportion]:
+        """By version; a rollout counts from here on."""
+        return self._models.pop(model, {})
 
 
 class ArmRecorder(Recorder):
@@ -78,6 +112,7 @@ class ArmRecorder(Recorder):
         # Stretches of time have the same borders in all routers, so they need the time of day.
         self._from_monotonic_s = clock() - monotonic()
         self._arms: dict[ArmKey, Arm] = {}
+        self._past = Past()
 
     @property
     def arm_count(self) -> int:
@@ -92,22 +127,31 @@ class ArmRecorder(Recorder):
         self.closed(record, cause)
 
     def closed(self, record: Record, cause: BaseException | None) -> None:
-        """For each request to a model with a rollout, when it has ended; `cause` is why it did not finish.
+        """For each request, when it has ended; `cause` is why it did not finish.
 
         What was cancelled says nothing about a release, and neither does what its caller did wrong. What the
         release lost has failed, also where another replica or a second run has saved it for the client.
         """
         rollout_id, step = record.rollout
         is_lost = record.lost_attempts > 0
-        if rollout_id is None or record.dispatched_s is None or not (is_lost or _counts(record, cause)):
+        if record.dispatched_s is None or not (is_lost or _counts(record, cause)):
             return
         failed = is_lost or record.outcome == Outcome.FAILED.value
-        key = ArmKey(rollout_id, step, int(record.model_version))
+        version = int(record.model_version)
+        if rollout_id is None:
+            self._past.add(record.model, version, failed)
+            return
+        for before, errors in self._past.take(record.model).items():
+            self._arm(ArmKey(rollout_id, PAST, before)).begin_with(ArmStats(errors), self._clock())
+        objective = self._objective_of(record.model, record.tier)
+        sample = sample_of(record, failed, self._from_monotonic_s, objective)
+        self._arm(ArmKey(rollout_id, step, version)).add(sample, self._clock())
+
+    def _arm(self, key: ArmKey) -> Arm:
         arm = self._arms.get(key)
         if arm is None:
             arm = self._arms[key] = Arm()
-        objective = self._objective_of(record.model, record.tier)
-        arm.add(sample_of(record, failed, self._from_monotonic_s, objective), self._clock())
+        return arm
 
     async def write(self) -> None:
         now_s = self._clock()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from router.control.releases.canary_checks import Shown, findings
 from router.control.releases.plan import OnTimeout
+from router.core.lasting import lasting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,12 +100,12 @@ def _unknown(
     what = "; ".join(each.sentence() for each in unknown)
     limit_s = max(plan.time_limit_s, 2 * plan.min_duration_s)
     if lasted_s >= limit_s:
-        reason = f"step {number} did not show in {_lasting(limit_s)} that the canary is good enough: {what}"
+        reason = f"step {number} did not show in {lasting(limit_s)} that the canary is good enough: {what}"
         if plan.on_timeout is OnTimeout.PROMOTE:
             return None
         if plan.on_timeout is OnTimeout.ROLL_BACK or lasted_s >= 2 * limit_s:
             return Decision(Verdict.ROLL_BACK, reason)
-        left = _lasting(2 * limit_s - lasted_s)
+        left = lasting(2 * limit_s - lasted_s)
         return Decision(Verdict.WAIT, f"held, rolled back in {left} unless promoted: {reason}", is_held=True)
     needs = _more(measured, unknown, lasted_s)
     about = ", ".join(each.gate.value for each in unknown)
@@ -117,14 +118,8 @@ def _more(measured: Measured, unknown: Sequence[Finding], lasted_s: float) -> st
         return "more requests"
     most = max(each.more or 1 for each in unknown)
     answered = measured.steps[-1][0].errors.total
-    time = f", {_lasting(most * lasted_s / answered)} at this rate," if answered and lasted_s > 0 else ""
+    time = f", {lasting(most * lasted_s / answered)} at this rate," if answered and lasted_s > 0 else ""
     return f"about {most:,} more requests of the canary{time}"
-
-
-def _lasting(time_s: float) -> str:
-    if time_s < 120:
-        return f"{time_s:.0f} s"
-    return f"{time_s / 60:.0f} min" if time_s < 7200 else f"{time_s / 3600:.0f} h"
 
 
 def _wait(plan: Plan, progress: Progress, measured: Measured, now_s: float) -> Decision | None:

@@ -129,6 +129,7 @@ def findings(plan: Plan, measured: Measured) -> list[Finding]:
             (tolerance.error_rate, tolerance.error_margin * 2**loose),
             math.log(2 / plan.alpha),
             _MOST_PRESUMED_ERRORS,
+            measured.past,
         ),
         _of_rates(
             Gate.REFUSALS,
@@ -157,11 +158,12 @@ def _of_rates(
     tolerances: tuple[float, float],
     limit: float,
     presumed: float = 1.0,
+    past: Proportion = Proportion(),  # noqa: B008  # a value
 ) -> Finding:
     """The first tolerance is what may be shown against it, the second what has to be shown for it.
 
     Of the stable release at least what was seen counts; what may well be is not taken to be above what is
-    presumed.
+    presumed, nor above what its past makes likely.
     """
     canary, stable = _in_all(steps)
     figures = f"{canary.rate:.1%} of {canary.total:,} against {stable.rate:.1%} of {stable.total:,}"
@@ -172,7 +174,9 @@ def _of_rates(
         for each, beside in steps
     ]
     most, margin = tolerances
-    presumable = sum(part * max(each.rate, min(each.cautious_rate, presumed)) for part, each in known)
+    presumable = sum(
+        part * max(each.rate, min(_with_past(each, past).cautious_rate, presumed)) for part, each in known
+    )
     usual = min(0.95, presumable + most)
     against = log_evidence_of_more(canary, usual) / limit if canary.hits >= _LEAST_HITS else 0.0
     allowed = min(0.95, sum(part * each.rate for part, each in known) + margin)
@@ -183,6 +187,11 @@ def _of_rates(
     elif within <= 0 and canary.rate < allowed:
         more = math.ceil(_LOG_SHOWN_RATE / -math.log1p(-margin))
     return Finding(gate, figures, max(against, 0.0), max(within, 0.0), more, f"up to {margin:.3g} more")
+
+
+def _with_past(now: Proportion, past: Proportion) -> Proportion:
+    """An hour that is worse than its past is not excused by it."""
+    return now if now.rate > past.cautious_rate else merge_proportions(now, past)
 
 
 def _in_all(steps: Sequence[tuple[Proportion, Proportion]]) -> tuple[Proportion, Proportion]:

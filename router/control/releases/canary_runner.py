@@ -189,7 +189,7 @@ class CanaryRunner:
         is_due = is_due and (golden is not None or progress.golden_step == -1)
         if canary is None or stable is None or not (situation.is_ready and is_due):
             return None
-        if self._rehearsals is None:
+        if self._rehearsals is None or not rollout.plan.is_rehearsed:
             return Rehearsed()
         ratio = rollout.plan.tolerance.latency_ratio
         key = TrialKey(rollout.id, -1, "the rehearsal")

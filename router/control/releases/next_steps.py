@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from router.control.releases.arm_stats import ArmStats, Measured, merge_stats
+from router.control.releases.arm_stats import PAST, ArmStats, Measured, merge_stats
 from router.control.releases.canary import Decision, Verdict, decide, golden_objection
 from router.control.releases.canary_checks import findings
 from router.control.releases.faults import Deaths, objection_to, reason_to_hold
@@ -87,7 +87,8 @@ def measured_of(rollout: Rollout, figures: Iterable[ArmFigures]) -> Measured:
                 reduce(merge_stats, arms.get((step, rollout.stable), ()), ArmStats()),
             )
             for step in steps
-        )
+        ),
+        reduce(merge_stats, arms.get((PAST, rollout.stable), ()), ArmStats()).errors,
     )
 
 

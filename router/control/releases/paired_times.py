@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # After so many pairs a canary that is plainly slower is known to be, and after the last one any other.
 FIRST_LOOK, MOST_PAIRS = 10, 16
@@ -64,6 +64,14 @@ def standing(times: PairedTimes, allowed_ratio: float, *, is_last: bool = False)
     if count >= LEAST_PAIRS and chance_of_more([-each for each in beyond]) <= _FALSE_ALL_CLEAR:
         return Standing.WITHIN
     return Standing.OPEN
+
+
+def standing_of_all(
+    measures: Iterable[PairedTimes], allowed_ratio: float, *, is_last: bool = False
+) -> Standing:
+    """Slower where one of them is; within only where all are."""
+    found = {standing(each, allowed_ratio, is_last=is_last) for each in measures}
+    return next((each for each in (Standing.SLOWER, Standing.OPEN) if each in found), Standing.WITHIN)
 
 
 def chance_of_more(differences: Sequence[float]) -> float:

@@ -62,6 +62,7 @@ class Plan:
     on_timeout: OnTimeout = OnTimeout.HOLD
     min_likeness: float = 0.0  # of the answers of a shadow; 0 where none are asked for
     min_shadow_answers: int = 50
+    is_rehearsed: bool = True  # whether both releases are measured on the same prompts before any traffic
 
     def __post_init__(self) -> None:
         if not self.weights or list(self.weights) != sorted(set(self.weights)) or not self.weights[0] > 0:

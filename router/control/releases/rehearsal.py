@@ -16,7 +16,13 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 from router.control.releases.inspection import scrub
 from router.control.releases.own_prompt import SENTENCE, ask
-from router.control.releases.paired_times import MOST_PAIRS, PairedTimes, Standing, standing
+from router.control.releases.paired_times import (
+    MOST_PAIRS,
+    PairedTimes,
+    Standing,
+    standing,
+    standing_of_all,
+)
 from router.core.generation import Failure
 from router.core.manifest import Kind
 from router.routing.replay import is_replicas_fault
@@ -165,7 +171,8 @@ class RehearsalStage:
             if number < 0 and self._clock() > warm_until_s:
                 number = 0
             tokens = _TOKENS if self._clock() - began_s < _LONG_ROUND_S else _FEW_TOKENS
-            if _is_decided(found, allowed_ratio):
+            times_so_far = (found.first_token, found.between_tokens)
+            if standing_of_all(times_so_far, allowed_ratio) is not Standing.OPEN:
                 break
         if not found.first_token.pairs:
             return replace(found, note=_NOTHING)
@@ -272,11 +279,6 @@ def _with(found: Rehearsed, times: tuple[_Times, _Times]) -> Rehearsed:
     if new.between_tokens_s > 0 and usual.between_tokens_s > 0:
         between = between.plus(new.between_tokens_s, usual.between_tokens_s)
     return replace(found, first_token=first, between_tokens=between)
-
-
-def _is_decided(found: Rehearsed, allowed_ratio: float) -> bool:
-    standings = [standing(each, allowed_ratio) for each in (found.first_token, found.between_tokens)]
-    return Standing.SLOWER in standings or Standing.OPEN not in standings
 
 
 def _judged(found: Rehearsed, canary: Manifest, stable: Manifest, allowed_ratio: float) -> Rehearsed:

@@ -15,7 +15,7 @@ from rich.console import Console
 from launcher.commands.release.control import NO_ROUTER
 from launcher.commands.release.live_view import READ_WITHIN_S, SILENCE_S, ReleaseWait, wait_until_read, watch
 from launcher.commands.release.status import read_status
-from launcher.commands.release.tables import lasting, status_view
+from launcher.commands.release.tables import status_view
 from router.control.releases.arm_stats import ArmStats, Sample, stats_to_json
 from router.control.releases.comparison import Comparison
 from router.control.releases.records import list_rollouts
@@ -274,16 +274,6 @@ def test_a_watched_table_stays_up_to_date_until_ctrl_c(served: Shell) -> None:
     with served.opened() as ours:
         watch(ours, "m", console, sleep)
     assert "draining" in said(console)
-
-
-def test_durations_are_shown_in_one_short_unit() -> None:
-    assert [lasting(time_s) for time_s in (-1, 59.9, 600, 7200, 86_400 * 3)] == [
-        "0 s",
-        "59 s",
-        "10 min",
-        "2 h",
-        "3 d",
-    ]
 
 
 def test_an_installation_with_a_router_in_control_gets_no_warning(served: Shell) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.control.releases.arm_stats import ArmStats, Sample, stats_from_json, stats_to_json
-from router.control.releases.arms import ArmFigures, ArmRecorder, read_figures, sample_of
+from router.control.releases.arm_stats import PAST, ArmStats, Sample, stats_from_json, stats_to_json
+from router.control.releases.arms import ArmFigures, ArmRecorder, Past, read_figures, sample_of
 from router.control.releases.evidence import Proportion
 from router.core.record import Record
 from router.core.stages import EngineTimes
@@ -93,6 +93,39 @@ async def test_cancelled_and_invalid_requests_do_not_count_for_a_release(
     recorder.closed(record(rollout=(None, 0)), None)
     await recorder.write()
     assert figures(lite) == {}
+
+
+async def test_what_a_release_did_before_a_rollout_is_written_when_that_begins(
+    access: StoreAccess, lite: Store
+) -> None:
+    recorder = ArmRecorder(access, "one")
+    before = {"version": 1, "rollout": (None, 0), "model": "m"}
+    for number in range(10):
+        recorder.closed(record("failed" if number < 2 else "finished", **before), FAILED)
+    recorder.closed(record(version=1, rollout=(None, 0), model="another"), None)
+    await recorder.write()
+    assert figures(lite) == {}
+    recorder.closed(record(model="m"), None)
+    recorder.closed(record(model="m", version=1), None)
+    await recorder.write()
+    found = figures(lite)
+    assert {key: stats.errors for key, stats in found.items()} == {
+        (PAST, 1, "one"): Proportion(2, 10),
+        (0, 2, "one"): Proportion(0, 1),
+        (0, 1, "one"): Proportion(0, 1),
+    }
+
+
+def test_the_past_of_a_release_is_of_its_last_requests() -> None:
+    past = Past()
+    for _ in range(1000):
+        past.add("m", 1, True)
+    for _ in range(20_000):
+        past.add("m", 1, False)
+    found = past.take("m")[1]
+    assert 1000 <= found.total < 2000
+    assert found.hits <= 2
+    assert past.take("m") == {}
 
 
 async def test_a_release_unknown_to_triton_is_not_its_callers_fault(access: StoreAccess, lite: Store) -> None:

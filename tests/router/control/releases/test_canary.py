@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from router.control.releases.arm_stats import ArmStats, Measured, Sample
 from router.control.releases.canary import Decision, Verdict, decide
+from router.control.releases.canary_checks import findings
 from router.control.releases.evidence import Proportion
 from router.control.releases.plan import OnTimeout, Plan, Progress, Tolerance
 
@@ -182,6 +183,27 @@ def test_a_step_that_shows_nothing_in_time_ends_as_the_plan_says(
     assert found.verdict is verdict
     assert found.is_held == (verdict is Verdict.WAIT)
     assert "did not show in 24 h that the canary is good enough" in found.reason or verdict is Verdict.ADVANCE
+
+
+def test_the_stable_releases_past_makes_failures_of_the_canary_count_sooner() -> None:
+    def told_after(past: Proportion, stable_errors: int = 0) -> Verdict:
+        arms = (ArmStats(errors=Proportion(4, 75)), ArmStats(errors=Proportion(stable_errors, 75)))
+        return decide(PLAN, TRIED, Measured((arms,), past), 10.0).verdict
+
+    assert told_after(Proportion()) is Verdict.WAIT
+    assert told_after(Proportion(0, 1000)) is Verdict.ROLL_BACK
+    assert told_after(Proportion(30, 1000)) is Verdict.WAIT, "it never was any better"
+    assert told_after(Proportion(0, 1000), stable_errors=2) is Verdict.WAIT, "both have a bad hour"
+
+
+@given(st.integers(0, 40), st.integers(80, 400), st.integers(1, 9), st.integers(0, 1000))
+def test_no_past_speaks_against_a_canary_that_fails_no_more_often_than_the_stable_release_does_now(
+    hits: int, total: int, times: int, past_hits: int
+) -> None:
+    same = ArmStats(errors=Proportion(hits * times, total * times))
+    arms = (ArmStats(errors=Proportion(hits, total)), same)
+    found = findings(PLAN, Measured((arms,), Proportion(past_hits, 1000)))
+    assert found[0].against == 0
 
 
 def test_a_canary_that_misses_the_objective_which_the_stable_release_keeps_rolls_back() -> None:

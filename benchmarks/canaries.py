@@ -1,0 +1,253 @@
+"""`python -m benchmarks.canaries`: canaries that must go back and ones that must not, on one real stack.
+
+Each is a second release of a model of its own, under traffic of its own; several are rolled out at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.releases import inflight, kill_engine, wait_for_end
+from benchmarks.stack import RunningStack, start_stack, wait_until_ready
+from benchmarks.text_checkpoint import SMOLLM2_135M, TINY, write_random_llama
+from benchmarks.traffic import COMPLETIONS, Body, Traffic, traffic
+from router.control.releases.records import Rollout, RolloutState
+
+# As the stack's own, so that several of them fit beside each other, on a machine with a GPU too.
+ENGINE = {"inflight_device": "cpu", "inflight_threads": "1", "max_tokens_in_paged_kv_cache": "8192"}
+PROMPT_WORDS, TOKENS = 24, 16
+# What a new user chose, and what decides as soon as it is known.
+USUAL = ("--steps", "20%,50%,100%", "--min-requests", "20", "--min-duration", "20s")
+SOON = ("--steps", "50%,100%", "--min-requests", "20", "--min-duration", "15s")
+SLOWNESS = {"inflight_precision": "fp32", "inflight_threads": "1"}
+STABLE_THREADS = {"inflight_threads": "2"}
+IDENTICAL, SLOW_RUNS, ERROR_RUNS = 10, 3, 3
+MOST_S = 360.0
+DIES_EVERY_S = 8.0
+CONFIG = """
+name: "calculator"
+backend: "python"
+max_batch_size: 8
+input [ { name: "x", data_type: TYPE_FP32, dims: [ 1 ] } ]
+output [ { name: "y", data_type: TYPE_FP32, dims: [ 1 ] } ]
+"""
+CALCULATOR = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(pb_utils.get_input_tensor_by_name(request, "x")) for request in requests]
+
+    def answer(self, given):
+        x = given.as_numpy()
+        if FAILS and int(x[0, 0]) % 20 == 0:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError("something went wrong"))
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """`goals` are the ends that it may have; the first release is the stable one."""
+
+    what: str
+    model: str
+    paths: tuple[Path, Path]
+    per_s: float
+    plan: Sequence[str]
+    goals: tuple[RolloutState, ...]
+    parameters: tuple[Mapping[str, str], Mapping[str, str]] = field(default_factory=lambda: ({}, {}))
+    is_text: bool = True
+    dies: bool = False
+
+    @property
+    def path(self) -> str:
+        return COMPLETIONS if self.is_text else f"/v2/models/{self.model}/infer"
+
+    @property
+    def body(self) -> Body:
+        return words(self.model) if self.is_text else number
+
+
+@dataclass(frozen=True)
+class Result:
+    case: Case
+    rollout: Rollout
+    running: Traffic
+
+    @property
+    def is_good(self) -> bool:
+        """Of a canary that goes back, users may see errors; of others, never."""
+        state = self.rollout.state
+        return state in self.case.goals and (state is not RolloutState.PROMOTED or not self.running.errors)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        met = self.running.of("2")
+        ended_s = self.rollout.ended_s or time.time()
+        return (
+            self.case.what,
+            f"{self.case.per_s:g}",
+            self.rollout.state.value if self.rollout.ended_s else "undecided",
+            f"{len(met)}",
+            f"{sum(each.error is not None for each in met)}",
+            f"{ended_s - self.rollout.began_s:.0f}",
+            self.rollout.reason,
+        )
+
+
+COLUMNS = ("canary", "requests/s", "ended", "met it", "failed", "seconds", "reason")
+
+
+def words(model: str) -> Body:
+    def body(number: int) -> dict[str, Any]:
+        chance = random.Random(number)
+        prompt = " ".join(f"w{chance.randrange(8192)}" for _ in range(PROMPT_WORDS))
+        asked = {"model": model, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
+        return {**asked, "ignore_eos": True}
+
+    return body
+
+
+def number(number: int) -> dict[str, Any]:
+    return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [number]}]}
+
+
+def write_calculator(directory: Path, *, fails: bool) -> Path:
+    """A Triton model of one's own; the one that fails does so for one number in twenty."""
+    (directory / "1").mkdir(parents=True)
+    (directory / "1" / "model.py").write_text(CALCULATOR.replace("FAILS", str(fails)))
+    (directory / "config.pbtxt").write_text(CONFIG)
+    return directory
+
+
+def slow_cases(folder: Path) -> Iterator[Case]:
+    """In fp32 on one thread: several times as slow as the stable release."""
+    model = write_random_llama(folder / "shape-135m", SMOLLM2_135M)
+    both = ((model, model), (STABLE_THREADS, SLOWNESS))
+    kept, back = (RolloutState.ROLLED_BACK, RolloutState.RUNNING), (RolloutState.ROLLED_BACK,)
+    for run in range(SLOW_RUNS):
+        for name, per_s in (("seldom", 1.5), ("often", 3.0)):
+            plan = (*USUAL, "--no-rehearsal")
+            yield Case("fp32, 1 thread", f"slow-{name}-{run}", both[0], per_s, plan, kept, both[1])
+    yield Case("fp32, 1 thread, rehearsed", "slow-rehearsed", both[0], 3.0, USUAL, back, both[1])
+
+
+def other_cases(folder: Path) -> Iterator[Case]:
+    tiny = write_random_llama(folder / "tiny-again", TINY)
+    for run in range(IDENTICAL):
+        yield Case("identical", f"same-{run}", (tiny, tiny), 20.0, SOON, (RolloutState.PROMOTED,))
+    back = (RolloutState.ROLLED_BACK,)
+    good, bad = (write_calculator(folder / name, fails=name == "shaky") for name in ("steady", "shaky"))
+    for run in range(ERROR_RUNS):
+        yield Case("5 % errors", f"errors-{run}", (good, bad), 20.0, SOON, back, is_text=False)
+    broken = write_random_llama(folder / "nan", TINY, gives_nan=True)
+    yield Case("NaN in its weights", "nan", (tiny, broken), 5.0, SOON, back)
+    yield Case("its engine dies", "dies", (tiny, tiny), 5.0, SOON, back, dies=True)
+
+
+def run(stack: RunningStack, case: Case, deadline_s: float) -> Result:
+    for version, (path, given) in enumerate(zip(case.paths, case.parameters, strict=True), 1):
+        chosen = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+        inflight(stack, "add", case.model, str(path), "--version", str(version), *chosen)
+    inflight(stack, "load", f"{case.model}@1")
+    inflight(stack, "promote", f"{case.model}@1")
+    wait_until_served(stack, case)
+    with traffic(stack.url, case.body, case.per_s, path=case.path) as running:
+        running.wait_for(5)
+        inflight(stack, "canary", f"{case.model}@2", *case.plan)
+        meanwhile = dying(stack, case.model) if case.dies else lambda rollout: None
+        limit_s = max(0.0, min(MOST_S, deadline_s - time.monotonic()))
+        ended = wait_for_end(stack, case.model, limit_s, meanwhile)
+    if ended.state.is_over:
+        serving, idle = (2, 1) if ended.state is RolloutState.PROMOTED else (1, 2)
+        inflight(stack, "unload", f"{case.model}@{idle}", "--no-wait")
+        inflight(stack, "unload", f"{case.model}@{serving}", "--withdraw", "--no-wait")
+    return Result(case, ended, running)
+
+
+def wait_until_served(stack: RunningStack, case: Case) -> None:
+    """The router reads of it in the store."""
+    for _ in range(100):
+        answer = httpx.post(f"{stack.url}{case.path}", json=case.body(1), timeout=60)
+        if answer.status_code == 200:
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"{case.model} is not served: {answer.text}")
+
+
+def dying(stack: RunningStack, model: str) -> Callable[[Rollout], None]:
+    """Kills the canary's engine again and again, once it has traffic."""
+    next_s = 0.0
+
+    def kill(rollout: Rollout) -> None:
+        nonlocal next_s
+        if rollout.progress.step >= 0 and time.monotonic() >= next_s:
+            next_s = time.monotonic() + DIES_EVERY_S
+            with suppress(LookupError):
+                kill_engine(stack, f"{model}.2.tensorrt_llm")
+
+    return kill
+
+
+def run_all(stack: RunningStack, cases: Sequence[Case], at_once: int, limit_s: float) -> list[Result]:
+    """The longest are begun first; each is told of when it has ended."""
+    deadline_s, found = time.monotonic() + limit_s, []
+    with ThreadPoolExecutor(at_once) as threads:
+        futures = {threads.submit(run, stack, case, deadline_s): case for case in cases}
+        for future in as_completed(futures):
+            try:
+                found.append(future.result())
+            except Exception as error:  # the others go on
+                print(f"{futures[future].model} could not be tried: {error}", flush=True)
+            else:
+                print(" | ".join(found[-1].cells), flush=True)
+    return sorted(found, key=lambda each: (each.case.what, each.case.per_s))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.canaries", description=__doc__)
+    parser.add_argument("--at-once", type=int, default=max(1, (os.cpu_count() or 1) // 3))
+    parser.add_argument("--only", default="", help="those whose name has this in it, such as fp32")
+    parser.add_argument("--limit-s", type=float, default=480.0, help="what is undecided then stays so")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        cases = [*slow_cases(Path(folder)), *other_cases(Path(folder))]
+        cases = [case for case in cases if asked.only in case.what]
+        model = write_random_llama(Path(folder) / "tiny", TINY)
+        stack = start_stack(Path(folder), ENGINE, str(model), Path(folder) / "data", embeddings=False)
+        try:
+            wait_until_ready(stack)
+            found = run_all(stack, cases, asked.at_once, asked.limit_s)
+        except BaseException:
+            print(stack.output()[-6000:])
+            raise
+        finally:
+            stack.end()
+    table = Table(*COLUMNS)
+    for each in found:
+        table.add_row(*each.cells)
+    Console(width=200).print(table)
+    is_met = len(found) == len(cases) and all(each.is_good for each in found)
+    print("every goal met" if is_met else "a goal is MISSED")
+    sys.exit(not is_met)
+
+
+if __name__ == "__main__":
+    main()
