@@ -55,9 +55,8 @@ def generation() -> None:
 
 @use("likelihoods of choices by completions")
 def likelihoods() -> None:
-    at = (
-        f"model={STACK.model},base_url={STACK.v1}/completions,tokenized_requests=False,tokenizer_backend=None"
-    )
+    at = f"model={STACK.model},base_url={STACK.v1}/completions,tokenized_requests=False"
+    at += f",tokenizer_backend=huggingface,tokenizer={STACK.tokenizer}"
     evaluate(*("multiple_choice", "0", CHOSEN), *("--model", "local-completions", "--model_args", at))
 
 

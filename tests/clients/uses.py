@@ -79,7 +79,9 @@ def run(*command: str, timeout_s: float = 300.0, **environment: str) -> str:
         timeout=timeout_s,
         check=False,
     )
-    check(done.returncode == 0, f"{command[0]} ended with {done.returncode}: {done.stdout[-2000:]}")
+    if done.returncode:
+        print(done.stdout)
+        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stdout[-300:]}")
     return done.stdout
 
 
