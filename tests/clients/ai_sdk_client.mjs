@@ -26,7 +26,7 @@ await main({
     check(text, text);
   },
   "structured output by a zod schema": async () => {
-    const format = Output.object({ schema: z.object({ name: z.string(), population: z.number() }) });
+    const format = Output.object({ schema: z.object({ name: z.enum(["Paris", "Rome"]), isCapital: z.boolean() }) });
     const { output } = await generateText({ model, prompt, output: format, maxOutputTokens: 64 });
     check(typeof output.name === "string", output);
   },
@@ -34,7 +34,7 @@ await main({
     let asked = 0;
     const weather = tool({
       description: "The weather of a city",
-      inputSchema: z.object({ city: z.string() }),
+      inputSchema: z.object({ city: z.enum(["Paris", "Rome"]) }),
       execute: async ({ city }) => (asked++, `It is sunny in ${city}.`),
     });
     await generateText({ model, prompt, tools: { weather }, toolChoice: "required", maxOutputTokens: 64 });

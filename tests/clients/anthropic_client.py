@@ -16,7 +16,11 @@ MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]
 WEATHER = {
     "name": "get_weather",
     "description": "The weather of a city",
-    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
+        "required": ["city"],
+    },
 }
 
 

@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import instructor
 import openai
 from pydantic import BaseModel
@@ -17,7 +19,7 @@ MESSAGES = [{"role": "user", "content": "Paris has 2 million people. Name the ci
 
 
 class City(BaseModel):
-    name: str
+    name: Literal["Paris", "Rome"]
 
 
 def ask(mode: instructor.Mode) -> None:

@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
@@ -21,11 +23,11 @@ QUESTION = "What is the capital of France?"
 class City(BaseModel):
     """A city."""
 
-    name: str
+    name: Literal["Paris", "Rome"]
 
 
 @tool
-def get_weather(city: str) -> str:
+def get_weather(city: Literal["Paris", "Rome"]) -> str:
     """The weather of a city."""
     return f"It is sunny in {city}."
 

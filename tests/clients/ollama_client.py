@@ -44,7 +44,8 @@ def generate() -> None:
 
 @use("JSON by a schema")
 def by_schema() -> None:
-    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    name = {"type": "string", "enum": ["Paris", "Rome"]}
+    schema = {"type": "object", "properties": {"name": name}, "required": ["name"]}
     answer = client.chat(STACK.model, MESSAGES, format=schema, options={"num_predict": 64})
     check(answer.message.content.lstrip().startswith("{"), answer)
 

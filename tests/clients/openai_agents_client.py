@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 from agents import (
     Agent,
@@ -28,7 +28,7 @@ asked: list[str] = []
 
 
 @function_tool
-def get_weather(city: str) -> str:
+def get_weather(city: Literal["Paris", "Rome"]) -> str:
     """The weather of a city."""
     asked.append(city)
     return "It is sunny."

@@ -36,7 +36,7 @@ await main({
           function: {
             name: "get_weather",
             parse: JSON.parse,
-            parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
+            parameters: { type: "object", properties: { city: { type: "string", enum: ["Paris", "Rome"] } }, required: ["city"] },
             function: ({ city }) => (asked++, `It is sunny in ${city}.`),
           },
         },

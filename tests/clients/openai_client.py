@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Literal
 
 import openai
 from pydantic import BaseModel
@@ -23,7 +24,7 @@ WEATHER = {
         "name": "get_weather",
         "parameters": {
             "type": "object",
-            "properties": {"city": {"type": "string"}},
+            "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
             "required": ["city"],
             "additionalProperties": False,
         },
@@ -32,8 +33,10 @@ WEATHER = {
 
 
 class City(BaseModel):
-    name: str
-    population: int
+    """With nothing to ramble about: the model is small."""
+
+    name: Literal["Paris", "Rome"]
+    is_capital: bool
 
 
 @use("models")

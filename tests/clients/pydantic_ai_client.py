@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput
@@ -23,7 +24,7 @@ QUESTION = "What is the capital of France?"
 
 
 class City(BaseModel):
-    name: str
+    name: Literal["Paris", "Rome"]
 
 
 @use("agent")
