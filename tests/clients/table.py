@@ -33,12 +33,20 @@ def _plain(text: str) -> str:
     return " ".join(text.replace("|", "/").split())[:_LONGEST_PROBLEM]
 
 
+def rows_of(page: str) -> dict[str, str]:
+    """Those that are there, by client."""
+    return {line.split("|")[1].strip(): line for line in _found(page)[1].splitlines()}
+
+
 def replaced(page: str, rows: dict[str, str]) -> str:
-    """The page with these rows, by client, in the place of older ones; the others stay."""
+    """The page with these rows in the place of older ones; the others stay."""
+    lines, found = {**rows_of(page), **rows}, _found(page)
+    body = "".join(f"{lines[client]}\n" for client in sorted(lines, key=str.lower))
+    return page[: found.start(1)] + body + page[found.end(1) :]
+
+
+def _found(page: str) -> re.Match[str]:
     found = _TABLE.search(page)
     if found is None:
         raise ValueError("the page has no table of clients")
-    there = {line.split("|")[1].strip(): line for line in found[1].splitlines()}
-    lines = {**there, **rows}
-    body = "".join(f"{lines[client]}\n" for client in sorted(lines, key=str.lower))
-    return page[: found.start(1)] + body + page[found.end(1) :]
+    return found
