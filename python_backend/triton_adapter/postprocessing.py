@@ -61,12 +61,12 @@ class TritonPythonModel:
         try:
             inputs = pb.arrays(request)
             tokens, lengths = inputs["TOKENS_BATCH"], inputs["SEQUENCE_LENGTH"]
-            answer = _answer_name(request.request_id(), inputs)
+            request_id = _named(request.request_id(), inputs)
             top_ids = inputs.get("TOP_TOKEN_IDS")
             if top_ids is not None and lengths.size == 1:
-                tensors = self._decode_each(answer, tokens, lengths, top_ids)
+                tensors = self._decode_each(request_id, tokens, lengths, top_ids)
             else:
-                texts = self._decode(answer, tokens, lengths)
+                texts = self._decode(request_id, tokens, lengths)
                 tensors = [pb.tensor("OUTPUT", [text.encode() for text in texts], np.object_)]
             return pb.utils().InferenceResponse(output_tensors=tensors)
         except Exception as error:
@@ -74,22 +74,24 @@ class TritonPythonModel:
             failure = InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
             return pb.utils().InferenceResponse(output_tensors=[], error=pb.error(failure))
 
-    def _decode(self, answer: str, tokens: pb.Array, lengths: pb.Array) -> list[str]:
+    def _decode(self, request_id: str, tokens: pb.Array, lengths: pb.Array) -> list[str]:
         """One text for each beam of each row, in order."""
         beams = tokens.reshape(lengths.size, tokens.shape[-1]).tolist()
         texts = []
         for beam, (ids, length) in enumerate(zip(beams, lengths.reshape(-1).tolist(), strict=True)):
-            stream, is_last = answer, False
+            stream, is_last = request_id, False
             if len(beams) == 1:
-                stream, is_last = self._marked(answer, ids[length:])
+                stream, is_last = self._marked(request_id, ids[length:])
             texts.append(self._streams.feed(stream, beam, ids[:length], is_last, time.monotonic()))
         return texts
 
-    def _decode_each(self, answer: str, tokens: pb.Array, lengths: pb.Array, top_ids: pb.Array) -> list[Any]:
+    def _decode_each(
+        self, request_id: str, tokens: pb.Array, lengths: pb.Array, top_ids: pb.Array
+    ) -> list[Any]:
         """The text of one beam, and beside it the bytes of its tokens and of those that might have come."""
         ids, length, now_s = tokens.reshape(-1).tolist(), int(lengths.reshape(-1)[0]), time.monotonic()
         rows = top_ids.reshape(-1, top_ids.shape[-1]).tolist()
-        stream, is_last = self._marked(answer, ids[length:])
+        stream, is_last = self._marked(request_id, ids[length:])
         # Of an echoed prompt only the text is wanted.
         echoed = self._streams.feed(stream, 0, ids[: length - len(rows)], False, now_s)
         shown = self._streams.feed_each(stream, 0, rows, is_last, now_s)
@@ -102,16 +104,16 @@ class TritonPythonModel:
             pb.tensor("token_characters", [characters], np.int32),
         ]
 
-    def _marked(self, answer: str, padding: list[int]) -> tuple[str, bool]:
+    def _marked(self, request_id: str, padding: list[int]) -> tuple[str, bool]:
         """Which stream the ids before the padding belong to, and whether they are its last."""
         if not padding:
-            return answer, False
+            return request_id, False
         mark = StreamMark.from_padding_id(padding[0])
         self._acknowledger.handled(mark.lane)
-        return f"{answer}/{mark.lane}/{mark.stream}", mark.is_last
+        return f"{request_id}/{mark.lane}/{mark.stream}", mark.is_last
 
 
-def _answer_name(request_id: str, inputs: Mapping[str, pb.Array]) -> str:
+def _named(request_id: str, inputs: Mapping[str, pb.Array]) -> str:
     """Of one row and sequence of a request: NVIDIA's backend sends all of them under the request's id."""
     indices = [inputs[name] for name in ("BATCH_INDEX", "SEQUENCE_INDEX") if name in inputs]
     if not request_id or not indices:
