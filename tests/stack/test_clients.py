@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 import pytest
@@ -10,10 +11,18 @@ import pytest
 from benchmarks.stack import RunningStack
 from tests.clients.__main__ import outcomes_of, whereabouts
 from tests.clients.catalogue import Client, clients
+from tests.clients.environments import ROOT
 
 pytestmark = pytest.mark.stack
 
-INSTALLED = [client for client in clients() if client.name in ("openai", "triton")]
+OURS = (ROOT / "pyproject.toml").read_text()
+SLOW = ("schemathesis",)  # tests/router/test_fuzz.py has it
+INSTALLED = [
+    client
+    for client in clients()
+    if not client.is_node and client.package not in SLOW
+    if re.search(rf'^    "{client.package}[>\[]', OURS, re.MULTILINE)
+]
 
 
 @pytest.mark.parametrize("client", INSTALLED, ids=lambda client: client.name)
