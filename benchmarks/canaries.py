@@ -31,6 +31,7 @@ from router.control.releases.records import Rollout, RolloutState
 # As the stack's own, so that several of them fit beside each other, on a machine with a GPU too.
 ENGINE = {"inflight_device": "cpu", "inflight_threads": "1", "max_tokens_in_paged_kv_cache": "8192"}
 PROMPT_WORDS, TOKENS = 24, 16
+IN_FLIGHT = 24  # more than a machine that keeps up ever has
 # What a new user chose, and what decides as soon as it is known.
 USUAL = ("--steps", "20%,50%,100%", "--min-requests", "20", "--min-duration", "20s")
 SOON = ("--steps", "50%,100%", "--min-requests", "20", "--min-duration", "15s")
@@ -169,7 +170,7 @@ def run(stack: RunningStack, case: Case, deadline_s: float) -> Result:
     inflight(stack, "load", f"{case.model}@1")
     inflight(stack, "promote", f"{case.model}@1")
     wait_until_served(stack, case)
-    with traffic(stack.url, case.body, case.per_s, path=case.path) as running:
+    with traffic(stack.url, case.body, case.per_s, path=case.path, most_in_flight=IN_FLIGHT) as running:
         running.wait_for(5)
         inflight(stack, "canary", f"{case.model}@2", *case.plan)
         meanwhile = dying(stack, case.model) if case.dies else lambda rollout: None

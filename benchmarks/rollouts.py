@@ -40,10 +40,11 @@ class Cell:
     errors: float
     is_rehearsed: bool = True
     past_requests: int = 1000
+    mirror_per_s: float = 0.0
 
     @property
     def plan(self) -> Plan:
-        return Plan(weights=STEPS[self.rate])
+        return Plan(weights=STEPS[self.rate], mirror_per_s=self.mirror_per_s)
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,9 @@ def cells(asked: Namespace) -> Iterator[Cell]:
         for machine in asked.machines.split(","):
             for slower in _numbers(asked.slowdowns):
                 for each in _numbers(asked.errors):
-                    yield Cell(rate, machine, slower, each, not asked.only_under_load)
+                    yield Cell(
+                        rate, machine, slower, each, not asked.only_under_load, asked.past, asked.mirror
+                    )
 
 
 def _numbers(text: str) -> list[float]:
@@ -105,12 +108,24 @@ def row(cell: Cell, ended: Sequence[Ended]) -> str:
     requests, seconds = [each.requests for each in ended], [each.seconds for each in ended]
     shares = (share(ended, each) for each in (Verdict.PROMOTE, Verdict.ROLL_BACK, Verdict.WAIT))
     cells = [f"{cell.rate:g}", cell.machine, f"{cell.slower:g}", f"{cell.errors:.1%}"]
+    cells += [f"{cell.mirror_per_s:g}"]
     cells += [f"{each:.1%}" for each in shares]
     cells += [f"{at(each, 0.5):,.0f} / {at(each, 0.95):,.0f}" for each in (requests, seconds)]
     return f"| {' | '.join(cells)} |"
 
 
-COLUMNS = ("rate /s", "machine", "slower", "errors", "promoted", "rolled back", "held", "requests", "seconds")
+COLUMNS = (
+    "rate /s",
+    "machine",
+    "slower",
+    "errors",
+    "mirror /s",
+    "promoted",
+    "rolled back",
+    "held",
+    "requests",
+    "seconds",
+)
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
 
@@ -123,6 +138,8 @@ def main() -> None:
     parser.add_argument(
         "--only-under-load", action="store_true", help="slowness that does not show before the first user"
     )
+    parser.add_argument("--past", type=int, default=1000, help="requests that the stable release had before")
+    parser.add_argument("--mirror", type=float, default=0.0, help="requests copied to the canary a second")
     parser.add_argument("--machines", default=",".join(MACHINES))
     parser.add_argument("--plots", type=Path, metavar="DIRECTORY")
     asked = parser.parse_args()

@@ -7,6 +7,7 @@ from typing import Any
 Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
 _NUMBER: Schema = {"type": "integer"}
+_REAL: Schema = {"type": "number"}
 _TIME: Schema = {"type": ["integer", "null"], "description": "Seconds since 1970."}
 _ANY: Schema = {}
 
@@ -19,7 +20,7 @@ def _array(items: Any) -> Schema:
     return {"type": "array", "items": items}
 
 
-def _kind(name: str) -> Schema:
+def _kind(name: Any) -> Schema:
     return {"const": name}
 
 
@@ -76,6 +77,22 @@ ANSWERS: dict[str, Schema] = {
     "Item": _ITEM,
     "ItemList": _page(_ITEM),
     "Response": _object(id=TEXT, object=_kind("response"), status=TEXT, model=TEXT, output=_array(_ITEM)),
+    "AnthropicMessage": _object(
+        id=TEXT,
+        type=_kind("message"),
+        role=_kind("assistant"),
+        model=TEXT,
+        content=_array(_object(type=TEXT)),
+        stop_reason=TEXT,
+        usage=_object(input_tokens=_NUMBER, cache_read_input_tokens=_NUMBER, output_tokens=_NUMBER),
+    ),
+    "AnthropicTokens": _object(input_tokens=_NUMBER),
+    "AnthropicError": _object(type=_kind("error"), error=_object(type=TEXT, message=TEXT), request_id=TEXT),
+    "OllamaAnswer": _object(model=TEXT, created_at=TEXT, done=_kind(True)),
+    "OllamaVectors": _object(model=TEXT, embeddings=_array(_array(_REAL)), prompt_eval_count=_NUMBER),
+    "OllamaVector": _object(embedding=_array(_REAL)),
+    "OllamaModels": _object(models=_array(_object(name=TEXT, model=TEXT, digest=TEXT))),
+    "OllamaError": _object(error=TEXT),
     "TritonError": _object(error=TEXT),
     "TritonModels": _array(_object(name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
     "Error": _object(error=_object(message=TEXT, type=TEXT, param=_ANY, code=_ANY)),

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING
 from python_backend.wire.errors import InflightError
 from router import openapi
 from router.admin import health, objectives, releases, tenants
+from router.anthropic import messages
+from router.anthropic import models as anthropic_models
 from router.content.storage_quota import StorageQuota
 from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
 from router.http.body_shares import BodyTerms
 from router.http.message_head import Refused
+from router.ollama import answers as ollama_answers
+from router.ollama import models as ollama_models
 from router.openai import batches, chat, completions, conversations, embeddings, files, responses
 from router.openai import models as model_list
 from router.request.decoding import invalid
-from router.request.errors import HttpError, error_body, render_error, shaped_for, write_error
+from router.request.error_shapes import Problem, shape_for
+from router.request.errors import HttpError, render_error, write_error
+from router.request.identity import bare_key
 from router.request.routes import RouteTable
 
 if TYPE_CHECKING:
@@ -40,6 +46,7 @@ _WITH_BODY = ("POST", "PUT", "PATCH")
 _FORMS = ("multipart/form-data", "text/plain")
 _URL_ENCODED = "application/x-www-form-urlencoded"
 _BROWSER = "Mozilla/"
+_NOTHING: dict[str, Route] = {}
 
 
 def all_routes(parts: Parts) -> list[Route]:
@@ -52,7 +59,10 @@ def all_routes(parts: Parts) -> list[Route]:
         *embeddings.routes(models, answers),
         *responses.routes(models, answers, documents, store, parts.tokenizers, quota),
         *conversations.routes(store, documents, quota, answers.aside),
-        *model_list.routes(models),
+        *anthropic_models.for_both(model_list.routes(models), models),
+        *messages.routes(models, answers, parts.tokenizers),
+        *ollama_answers.routes(models, answers),
+        *ollama_models.routes(models),
         *files.routes(store, parts.file_limits),
         *batches.routes(store),
         *health.routes(models, parts.permits, parts.metrics, parts.metrics_open),
@@ -79,7 +89,13 @@ class App:
     ) -> Record:
         """Answers one request; with a caller, one from inside the router in the name of that caller."""
         request = exchange.request
-        found, route, record = self._find(request.method, request.path)
+        found: Found | None
+        plain = self._table.plain.get(request.path, _NOTHING)
+        if (route := plain.get(request.method)) is not None:  # as of nearly all
+            request_id = new_request_id(route.request_id_prefix)
+            found, record = (plain, {}), Record(route.path, request_id, id_header=route.request_id_header)
+        else:
+            found, route, record = self._find(request.method, request.path)
         self._accounts.begin_http(record, request.method, request.headers, found is not None)
         if tier is not None:
             record.tier, record.is_tier_given = tier, True
@@ -111,7 +127,8 @@ class App:
         found = self._table.find(path) if plain is None else (plain, {})
         route = None if found is None else found[0].get("GET" if method == "HEAD" else method)
         if route is not None:
-            return found, route, Record(route.path, new_request_id(route.request_id_prefix))
+            request_id = new_request_id(route.request_id_prefix)
+            return found, route, Record(route.path, request_id, id_header=route.request_id_header)
         # The name of a route in logs and metrics is its path, of which there are only so many.
         named = _UNKNOWN if found is None else next(iter(found[0].values())).path
         return found, None, Record(named, new_request_id("req"))
@@ -137,7 +154,8 @@ class App:
         if caller is not None:
             record.caller = caller
         elif route.scope is not None:
-            record.caller = self._doorkeeper.identify(request.headers.get("authorization"), route.scope)
+            given = request.headers.get("authorization") or bare_key(request.headers)
+            record.caller = self._doorkeeper.identify(given, route.scope)
         if route.scope is not None:
             self._permits.enter(record, route.scope, route.asks_model)
         headers = request.headers
@@ -165,11 +183,12 @@ class App:
             if route is None:
                 return BodyTerms("")  # the path is no secret: told when the request is there
             if route.scope is not None:
-                record.caller = self._doorkeeper.identify(headers.get("authorization"), route.scope)
+                given = headers.get("authorization") or bare_key(headers)
+                record.caller = self._doorkeeper.identify(given, route.scope)
                 self._permits.foresee_entry(record.caller, route.scope, route.asks_model)
         except (HttpError, InflightError) as error:
             self._accounts.begin_http(record, method, headers, found is not None)
-            status, body, own = render_error(record, path, error)
+            status, body, own = render_error(record, shape_for(path, headers), error)
             self._accounts.end(record, status)
             for_pages = self._doorkeeper.pages.answer_headers(headers.get("origin"))
             raise Refused(status, str(error), ([*own, *for_pages], body)) from None
@@ -183,7 +202,8 @@ class App:
         self._accounts.end(record, status)
         own = [("content-type", "application/json"), ("x-request-id", record.request_id)]
         for_pages = self._doorkeeper.pages.answer_headers(headers.get("origin"))
-        return [*own, *for_pages], shaped_for(path, error_body(status, message))
+        body = shape_for(path, headers).body(Problem(status, message), record.request_id)
+        return [*own, *for_pages], body
 
 
 def _check_not_a_form(headers: dict[str, str]) -> None:

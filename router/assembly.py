@@ -224,7 +224,9 @@ class Assembly:
         permits = Permits(self._tenancy, gates, accounts)
         arms = ArmRecorder(store, objective_of=self._published.objective_of)
         shadow_recorder = ShadowRecorder(store)
-        shadows = Shadows(self._registry, permits, metrics.shadows, recorder=shadow_recorder, gates=gates)
+        shadows = Shadows(
+            self._registry, permits, metrics.shadows, recorder=shadow_recorder, gates=gates, mirrored=arms
+        )
         self._run(arms.run(), shadow_recorder.run())
         self._closing.push_async_callback(shadows.close)
         observers: list[Observer] = [arms]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router.request.errors import error_body
+from router.request.error_shapes import error_body
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from router.answer_schemas import ANSWERS, TEXT
+from router.anthropic import bodies as anthropic_bodies
+from router.ollama import bodies as ollama_bodies
+from router.ollama.dialect import NDJSON
 from router.openai.bodies import MESSAGE_NEUTRAL, NEUTRAL
-from router.request.errors import TRITON_PREFIX, respond_json
+from router.request.error_shapes import shape_for
+from router.request.errors import respond_json
 from router.request.routes import JSON, Route
 
 if TYPE_CHECKING:
@@ -22,14 +26,25 @@ if TYPE_CHECKING:
 _REFERENCE = "#/components/schemas/{name}"
 # Readers of such a description take each event for an object, whatever its data are.
 EVENTS = "text/event-stream"
+# What of a body is not honoured yet.
+_NEUTRAL = {
+    "ChatBody": NEUTRAL,
+    "CompletionBody": NEUTRAL,
+    "Message": MESSAGE_NEUTRAL,
+    "MessagesBody": anthropic_bodies.NEUTRAL,
+    "CountBody": anthropic_bodies.NEUTRAL,
+    "OllamaChatBody": ollama_bodies.NEUTRAL,
+    "OllamaPromptBody": ollama_bodies.NEUTRAL,
+    "OllamaMessage": ollama_bodies.NEUTRAL,
+    "OllamaOptions": ollama_bodies.OPTIONS_NEUTRAL,
+}
 
 
 def openapi(routes: Sequence[Route]) -> dict[str, Any]:
     bodies = [route.body for route in routes if route.body is not None]
     _, schemas = msgspec.json.schema_components(bodies, ref_template=_REFERENCE)
-    for name in ("ChatBody", "CompletionBody"):
-        _narrow(schemas[name], NEUTRAL)
-    _narrow(schemas["Message"], MESSAGE_NEUTRAL)
+    for name, neutral in _NEUTRAL.items():
+        _narrow(schemas[name], neutral)
     paths: dict[str, Any] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -39,7 +54,10 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": {**schemas, **ANSWERS},
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
     }
 
@@ -52,7 +70,7 @@ def _narrow(schema: dict[str, Any], neutral: dict[str, tuple[Any, ...]]) -> None
 
 
 def _operation(endpoint: Route) -> dict[str, Any]:
-    shape = "TritonError" if endpoint.path.startswith(TRITON_PREFIX) else "Error"
+    shape = shape_for(endpoint.path, {}).schema
     problem = {"schema": {"$ref": _REFERENCE.format(name=shape)}}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
@@ -67,7 +85,7 @@ def _operation(endpoint: Route) -> dict[str, Any]:
     if parameters := [*_path_parameters(endpoint), *_query_parameters(endpoint)]:
         operation["parameters"] = parameters
     if endpoint.scope is not None:
-        operation["security"] = [{"key": []}]
+        operation["security"] = [{"key": []}, {"x-api-key": []}]
         operation["description"] = f"A key needs the scope `{endpoint.scope.value}`."
     return operation
 
@@ -76,7 +94,7 @@ def _answer(endpoint: Route) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for answer in endpoint.answer.split(" or "):
         if "/" in answer:
-            content[answer] = {"schema": {} if answer == EVENTS else TEXT}
+            content[answer] = {"schema": {} if answer in (EVENTS, NDJSON) else TEXT}
         elif answer in ANSWERS:
             content[JSON] = {"schema": {"$ref": _REFERENCE.format(name=answer)}}
         else:
@@ -152,8 +170,8 @@ body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;paddin
 code{{background:#8882;padding:.1em .3em;border-radius:.2em}} td,th{{text-align:left;vertical-align:top;
 padding:.2rem .8rem .2rem 0}} h2{{margin-top:2.5rem}} @media(prefers-color-scheme:dark){{
 body{{background:#111;color:#ddd}}}}</style></head><body><h1>Inflight {version}</h1>
-<p>An OpenAI-compatible API: point a client's base URL at <code>/v1</code>. For programs:
-<code>/openapi.json</code>.</p>{sections}</body></html>"""
+<p>An OpenAI-compatible API: point a client's base URL at <code>/v1</code>. Clients of Anthropic and Ollama
+take this address itself. For programs: <code>/openapi.json</code>.</p>{sections}</body></html>"""
 
 
 def page(routes: Sequence[Route], document: dict[str, Any]) -> bytes:

@@ -1,19 +1,21 @@
 """A simulated engine's batch: which requests run, which wait, and the cache blocks they hold.
 
 The rules are those of the engine's scheduler and block pool: by rank, decodes first, prompts under the budget
-that they leave, better tiers preempt worse ones, and when the cache is full the last in rank is preempted.
-There is no prefix cache.
+that they leave, better tiers preempt worse ones, tenants above their part are paused for those below, and
+when the cache is full the last in rank is preempted. There is no prefix cache.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from python_backend.engine.scheduling.batch import Batch as Members
 from python_backend.wire.tiers import Tier
 
 if TYPE_CHECKING:
+    from python_backend.sharing.places import Holder
     from simulator.request import SimulatedRequest
 
 _rank = attrgetter("rank")
@@ -28,9 +30,8 @@ class Batch:
     An ended request keeps its slot and its blocks until `let_go`.
     """
 
-    def __init__(self, total_blocks: int, block_tokens: int, holds_whole_answers: bool) -> None:
-        self.running: list[SimulatedRequest] = []  # these three by rank
-        self.waiting: list[SimulatedRequest] = []
+    def __init__(self, most: int, total_blocks: int, block_tokens: int, holds_whole_answers: bool) -> None:
+        self.members: Members[SimulatedRequest] = Members(most)
         self.behind: list[SimulatedRequest] = []  # of the running ones, those whose prompt is not computed
         self.step = 0
         self.preemptions = 0
@@ -43,29 +44,31 @@ class Batch:
         self._holds_whole_answers = holds_whole_answers
         # How many decoding requests fill a block at the same step.
         self._phases = [0] * block_tokens
-        self._max_batch_size = 1
+        self.pauses = 0
         self._ended: list[SimulatedRequest] = []
 
     def add(self, request: SimulatedRequest) -> None:
         self.present[request.engine_tier] += 1
-        insort(self.waiting, request, key=_rank)
+        self.members.put(request)
 
     def may_join(self, request: SimulatedRequest) -> bool:
         """Whether a new plan could admit it."""
-        if self.waiting and self.waiting[0].rank < request.rank:
+        members = self.members
+        if members.waiting and members.waiting[0].rank < request.rank and not members.is_full:
             return False
-        if self.running and self.running[-1].engine_tier > request.engine_tier:
-            return True
-        return len(self.running) < self._max_batch_size
+        return not members.is_full or members.victim_for(request, ()) is not None
 
-    def plan(self, max_batch_size: int, max_step_tokens: int, now_s: float) -> Chunks:
+    def plan(
+        self, max_batch_size: int, max_step_tokens: int, now_s: float, most_running: int | None = None
+    ) -> Chunks:
         """Admits requests, and divides the step's prompt tokens; decoding requests get one token each."""
-        self._max_batch_size = max_batch_size
+        self.members.limit, self.members.now_ns = max_batch_size, int(1e9 * now_s)
+        self._shrink(most_running, now_s)
         if not self._holds_whole_answers:
-            while self.running and self._free_blocks() < 0:
-                self._preempt_last(now_s)
+            while self.members.running and self._free_blocks() < 0:
+                self._take_any_blocks(now_s)
         chunks: Chunks = []
-        if not self.behind and not self.waiting:
+        if not self.behind and not self.members.waiting:
             return chunks
         left, tier = max_step_tokens - sum(self.decoding), -1
         for request in list(self.behind):
@@ -134,7 +137,7 @@ class Batch:
 
     def _take_out(self, request: SimulatedRequest) -> None:
         self.used_blocks -= request.blocks
-        del self.running[bisect_left(self.running, request.rank, key=_rank)]
+        self.members.remove([request])
 
     def _held(self, request: SimulatedRequest) -> int:
         if self._holds_whole_answers or request.last_step < 0:
@@ -149,21 +152,45 @@ class Batch:
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self._block_tokens)
 
-    def _preempt_last(self, now_s: float) -> None:
-        if self.let_go():  # that may be enough
-            return
-        request = self.running[-1]
+    def _stop(self, request: SimulatedRequest, now_s: float) -> None:
+        """It is to leave the batch, with its blocks."""
         request.blocks = self._held(request)
         if request.last_step >= 0:
             request.last_token_s = now_s
             self._stop_decoding(request)
+            request.computed_tokens = request.prompt_tokens + request.generated - 1
         else:
             self.behind.remove(request)
-        self._take_out(request)
-        request.computed_tokens = 0
+
+    def _take_blocks(self, request: SimulatedRequest) -> None:
+        """Of one that waits: it is recomputed when it runs again."""
+        self.used_blocks -= request.blocks
+        request.blocks = request.computed_tokens = 0
         request.preemptions += 1
         self.preemptions += 1
-        insort(self.waiting, request, key=_rank)
+
+    def _take_any_blocks(self, now_s: float) -> None:
+        if self.let_go():  # that may be enough
+            return
+        last = self.members.running[-1]
+        if keeping := self.members.keeping(last):
+            self._take_blocks(keeping[-1])
+            return
+        self._stop(last, now_s)
+        self.members.leave(last)
+        self._take_blocks(last)
+
+    def _pause(self, request: SimulatedRequest, now_s: float) -> None:
+        self._stop(request, now_s)
+        self.members.pause(request)
+        self.pauses += 1
+
+    def _shrink(self, most_running: int | None, now_s: float) -> None:
+        if most_running is None or len(self.members.running) <= most_running:
+            return
+        self.let_go()
+        while len(self.members.running) > most_running and (victim := self.members.surplus()) is not None:
+            self._pause(victim, now_s)
 
     def _give(self, chunks: Chunks, request: SimulatedRequest, left: int) -> int:
         count = min(request.lacking_tokens, left)
@@ -173,30 +200,67 @@ class Batch:
         return left
 
     def _admit(self, chunks: Chunks, left: int, better_than: int, now_s: float) -> int:
-        while self.waiting and left > 0 and self.waiting[0].engine_tier < better_than:
-            request = self.waiting[0]
-            if not self._make_way(request, now_s):
+        members, position = self.members, 0
+        takers: set[Holder] | None = None
+        while left > 0 and position < len(members.waiting):
+            request = members.waiting[position]
+            if request.engine_tier >= better_than:
                 break
-            self.waiting.remove(request)
-            insort(self.running, request, key=_rank)
+            if takers is None and members.is_full:
+                takers = members.takers()
+            if takers is not None and not takers:
+                break
+            if (
+                request.holder not in takers
+                if takers is not None
+                else request.is_paused and members.is_outdone(request)
+            ):
+                position += 1
+                continue
+            if not self._make_way(request, now_s):
+                takers = (members.takers() if takers is None else takers) - {request.holder}
+                continue
+            position = members.enter(request)
             insort(self.behind, request, key=_rank)
-            request.blocks = self._to_hold(request)
-            self.used_blocks += request.blocks
+            blocks = max(request.blocks, self._to_hold(request))
+            self.used_blocks += blocks - request.blocks
+            request.blocks = blocks
             left = self._give(chunks, request, left)
+            if takers is not None:
+                takers = members.takers()
         return left
 
     def _make_way(self, request: SimulatedRequest, now_s: float) -> bool:
-        """Frees a slot and blocks, by preempting worse tiers if that is enough; returns whether it did."""
-        running, victims = len(self.running), 0
-        free = self._free_blocks() - self._to_hold(request)
+        """Frees a slot and blocks, by what others have if that is enough; returns whether it did."""
+        members = self.members
+        free = self._free_blocks() - max(self._to_hold(request) - request.blocks, 0)
         keep = 0 if self._holds_whole_answers else 1  # a block for each running request, so that it can grow
-        while (running >= self._max_batch_size and not victims) or free < keep * (running - victims):
-            if victims == running or self.running[-1 - victims].engine_tier <= request.engine_tier:
-                return False
-            free += self._held(self.running[-1 - victims])
-            victims += 1
-        if victims and self.let_go():
-            return self._make_way(request, now_s)
-        for _ in range(victims):
-            self._preempt_last(now_s)
+        lacks_slot = members.is_full and not members.is_overdue(request)
+        victims: list[SimulatedRequest] = []
+        emptied: list[SimulatedRequest] = []
+        keeping = members.keeping(request)
+        while lacks_slot or free < keep * (len(members.running) - len(victims)):
+            if self.let_go():
+                return self._make_way(request, now_s)
+            if keeping and not lacks_slot:
+                other = keeping.pop()
+            else:
+                victim = members.victim_for(request, victims)
+                if victim is None:
+                    return False
+                lacks_slot, other = False, victim
+                victims.append(victim)
+                if victim.engine_tier <= request.engine_tier:  # it is only paused
+                    keeping.append(victim)
+                    continue
+            emptied.append(other)
+            free += self._held(other)
+        for victim in victims:
+            if victim.engine_tier <= request.engine_tier:
+                self._pause(victim, now_s)
+            else:
+                self._stop(victim, now_s)
+                members.leave(victim)
+        for other in emptied:
+            self._take_blocks(other)
         return True

@@ -13,7 +13,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from python_backend.costs.step_cost import LearnedStepCost, StepCost, StepShape
-from python_backend.engine.scheduling.budget import StepLimits, step_limits
+from python_backend.engine.scheduling.budget import StepLimits
+from python_backend.engine.scheduling.pace import Pace, StepLoad
 from python_backend.wire.engine_report import EngineReport
 from python_backend.wire.tiers import Tier
 from simulator.batch import Batch
@@ -26,12 +27,17 @@ if TYPE_CHECKING:
     from simulator.request import SimulatedRequest
 
 
+# An engine has learned what its steps cost after so many.
+_UNKNOWN_STEPS = 40
+
+
 @dataclass(frozen=True, slots=True)
 class EngineShape:
     """Each replica's cost and limits, as the engine's parameters have them.
 
     `depth` is how many steps may be in flight. With 2, as on a GPU, a step is planned when the one before it
-    begins: arrivals and freed slots take part a step later.
+    begins: arrivals and freed slots take part a step later. Where the cost of steps is not kept from before,
+    batches grow by trial first.
     """
 
     cost: StepCost
@@ -41,6 +47,7 @@ class EngineShape:
     block_tokens: int = 16
     holds_whole_answers: bool = False
     depth: int = 2
+    is_cost_kept: bool = True
 
     @property
     def total_blocks(self) -> int:
@@ -93,9 +100,13 @@ class SimulatedEngine:
         self.busy_s = 0.0
         self.decoded_steps = self.decoded_tokens = 0
         self.gaps = Gaps()
-        self.limits = self._most = StepLimits(shape.slots, shape.step_tokens)
+        self.limits = StepLimits(shape.slots, shape.step_tokens)
+        self._announced = shape.slots
+        self._most_running: int | None = None
+        self._pace = Pace(self.limits, shape.is_cost_kept)
+        self._steps = 0
         self._targets_ms = {tier: ms for tier, ms in (inter_token_ms or {}).items() if ms is not None}
-        self._batch = Batch(shape.total_blocks, shape.block_tokens, shape.holds_whole_answers)
+        self._batch = Batch(shape.slots, shape.total_blocks, shape.block_tokens, shape.holds_whole_answers)
         self._run: _Run | None = None
         self._ends: list[tuple[int, int, SimulatedRequest]] = []
         self._arrived: list[SimulatedRequest] = []  # since the latest step was planned
@@ -104,21 +115,29 @@ class SimulatedEngine:
     def preemptions(self) -> int:
         return self._batch.preemptions
 
-    def report(self) -> EngineReport:
+    @property
+    def pauses(self) -> int:
+        return self._batch.pauses
+
+    def report(self, now_s: float = 0.0) -> EngineReport:
         """What a real engine would report."""
+        if self._run is None:
+            self._set_limits(now_s)
         shape, batch = self.shape, self._batch
         return EngineReport(
-            max_batch_size=self.limits.max_batch_size,
+            max_batch_size=self._announced,
             max_step_tokens=self.limits.max_step_tokens,
             most_batch_size=shape.slots,
             most_step_tokens=shape.step_tokens,
             total_blocks=shape.total_blocks,
             used_blocks=batch.used_blocks,
             tokens_per_block=shape.block_tokens,
-            active=len(batch.running) + len(batch.waiting) + len(self._arrived),
-            waiting=len(batch.waiting),
+            active=len(batch.members.running) + len(batch.members.waiting) + len(self._arrived),
+            waiting=len(batch.members.waiting),
+            paused=len(batch.members.paused),
+            can_pause=True,
             holds_whole_answers=shape.holds_whole_answers,
-            learned=LearnedStepCost(shape.cost, samples=1, error=0.0),
+            learned=None if self._cost is None else LearnedStepCost(shape.cost, samples=1, error=0.0),
         )
 
     def add(self, request: SimulatedRequest, now_s: float) -> None:
@@ -140,6 +159,7 @@ class SimulatedEngine:
         assert self._run is not None
         run, now_s, told = self._run, self.next_s, RunResult()
         self.busy_s += now_s - run.began_s
+        self._observe(run)
         if run.decoding:
             self._advance(run)
         while self._ends and self._ends[0][0] <= self._batch.step:
@@ -198,7 +218,7 @@ class SimulatedEngine:
         kv_tokens = batch.decoding_kv_tokens + sum(request.computed_tokens for request, _ in chunks)
         step_ms = cost.step_ms(StepShape(prefill_tokens, decoding, kv_tokens))
         growth_ms = cost.kv_kilotoken_ms * decoding / 1000
-        steps = 1 if batch.behind or (is_new and batch.waiting) else self._steps_alike()
+        steps = 1 if batch.behind or (is_new and batch.members.waiting) else self._steps_alike()
         self._run = _Run(now_s, step_ms / 1000, growth_ms / 1000, steps, decoding, chunks)
         self.next_s = now_s + self._run.took_s(steps)
 
@@ -211,8 +231,9 @@ class SimulatedEngine:
         return is_new
 
     def _plan(self, now_s: float) -> Chunks:
-        self.limits = self._limits()
-        return self._batch.plan(self.limits.max_batch_size, self.limits.max_step_tokens, now_s)
+        self._set_limits(now_s)
+        limits = self.limits
+        return self._batch.plan(limits.max_batch_size, limits.max_step_tokens, now_s, self._most_running)
 
     def _steps_alike(self) -> int:
         """Steps until the first request ends, or the cache might be full."""
@@ -221,9 +242,32 @@ class SimulatedEngine:
         steps = self._ends[0][0] - self._batch.step
         return steps if self.shape.holds_whole_answers else min(steps, self._batch.steps_until_full())
 
-    def _limits(self) -> StepLimits:
-        targets_ms = [ms for tier, ms in self._targets_ms.items() if self._batch.present[tier]]
-        if not targets_ms:
-            return self._most
-        decoding, kv_tokens = sum(self._batch.decoding), self._batch.decoding_kv_tokens
-        return step_limits(self._most, self.shape.cost, min(targets_ms), decoding, kv_tokens)
+    @property
+    def _cost(self) -> StepCost | None:
+        """As far as the engine knows it."""
+        return self.shape.cost if self.shape.is_cost_kept or self._steps >= _UNKNOWN_STEPS else None
+
+    @property
+    def _target_ms(self) -> float | None:
+        here = [ms for tier, ms in self._targets_ms.items() if self._batch.present[tier]]
+        if not here and not any(self._batch.present):
+            here = list(self._targets_ms.values())
+        return min(here, default=None)
+
+    def _set_limits(self, now_s: float) -> None:
+        if not self._targets_ms:
+            return
+        batch = self._batch
+        lightest = batch.members.places.lightest()
+        light = 0 if lightest is None else batch.members.places.held(lightest)
+        load = StepLoad(sum(batch.decoding), batch.decoding_kv_tokens, self._target_ms, light)
+        found = self._pace.limits(self._cost, load, now_s)
+        self.limits, self._most_running, self._announced = found.steps, found.most_running, found.batch
+
+    def _observe(self, run: _Run) -> None:
+        self._steps += run.steps
+        sequences = run.decoding + len(run.chunks)
+        tokens = sum(count for _, count in run.chunks)
+        self._pace.observe(
+            sequences, tokens, 1000 * run.took_s(run.steps) / run.steps, self._target_ms, run.steps
+        )

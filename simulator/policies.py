@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from router.admission.dispatcher import Dispatcher
-from router.admission.forecast import OutputLengths
+from router.admission.forecast import Expected, OutputLengths
 from router.admission.policy import EVERYTHING, FirstCome
 from simulator.scenario import Admission
 
@@ -31,7 +31,22 @@ class GivenShares:
         return self.slot_shares.get(tenant, 1.0)
 
 
+class KnownLengths(OutputLengths):
+    """For requests that ask for exactly the tokens they will get: nothing is left to learn."""
+
+    def learn(self, tenant: str, max_tokens: int, generated: int) -> None:
+        pass
+
+    def expect(self, tenant: str, max_tokens: int) -> Expected:
+        return Expected(max_tokens, max_tokens, max_tokens)
+
+    def remaining(self, tenant: str, max_tokens: int, generated: int) -> Expected:
+        return self.expect(tenant, max(max_tokens - generated, 1))
+
+
 def policy_of(scenario: Scenario) -> Policy:
-    if scenario.admission is Admission.OBJECTIVES:
-        return Dispatcher(GivenShares(scenario.weights, scenario.slot_shares), OutputLengths())
+    if scenario.admission.shares_slots:
+        is_oracle = scenario.admission is Admission.ORACLE
+        lengths = KnownLengths() if is_oracle else OutputLengths()
+        return Dispatcher(GivenShares(scenario.weights, scenario.slot_shares), lengths)
     return FirstCome(EVERYTHING if scenario.admission is Admission.FIRST_COME else scenario.cap)

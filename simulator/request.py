@@ -47,6 +47,11 @@ class SimulatedRequest:
     blocks: int = 0
     last_step: int = -1
     preemptions: int = 0
+    pauses: int = 0
+    is_paused: bool = False
+    paused_ns: int = 0  # in all, but for a pause that is not over
+    paused_since_ns: int = 0
+    weight: float = 1.0  # its tenant's; 0 where slots are not shared by tenants
 
     begun_s: float | None = None
     first_token_s: float | None = None
@@ -65,6 +70,23 @@ class SimulatedRequest:
     @property
     def rank(self) -> tuple[int, int]:
         return self.engine_tier, self.number
+
+    @property
+    def holder(self) -> tuple[int, str]:
+        """Whose place it takes in the engine."""
+        return self.engine_tier, self.tenant if self.weight else ""
+
+    @property
+    def has_blocks(self) -> bool:
+        return self.blocks > 0
+
+    def pause(self, now_ns: int) -> None:
+        self.is_paused, self.paused_since_ns = True, now_ns
+        self.pauses += 1
+
+    def resume(self, now_ns: int) -> None:
+        self.is_paused = False
+        self.paused_ns += now_ns - self.paused_since_ns
 
     @property
     def lacking_tokens(self) -> int:

@@ -14,6 +14,7 @@ from router.control.releases.paired_times import MOST_PAIRS, PairedTimes, Standi
 from router.control.releases.plan import Plan, Progress
 
 BEGIN_S = 1_800_000_000.0
+TOKENS, LENGTHS = 120, 0.8  # of answers, and how their logarithms scatter
 # Looked at each second as the router does, and after two minutes less often, which only saves time here.
 _CLOSE_S, _SELDOM_S = 120, 5
 
@@ -57,9 +58,81 @@ class Phases:
         return 3.0 if self.slow else 1.0
 
 
+class Steady:
+    """Of one speed at all times."""
+
+    def factor(self, at_s: float) -> float:
+        return 1.0
+
+
+@dataclass
+class Arrivals:
+    """Requests to both releases as they come by chance, and what each of them took."""
+
+    chance: random.Random
+    canary: Release
+    stable: Release
+    world: World
+    mirror_per_s: float = 0.0
+    at_s: float = 0.0
+    met: int = 0  # requests of people that the canary got
+
+    def __post_init__(self) -> None:
+        self._next_copy_s = 0.0 if self.mirror_per_s else math.inf
+        self._shared: Phases | Steady = Phases(self.chance) if self.world.shared_phases else Steady()
+        self._own = [Phases(self.chance) if self.world.own_phases else Steady() for _ in range(2)]
+
+    def until(self, second: int, weight: float) -> tuple[list[Sample], list[Sample]]:
+        """Of the canary, copies among them, and of the stable release."""
+        canary: list[Sample] = []
+        stable: list[Sample] = []
+        while self.at_s < second:
+            factor = self.world.load(self.at_s) * self._shared.factor(self.at_s)
+            if self.chance.random() < weight:
+                self.met += 1
+                canary.append(self._sample(self.canary, factor * self._own[0].factor(self.at_s)))
+            elif self.at_s < self._next_copy_s:
+                stable.append(self._sample(self.stable, factor * self._own[1].factor(self.at_s)))
+            else:
+                self._next_copy_s = self.at_s + 1 / self.mirror_per_s
+                copy, original = self._pair(factor)
+                canary.append(copy)
+                stable.append(original)
+            self.at_s += self.chance.expovariate(self.world.rate)
+        return canary, stable
+
+    def _pair(self, factor: float) -> tuple[Sample, Sample]:
+        """A mirrored request: times on the same prompt scatter half as much, as in a rehearsal."""
+        factor *= self.chance.lognormvariate(0, self.world.deviation * math.sqrt(3) / 2)
+        tokens = TOKENS * self.chance.lognormvariate(0, LENGTHS * math.sqrt(3) / 2)
+        copy, original = (
+            replace(self._sample(release, factor * own.factor(self.at_s), tokens, 0.5), is_mirrored=True)
+            for release, own in zip((self.canary, self.stable), self._own, strict=True)
+        )
+        return replace(copy, original=original), original
+
+    def _sample(
+        self, release: Release, factor: float, tokens: float = TOKENS, scatter: float = 1.0
+    ) -> Sample:
+        chance, at_s, deviation = self.chance, BEGIN_S + self.at_s, self.world.deviation * scatter
+        if self.world.outage(self.at_s) or chance.random() < release.errors:
+            return Sample(failed=True, at_s=at_s)
+        if chance.random() < self.world.tail:
+            factor *= math.exp(chance.expovariate(1.0))
+        scale = factor * release.slower
+        return Sample(
+            False,
+            0.1 * scale * chance.lognormvariate(0, deviation),
+            0.02 * scale * release.slower_tokens * chance.lognormvariate(0, deviation * 0.75),
+            max(1, int(tokens * release.longer * chance.lognormvariate(0, LENGTHS * scatter))),
+            chance.random() < release.refusals,
+            at_s,
+        )
+
+
 @dataclass
 class Rollout:
-    """Told after each second what to do; `canary_requests` counts over all steps."""
+    """Told after each second what to do."""
 
     seed: int
     canary: Release
@@ -74,36 +147,23 @@ class Rollout:
         chance = random.Random(self.seed)
         if self.rehearsed and self._is_refused(chance):
             return Decision(Verdict.ROLL_BACK, "slower on the same prompts before it had any traffic"), 0, 0.0
-        phases = [Phases(chance), Phases(chance), Phases(chance)]
-        steps = [(ArmStats(), ArmStats())]
-        progress, answered, at_s = Progress(step_began_s=BEGIN_S, golden_step=99), 0, 0.0
         past_errors = sum(chance.random() < self.stable.errors for _ in range(self.past_requests))
         past = Proportion(past_errors, self.past_requests)
-        waiting: tuple[list[Sample], list[Sample]] = ([], [])
+        arrivals = Arrivals(chance, self.canary, self.stable, self.world, self.plan.mirror_per_s)
+        steps = [(ArmStats(), ArmStats())]
+        progress = Progress(step_began_s=BEGIN_S, golden_step=99)
         for second in range(1, int(most_s) + 1):
-            arms: tuple[list[Sample], list[Sample]] = ([], [])
-            while at_s < second:
-                is_canary = chance.random() < self.plan.weights[progress.step]
-                release = self.canary if is_canary else self.stable
-                factor = self.world.load(at_s)
-                factor *= phases[2].factor(at_s) if self.world.shared_phases else 1.0
-                factor *= phases[is_canary].factor(at_s) if self.world.own_phases else 1.0
-                arms[not is_canary].append(self._sample(chance, release, factor, at_s))
-                at_s += chance.expovariate(self.world.rate)
-            answered += len(arms[0])
-            waiting[0].extend(arms[0])
-            waiting[1].extend(arms[1])
-            if second > _CLOSE_S and second % _SELDOM_S:
+            if second > _CLOSE_S and second % _SELDOM_S and second < most_s:
                 continue
-            arms, waiting = waiting, ([], [])
+            arms = arrivals.until(second, self.plan.weights[progress.step])
             steps[-1] = (steps[-1][0].with_all(arms[0]), steps[-1][1].with_all(arms[1]))
             found = decide(self.plan, progress, Measured(tuple(steps), past), BEGIN_S + second)
             if found.verdict is Verdict.ADVANCE:
                 progress = replace(progress, step=progress.step + 1, step_began_s=BEGIN_S + second)
                 steps.append((ArmStats(), ArmStats()))
             elif found.verdict is not Verdict.WAIT:
-                return found, answered, float(second)
-        return found, answered, most_s
+                return found, arrivals.met, float(second)
+        return found, arrivals.met, most_s
 
     def _is_refused(self, chance: random.Random) -> bool:
         """The rehearsal: pairs of times on equal prompts, which scatter half as much as requests do."""
@@ -123,18 +183,3 @@ class Rollout:
     def _rehearsal_s(self, chance: random.Random) -> float:
         tail = math.exp(chance.expovariate(1.0)) if chance.random() < self.world.tail else 1.0
         return tail * chance.lognormvariate(0, self.world.deviation / 2)
-
-    def _sample(self, chance: random.Random, release: Release, factor: float, at_s: float) -> Sample:
-        if self.world.outage(at_s) or chance.random() < release.errors:
-            return Sample(failed=True, at_s=BEGIN_S + at_s)
-        if chance.random() < self.world.tail:
-            factor *= math.exp(chance.expovariate(1.0))
-        scale = factor * release.slower
-        return Sample(
-            False,
-            0.1 * scale * chance.lognormvariate(0, self.world.deviation),
-            0.02 * scale * release.slower_tokens * chance.lognormvariate(0, self.world.deviation * 0.75),
-            max(1, int(120 * release.longer * chance.lognormvariate(0, 0.8))),
-            chance.random() < release.refusals,
-            BEGIN_S + at_s,
-        )

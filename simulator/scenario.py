@@ -14,11 +14,17 @@ MODEL = "simulated"
 
 
 class Admission(str, Enum):
-    """Admission: the policies of the router's setting `admission`, and a concurrency cap."""
+    """Admission: the policies of the router's setting `admission`, a concurrency cap, and a yardstick."""
 
     OBJECTIVES = "objectives"
     FIRST_COME = "first-come"  # everything is passed on at once; the engine's own queue is the only one
     CAP = "cap"  # as many as the engines have slots, the others wait in order of arrival
+    ORACLE = "oracle"  # as objectives, by one that knows how long each answer will be
+
+    @property
+    def shares_slots(self) -> bool:
+        """Whether tenants have each their part of the engine."""
+        return self in (Admission.OBJECTIVES, Admission.ORACLE)
 
 
 @dataclass(frozen=True, slots=True)

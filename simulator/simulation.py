@@ -20,6 +20,7 @@ from simulator.engine import SimulatedEngine
 from simulator.gaps import Gaps
 from simulator.policies import policy_of
 from simulator.request import SimulatedRequest
+from simulator.scenario import Admission
 
 if TYPE_CHECKING:
     from loadtest.traces import Trace, TracedRequest
@@ -63,6 +64,7 @@ class _Simulation:
     def __init__(self, trace: Trace, scenario: Scenario) -> None:
         self._scenario = scenario
         self._offered_s = trace.duration_s
+        self._shares_slots = scenario.admission.shares_slots
         self._engines = [
             SimulatedEngine(f"replica-{number}", scenario.shape, scenario.inter_token_ms)
             for number in range(scenario.replicas)
@@ -100,6 +102,7 @@ class _Simulation:
             output_tokens=each.output_tokens,
             max_tokens=max(each.max_tokens or 0, each.output_tokens),
             is_tier_told=self._scenario.tells_tiers,
+            weight=self._scenario.weights.get(each.tenant, 1.0) if self._shares_slots else 0.0,
         )
 
     def play(self) -> Simulated:
@@ -145,7 +148,9 @@ class _Simulation:
             self._hand_on()
 
     def _demand(self, request: SimulatedRequest) -> Demand:
-        need = fitted(Need(request.prompt_tokens, request.max_tokens), self._capacity)
+        is_known = self._scenario.admission is Admission.ORACLE
+        most = request.output_tokens if is_known else request.max_tokens
+        need = fitted(Need(request.prompt_tokens, most), self._capacity)
         return Demand(
             tenant=request.tenant,
             tier=request.tier,
@@ -218,11 +223,12 @@ class _Simulation:
             max_tokens=request.max_tokens,
             attempt=request.attempt + 1,
             is_tier_told=request.is_tier_told,
+            weight=request.weight,
         )
 
     def _report(self) -> None:
         """The engines say what they have, once a second, as they do to a router."""
-        self._capacity = of_engines([engine.report() for engine in self._engines])
+        self._capacity = of_engines([engine.report(self._now_s) for engine in self._engines])
         self._look()
         self._policy.resize(self._capacity)
         signals = self._policy.signals(self._now_s)

@@ -25,8 +25,7 @@ from benchmarks.traffic import Answered, Traffic, completion, traffic
 from router.control.releases.records import Rollout, RolloutState
 
 PER_S, FEW_PER_S, TOKENS = 20.0, 2.0, 64
-PLAN = ("--steps", "5%,25%,100%", "--min-requests", "20", "--min-duration", "20s")
-FEW = ("--steps", "20%,50%,100%", "--min-requests", "20", "--min-duration", "20s")
+PLAN = ("--steps", "20%,50%,100%", "--min-requests", "20", "--min-duration", "20s")
 # All fit beside each other; random weights, for nobody reads the answers.
 ENGINE = {"inflight_weights": "random", "kv_cache_free_gpu_mem_fraction": "0.2"}
 GOOD, SLOW = ("2", "fp8"), ("3", "fp32")
@@ -74,11 +73,13 @@ def measure(stack: RunningStack, model: Path, keep: Path | None) -> bool:
 
     with traffic(stack.url, completion(stack.model, TOKENS), FEW_PER_S) as few:
         few.wait_for(10)
-        roll_out(SLOW, FEW_PER_S, few, *FEW, "--no-rehearsal")
+        # So it stays loaded when it is refused.
+        inflight(stack, "split", stack.model, "1=100%", f"{SLOW[0]}=0%")
+        roll_out(SLOW, FEW_PER_S, few, *PLAN)
+        roll_out(SLOW, FEW_PER_S, few, *PLAN, "--no-rehearsal")
     with traffic(stack.url, completion(stack.model, TOKENS), PER_S) as running:
         running.wait_for(100)
         roll_out(SLOW, PER_S, running, *PLAN, "--no-rehearsal")
-        roll_out(SLOW, PER_S, running, *PLAN)
         roll_out(GOOD, PER_S, running, *PLAN)
         running.wait_for(100)
         killed_s = kill_engine(stack, f"{stack.model}.2.tensorrt_llm") - running.began_s

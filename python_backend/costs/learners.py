@@ -31,8 +31,12 @@ _MOST_SPREAD = 3.0
 class StepLearner:
     """Learns what the steps of one engine cost."""
 
-    def __init__(self) -> None:
+    def __init__(self, recalled: LearnedStepCost | None = None) -> None:
         self._judged = _Judged(_STEP_SCALES, _FIRST_JUDGED_STEP, _STEP_RATE, WARM_UP_SAMPLES)
+        if recalled is not None:
+            cost = recalled.cost
+            tokens_ms = (cost.prefill_token_ms, cost.decode_sequence_ms, cost.kv_kilotoken_ms / 1000)
+            self._judged.recall((cost.base_ms, *tokens_ms), max(recalled.samples, WARM_UP_SAMPLES))
 
     def observe(self, shape: StepShape, took_ms: float) -> None:
         """A time that is no positive number tells nothing."""
@@ -92,6 +96,12 @@ class _Judged:
         self._warm_up = warm_up
         self._judgements = 0
         self._was_good = False
+
+    def recall(self, coefficients: tuple[float, ...], samples: int) -> None:
+        """They were good in a run before."""
+        self.fit.recall(coefficients, samples)
+        self.coefficients = coefficients
+        self._was_good = True
 
     @property
     def is_warm(self) -> bool:

@@ -22,6 +22,9 @@ _LARGEST_RESIDUAL = 1.0  # what one measurement is taken for in the averages
 _DRIFT = 0.1  # chance does not make the mean of the latest deviations as large as that
 _SETTLED_SAMPLES = 100  # before, deviations tell of what is not known yet
 _PRIOR = 1000.0  # how little is known at first: variance of a coefficient, in terms of a measurement
+# What is recalled counts as much as so many measurements; what was small may be more by now.
+_RECALLED_WEIGHT = 30.0
+_LEAST_RECALLED = 0.02
 _LEAST_VARIANCE = 1e-12  # of that: rounding leaves a variance positive
 
 
@@ -47,6 +50,16 @@ class LeastSquares:
     def residual(self) -> float:
         """The usual relative deviation of one measurement, apart from what is not known yet."""
         return self._residual
+
+    def recall(self, coefficients: Sequence[float], samples: int) -> None:
+        """Begins with what was learned before: believed at once, and left soon where it is wrong."""
+        self._of_scaled = [value * scale for value, scale in zip(coefficients, self._scales, strict=True)]
+        usual = sum(self._of_scaled) or 1.0
+        self._most_variance = _PRIOR * usual * usual
+        places = range(len(self._scales))
+        sizes = [max(value, _LEAST_RECALLED * usual) for value in self._of_scaled]
+        self._variances = [[sizes[i] ** 2 / _RECALLED_WEIGHT * (i == j) for j in places] for i in places]
+        self.samples = samples
 
     def predict(self, inputs: Sequence[float]) -> float:
         return sum(

@@ -17,6 +17,7 @@ from python_backend.engine.kv.blocks import BlockPool
 from python_backend.engine.kv.size import default_kv_tokens, kv_bytes_per_token
 from python_backend.engine.models import load_weights, longest_sequence
 from python_backend.engine.report import LoadingProgress, ignore_progress
+from python_backend.engine.steps.cost_memory import CostMemory, files_of
 from python_backend.engine.steps.executor import ModelExecutor, StepModel
 
 if TYPE_CHECKING:
@@ -42,8 +43,21 @@ def build_engine(config: EngineConfig, progress: LoadingProgress = ignore_progre
     if config.device == "cuda":
         from python_backend.engine.cuda.memory import held_bytes
 
-        return Engine(config, limits, pool, executor, compiler, held_bytes=held_bytes)
-    return Engine(config, limits, pool, executor, compiler)
+        return Engine(
+            config, limits, pool, executor, compiler, held_bytes=held_bytes, memory=_cost_memory(config)
+        )
+    return Engine(config, limits, pool, executor, compiler, memory=_cost_memory(config))
+
+
+def _cost_memory(config: EngineConfig) -> CostMemory | None:
+    if config.machine is None:
+        return None
+    settings = (config.device, config.machine, config.precision, config.threads or available_cores())
+    return CostMemory(_packed_cache(config) / "step-costs", files_of(Path(config.checkpoint_dir)), *settings)
+
+
+def _packed_cache(config: EngineConfig) -> Path:
+    return Path(config.packed_cache_dir) if config.packed_cache_dir else cache_dir() / "packed"
 
 
 def _open_weights(config: EngineConfig) -> DecoderWeights:
@@ -81,8 +95,8 @@ def build_model(
     from python_backend.engine.native.model import NativeModel
     from python_backend.engine.native.packed_model import FORMATS, load_packed
 
-    packed_cache = Path(config.packed_cache_dir) if config.packed_cache_dir else cache_dir() / "packed"
-    arrays = load_packed(weights, Path(config.checkpoint_dir), config.precision, packed_cache)
+    checkpoint = Path(config.checkpoint_dir)
+    arrays = load_packed(weights, checkpoint, config.precision, _packed_cache(config))
     model = NativeModel(
         weights.shape,
         arrays,

@@ -29,6 +29,7 @@ class EngineConfig:
     free_memory_fraction: float = 0.9
     random_weights: bool = False
     cuda_graphs: bool = True
+    machine: str | None = None  # its kind, by which the cost of steps is kept; None: it is not kept
 
     def __post_init__(self) -> None:
         for field in fields(self):

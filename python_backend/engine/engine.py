@@ -20,6 +20,7 @@ from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.scheduling.scheduler import Scheduler
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.control import StepControl
+from python_backend.engine.steps.cost_memory import CostMemory
 from python_backend.engine.steps.events import end_event, gather_of_prompt, token_event
 from python_backend.engine.steps.guide_waits import await_guides, is_held_up
 from python_backend.engine.steps.in_flight import StepsInFlight
@@ -39,7 +40,7 @@ class Engine:
     A request with a guide joins the queue, in the order of its arrival, when the guide is compiled. What a
     step may hold is decided anew before each: by the limits, and by the latency targets of the tiers that are
     present, once it is known what steps cost. `held_bytes` tells how much memory of the GPU, and pinned
-    memory of the host, is in use.
+    memory of the host, is in use. What steps cost is kept in `memory` for the next run.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Engine:
         compiler: GuideCompiler | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
         held_bytes: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        memory: CostMemory | None = None,
     ) -> None:
         if limits.max_sequence_tokens > pool.capacity_tokens:
             raise ValueError(
@@ -72,10 +74,11 @@ class Engine:
             config.max_step_tokens,
             config.enable_kv_cache_reuse,
         )
-        self._control = StepControl(
-            self._scheduler, StepLimits(config.max_batch_size, config.max_step_tokens)
-        )
-        self._meter = StepMeter()
+        self._memory = memory
+        recalled = None if memory is None else memory.recall()
+        self._meter = StepMeter(recalled)
+        limits_of_steps = StepLimits(config.max_batch_size, config.max_step_tokens)
+        self._control = StepControl(self._scheduler, limits_of_steps, is_tried=recalled is not None)
         self._sequences: dict[int, list[Sequence]] = {}
         self._preparing: dict[int, PreparedGuide] = {}
         self._cancelled: list[Sequence] = []
@@ -85,6 +88,7 @@ class Engine:
         self._latest_plan = StepPlan()
         self._step_count = 0
         self._preemption_count = 0
+        self._pause_count = 0
 
     @property
     def has_work(self) -> bool:
@@ -171,27 +175,33 @@ class Engine:
             self.pool.tokens_per_block,
             self._config.max_batch_size,
             self._config.max_step_tokens,
+            can_pause=not self._config.static_batching,
         )
 
     def gauges(self) -> Gauges:
         active = sum(map(len, self._sequences.values()))
+        if not active:  # what the next may count on is not what the last left
+            self._control.follow(self._meter.learned, StepPlan(), self._now_ns() / 1e9)
         chunks = self._latest_plan.chunks if active else []
         context = [chunk.count for chunk in chunks if chunk.is_context]
         gpu_bytes, pinned_bytes = self._held_bytes()
+        if self._memory is not None:
+            self._memory.keep(self._meter.learned)
         return Gauges(
             step_count=self._step_count,
             active=active,
             scheduled=len(chunks),
             context=len(context),
             waiting=active - len(self._scheduler.running),
-            paused=len(self._latest_plan.preempted),
+            paused=len(self._scheduler.batch.paused),
             used_blocks=self.pool.used_blocks,
             total_blocks=self.pool.total_blocks,
             context_tokens=sum(context),
             reused_blocks=self.pool.reused_blocks,
             cached_blocks=self.pool.cached_blocks,
             preemptions=self._preemption_count,
-            max_batch_size=self._scheduler.max_batch_size,
+            pauses=self._pause_count,
+            max_batch_size=self._control.batch_size,
             max_step_tokens=self._scheduler.max_step_tokens,
             memory_bytes=resident_bytes(),
             new_blocks=self.pool.new_blocks,
@@ -246,10 +256,10 @@ class Engine:
     def _schedule(self) -> StepPlan:
         now_ns = self._now_ns()
         self.pool.advance_to(now_ns)
-        self._control.follow(self._meter.learned, self._latest_plan)
-        plan = self._scheduler.schedule()
+        self._control.follow(self._meter.learned, self._latest_plan, now_ns / 1e9)
+        plan = self._scheduler.schedule(now_ns)
         plan.begun_ns = now_ns
-        for sequence in plan.preempted:
+        for sequence in (*plan.preempted, *plan.paused):
             self._executor.release(sequence)
         for chunk in plan.chunks:
             if chunk.sequence.first_scheduled_ns == 0:
@@ -257,6 +267,7 @@ class Engine:
         self._latest_plan = plan
         self._step_count += bool(plan.chunks)
         self._preemption_count += len(plan.preempted)
+        self._pause_count += len(plan.paused)
         return plan
 
     def _commit(self, plan: StepPlan, results: list[ChunkResult]) -> None:
@@ -266,6 +277,7 @@ class Engine:
         """
         now_ns = self._now_ns()
         began_ns = self._meter.over(plan, now_ns)
+        self._control.observe(plan, (now_ns - began_ns) / 1e6)
         ended = []
         for chunk, result in zip(plan.chunks, results, strict=True):
             if chunk.sequence.finish_reason is not None:

@@ -37,6 +37,7 @@ class Ready(msgspec.Struct, tag=True, frozen=True):
     tokens_per_block: int
     max_batch_size: int
     max_step_tokens: int
+    can_pause: bool = False
 
 
 class PerfMetrics(msgspec.Struct, array_like=True, frozen=True):
@@ -53,6 +54,8 @@ class PerfMetrics(msgspec.Struct, array_like=True, frozen=True):
     reused_blocks: int
     preemptions: int
     cached_tokens: int = 0  # of the prompt, found in the cache
+    pauses: int = 0
+    paused_ns: int = 0
 
     @property
     def alloc_total_blocks(self) -> int:
@@ -95,7 +98,7 @@ class Gauges(msgspec.Struct, array_like=True, frozen=True):
     scheduled: int
     context: int
     waiting: int
-    paused: int
+    paused: int  # of those that wait
     used_blocks: int
     total_blocks: int
     context_tokens: int
@@ -110,6 +113,7 @@ class Gauges(msgspec.Struct, array_like=True, frozen=True):
     pinned_memory_bytes: int = 0
     busy_ns: int = 0  # how long steps were in flight, over the engine's life
     learned: LearnedStepCost | None = None
+    pauses: int = 0  # over the engine's life
 
     @property
     def running(self) -> int:

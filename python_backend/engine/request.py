@@ -93,9 +93,10 @@ class GenerationRequest:
 
     `token_bias` is added to the scores of its tokens. Requests with different `cache_salt` never share cached
     blocks, but for those of the first `shared_tokens` tokens; `tenant` is whose turn it is where guides wait
-    to be compiled. `top_log_probs` asks for the log probs of each token and of so many of the likeliest
-    beside it, `returns_prompt_log_probs` for the same of the prompt's tokens. With `notes_steps` the end of
-    its first sequence tells which steps that was part of.
+    to be compiled, and whose place it takes in the batch, of which tenants with a `weight` have each a part.
+    `top_log_probs` asks for the log probs of each token and of so many of the likeliest beside it,
+    `returns_prompt_log_probs` for the same of the prompt's tokens. With `notes_steps` the end of its first
+    sequence tells which steps that was part of.
     """
 
     prompt_ids: list[int]
@@ -110,6 +111,7 @@ class GenerationRequest:
     tier: Tier = Tier.STANDARD
     cache_salt: str = ""
     tenant: str = ""
+    weight: float = 0.0
     shared_tokens: int = 0
     retention: Retention = field(default_factory=Retention)
     returns_log_probs: bool = False

@@ -48,6 +48,8 @@ def report_of(
         busy_ns=now.busy_ns,
         inter_token_ms={tier.label: ms for tier, ms in targets.items() if ms is not None},
         learned=now.learned,
+        paused=now.paused,
+        can_pause=capacity.can_pause,
     )
 
 

@@ -111,6 +111,8 @@ FAMILIES = {
     "inflight_engine_step_limit_tokens": Family("GAUGE", "Tokens that may be in one step"),
     "inflight_engine_cached_blocks": Family("GAUGE", "Free blocks that hold a prefix someone may ask for"),
     "inflight_engine_preemptions_total": Family("COUNTER", "Sequences interrupted to make room for others"),
+    "inflight_engine_paused_sequences": Family("GAUGE", "Sequences that were begun and wait for others"),
+    "inflight_engine_pauses_total": Family("COUNTER", "Sequences paused for tenants below their share"),
     "inflight_engine_reused_blocks_total": Family("COUNTER", "Blocks found in the prefix cache"),
     "inflight_engine_step_cost_seconds": Family(
         "GAUGE",
@@ -156,6 +158,7 @@ class EngineMetrics:
                     self._metrics[key].set(number)
                     self._shown[key] = number
         self._count("inflight_engine_preemptions_total", now.preemptions)
+        self._count("inflight_engine_pauses_total", now.pauses)
         self._count("inflight_engine_reused_blocks_total", now.reused_blocks)
         self._count("inflight_engine_busy_seconds_total", now.busy_ns / 1e9)
 
@@ -234,6 +237,7 @@ def _gauge_values(capacity: Ready, now: Gauges) -> dict[str, dict[str, float]]:
         "inflight_engine_batch_limit_sequences": {"": now.max_batch_size},
         "inflight_engine_step_limit_tokens": {"": now.max_step_tokens},
         "inflight_engine_cached_blocks": {"": now.cached_blocks},
+        "inflight_engine_paused_sequences": {"": now.paused},
         **_cost_values(now.learned),
     }
 

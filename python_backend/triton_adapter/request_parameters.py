@@ -18,6 +18,7 @@ WHOLE = "context_and_generation"
 MOST_TOP_LOG_PROBS = 20
 _INTER_TOKEN = "inter_token_ms"
 _MOST_INTER_TOKEN_MS = 3_600_000.0
+_MOST_WEIGHT = 1_000_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,17 @@ def refuse_other_phases(parameters: Mapping[str, Any]) -> None:
 
 def decode_tenant(parameters: Mapping[str, Any]) -> str:
     return _text(parameters, "tenant")
+
+
+def decode_weight(parameters: Mapping[str, Any]) -> float:
+    """The tenant's, beside others that want the same places; 0: those are not shared by tenants."""
+    wanted = parameters.get("inflight_weight", 0.0)
+    if type(wanted) not in (int, float) or not 0 <= wanted <= _MOST_WEIGHT:
+        raise invalid(
+            "inflight_weight",
+            f"the request parameter inflight_weight is {wanted!r}; allowed: 0 to {_MOST_WEIGHT:g}",
+        )
+    return float(wanted)
 
 
 def decode_cache_salt(parameters: Mapping[str, Any], isolate_tenants: bool) -> str:

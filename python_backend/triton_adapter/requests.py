@@ -19,6 +19,7 @@ from python_backend.triton_adapter.request_parameters import (
     decode_tier,
     decode_top_log_probs,
     decode_trace,
+    decode_weight,
     refuse_other_phases,
 )
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -124,12 +125,11 @@ def decode_call(
     shared_prefix = decode_shared_prefix(parameters)
     bias, top_log_probs = decode_logit_bias(parameters), decode_top_log_probs(parameters)
     echoes, notes_steps = decode_echo(parameters), decode_trace(parameters)
-    tenant = decode_tenant(parameters)
+    tenant, weight = decode_tenant(parameters), decode_weight(parameters)
 
     def generation(row: RowInputs) -> GenerationRequest:
         asked = decode_generation(row, tier, salt, rules.max_sequences)
-        if asked.guide is not None:
-            asked = replace(asked, tenant=tenant)
+        asked = replace(asked, tenant=tenant, weight=weight)
         if shared_prefix:
             asked = replace(asked, shared_tokens=shared_tokens(shared_prefix, asked.prompt_ids))
         if not bias and top_log_probs is None and not notes_steps:

@@ -23,7 +23,8 @@ class EngineReport:
     `max_batch_size` and `max_step_tokens` hold now; without objectives they are the `most_` ones.
     `inter_token_ms` has the tiers, by their labels, that have an objective. `waiting` sequences have no place
     yet, `active` ones are all there are. With `holds_whole_answers` one takes the blocks of its longest
-    answer when it begins. `learned` is None before enough steps were seen.
+    answer when it begins. `learned` is None before enough steps were seen. One that `can_pause` pauses
+    sequences of tenants above their part for those of others; so many of those that wait are `paused` now.
     """
 
     max_batch_size: int
@@ -40,6 +41,8 @@ class EngineReport:
     busy_ns: int = 0
     inter_token_ms: Mapping[str, float] = field(default_factory=dict)
     learned: LearnedStepCost | None = None
+    paused: int = 0
+    can_pause: bool = False
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

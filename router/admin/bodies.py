@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from router.control.releases.json_answers import fault_of_schema
-from router.control.releases.plan import OnTimeout, Plan, Tolerance
+from router.control.releases.plan import MOST_MIRRORED_PER_S, OnTimeout, Plan, Tolerance
 from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import LARGEST_VERSION
 from router.core.tenant import HEAVIEST, Role, Scope
@@ -121,15 +122,18 @@ class SplitBody(_Body, frozen=True, kw_only=True):
 
 
 class ToleranceBody(_Body, frozen=True, kw_only=True):
-    error_rate: _Rate = _STANDARD.tolerance.error_rate
-    latency_ratio: _Ratio = _STANDARD.tolerance.latency_ratio
-    length_ratio: _Ratio = _STANDARD.tolerance.length_ratio
-    refusal_rate: _Rate = _STANDARD.tolerance.refusal_rate
-    golden_failures: Annotated[int, Meta(ge=0, le=200)] = _STANDARD.tolerance.golden_failures
-    error_margin: _Rate = _STANDARD.tolerance.error_margin
+    """What is left out is as it was set for the model."""
 
-    def value(self) -> Tolerance:
-        return Tolerance(**msgspec.structs.asdict(self))
+    error_rate: _Rate | None = None
+    latency_ratio: _Ratio | None = None
+    length_ratio: _Ratio | None = None
+    refusal_rate: _Rate | None = None
+    golden_failures: Annotated[int, Meta(ge=0, le=200)] | None = None
+    error_margin: _Rate | None = None
+
+    def value(self, usual: Tolerance) -> Tolerance:
+        given = {name: each for name, each in msgspec.structs.asdict(self).items() if each is not None}
+        return replace(usual, **given)
 
 
 class GoldenBody(_Body, frozen=True, kw_only=True):
@@ -165,7 +169,8 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
 
     `accept_slower` is how many times as slow as the stable release it may be, on purpose. With
     `min_likeness` so many answers that it gave as a shadow must be that much like those of the stable one.
-    Unless it `is_rehearsed`, both are not measured beside each other before the canary gets traffic.
+    Unless it `is_rehearsed`, both are not measured beside each other before the canary gets traffic. Up to
+    `mirror_per_s` requests of the stable release are copied to the canary, by each router.
     """
 
     version: _Version
@@ -181,9 +186,10 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
     min_likeness: _Share = _STANDARD.min_likeness
     min_shadow_answers: Annotated[int, Meta(ge=1, le=1_000_000)] = _STANDARD.min_shadow_answers
     is_rehearsed: bool = _STANDARD.is_rehearsed
+    mirror_per_s: Annotated[float, Meta(ge=0, le=MOST_MIRRORED_PER_S)] = _STANDARD.mirror_per_s
 
-    def plan(self) -> Plan:
-        tolerance = self.tolerance.value()
+    def plan(self, usual: Tolerance) -> Plan:
+        tolerance = self.tolerance.value(usual)
         if self.accept_slower is not None:
             tolerance = tolerance.accepting(self.accept_slower)
         return Plan(
@@ -197,6 +203,7 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
             self.min_likeness,
             self.min_shadow_answers,
             self.is_rehearsed,
+            self.mirror_per_s,
         )
 
 

@@ -12,10 +12,18 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from router.admin.bodies import CanaryBody, NewestQuery, PromoteBody, RollBackBody, SplitBody
+from router.admin.bodies import (
+    CanaryBody,
+    NewestQuery,
+    PromoteBody,
+    RollBackBody,
+    SplitBody,
+    ToleranceBody,
+)
 from router.admin.endpoint import Act, Asked, admin_route, listed
 from router.control.releases import records
 from router.control.releases.commands import ReleaseCommands
+from router.control.releases.plan import Tolerance
 from router.control.releases.records import Release, Rollout
 from router.control.releases.shadow_figures import list_shadows
 from router.core.manifest import MODEL_NAME, read_version
@@ -123,7 +131,18 @@ def _set_split(act: _Act) -> dict[str, Any]:
 def _begin_rollout(act: _Act) -> dict[str, Any]:
     body: CanaryBody = act.given
     golden = [each.value() for each in body.golden]
-    return _rollout(act.commands.begin_rollout(act.model, body.version, body.plan(), golden))
+    plan = body.plan(act.commands.tolerance_of(act.model))
+    return _rollout(act.commands.begin_rollout(act.model, body.version, plan, golden))
+
+
+def _show_tolerance(act: _Act) -> dict[str, Any]:
+    return {"object": "tolerance", **asdict(act.commands.tolerance_of(act.model))}
+
+
+def _set_tolerance(act: _Act) -> dict[str, Any]:
+    """As a whole: what is left out is as for every model."""
+    body: ToleranceBody = act.given
+    return {"object": "tolerance", **asdict(act.commands.set_tolerance(act.model, body.value(Tolerance())))}
 
 
 def _promote(act: _Act) -> dict[str, Any]:
@@ -249,6 +268,9 @@ def routes(tenancy: Tenancy) -> list[Route]:
               status=200),
         route("PUT", f"{model}/split", "Divide the requests to a model by hand", on(_set_split), SplitBody),
         route("POST", f"{model}/canary", "Roll a release out step by step", on(_begin_rollout), CanaryBody),
+        route("GET", f"{model}/tolerance", "How much worse canaries of a model may be", on(_show_tolerance)),
+        route("PUT", f"{model}/tolerance", "Set how much worse canaries of a model may be",
+              on(_set_tolerance), ToleranceBody),
         route("POST", f"{model}/promote", "Give all requests to one release", on(_promote), PromoteBody,
               status=200),
         route("POST", f"{model}/rollback", "End a rollout with the stable release, or go back to the standby",

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from math import isqrt, sqrt
 from typing import TYPE_CHECKING
 
+from python_backend.sharing.places import Places
 from python_backend.wire.tiers import Tier
 from router.admission.capacity import Capacity
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 # A reserve for a tier without requests for so long is a waste.
 _REMEMBERED_S = 60.0
 LOOK_S = 0.1
+# Others are paused at once for who has no more time than this, and for who has after a part of it.
+_URGENT_S, _PATIENT_PART = 10.0, 0.25
+# So many may be begun at a time for which others are paused, of the tier's guaranteed slots.
+_LEAST_DISPLACING, _DISPLACING_PART = 2, 0.25
 
 
 class Allocation:
@@ -40,6 +45,7 @@ class Allocation:
         self.kv_budget: int | None = None
         self.slots = 0  # this router's
         self._kv: int | None = None  # this router's share of the budget
+        self.places = Places()
         self.sequences = 0
         self.kv_tokens = 0  # reserved for all that run: what they usually take, and the spread of their sum
         self._kv_usual = 0
@@ -47,6 +53,7 @@ class Allocation:
         # By tier, which is a number: finding it in a dict would take longer than all the rest.
         self._sequences_of = [0 for _ in Tier]
         self._kv_of = [0 for _ in Tier]
+        self._displacing_of = [0 for _ in Tier]
         self.asked_s = [float("-inf") for _ in Tier]  # when each tier last had a request
         self._is_kept = [False for _ in Tier]  # whether the last of it is kept from this tier
         self.looked_s = float("-inf")
@@ -81,6 +88,37 @@ class Allocation:
         spread = isqrt(self._kv_squares + entry.kv_spread * entry.kv_spread)
         return self._kv_usual + entry.kv_tokens + spread <= self._kv
 
+    @property
+    def displacing(self) -> int:
+        """Sequences that began beside all that there was capacity for."""
+        return sum(self._displacing_of)
+
+    def displaces_now(self, entry: QueueEntry, now_s: float) -> bool:
+        """Whether it is to be begun for which others are paused: one that can wait does so for a while."""
+        patience_s, waited_s = entry.deadline_s - entry.offered_s, now_s - entry.offered_s
+        is_due = patience_s <= _URGENT_S or waited_s >= _PATIENT_PART * patience_s
+        return is_due and self.displaces(entry)
+
+    def displaces(self, entry: QueueEntry) -> bool:
+        """Whether the engine would pause others for it, as its tenant has less than its part.
+
+        Of each tier only a few do at a time: what is paused has to be ended some time, too.
+        """
+        places, tier = self.places, entry.demand.tier
+        if not self.capacity.can_pause or not places.total:
+            return False
+        most = max(_LEAST_DISPLACING, _DISPLACING_PART * self._guarantees[tier] * self.slots)
+        if self._displacing_of[tier] + entry.sequences > most:
+            return False
+        limit, holder = max(min(self.slots, places.total), 1), (int(tier), entry.demand.tenant)
+        for number in range(entry.sequences):
+            if places.giver(holder, limit, entry.weight) is None:
+                return False
+            if number + 1 < entry.sequences:
+                places = self.places.copy() if places is self.places else places
+                places.take(holder, entry.weight)
+        return True
+
     def is_open(self, tier: Tier) -> bool:
         """Whether the tier may begin one more."""
         if not self._is_kept[tier] or tier is Tier.INTERACTIVE or self.is_guaranteed(tier):
@@ -111,6 +149,7 @@ class Allocation:
         return size if size > entry.sequences else entry.sequences
 
     def take(self, entry: QueueEntry) -> None:
+        entry.is_displacing = self.sequences + entry.sequences > self.slots
         size = entry.kv_tokens * self.slots // self._kv if self._kv else 0  # as `size_of` has it
         entry.size = size if size > entry.sequences else entry.sequences
         self._add(entry, 1)
@@ -129,6 +168,12 @@ class Allocation:
         tier, sequences, kv_tokens = entry.demand.tier, sign * entry.sequences, sign * entry.kv_tokens
         self.sequences += sequences
         self._sequences_of[tier] += sequences
+        if entry.is_displacing:
+            self._displacing_of[tier] += sequences
+        if entry.sequences and sign > 0:
+            self.places.take((int(tier), entry.demand.tenant), entry.weight, sequences)
+        elif entry.sequences:
+            self.places.give_back((int(tier), entry.demand.tenant), -sequences)
         self._kv_usual += kv_tokens
         self._kv_of[tier] += kv_tokens
         self._kv_squares += sign * entry.kv_spread * entry.kv_spread
@@ -146,7 +191,8 @@ class Allocation:
             mine = [entry for entry in running if entry.demand.tier is tier]
             assert self._sequences_of[tier] == sum(entry.sequences for entry in mine)
             assert self._kv_of[tier] == sum(entry.kv_tokens for entry in mine)
-        assert self.sequences == sum(self._sequences_of)
+        assert self.sequences == sum(self._sequences_of) == self.places.total
+        self.places.check()
         assert self._kv_usual == sum(self._kv_of)
         assert self._kv_squares == sum(entry.kv_spread**2 for entry in running)
         assert self.kv_tokens == self._kv_usual + isqrt(self._kv_squares)

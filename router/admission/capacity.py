@@ -30,7 +30,8 @@ class Capacity:
     that is not the limit. `holds_whole_answers`: a sequence reserves the cache of all it may ever generate
     when it begins. `step_tokens` is the most that one step of one replica computes. Where neither cost is
     known nothing can be predicted, and requests are admitted by slots and cache alone. Where other routers
-    use the same replicas, `own_slots` and `own_kv_tokens` are this router's share; None is all.
+    use the same replicas, `own_slots` and `own_kv_tokens` are this router's share; None is all. Engines that
+    `can_pause` make way for tenants with less than their part, whatever runs.
     """
 
     replicas: int
@@ -43,6 +44,7 @@ class Capacity:
     batch: BatchCost | None = None
     own_slots: int | None = None
     own_kv_tokens: int | None = None
+    can_pause: bool = False
 
     @property
     def slots_here(self) -> int:
@@ -91,6 +93,7 @@ def of_engines(reports: Sequence[EngineReport | None]) -> Capacity:
         holds_whole_answers=any(report.holds_whole_answers for report in known),
         step_tokens=max(min(report.max_step_tokens for report in known), 1),
         step=_mean(costs) if costs else None,
+        can_pause=all(report.can_pause for report in known),
     )
 
 

@@ -105,6 +105,8 @@ class QueueEntry:
     service_s: float = 0.0  # what it takes once it begins, before learned corrections
     predicted_s: float = 0.0  # from the offer to the first token, before learned corrections
     wait: Wait = Wait.NONE
+    weight: float = 0.0  # its tenant's, where slots are shared by tenants
+    is_displacing: bool = False  # it began beside all that there is capacity for
     sequences: int = 0  # slots of the engine
     size: int = 0  # the same, or its share of the cache, in slots, where that is more
     kv_tokens: int = 0  # of the cache, reserved for it

@@ -2,8 +2,9 @@
 
 A request is refused at once when its first token is predicted to come too late, so that the engine computes
 nothing that is of no use any more. Else it waits, in fair turns, until the engine has a slot and the cache
-that it is expected to need; nothing is preempted for it. When its turn comes its deadline is checked again.
-Heavy tenants leave headroom to those that have less.
+that it is expected to need. When its turn comes its deadline is checked again. One of a tenant with less than
+its part is neither refused nor kept waiting for what others have: the engine pauses theirs for it. And heavy
+tenants leave headroom to those that have less, so that this is seldom needed.
 
 One whose turn it is but which does not fit yet is set aside. Smaller ones may pass it for a short while; then
 what becomes free is kept for it, so it cannot starve. Only better tiers within their guarantee still pass.
@@ -59,16 +60,18 @@ class Dispatcher:
         self._running.resize(capacity)
 
     def offer(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
-        entry, weight = self._judge.priced(demand, progress, now_s), self._shares.weight(demand.tenant)
-        refusal = self._judge.refusal(entry, weight, self._held is not None, now_s)
+        weight = self._shares.weight(demand.tenant)
+        entry = self._judge.priced(demand, progress, weight, now_s)
+        refusal = self._judge.refusal(entry, self._held is not None, now_s)
         if refusal is not None:
             return refusal
         self._join(entry, self._queue.lift(demand, weight))
         return entry
 
     def admit(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
-        entry, weight = self._judge.priced(demand, progress, now_s), self._shares.weight(demand.tenant)
-        refusal = self._judge.refusal(entry, weight, self._held is not None, now_s)
+        weight = self._shares.weight(demand.tenant)
+        entry = self._judge.priced(demand, progress, weight, now_s)
+        refusal = self._judge.refusal(entry, self._held is not None, now_s)
         if refusal is not None:
             return refusal
         tenant = self._queue.lift(demand, weight)
@@ -86,11 +89,14 @@ class Dispatcher:
             return handed
         self._running.look(now_s, is_busy=True)
         self._allocation.look(now_s)
-        while not self._allocation.is_full:
-            entry = self._next(now_s)
+        while True:
+            entry = None if self._allocation.is_full else self._next(now_s)
+            is_below = entry is None and self._allocation.capacity.can_pause
+            if is_below:
+                entry = self._queue.next(_all_tiers, lambda each: self._allocation.displaces_now(each, now_s))
             if entry is None:
                 break
-            if self._is_lost(entry, now_s):
+            if not is_below and self._is_lost(entry, now_s):
                 self._refuse(entry, now_s)
             else:
                 self._allocation.take(entry)
@@ -194,7 +200,9 @@ class Dispatcher:
     def _next(self, now_s: float) -> QueueEntry | None:
         held = self._held
         if held is None:
-            entry = self._queue.next(self._allocation.is_open, self._fits_or_is_held)
+            entry = self._queue.next(
+                self._allocation.is_open, lambda each: self._fits_or_is_held(each, now_s)
+            )
             if self._held is not None:
                 self._held_since_s = now_s
                 self._queue.set_aside(self._held)
@@ -203,7 +211,7 @@ class Dispatcher:
             return entry
         tier = held.demand.tier
         may_begin = self._allocation.is_open(tier) and not self._queue.is_at_limit(held)
-        if may_begin and self._allocation.fits(held):
+        if may_begin and self._has_room(held, now_s):
             self._held = None
             return held
         if not may_begin or now_s - self._held_since_s <= self._settings.pass_s:
@@ -212,10 +220,10 @@ class Dispatcher:
             lambda other: other < tier and self._allocation.is_guaranteed(other), self._may_begin
         )
 
-    def _fits_or_is_held(self, entry: QueueEntry) -> bool:
+    def _fits_or_is_held(self, entry: QueueEntry, now_s: float) -> bool:
         if self._running.lacking(entry) > 0:
             return False
-        if self._allocation.fits(entry):
+        if self._has_room(entry, now_s):
             return True
         if self._held is None:
             self._held = entry
@@ -223,6 +231,9 @@ class Dispatcher:
 
     def _may_begin(self, entry: QueueEntry) -> bool:
         return self._allocation.fits(entry) and self._running.lacking(entry) <= 0
+
+    def _has_room(self, entry: QueueEntry, now_s: float) -> bool:
+        return self._allocation.fits(entry) or self._allocation.displaces_now(entry, now_s)
 
     def _is_lost(self, entry: QueueEntry, now_s: float) -> bool:
         """Its deadline is checked once more before anything is computed for it."""
@@ -252,3 +263,7 @@ class Dispatcher:
         elif entry.first_token_s is None:
             entry.first_token_s = now_s
             self._forecaster.learn(entry, now_s)
+
+
+def _all_tiers(tier: Tier) -> bool:
+    return True

@@ -246,6 +246,11 @@ class Turn:
         self._is_heard = self._has_ended = False
         self.is_waiting = entry.state is not EntryState.RUNNING
 
+    @property
+    def weight(self) -> float:
+        """Its tenant's; 0 where slots are not shared by tenants."""
+        return self._entry.weight
+
     async def come(self, waiter: Waiter) -> None:
         """Returns when it may go on; raises InflightError when it was cut, or timed out in the queue."""
         await self._gate.wait(self._entry, waiter)

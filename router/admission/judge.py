@@ -54,9 +54,9 @@ class Judge:
         self.risk = [Risk() for _ in Tier]
         self.offered = Faded()
 
-    def priced(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry:
+    def priced(self, demand: Demand, progress: Progress, weight: float, now_s: float) -> QueueEntry:
         capacity, budget = self._allocation.capacity, self._allocation.kv_budget
-        entry = QueueEntry(demand, progress, sequences=demand.sequences, offered_s=now_s)
+        entry = QueueEntry(demand, progress, weight=weight, sequences=demand.sequences, offered_s=now_s)
         sequences = demand.sequences or 1
         each = -(-demand.max_tokens // sequences)
         expected = self._lengths.expect(demand.tenant, each)
@@ -73,13 +73,13 @@ class Judge:
         self._forecaster.alone(entry, self._settings.stretch)
         return entry
 
-    def refusal(self, entry: QueueEntry, weight: float, is_held: bool, now_s: float) -> Refused | None:
+    def refusal(self, entry: QueueEntry, is_held: bool, now_s: float) -> Refused | None:
         """Why it is refused at once, if it is; `is_held`: slots are kept for another entry."""
         demand, allocation = entry.demand, self._allocation
         allocation.asked_s[demand.tier] = now_s
         self._running.patience_s[demand.tier] = demand.deadline_s - demand.arrived_s
         self.offered.add(entry.cost_us, now_s)
-        self.neighbours.offered(demand.tenant, weight, entry.cost_us, now_s)
+        self.neighbours.offered(demand.tenant, entry.weight, entry.cost_us, now_s)
         refusal, budget = None, allocation.kv_budget
         # What is reserved for it is never less than what it cannot do without.
         if demand.sequences > allocation.capacity.slots or (budget is not None and entry.kv_tokens >= budget):
@@ -123,15 +123,19 @@ class Judge:
         own_us = queue.own_us(demand) if queue.waiting else 0
         is_free = not own_us and lacking <= 0 and not is_held
         is_free = is_free and allocation.fits(entry) and allocation.is_open(demand.tier)
+        is_at_limit = is_holding and queue.is_at_limit(entry)
+        is_below = not is_free and not is_at_limit and allocation.displaces(entry)
         away_s = 0.0
-        if not is_free or (is_holding and queue.is_at_limit(entry)):
+        if is_at_limit or not (is_free or (is_below and allocation.displaces_now(entry, now_s))):
             entry.wait = Wait.BEHIND_OWN if own_us else Wait.BEHIND_OTHERS
             away_s = self._wait_s(entry, lacking, now_s)
         if self._running.entries:
             entry.service_s = self._running.service_s(demand)
         late_s = self._forecaster.predict(entry, away_s + entry.service_s, now_s)
         excess_s = demand.arrived_s + late_s - entry.deadline_s
-        if excess_s > 0 or entry.wait:
+        if is_below:  # what others have is no reason to refuse it
+            excess_s = now_s + entry.alone_s - entry.deadline_s
+        elif excess_s > 0 or entry.wait:
             excess_s = self._own_excess_s(entry, excess_s, now_s)
         self.risk[demand.tier].add(excess_s > 0, now_s)
         if excess_s <= 0 or not self._forecaster.is_tried:
@@ -139,7 +143,14 @@ class Judge:
         self._forecaster.relax(entry)
         late = "too late for its own deadline" if demand.is_strict else "too late: the model is busy"
         message = f"the first token would come {late}"
-        return Refused(Reason.BUSY, message, max(excess_s, away_s))
+        return Refused(Reason.BUSY, message, self._retry_after_s(entry, max(excess_s, away_s), now_s))
+
+    def _retry_after_s(self, entry: QueueEntry, otherwise_s: float, now_s: float) -> float:
+        """When it would be let in: what it waits for is free before its deadline, as that stands then."""
+        free_s = self._running.free_s(self._queue.waiting + 1, now_s)
+        if free_s is None:
+            return otherwise_s
+        return max(free_s + entry.service_s - (entry.deadline_s - entry.demand.arrived_s), 0.0)
 
     def _own_excess_s(self, entry: QueueEntry, excess_s: float, now_s: float) -> float:
         """By how much it misses its deadline; within its tier's guarantee it pays for nobody else's work."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from python_backend.sharing.places import GUARANTEES
 from python_backend.wire.tiers import Tier
 from router.admission.lane import Lane
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from router.admission.demand import Demand, QueueEntry
     from router.admission.lane import Listed
 
-TIER_WEIGHTS = {Tier.INTERACTIVE: 0.6, Tier.STANDARD: 0.3, Tier.BATCH: 0.1}
+TIER_WEIGHTS = GUARANTEES
 # Past those whose first request does not fit at the moment, so many others are looked at.
 _LOOKS = 8
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # How often running entries are looked at: tokens are not reported one by one. More of them less often.
 _LOOK_S, _LOOK_AT = 0.05, 64
 _BATCH_S = 5.0
+# When those that run will end is not reckoned anew for each of many that are refused.
+_ENDS_LAST_S = 0.1
 # Prices change when the usual batch has: not with every request that comes and goes.
 _NOTABLE = 0.1
 # Before a batch was measured: the cache would hold so many sequences of this length.
@@ -115,6 +117,8 @@ class Running:
         self._looked_s = 0.0
         self._batch = self._priced_batch = 1.0
         self._is_measured = False
+        self._ends_us: list[int] = []
+        self._ends_at_s = 0.0
         self.prices = prices_of(Capacity(replicas=0, slots=0), 1.0)
 
     def resize(self, capacity: Capacity) -> None:
@@ -174,6 +178,9 @@ class Running:
         """Until its first token if it began now."""
         allocation = self.allocation
         sequences, kv_tokens = allocation.sequences, allocation.kv_tokens
+        if sequences > allocation.slots and allocation.capacity.can_pause:  # the others do not run
+            kv_tokens = kv_tokens * allocation.slots // sequences
+            sequences = allocation.slots
         return service_s(demand, allocation.capacity, self.prefill_tokens, sequences, kv_tokens)
 
     def drain_s(self) -> float | None:
@@ -183,13 +190,34 @@ class Running:
         work_us = self.remaining_us + sum(lane.waiting_us for lane in self.queue.lanes)
         return work_us / 1e6 / max(self.allocation.capacity.replicas, 1)
 
+    def free_s(self, count: int, now_s: float) -> float | None:
+        """Until so many more of those that run have ended, as far as their lengths are known.
+
+        They end in the order of what is left of each, no more than there are slots at a time; those beyond
+        the slots begin first in what is freed.
+        """
+        capacity, allocation = self.allocation.capacity, self.allocation
+        if capacity.step is None or not self.prices.token_us or not self.entries:
+            return None
+        if now_s - self._ends_at_s >= _ENDS_LAST_S or not self._ends_us:
+            self._ends_us = sorted(entry.remaining_us for entry in self.entries)
+            self._ends_at_s = now_s
+        count += max(allocation.sequences - allocation.slots, 0)
+        running = min(allocation.sequences, allocation.slots)
+        rounds, last = divmod(max(count, 1) - 1, len(self._ends_us))
+        before_us = rounds * sum(self._ends_us) + sum(self._ends_us[: last + 1])
+        left_us = max(self._ends_us[last], before_us / max(running - allocation.displacing, 1))
+        batch = running / max(capacity.replicas, 1)
+        step_ms = capacity.step.base_ms + capacity.step.decode_sequence_ms * batch
+        return max(left_us / self.prices.token_us * step_ms / 1000 - (now_s - self._ends_at_s), 0.0)
+
     def lacking(self, entry: QueueEntry) -> float:
         """How many slots have to become free before it may begin; none where that is not above 0.
 
         Heavy tenants leave headroom to those who have less. Where there is hardly time to wait, turns decide
         little: what becomes free goes to whoever asks next, and that is mostly the one that asks most.
-        Nothing that runs is preempted, so headroom must be left before it is needed; the less of it the
-        longer a request of the tier can wait, since slots become free meanwhile.
+        What is paused for others has to be ended later, so headroom is better left before it is needed; the
+        less of it the longer a request of the tier can wait, since slots become free meanwhile.
         """
         to_leave = self.queue.to_leave(entry)
         if not to_leave:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 class StopScanner:
@@ -17,6 +17,7 @@ class StopScanner:
         self._stops = tuple(stops)
         self._held = ""
         self.stopped = False
+        self.found = ""  # the stop string that ended it
 
     def feed(self, chunk: str) -> str:
         """Takes the next chunk; returns what may leave now. Sets `stopped` once a stop string was seen."""
@@ -25,10 +26,10 @@ class StopScanner:
         text = self._held + chunk
         if not text:
             return ""
-        cut = self._first_stop(text)
-        if cut is not None:
+        if first := self._first_stop(text):
             self.stopped = True
             self._held = ""
+            _, cut, self.found = first
             return text[:cut]
         keep = tail_length(text, self._stops)
         self._held = text[len(text) - keep :]
@@ -39,9 +40,10 @@ class StopScanner:
         held, self._held = self._held, ""
         return held
 
-    def _first_stop(self, text: str) -> int | None:
-        ends = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
-        return min(ends)[1] if ends else None
+    def _first_stop(self, text: str) -> tuple[int, int, str] | None:
+        """Its end, its start and itself."""
+        ends = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
+        return min(ends, default=None)
 
 
 def tail_length(text: str, marks: Sequence[str]) -> int:
@@ -113,12 +115,23 @@ def is_refusal(opening: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerTimes:
+    """Of one text: to its first token, and from there to its last; and what it was work for."""
+
+    first_token_s: float
+    decode_s: float
+    tokens: int
+    prompt_tokens: int  # that had to be computed
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """A text for each choice, or the bytes of vectors and how many rows they have."""
 
     texts: tuple[str, ...] = ()
     vectors: bytes = b""
     rows: int = 0
+    times: AnswerTimes | None = field(default=None, compare=False)  # of a single text, where they were taken
 
     @property
     def size(self) -> int:

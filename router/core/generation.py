@@ -68,6 +68,8 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     top_log_probs: int | None = None
     # Who goes first when there is not room for all: interactive, standard (None) or batch.
     tier: str | None = None
+    # Its tenant's, beside others that want the same places; 0: those are not shared by tenants.
+    weight: float = 0.0
     # Further answers to the prompt of the call before it: its tokens are counted there.
     shares_prompt: bool = False
     echo: bool = False

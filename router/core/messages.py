@@ -62,6 +62,15 @@ class ToolCall(msgspec.Struct, frozen=True):
         """All that somebody reads who takes it apart: what is escaped in JSON is written out too."""
         return " | ".join((self.name, self.arguments, *_strings(self.arguments)))
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """The arguments taken apart; where the model wrote no object, what it wrote is one of them."""
+        try:
+            values = msgspec.json.decode(self.arguments)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            values = self.arguments
+        return values if isinstance(values, dict) else {"arguments": values}
+
     def rendered(self) -> dict[str, Any]:
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function}

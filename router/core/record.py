@@ -33,6 +33,7 @@ class Record:
     request_id: str
     caller: Caller = NOBODY
     values: dict[str, str] = field(default_factory=dict)  # of the names in the route
+    id_header: str = ""  # a second one for the id, by the name that the clients of this route know
     tier: Tier = Tier.STANDARD  # in force: for admission, objectives and the engine alike
     is_counted: bool = False  # at the door, among the requests that its caller may send in a minute
     is_tier_given: bool = False  # by whoever sends it from inside, whatever it asks for
@@ -43,6 +44,7 @@ class Record:
     conversation: str = ""
     rollout: tuple[int | None, int] = (None, 0)  # which one, and its step, chose the release
     shadow: int | None = None  # the release that gets it too, and whose answer nobody sees
+    is_mirrored: bool = False  # to the canary of its rollout
     arrived_s: float = field(default_factory=time.monotonic)
     deadline_s: float = inf  # by when its client wants the first token, or the answer of a fixed-cost model
     first_token_s: float | None = None
@@ -73,7 +75,8 @@ class Record:
     def headers(self) -> list[tuple[str, str]]:
         """What tells a client which request this was, and who answered."""
         release = [("x-inflight-release", self.model_version)] if self.model_version else []
-        return [("x-request-id", self.request_id), *release]
+        known = [(self.id_header, self.request_id)] if self.id_header else []
+        return [("x-request-id", self.request_id), *known, *release]
 
     @property
     def trace_id(self) -> str:

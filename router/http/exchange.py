@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     Headers: TypeAlias = Iterable[tuple[str, str]]
     Refusal: TypeAlias = tuple[Headers, bytes]
 
-REASONS = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed Request"}
+REASONS = {status.value: status.phrase for status in HTTPStatus} | {
+    499: "Client Closed Request",
+    529: "Overloaded",
+}
 
 
 def render_head(status: int, headers: Headers) -> bytes:

@@ -18,6 +18,7 @@ ONLY_ONCE = frozenset(
         "origin",
         "sec-fetch-site",
         "transfer-encoding",
+        "x-api-key",
     }
 )
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 DONE = b"data: [DONE]\n\n"
+COMMENT = b": the answer goes on\n\n"
 HEADERS = (
     ("content-type", "text/event-stream; charset=utf-8"),
     ("cache-control", "no-cache"),

@@ -99,6 +99,8 @@ class GenerationJob:
         await check_prompts(safety, name, self._inputs, sum(sequences_of(self._inputs)))
 
     async def run(self, permit: Permit) -> None:
+        if permit.weight:
+            self._request.parameters["inflight_weight"].double_param = permit.weight
         self._generation = self.served.pipeline.relay(self._request, self._record.trace)
         permit.attach(self._generation)
         self._record.dispatched_s = time.monotonic()

@@ -109,7 +109,7 @@ def _only(name: str, metadata: Iterable[tuple[str, Any]]) -> str | None:
     return found[0] if len(found) == 1 and isinstance(found[0], str) else None
 
 
-class AskFirst(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # it takes none when it runs
+class AskFirst(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs alone
     """Ends the call of whoever is refused anyway before its message is read: it may be large."""
 
     def __init__(self, reception: Reception) -> None:

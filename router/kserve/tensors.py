@@ -212,7 +212,7 @@ def _are_numbers(elements: list[Any], most: float) -> bool:
     # What is not a number is not even itself, and would hide from min and max.
     if not elements or any(map(ne, elements, elements)):
         return not elements
-    return -most <= min(elements) <= max(elements) <= most
+    return bool(-most <= min(elements) <= max(elements) <= most)
 
 
 def _text(name: str, element: Any) -> bytes:

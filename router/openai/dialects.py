@@ -47,6 +47,7 @@ class Dialect:
 
     whole_object = ""
     chunk_object = ""
+    headers = sse.HEADERS
 
     def __init__(
         self, request_id: str, model: str, *, include_usage: bool = False, service_tier: str | None = None

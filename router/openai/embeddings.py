@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -148,13 +148,16 @@ def check_total(tokens: int) -> None:
 
 def render_rows(answer: EmbeddingAnswer, first: int, encoding_format: str | None) -> bytes:
     """The rows of one answer, the first of them with this index; float without a format, as OpenAI's own."""
-    encode = _as_base64 if encoding_format == "base64" else _as_floats
-    size = len(answer.vectors) // len(answer.tokens)
-    vectors = (answer.vectors[start : start + size] for start in range(0, len(answer.vectors), size))
+    encode = _as_base64 if encoding_format == "base64" else as_floats
     return b",".join(
         b'{"object":"embedding","index":%d,"embedding":%b}' % (index, encode(vector))
-        for index, vector in enumerate(vectors, first)
+        for index, vector in enumerate(vectors_of(answer), first)
     )
+
+
+def vectors_of(answer: EmbeddingAnswer) -> Iterator[bytes]:
+    size = len(answer.vectors) // len(answer.tokens)
+    return (answer.vectors[start : start + size] for start in range(0, len(answer.vectors), size))
 
 
 def render_whole(model: str, rows: Iterable[bytes], tokens: int) -> bytes:
@@ -218,7 +221,7 @@ def _as_base64(vector: bytes) -> bytes:
     return b'"%b"' % binascii.b2a_base64(vector, newline=False)
 
 
-def _as_floats(vector: bytes) -> bytes:
+def as_floats(vector: bytes) -> bytes:
     return msgspec.json.encode(struct.unpack(f"<{len(vector) // _FLOAT_BYTES}f", vector))
 
 

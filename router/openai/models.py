@@ -7,7 +7,7 @@ from typing import Any
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.request.errors import respond_json
-from router.request.identity import check_model_allowed
+from router.request.identity import check_model_allowed, models_for
 from router.request.routes import Route
 from router.routing.models import Registry, Served
 
@@ -17,12 +17,7 @@ class Models:
         self._registry = registry
 
     async def list(self, exchange: Exchange, record: Record) -> None:
-        allowed = record.caller.key.models
-        models = [
-            _describe(lineup.stable)
-            for lineup in self._registry.lineups.values()
-            if lineup.stable is not None and (allowed is None or lineup.name in allowed)
-        ]
+        models = [_describe(each) for each in models_for(record.caller, self._registry)]
         respond_json(exchange, record, {"object": "list", "data": models})
 
     async def show(self, exchange: Exchange, record: Record) -> None:

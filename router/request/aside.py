@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from router.request.fair_pool import FairPool
+from collections.abc import Callable
+from typing import Any
+
+from router.request.fair_pool import FairPool, Result
 
 # A body up to this size is read and understood in a millisecond or two, which is no reason for a thread.
 LARGE_BYTES = 32 << 10
@@ -17,3 +20,11 @@ class Aside(FairPool):
 
     def __init__(self) -> None:
         super().__init__("large requests to be read", 1, _WAITING_EACH)
+
+    async def when_large(
+        self, size_bytes: int, tenant: str, work: Callable[..., Result], *given: Any
+    ) -> Result:
+        """What a body of this size asks for: here at once where that takes no time."""
+        if size_bytes <= LARGE_BYTES:
+            return work(*given)
+        return await self.run(tenant, work, *given)

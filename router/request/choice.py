@@ -84,6 +84,11 @@ class Choice:
         return () if self._tools is None else self._tools.calls
 
     @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended it."""
+        return self._scanner.found if self._scanner is not None and self._scanner.stopped else None
+
+    @property
     def told(self) -> str:
         """All that left, where it was kept: text, and calls below it."""
         calls = (f"{call.name} {call.arguments}" for call in self.tool_calls)

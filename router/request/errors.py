@@ -1,4 +1,4 @@
-"""Errors as an OpenAI client expects them."""
+"""How an answer ends that cannot be given: what is told of an error, with which status and headers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.request.error_shapes import Problem, shape_for
 
 if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
+    from router.request.error_shapes import ErrorShape
 
 _CODES = {
     ErrorKind.INVALID_REQUEST: None,
@@ -20,7 +22,6 @@ _CODES = {
     ErrorKind.INTERNAL: "internal_error",
 }
 _JSON = ("content-type", "application/json")
-TRITON_PREFIX = "/v2"
 
 
 class HttpError(Exception):
@@ -33,47 +34,36 @@ class HttpError(Exception):
         self.headers = headers
 
 
-_TYPES = {403: "permission_error", 429: "rate_limit_error"}
-
-
-def error_body(status: int, message: str, code: str | None = None, param: str | None = None) -> bytes:
-    kind = _TYPES.get(status, "invalid_request_error") if status < 500 else "server_error"
-    error = {"message": message, "type": kind, "param": param, "code": code}
-    return msgspec.json.encode({"error": error})
-
-
 def write_error(exchange: Exchange, record: Record, error: Exception) -> None:
     """Ends the answer with an error: a status while there is still one to set, an event after that."""
     if exchange.ended:
         return
-    status, body, headers = render_error(record, exchange.request.path, error)
+    request = exchange.request
+    shape = shape_for(request.path, request.headers)
+    status, body, headers = render_error(record, shape, error)
     if exchange.started:
-        exchange.end(b"data: " + body + b"\n\n")
+        exchange.end(shape.event(body))
     else:
         exchange.respond(status, body, headers)
 
 
-def render_error(record: Record, path: str, error: Exception) -> tuple[int, bytes, list[tuple[str, str]]]:
+def render_error(
+    record: Record, shape: ErrorShape, error: Exception
+) -> tuple[int, bytes, list[tuple[str, str]]]:
     """Status, body and headers of an answer; the record has the error from then on."""
-    status, body, headers = _render(error, record.request_id)
-    record.error = error.kind.label if isinstance(error, InflightError) else str(status)
-    return status, shaped_for(path, body), [_JSON, *record.headers(), *headers]
+    problem, headers = _told(error, record.request_id)
+    record.error = error.kind.label if isinstance(error, InflightError) else str(problem.status)
+    body = shape.body(problem, record.request_id)
+    return shape.status(problem), body, [_JSON, *record.headers(), *headers]
 
 
-def shaped_for(path: str, body: bytes) -> bytes:
-    """Triton's clients read the message where OpenAI's find an object."""
-    if not path.startswith(TRITON_PREFIX):
-        return body
-    return msgspec.json.encode({"error": msgspec.json.decode(body)["error"]["message"]})
-
-
-def _render(error: Exception, request_id: str) -> tuple[int, bytes, tuple[tuple[str, str], ...]]:
+def _told(error: Exception, request_id: str) -> tuple[Problem, tuple[tuple[str, str], ...]]:
     headers: tuple[tuple[str, str], ...] = ()
     if isinstance(error, HttpError):
-        return error.status, error_body(error.status, error.message), error.headers
+        return Problem(error.status, error.message), error.headers
     if not isinstance(error, InflightError) or error.kind is ErrorKind.INTERNAL:
         message = f"the server failed to answer this request; its id is {request_id}"
-        return 500, error_body(500, message, "internal_error"), headers
+        return Problem(500, message, "internal_error"), headers
     status = error.kind.http_status
     if error.retry_after_s is not None:
         wait_ms = math.ceil(error.retry_after_s * 1000)
@@ -84,7 +74,7 @@ def _render(error: Exception, request_id: str) -> tuple[int, bytes, tuple[tuple[
     elif status == 401:
         headers = (("www-authenticate", "Bearer"),)
     code = _CODES.get(error.kind, error.kind.label)
-    return status, error_body(status, error.message, code, error.param), headers
+    return Problem(status, error.message, code, error.param), headers
 
 
 def respond_json(exchange: Exchange, record: Record, value: Any, status: int = 200) -> None:

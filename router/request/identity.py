@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from router.core.tenant import Caller, Scope
+    from router.routing.models import Registry, Served
     from router.tenants.tenancy import Tenancy
 
 log = logging.getLogger(__name__)
 
 _BEARER = "bearer "
-_MISSING = "You didn't provide an API key: send it as Authorization: Bearer YOUR_KEY"
+_MISSING = (
+    "You didn't provide an API key: send it as Authorization: Bearer YOUR_KEY, or as x-api-key: YOUR_KEY"
+)
 
 
 class Doorkeeper:
@@ -60,6 +63,22 @@ class Doorkeeper:
         if scope not in found.key.scopes:
             raise InflightError(ErrorKind.FORBIDDEN, f"this key lacks the scope {scope.value}")
         return found
+
+
+def bare_key(headers: Mapping[str, str]) -> str | None:
+    """A key without a scheme, as Anthropic's clients send it, in the place of Authorization."""
+    key = headers.get("x-api-key")
+    return None if key is None else _BEARER + key
+
+
+def models_for(caller: Caller, models: Registry) -> list[Served]:
+    """The models that a caller may ask, each by its stable release."""
+    allowed = caller.key.models
+    return [
+        lineup.stable
+        for lineup in models.lineups.values()
+        if lineup.stable is not None and (allowed is None or lineup.name in allowed)
+    ]
 
 
 def check_model_allowed(caller: Caller, model: str) -> None:

@@ -86,6 +86,11 @@ class Permit:
     def client_left(self) -> None:
         self.cut(InflightError(ErrorKind.CANCELLED, "the client left"))
 
+    @property
+    def weight(self) -> float:
+        """Its tenant's part beside others, by which the engine shares its places; 0: it does not."""
+        return self._turn.weight
+
     def heard(self, now_s: float) -> None:
         """The model has said the first thing."""
         self._turn.heard(now_s)

@@ -41,6 +41,7 @@ class Route:
     scope: Scope | None = Scope.INFERENCE
     takes: str = JSON
     request_id_prefix: str = "req"
+    request_id_header: str = ""  # one more for the id, where clients look for it by another name
     takes_rest: bool = False
     query: type[msgspec.Struct] | None = None
     status: int = 200

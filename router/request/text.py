@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier, tier_named
 from router.admission.demand import Need
-from router.core.answer_text import Answered, StopScanner
-from router.core.generation import FINISH_REASONS, read_to_the_end, text_tokens
+from router.core.answer_text import Answered
+from router.core.generation import FINISH_REASONS, text_tokens
 from router.core.record import new_request_id
 from router.http import sse
 from router.request.choice import Choice
 from router.request.errors import write_error
+from router.request.repetition import text_of
 from router.routing.models import ServedModel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from router.core.generation import Generation, GenerationCall
+    from router.core.generation import GenerationCall
     from router.core.messages import ToolCall
     from router.core.record import Record
-    from router.http.exchange import Exchange
+    from router.http.exchange import Exchange, Headers
     from router.request.choice import CallReader, TokenLog
     from router.request.permit import Permit, Stoppable
     from router.routing.models import Served
@@ -34,13 +35,17 @@ if TYPE_CHECKING:
 # Triton keeps about half a kilobyte for each token until the stream ends, and cannot be told to wait.
 _MOST_TOKENS_BEHIND = 16_000
 _LEAST_PATIENCE_S = 1.0
+# Proxies close a connection on which nothing came for a minute, some sooner.
+_KEEP_ALIVE_S = 10.0
 _GOOD_ENDS = frozenset({*FINISH_REASONS.values(), "tool_calls"})
 _JSON = ("content-type", "application/json")
 
 
 class Dialect(Protocol):
-    """How an answer is written: whole, or in events."""
+    """How an answer is written: whole, or in events; `headers` are those of the latter."""
 
+    @property
+    def headers(self) -> Headers: ...
     def whole(self, choices: Sequence[Choice], texts: Sequence[str]) -> bytes: ...
     def opening(self, choices: int) -> bytes: ...
     def text_event(self, index: int, text: str) -> bytes: ...
@@ -98,6 +103,8 @@ class TextJob:
         self._choices: list[Choice] = []
         self._texts: list[list[str]] = []
         self._is_begun = False
+        self._pieces = 0
+        self._alive: asyncio.TimerHandle | None = None
         self._told_calls: dict[int, int] = {}
 
     async def check(self, safety: Safety) -> None:
@@ -109,8 +116,11 @@ class TextJob:
         record.dispatched_s = time.monotonic()
         calls = self._calls
         tier = None if record.tier is Tier.STANDARD else record.tier.label
-        if record.trace is not None or calls[0].tier != tier:  # the calls of one request are alike
-            calls = [msgspec.structs.replace(call, tier=tier, trace=record.trace) for call in calls]
+        weight = permit.weight
+        if weight or record.trace is not None or calls[0].tier != tier:  # the calls of one request are alike
+            calls = [
+                msgspec.structs.replace(call, tier=tier, weight=weight, trace=record.trace) for call in calls
+            ]
         for index, call in enumerate(calls):
             generation = self.served.pipeline.generate(call)
             permit.attach(generation)
@@ -120,13 +130,18 @@ class TextJob:
         tell: Callable[[Choice, str], Awaitable[None] | None] = self._send
         if self._streams:
             self._exchange.set_patience(lambda: patience_with(record, time.monotonic()))
+            self._keep_alive()
         else:
             tell, self._texts = self._collect, [[] for _ in self._choices]
-        if len(self._choices) == 1:
-            # A task of its own: a token then wakes that alone, not all callers up to the connection.
-            await asyncio.get_running_loop().create_task(self._choices[0].each(tell))
-        else:
-            await self._deliver_together(permit, tell)
+        try:
+            if len(self._choices) == 1:
+                # A task of its own: a token then wakes that alone, not all callers up to the connection.
+                await asyncio.get_running_loop().create_task(self._choices[0].each(tell))
+            else:
+                await self._deliver_together(permit, tell)
+        finally:
+            if self._alive is not None:
+                self._alive.cancel()
         permit.finished()
         if self._streams:
             self._exchange.end(self._dialect.closing(self._choices))
@@ -140,6 +155,7 @@ class TextJob:
     def _send(self, choice: Choice, piece: str) -> Awaitable[None] | None:
         """One piece as an event; an answer to be awaited where the client is slow to read."""
         dialect = self._dialect
+        self._pieces += 1
         if not piece:
             data = b""
         elif choice.log is None:
@@ -150,9 +166,20 @@ class TextJob:
             data += self._new_calls(choice)
         if not self._is_begun:  # not earlier: until the first token an error can still have a status
             self._is_begun = True
-            self._exchange.start(200, [*sse.HEADERS, *self._record.headers()])
+            self._exchange.start(200, [*dialect.headers, *self._record.headers()])
             data = dialect.opening(len(self._choices)) + data
         return self._exchange.send(data) if data else None
+
+    def _keep_alive(self, told: int = 0) -> None:
+        """A comment where nothing came for a while: answers may be paused, and no proxy is to cut them.
+
+        Only events have comments.
+        """
+        is_paused = self._is_begun and self._pieces == told and not self._exchange.gone
+        if is_paused and self._dialect.headers == sse.HEADERS:
+            self._exchange.send(sse.COMMENT)
+        loop = asyncio.get_running_loop()
+        self._alive = loop.call_later(_KEEP_ALIVE_S, self._keep_alive, self._pieces)
 
     def _new_calls(self, choice: Choice) -> bytes:
         """Events of the calls that became whole since the last piece."""
@@ -210,30 +237,6 @@ class TextJob:
             again = msgspec.structs.replace(call, request_id=request_id, tier=Tier.BATCH.label)
             generation = served.pipeline.generate(again)
             attach(generation)
-            asked.append(
-                _text_of(again, generation, None if self._new_reader is None else self._new_reader())
-            )
-        return Answered(tuple(await asyncio.gather(*asked)))
-
-
-async def _text_of(call: GenerationCall, generation: Generation, tools: CallReader | None) -> str:
-    """All of an answer as the client would have seen it, calls of tools below it."""
-    scanner = StopScanner(call.stop) if call.stop else None
-    pieces = [call.prompt if call.echo and not call.engine_echoes else ""]
-    try:
-        async for delta in generation:
-            pieces.append(delta.text if scanner is None else scanner.feed(delta.text))
-            if scanner is not None and scanner.stopped:
-                break
-            if delta.finish is not None and delta.finish not in FINISH_REASONS:
-                raise InflightError(ErrorKind.ENGINE_FAILED, "the answer was cut off")
-        else:
-            pieces.append("" if scanner is None else scanner.flush())
-    finally:
-        generation.stop()
-        await read_to_the_end(generation)
-    text = "".join(pieces)
-    if tools is None:
-        return text
-    text = tools.feed(text) + tools.flush()
-    return "\n".join(filter(None, (text, *(f"{call.name} {call.arguments}" for call in tools.calls))))
+            asked.append(text_of(again, generation, None if self._new_reader is None else self._new_reader()))
+        texts, times = zip(*await asyncio.gather(*asked), strict=True)
+        return Answered(texts, times=times[0] if len(times) == 1 else None)

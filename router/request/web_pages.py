@@ -18,7 +18,10 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+?)\.?)(?::[0-9]{1,5
 _LOOPBACK = "localhost"
 _CHANGES_NOTHING = ("GET", "HEAD", "OPTIONS")
 _OWN_SITES = ("none", "same-origin")
-_READABLE = "x-request-id, x-inflight-release, retry-after, retry-after-ms, inference-header-content-length"
+_READABLE = (
+    "x-request-id, request-id, x-inflight-release, retry-after, retry-after-ms, "
+    "inference-header-content-length"
+)
 _PREFLIGHT_S = "600"
 
 

@@ -245,9 +245,12 @@ class Registry:
             record.model_version = str(served.version)
             split, shadow = lineup.split, lineup.split.shadow
             record.rollout = (split.rollout_id, split.step) if pinned is None else (None, 0)
-            record.shadow = None
+            mirror = split.mirror
+            record.shadow, record.is_mirrored = None, False
             if shadow is not None and is_shadowed(shadow, split.salt, record.request_id, served.version):
                 record.shadow = shadow.version
+            elif mirror is not None and mirror != served.version and pinned is None:
+                record.shadow, record.is_mirrored = mirror, True
         return served
 
     def shadow_of(self, record: Record) -> Served | None:

@@ -124,7 +124,8 @@ def is_shadowed(shadow: Shadow | None, salt: str, request_id: str, chosen: int) 
 @dataclass(frozen=True, slots=True)
 class ModelSplit:
     """`standby` was stable before and stays loaded. While a rollout decides the weights it is named, with
-    the step it is in, and its canary is the first arm."""
+    the step it is in, and its canary is the first arm; that gets copies of so many of the stable release's
+    requests in a second, too."""
 
     model: str
     arms: tuple[tuple[int, float], ...]
@@ -134,6 +135,7 @@ class ModelSplit:
     standby: int | None = None
     rollout_id: int | None = None
     step: int = 0
+    mirror_per_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.split()  # refuses weights that are none
@@ -175,7 +177,8 @@ class ModelSplit:
         if standby == version:
             standby = None
         shadow = None if self.shadow and self.shadow.version == version else self.shadow
-        return replace(self, arms=((version, 1.0),), standby=standby, shadow=shadow, rollout_id=None, step=0)
+        alone = replace(self, rollout_id=None, step=0, mirror_per_s=0.0)
+        return replace(alone, arms=((version, 1.0),), standby=standby, shadow=shadow)
 
     def without(self, version: int) -> ModelSplit:
         """One that gets no traffic is named no more."""
@@ -184,12 +187,20 @@ class ModelSplit:
         standby = None if self.standby == version else self.standby
         return replace(self, arms=arms, shadow=shadow, standby=standby)
 
-    def with_canary(self, canary: int, weight: float, rollout_id: int, step: int) -> ModelSplit:
+    @property
+    def mirror(self) -> int | None:
+        """The release that gets copies of what the stable one is asked."""
+        return self.arms[0][0] if self.rollout_id is not None and self.mirror_per_s else None
+
+    def with_canary(
+        self, canary: int, weight: float, rollout_id: int, step: int, mirror_per_s: float = 0.0
+    ) -> ModelSplit:
         """The canary in front: what grows takes keys from its neighbour, and gives none back."""
         arms = ((canary, weight), (self.stable, 1 - weight))
         shadow = None if self.shadow and self.shadow.version == canary else self.shadow
         standby = None if self.standby == canary else self.standby
-        return replace(self, arms=arms, shadow=shadow, standby=standby, rollout_id=rollout_id, step=step)
+        begun = replace(self, rollout_id=rollout_id, step=step, mirror_per_s=mirror_per_s)
+        return replace(begun, arms=arms, shadow=shadow, standby=standby)
 
     def to_json(self) -> str:
         return json.dumps(
@@ -201,6 +212,7 @@ class ModelSplit:
                 "standby": self.standby,
                 "rollout_id": self.rollout_id,
                 "step": self.step,
+                "mirror_per_s": self.mirror_per_s,
             }
         )
 
@@ -216,6 +228,7 @@ def split_from_json(model: str, text: str) -> ModelSplit:
         value["standby"],
         value["rollout_id"],
         value["step"],
+        value.get("mirror_per_s", 0.0),  # not of 0.7
     )
 
 

@@ -129,11 +129,13 @@ def _sampling(
 
 
 @lru_cache(maxsize=4096)
-def _usual_parameters(tenant: str, add_special_tokens: bool) -> bytes:
+def _usual_parameters(tenant: str, add_special_tokens: bool, weight: float) -> bytes:
     message = service_pb2.ModelInferRequest()
     message.parameters["triton_enable_empty_final_response"].bool_param = True
     message.parameters["tenant"].string_param = tenant
     message.parameters["add_special_tokens"].bool_param = add_special_tokens
+    if weight:
+        message.parameters["inflight_weight"].double_param = weight
     return bytes(message.SerializeToString())
 
 
@@ -163,7 +165,7 @@ class GenerateRequests:
         request_id, prompt = call.request_id.encode(), (call.marked_prompt or call.prompt).encode()
         parts = [
             self._without_end if call.ignore_eos else self._template,
-            _usual_parameters(call.tenant, call.add_special_tokens),
+            _usual_parameters(call.tenant, call.add_special_tokens, call.weight),
             _ID + _size(len(request_id)) + request_id,
             # The values, in the order of _INPUTS; the prompt is not copied before the end.
             _RAW_INPUT + _size(len(prompt) + 4) + len(prompt).to_bytes(4, "little"),
@@ -195,7 +197,9 @@ class GenerateRequests:
 
 
 def _stop_words(stop: tuple[str, ...]) -> bytes:
-    return _raw(codec.encode("BYTES", (*stop, *[""] * (STOP_WORDS - len(stop)))))
+    """As many as there is room for: the router finds all of them, and then tells the engine to stop."""
+    told = stop[:STOP_WORDS]
+    return _raw(codec.encode("BYTES", (*told, *[""] * (STOP_WORDS - len(told)))))
 
 
 def _more(call: GenerationCall) -> Any:

@@ -2,7 +2,7 @@
 
 # /// script
 # requires-python = ">=3.10"
-# dependencies = ["lm-eval[api]==0.4.13"]
+# dependencies = ["lm-eval[api]==0.4.13", "transformers==5.22.2"]
 # ///
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ class Watcher:
 
     def check_step(self, passes_before: int, running_before: int) -> None:
         self.engine.pool.check()
+        self.engine._scheduler.batch.check()
         stats = self.engine.gauges()
         most_running = max(stats.max_batch_size, running_before)
         chunks = [chunk for part in self.executor.steps[passes_before:] for chunk in part]
@@ -135,6 +136,8 @@ def generation_requests(draw: st.DrawFn, max_prompt: int, max_sequences: int) ->
         num_return_sequences=draw(st.integers(1, min(3, max_sequences))),
         tier=draw(st.sampled_from(Tier)),
         cache_salt=draw(st.sampled_from(("", "salt"))),
+        tenant=draw(st.sampled_from(("one", "one", "other"))),
+        weight=draw(st.sampled_from((1.0, 1.0, 2.0))),
         retention=draw(retentions),
         returns_context_logits=draw(st.booleans()),
         bad_sequences=draw(st.sampled_from(((), (), (), ((1, 2),)))),
@@ -210,6 +213,8 @@ def test_the_engines_promises_hold_over_thousands_of_steps(
                 sampling=SamplingParams(seed=dice.randrange(256)),
                 num_return_sequences=dice.choice((1, 1, 1, 3)),
                 tier=dice.choice(list(Tier)),
+                tenant=dice.choice(("flood", "flood", "flood", "calm")),
+                weight=1.0,
             )
             watcher.add(request)
         if dice.random() < 0.1 and watcher.requests:
@@ -220,3 +225,4 @@ def test_the_engines_promises_hold_over_thousands_of_steps(
     assert engine.gauges().reused_blocks > 500
     assert engine.gauges().learned is not None
     assert engine.gauges().preemptions > 0 or static_batching
+    assert engine.gauges().pauses > 0 or static_batching

@@ -11,6 +11,7 @@ from router.core.record import Record
 
 class FreeTurn:
     is_waiting = False
+    weight = 0.0
 
     def heard(self, now_s: float) -> None:
         pass

@@ -175,8 +175,8 @@ async def running_router(
             open_gates = OpenGates().as_gates if gates is None else gates
             accounts = RequestAccounts(metrics, tracer)
             permits = Permits(tenancy, open_gates, accounts)
-            shadows = Shadows(registry, permits, metrics.shadows, shadowing, gates=gates)
             arms = ArmRecorder(store)
+            shadows = Shadows(registry, permits, metrics.shadows, shadowing, gates=gates, mirrored=arms)
             observers: list[Observer] = [arms]
             if prompt_log is not None:
                 observers.append(prompt_log)

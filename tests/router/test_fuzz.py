@@ -176,7 +176,7 @@ def cases(operation: APIOperation[Any, Any, Any, Any], real: dict[str, str]) -> 
 def in_earnest(case: Any) -> Any:
     """With a model that is served, or nothing but its name would ever be judged."""
     if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
-        case.body["model"] = EMBEDDER if "embeddings" in case.path else MODEL
+        case.body["model"] = EMBEDDER if "embed" in case.path else MODEL
     return case
 
 
@@ -246,6 +246,38 @@ GOOD: dict[str, dict[str, Any]] = {
             {"type": "function_call_output", "call_id": "c", "output": "1"},
         ],
     },
+    "/v1/messages": {
+        "model": MODEL,
+        "max_tokens": 3,
+        "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "1"}]},
+        ],
+        "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object", "properties": {}}}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "stop_sequences": ["x"],
+        "metadata": {"user_id": "ann"},
+        "output_config": {"effort": "low"},
+        "stream": True,
+    },
+    "/api/chat": {
+        "model": MODEL,
+        "messages": [
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]},
+            {"role": "tool", "tool_name": "f", "content": "1"},
+        ],
+        "tools": [{"type": "function", "function": FUNCTION}],
+        "format": {"type": "object"},
+        "options": {"num_predict": 3, "temperature": 0.5, "stop": ["x"], "num_ctx": 100, "mirostat": 0},
+        "keep_alive": "5m",
+    },
+    "/api/generate": {"model": MODEL, "prompt": "hi", "raw": True, "format": "json", "stream": False},
+    "/api/embed": {"model": EMBEDDER, "input": ["a", "b"], "dimensions": 2, "truncate": True},
     f"/v2/models/{MODEL}/infer": {
         "id": "1",
         "inputs": [
@@ -305,7 +337,7 @@ def test_a_valid_request_with_one_thing_changed_is_served_or_refused(
         assert response.status_code < 500, response.text
         if response.status_code >= 400:
             error = response.json()["error"]
-            assert error if path.startswith("/v2") else error["message"]
+            assert error if path.startswith(("/v2", "/api")) else error["message"]
 
     assert target.session.post(target.url + path, json=body).status_code == 200
     ask()

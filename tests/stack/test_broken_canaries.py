@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -93,9 +93,9 @@ def test_a_canary_that_gives_nan_is_not_admitted(
 def slow(release_stack: ReleaseStack, tiny_models: TinyModels) -> Iterator[Manifest]:
     """Beside a first release of its model that takes a fourth of the time between tokens."""
     office = release_stack.installation.releases
-    first = release_stack.add("paced", tiny_models.usual, **PACED)
+    first = release_stack.add("paced", tiny_models.usual, None, **PACED)
     office.promote("paced", first.version)
-    made = release_stack.add("paced", tiny_models.usual, **SLOW)
+    made = release_stack.add("paced", tiny_models.usual, None, **SLOW)
     release_stack.load(first, made)
     yield made
     office.unload("paced", made.version)
@@ -181,8 +181,9 @@ def test_a_canary_with_other_answers_is_refused_and_then_promoted_where_nobody_m
     assert (refused.state, refused.progress.step) == (RolloutState.ROLLED_BACK, -1)
     assert refused.reason.startswith("golden prompts: 1 failed")
 
-    trial = try_out(canary, SHOWN_SOON)
+    trial = try_out(canary, replace(SHOWN_SOON, mirror_per_s=2.0))
     assert trial.rollout.state is RolloutState.PROMOTED
+    assert trial.rollout.figures["canary"]["copies"] > 0, "requests of the stable release are mirrored"
     assert trial.rollout.reason.startswith("shown to be within its tolerances (errors, ")
     assert trial.running.errors == []
     office.promote("tiny", 1)

@@ -31,6 +31,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "history": life_commands.history,
     "split": traffic_commands.split,
     "canary": traffic_commands.canary,
+    "tolerance": traffic_commands.tolerance,
     "promote": traffic_commands.promote,
     "rollback": traffic_commands.rollback,
     "pause": traffic_commands.pause,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.commands.option_values import WEEK_S, duration_s, one_of
 from router.control.releases.json_answers import fault_of_schema
-from router.control.releases.plan import OnTimeout, Plan, Tolerance
+from router.control.releases.plan import MOST_MIRRORED_PER_S, OnTimeout, Plan, Tolerance
 from router.control.releases.records import GOLDEN_CHECKS, MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import read_version
 from router.routing.split import Shadow
@@ -52,6 +52,9 @@ def step_duration_s(text: str) -> float:
     return duration_s("--min-duration", text, "s, m or h", "30s, 5m or 1h", least_s=0, most_s=52 * WEEK_S)
 
 
+_USUAL = Tolerance()
+
+
 @dataclass(frozen=True)
 class PlanOptions:
     """As they were typed; None is what was not."""
@@ -66,11 +69,12 @@ class PlanOptions:
     min_likeness: str | None = None
     min_shadow_answers: int | None = None
     is_rehearsed: bool = True
+    mirror: str | None = None
 
 
-def plan(typed: PlanOptions) -> Plan:
-    """What is not said is as in Plan."""
-    allowed = tolerance(typed.tolerances)
+def plan(typed: PlanOptions, usual: Tolerance = _USUAL) -> Plan:
+    """What is not said is as in Plan, and tolerances are as usual for the model."""
+    allowed = tolerance(typed.tolerances, usual)
     if typed.accept_slower is not None:
         allowed = allowed.accepting(accept_slower(typed.accept_slower))
     chosen: dict[str, Any] = {"tolerance": allowed, "is_rehearsed": typed.is_rehearsed}
@@ -88,6 +92,8 @@ def plan(typed: PlanOptions) -> Plan:
         chosen["on_timeout"] = one_of(OnTimeout, typed.on_timeout)
     if typed.min_likeness is not None:
         chosen["min_likeness"] = min_likeness(typed.min_likeness)
+    if typed.mirror is not None:
+        chosen["mirror_per_s"] = mirror_per_s(typed.mirror)
     if typed.min_shadow_answers is not None:
         chosen["min_shadow_answers"] = typed.min_shadow_answers
     return Plan(**chosen)
@@ -104,6 +110,20 @@ def accept_slower(text: str) -> float:
     return ratio
 
 
+def mirror_per_s(text: str) -> float:
+    """2/s, or 0.5/s."""
+    number, slash, unit = text.strip().partition("/")
+    try:
+        per_s = float(number) if (slash, unit) == ("/", "s") else math.nan
+    except ValueError:
+        per_s = math.nan
+    if not 0 < per_s <= MOST_MIRRORED_PER_S:
+        raise ValueError(
+            f"--mirror {text!r}; allowed: above 0/s, up to {MOST_MIRRORED_PER_S}/s, for instance 1/s"
+        )
+    return per_s
+
+
 def min_likeness(text: str) -> float:
     try:
         value = share(text)
@@ -114,8 +134,8 @@ def min_likeness(text: str) -> float:
     return value
 
 
-def tolerance(texts: Sequence[str]) -> Tolerance:
-    chosen = Tolerance()
+def tolerance(texts: Sequence[str], usual: Tolerance = _USUAL) -> Tolerance:
+    chosen = usual
     allowed = ", ".join(f"{key.name}={getattr(chosen, key.name)}" for key in fields(Tolerance))
     for text in texts:
         name, _, value = text.partition("=")

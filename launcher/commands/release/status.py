@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.commands.release.control import has_router_in_control
+from launcher.commands.release.expectation import Expectation, expectation
 from router.control.releases import records
 from router.control.releases.arm_stats import PAST
 from router.control.releases.arms import read_figures
@@ -61,6 +63,7 @@ class ArmStatus:
     version: int
     role: str
     requests: int
+    copies: int
     step_requests: int
     error_rate: float
     refusal_rate: float
@@ -73,6 +76,7 @@ class ArmStatus:
 class RolloutStatus:
     rollout: Rollout
     arms: tuple[ArmStatus, ...]
+    expectation: Expectation | None = None
 
     def as_json(self) -> dict[str, Any]:
         rollout = self.rollout
@@ -88,8 +92,15 @@ class RolloutStatus:
             "ended_s": rollout.ended_s,
             "before_traffic": rollout.figures.get("before_traffic"),
             "deaths": rollout.figures.get("deaths"),
+            "expected_s": self.expected_s,
             "arms": [asdict(arm) for arm in self.arms],
         }
+
+    @property
+    def expected_s(self) -> float | None:
+        """From its first step to its promotion; None where no requests come."""
+        found = self.expectation
+        return None if found is None or math.isinf(found.whole_s) else round(found.whole_s)
 
 
 @dataclass(frozen=True)
@@ -167,7 +178,7 @@ def _of_model(
             )
             for each in releases
         ),
-        None if rollout is None else rollout_status(rollout, read_figures(connection, rollout.id)),
+        None if rollout is None else _of_rollout(connection, rollout),
         last_turn(
             records.list_rollouts(connection, model),
             records.list_events(connection, model, newest=_LOOKED_AT),
@@ -202,6 +213,11 @@ def role_of(version: int, split: ModelSplit | None, rollout: Rollout | None) -> 
     return "standby" if version == split.standby else ""
 
 
+def _of_rollout(connection: Connection, rollout: Rollout) -> RolloutStatus:
+    found = rollout_status(rollout, read_figures(connection, rollout.id))
+    return replace(found, expectation=expectation(connection, rollout.model, rollout.plan, time.time()))
+
+
 def rollout_status(rollout: Rollout, figures: Sequence[ArmFigures]) -> RolloutStatus:
     arms = ((rollout.stable, "stable"), (rollout.canary, "canary"))
     figures = [each for each in figures if each.step != PAST]
@@ -225,7 +241,8 @@ def _arm(version: int, role: str, rollout: Rollout, figures: Sequence[ArmFigures
     return ArmStatus(
         version,
         role,
-        requests=sum(each.errors.total for each in every),
+        requests=sum(each.met for each in every),
+        copies=sum(each.copies for each in every),
         step_requests=sum(each.errors.total for each in now),
         error_rate=_rate(each.errors for each in every),
         refusal_rate=_rate(each.refusals for each in every),

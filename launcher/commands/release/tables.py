@@ -136,6 +136,12 @@ def _rollout(status: RolloutStatus, now_s: float) -> list[RenderableType]:
     gates = [each for each in rollout.figures.get("gates", ()) if each.get("shown") not in (None, _NOTHING)]
     if gates:
         parts += [Text(""), _gates(gates)]
+    if copies := sum(arm.copies for arm in status.arms):
+        parts.append(
+            Text(f"and {copies:,} copies of requests to the stable release, which count in the checks")
+        )
+    if status.expectation is not None:
+        parts.append(Text(status.expectation.sentence))
     return [*parts, Text(f"now: {rollout.reason}")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -116,6 +117,14 @@ def canary(
     min_shadow_answers: Annotated[
         int | None, typer.Option(min=1, help="Shadow answers that --min-likeness needs. [default: 50]")
     ] = None,
+    mirror: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            help="Such as 1/s: copy so many of the stable release's requests to it, at most. Nobody sees or "
+            "pays for the copies; their times and failures count.",
+        ),
+    ] = None,
     no_rehearsal: Annotated[
         bool,
         typer.Option(
@@ -133,6 +142,7 @@ def canary(
     """
     with open_installation(data_dir, config) as ours:
         from launcher.commands.release import options
+        from launcher.commands.release.expectation import expectation
 
         model, version = release_named(release)
         plan = options.plan(
@@ -147,13 +157,45 @@ def canary(
                 min_likeness,
                 min_shadow_answers,
                 not no_rehearsal,
-            )
+                mirror,
+            ),
+            ours.releases.tolerance_of(model),
         )
         begun = ours.releases.begin_rollout(model, version, plan, options.golden_prompts(golden))
         shares = ", ".join(map(_percent, begun.plan.weights))
         print(f"{release} is rolled out against {model}@{begun.stable}, in steps of {shares}.")
+        with ours.releases.look() as connection:
+            print(expectation(connection, model, begun.plan, time.time()).sentence)
         print(f"Watch it:\n  inflight release status {model}")
         ours.warn_without_router()
+
+
+def tolerance(
+    model: ModelName,
+    amounts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="GATE=AMOUNT...", show_default=False, help="Such as error_rate=0.5%."),
+    ] = None,
+    reset: Annotated[bool, typer.Option("--reset", help="As it is for every model.")] = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Show or set how much worse than the stable release canaries of a model may be.
+
+    It holds for rollouts that begin later; `--tolerance` of `inflight release canary` goes before it.
+    """
+    with open_installation(data_dir, config) as ours:
+        from dataclasses import asdict
+
+        from launcher.commands.release import options
+        from router.control.releases.plan import Tolerance
+
+        name = model_named(model)
+        chosen = Tolerance() if reset else ours.releases.tolerance_of(name)
+        if amounts or reset:
+            chosen = ours.releases.set_tolerance(name, options.tolerance(amounts or [], chosen))
+        for gate, value in asdict(chosen).items():
+            print(f"{gate:<16} {_percent(value) if gate.endswith(('_rate', '_margin')) else f'{value:g}'}")
 
 
 def promote(

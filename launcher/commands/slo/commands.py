@@ -142,4 +142,4 @@ def _plain(found: ModelStandings) -> dict[str, Any]:
         for each in found.standings
     ]
     kind = None if found.kind is None else found.kind.value
-    return {"model": found.model, "kind": kind, "standings": standings}
+    return {"model": found.model, "kind": kind, "standings": standings, "binds": list(found.binds)}

@@ -60,7 +60,7 @@ def _body(model: ModelStandings) -> Iterator[RenderableType]:
     shown = [each for each in model.standings if each.objective_s is not None or each.samples or each.refused]
     if shown:
         yield _table(shown)
-    for line in _next_steps(model):
+    for line in (*model.binds, *_next_steps(model)):
         yield Text(line)
 
 

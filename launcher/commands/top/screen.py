@@ -202,5 +202,6 @@ ENGINES: list[Column[Engine]] = [
     Column("busy", 5, 1, lambda row: _part(row.busy)),
     Column("KV", 5, 2, lambda row: _part(row.kv, lambda part: part > _FULL)),
     Column("token p95", 9, 3, lambda row: _seconds(row.inter_token_p95_s)),
+    Column("paused", 6, 3, lambda row: Text(str(row.paused))),
     Column("preempted", 9, 4, lambda row: Text(str(row.preemptions))),
 ]

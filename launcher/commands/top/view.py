@@ -77,6 +77,7 @@ class Engine:
     busy: float
     inter_token_p95_s: float | None
     preemptions: int
+    paused: int = 0
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,7 @@ def _engines(triton: ScrapeDelta) -> list[Engine]:
             busy=min(triton.rate("inflight_engine_busy_seconds_total", model=model), 1.0),
             inter_token_p95_s=triton.quantile("inflight_engine_inter_token_seconds", 0.95, model=model),
             preemptions=int(triton.grown("inflight_engine_preemptions_total", model=model)),
+            paused=int(now.value("inflight_engine_paused_sequences", model=model) or 0),
         )
         for (model,) in sorted(now.label_values(requests, "model"))
     ]

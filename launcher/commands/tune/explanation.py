@@ -26,6 +26,8 @@ def print_explanation(found: Explanation) -> None:
         for server, engine in each.detail["engines"].items():
             where = f"Engine of {each.release} on {server}, {moment(each.at_s)} UTC"
             print(f"{where}: {engine['sentence']}.")
+            if "binds" in engine:
+                print(f"  {engine['binds']}")
     if found.changes:
         print("Last changes:")
         for each in found.changes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+from contextlib import suppress
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -35,3 +37,12 @@ def _text(name: str) -> str:
         return (_CGROUPS / name).read_text()
     except OSError:
         return ""
+
+
+def processor() -> str:
+    """What kind of processor this is, as it calls itself."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("model name", "CPU part")):
+                return f"{platform.machine()} {line.partition(':')[2].strip()}"
+    return platform.machine()

@@ -7,6 +7,7 @@ import logging
 from python_backend.engine.build import build_engine
 from python_backend.engine.config import EngineConfig
 from python_backend.engine.engine import Engine
+from python_backend.engine.host.cores import processor
 from python_backend.engine.host.device import choose_device
 from python_backend.engine.report import LoadingProgress, ignore_progress
 from python_backend.wire.parameters import EngineParameters
@@ -40,6 +41,7 @@ def load_engine(parameters: EngineParameters, progress: LoadingProgress = ignore
             packed_cache_dir=parameters.inflight_packed_cache_dir,
             tokenizer_dir=parameters.tokenizer_dir or None,
             guide_compile_limit_s=parameters.inflight_guide_compile_limit_s,
+            machine=processor() if device.gpu is None else device.gpu.name,
         ),
         progress,
     )

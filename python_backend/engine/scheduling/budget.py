@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from python_backend.costs.step_cost import StepCost
 
 # The rest of the time is for steps that take longer than others of their kind.
-_SHARE = 0.9
+SHARE = 0.9
 # Prompts go on whatever the objective says, by `least_step_tokens` in each step; by fewer where those would
 # take more than this share of a step's time, as on a machine without a GPU.
 _LEAST_SHARE = 0.25
 _FEWEST_TOKENS = 16
-# A smaller part of the batch would cost more answers than it could speed up: every step has its fixed cost.
+# A smaller batch would cost more answers than it could speed up, for every step has its fixed cost: less than
+# an eighth of all, or where more than a fifth of the time would be that cost.
 _LEAST_BATCH_SHARE = 8
+_LEAST_TIMES_BASE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +39,16 @@ def step_limits(
     running: int,
     kv_tokens: int,
     least_step_tokens: int = 64,
+    share: float = SHARE,
 ) -> StepLimits:
     """What keeps steps within `target_ms`, and never more than `most`.
 
     `running` sequences wait for their next token, and read `kv_tokens` cached ones for it. While there are
-    none, a prompt keeps nobody waiting.
+    none, a prompt keeps nobody waiting. Steps are planned for `share` of the time.
     """
     if cost is None or target_ms is None:
         return most
-    allowed_ms = _SHARE * target_ms
+    allowed_ms = share * target_ms
     batch = _batch_size(most, cost, allowed_ms, kv_tokens / running if running else 0.0)
     if not running:
         return StepLimits(batch, most.max_step_tokens)
@@ -60,7 +63,8 @@ def step_limits(
 def _batch_size(most: StepLimits, cost: StepCost, allowed_ms: float, mean_tokens: float) -> int:
     sequence_ms = cost.decode_sequence_ms + cost.kv_kilotoken_ms * mean_tokens / 1000
     fitting = _tokens_in(allowed_ms - cost.base_ms, sequence_ms, most.max_batch_size)
-    return max(1, -(-most.max_batch_size // _LEAST_BATCH_SHARE), fitting)
+    least = _tokens_in(_LEAST_TIMES_BASE * cost.base_ms, sequence_ms, most.max_batch_size)
+    return max(1, min(-(-most.max_batch_size // _LEAST_BATCH_SHARE), least), fitting)
 
 
 def _tokens_in(time_ms: float, token_ms: float, most: int) -> int:
@@ -68,3 +72,15 @@ def _tokens_in(time_ms: float, token_ms: float, most: int) -> int:
     if time_ms <= 0.0:
         return 0
     return most if time_ms >= token_ms * most else int(time_ms / token_ms)
+
+
+# More than may join are kept, up to the objective itself: whoever runs is not paused for a little.
+_KEPT_TIMES = 1.0 / SHARE
+
+
+def most_running(
+    most: StepLimits, cost: StepCost, target_ms: float, running: int, kv_tokens: int, share: float = SHARE
+) -> int:
+    """Beyond so many, those that run miss the objective, and some are to be paused."""
+    allowed_ms = min(_KEPT_TIMES * share, 1.0) * target_ms
+    return _batch_size(most, cost, allowed_ms, kv_tokens / running if running else 0.0)

@@ -54,6 +54,7 @@ class StepPlan:
     chunks: list[Chunk] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    paused: list[Sequence] = field(default_factory=list)
     tokens: int = 0
     yields_history: bool = False
     begun_ns: int = 0
@@ -85,10 +86,11 @@ class StepPlan:
             self.yields_history = True
 
     def drop(self, sequence: Sequence) -> None:
-        """Takes back what was planned for a sequence that has to begin anew, if anything was."""
+        """Takes back what was planned for a sequence that leaves the batch, if anything was."""
         for chunk in self.chunks:
             if chunk.sequence is sequence:
                 self.chunks.remove(chunk)
                 self.tokens -= chunk.count
                 sequence.coming_tokens -= chunk.yields_token
+                sequence.scheduled_tokens = chunk.start
                 return

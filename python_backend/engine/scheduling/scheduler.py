@@ -8,8 +8,12 @@ A long prompt is thereby spread over steps and nobody's next token waits for it.
 Running and waiting are each in order of rank: better tiers first, and within a tier by arrival. A sequence
 joins with the blocks of every token it has, so only the growth of running sequences can find the pool
 empty. Then the last in rank is preempted: it gives its blocks back, waits in its old order and is recomputed
-later. A waiting sequence also takes the slot or the blocks of running ones of a worse tier, and of no others.
-The first in rank is never preempted, so the work always ends.
+later. A waiting sequence also takes the slot or the blocks of running ones of a worse tier.
+
+Where all slots are taken, the youngest sequence of the tenant that is furthest above its part is paused for
+one of a tenant below (`sharing.places`), and where more run than keep the latency targets, for nobody. It
+waits in its old order and keeps its blocks while nobody needs them. Of each sequence this is bounded, in
+number and in time; so the work always ends.
 
 Nothing is computed twice that can be had for waiting. A sequence joins with the blocks that hold its
 beginning already. While one before it in rank is just computing its next block, it lets others pass: it
@@ -28,7 +32,6 @@ are computed, and a preempted sequence comes back with all its tokens known.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -36,6 +39,8 @@ from typing import TYPE_CHECKING
 from python_backend.engine.kv.prefix_cache import extend_hashes, keep_of
 from python_backend.wire.tiers import Tier
 
+from .batch import Batch
+from .blocks_in_progress import BlocksInProgress
 from .plan import StepPlan
 
 if TYPE_CHECKING:
@@ -43,15 +48,12 @@ if TYPE_CHECKING:
 
     from python_backend.engine.kv.blocks import BlockPool
     from python_backend.engine.sequence import Sequence
+    from python_backend.sharing.places import Holder
 
     from .admission import AdmissionRule
     from .plan import Chunk
 
-_rank = attrgetter("rank")
 _WORSE_THAN_ALL = max(Tier) + 1
-
-# Number of a block -> hash of one that is being computed -> by whom.
-_InProgress = dict[int, dict[bytes, "Sequence"]]
 
 
 class Scheduler:
@@ -63,18 +65,29 @@ class Scheduler:
         max_step_tokens: int,
         reuses_blocks: bool = True,
     ) -> None:
-        self.running: list[Sequence] = []
-        self.waiting: list[Sequence] = []
+        self.batch: Batch[Sequence] = Batch(max_batch_size)
         self._pool = pool
         self._rule = rule
         self._reuses_blocks = reuses_blocks
         self.configure(max_batch_size, max_step_tokens)
 
-    def configure(self, max_batch_size: int, max_step_tokens: int) -> None:
+    @property
+    def running(self) -> list[Sequence]:
+        return self.batch.running
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        return self.batch.waiting
+
+    @property
+    def max_batch_size(self) -> int:
+        return self.batch.limit
+
+    def configure(self, max_batch_size: int, max_step_tokens: int, most_running: int | None = None) -> None:
         """New limits from the next step on.
 
-        Those that run stay, even if they are more than are now allowed; a step may exceed its budget by
-        their single tokens.
+        Those that run stay, even if they are more than may join by now, but for those beyond `most_running`,
+        which are paused; a step may exceed its budget by single tokens of those that run.
         """
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size is {max_batch_size}; it must be at least 1")
@@ -83,39 +96,32 @@ class Scheduler:
                 f"max_step_tokens is {max_step_tokens}; it must be at least max_batch_size "
                 f"({max_batch_size}), or some running sequence would get no token"
             )
-        self.max_batch_size = max_batch_size
+        self.batch.limit = max_batch_size
         self.max_step_tokens = max_step_tokens
-
-    def has_tier(self, tier: int) -> bool:
-        """Whether a sequence of that tier runs or waits."""
-        for row in (self.running, self.waiting):
-            first = bisect_left(row, (tier,), key=_rank)
-            if first < len(row) and row[first].tier == tier:
-                return True
-        return False
+        self._most_running = most_running
 
     def add(self, sequence: Sequence) -> None:
         if self._reuses_blocks:
             self._extend_hashes(sequence)
-        insort(self.waiting, sequence, key=_rank)
+        self.batch.put(sequence)
 
     def remove(self, sequences: Row[Sequence], forget: bool = False) -> None:
         """Takes sequences that ended out of the engine; with `forget` nobody finds their blocks again."""
         if not sequences:
             return
-        gone = set(sequences)
-        self.running = [sequence for sequence in self.running if sequence not in gone]
-        self.waiting = [sequence for sequence in self.waiting if sequence not in gone]
+        self.batch.remove(sequences)
         for sequence in sequences:
             self._pool.release(sequence.table, forget)
 
-    def schedule(self) -> StepPlan:
+    def schedule(self, now_ns: int = 0) -> StepPlan:
+        self.batch.now_ns = now_ns
         plan = StepPlan()
+        self._shrink(plan)
         behind = self._continue_decoding(plan)
         for tier, sequences in groupby(behind, attrgetter("tier")):
             self._admit(plan, better_than=tier)
             for sequence in sequences:
-                if sequence not in plan.preempted:
+                if not sequence.is_paused and sequence not in plan.preempted:
                     self._hand_out(plan, sequence)
         self._admit(plan, better_than=_WORSE_THAN_ALL)
         return plan
@@ -137,6 +143,15 @@ class Scheduler:
             for index in range(chunk.start // size, end // size):
                 self._pool.publish(sequence.table, index, sequence.hashes[index + 1])
                 self._keep(sequence, index)
+
+    # Who runs
+
+    def _shrink(self, plan: StepPlan) -> None:
+        while self._most_running is not None and len(self.running) > self._most_running:
+            victim = self.batch.surplus()
+            if victim is None:
+                return
+            self._pause(plan, victim)
 
     def _continue_decoding(self, plan: StepPlan) -> list[Sequence]:
         """One token for each sequence that lacks just one, best rank first; returns those that lack more."""
@@ -162,19 +177,14 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, plan: StepPlan) -> bool:
         """Room for the sequence's last token; False when it was itself the last and was preempted."""
         while not self._pool.grow(sequence.table, sequence.expected_tokens):
-            if self._preempt_last(plan) is sequence:
+            if keeping := self.batch.keeping(sequence):
+                self._take_blocks(plan, keeping[-1])
+                continue
+            last = self.running[-1]
+            self._preempt(plan, last)
+            if last is sequence:
                 return False
         return True
-
-    def _preempt_last(self, plan: StepPlan) -> Sequence:
-        last = self.running.pop()
-        self._pool.release(last.table)
-        last.computed_tokens = last.scheduled_tokens = 0
-        last.preemptions += 1
-        self.add(last)
-        plan.preempted.append(last)
-        plan.drop(last)
-        return last
 
     def _hand_out(self, plan: StepPlan, sequence: Sequence) -> None:
         """What the sequence still lacks, as far as the budget goes."""
@@ -185,39 +195,59 @@ class Scheduler:
     def _admit(self, plan: StepPlan, better_than: int) -> None:
         """Moves waiting sequences into the batch, best rank first, while rule, batch size and blocks allow.
 
-        One that waits for another's computing, for its guide or for a token still to come is passed by; one
-        that lacks a slot or blocks is not.
+        One that waits for another's computing, for its guide or for a token still to come is passed by. Where
+        slots or blocks are lacking, only those go on that others give way to (`takers`).
         """
-        if not self.waiting or self.waiting[0].tier >= better_than or not self._has_slot(self.waiting[0]):
+        if not self.waiting or self.waiting[0].tier >= better_than:
+            return
+        takers = self._takers() if self.batch.is_full else None
+        if takers is not None and not takers:
             return
         running_before = len(self.running)
-        in_progress = self._blocks_in_progress()
+        in_progress = BlocksInProgress(self.running, self._pool.tokens_per_block)
         position = 0
         while position < len(self.waiting) and self.waiting[position].tier < better_than:
             sequence = self.waiting[position]
-            if not (
-                self._rule.is_open(running_before, self.max_step_tokens - plan.tokens)
-                and self._has_slot(sequence)
-            ):
+            if not self._rule.is_open(running_before, self.max_step_tokens - plan.tokens):
                 return
-            if sequence.coming_tokens or sequence.awaits_guide or self._comes_soon(sequence, in_progress):
+            if takers is None and self.batch.is_full:
+                takers = self._takers()
+            if takers is not None and not takers:
+                return
+            if self._lets_pass(sequence, takers, in_progress):
                 position += 1
                 continue
             if not self._join(plan, sequence):
-                return
-            del self.waiting[position]
-            insort(self.running, sequence, key=_rank)
+                takers = (self._takers() if takers is None else takers) - {sequence.holder}
+                continue
+            position = self.batch.enter(sequence)
             self._hand_out(plan, sequence)
-            self._note_block_in_progress(in_progress, sequence)
+            in_progress.note(sequence)
+            if takers is not None:
+                takers = self._takers()
 
-    def _has_slot(self, sequence: Sequence) -> bool:
-        return len(self.running) < self.max_batch_size or self.running[-1].tier > sequence.tier
+    def _lets_pass(
+        self, sequence: Sequence, takers: set[Holder] | None, in_progress: BlocksInProgress
+    ) -> bool:
+        if takers is not None and sequence.holder not in takers:
+            return True
+        if sequence.coming_tokens or sequence.awaits_guide:
+            return True
+        if sequence.is_paused and takers is None and self.batch.is_outdone(sequence):
+            return True
+        return self._rule.lets_wait and in_progress.comes_soon(sequence)
+
+    def _takers(self) -> set[Holder]:
+        return self.batch.takers() if self._rule.lets_wait else set()
 
     def _join(self, plan: StepPlan, sequence: Sequence) -> bool:
         """Takes the blocks the sequence needs, all of them or none."""
-        size = self._pool.tokens_per_block
+        size, hold_tokens = self._pool.tokens_per_block, self._rule.tokens_to_hold(sequence)
+        if held := sequence.table.blocks:  # it was paused, and kept them
+            if not self._make_way(plan, sequence, held, max(len(held), self._pool.blocks_for(hold_tokens))):
+                return False
+            return self._pool.grow(sequence.table, hold_tokens)
         shared, computed_tokens = self._computed_already(sequence)
-        hold_tokens = self._rule.tokens_to_hold(sequence)
         # The next token may fall into the last of the shared blocks, which then has to be copied.
         copies = 1 if computed_tokens % size else 0
         if not self._make_way(plan, sequence, shared, self._pool.blocks_for(hold_tokens) + copies):
@@ -233,24 +263,61 @@ class Scheduler:
             sequence.cached_tokens = computed_tokens
         return True
 
-    def _make_way(self, plan: StepPlan, sequence: Sequence, shared: list[int], blocks: int) -> bool:
-        """A slot and `blocks` blocks for one more, if need be those of running sequences of worse tiers.
+    def _make_way(self, plan: StepPlan, sequence: Sequence, shared: Row[int], blocks: int) -> bool:
+        """A slot and `blocks` blocks for one more, if need be those of others.
 
-        Nobody is preempted unless that is enough. A victim's slot suffices even where more are running
-        than are allowed by now.
+        Nobody loses anything unless that is enough. A victim's slot suffices even where more are running than
+        are allowed by now. Blocks come from those that wait first.
         """
-        running, victims, still_held = len(self.running), 0, set(shared)
-        free = self._pool.free_after(shared, blocks)
-        while (running >= self.max_batch_size and not victims) or free < self._rule.blocks_to_leave(
-            running - victims
-        ):
-            if victims == running or self.running[-1 - victims].tier <= sequence.tier:
-                return False
-            free += self._pool.freed_without(self.running[-1 - victims].table, still_held)
-            victims += 1
-        for _ in range(victims):
-            self._preempt_last(plan)
+        free, still_held = self._pool.free_after(shared, blocks), set(shared)
+        lacks_slot = self.batch.is_full and not self.batch.is_overdue(sequence)
+        victims: list[Sequence] = []
+        emptied: list[Sequence] = []
+        keeping = self.batch.keeping(sequence)
+        while lacks_slot or free < self._rule.blocks_to_leave(len(self.running) - len(victims)):
+            if keeping and not lacks_slot:
+                other = keeping.pop()
+            else:
+                victim = self.batch.victim_for(sequence, victims)
+                if victim is None or (victim.tier <= sequence.tier and not self._rule.lets_wait):
+                    return False
+                lacks_slot, other = False, victim
+                victims.append(victim)
+                if victim.tier <= sequence.tier:  # it is only paused: its blocks are taken if need be
+                    keeping.append(victim)
+                    continue
+            emptied.append(other)
+            free += self._pool.freed_without(other.table, still_held)
+        for victim in victims:
+            if victim.tier <= sequence.tier:
+                self._pause(plan, victim)
+            else:
+                self._preempt(plan, victim)
+        for other in emptied:
+            if other.table.blocks:
+                self._take_blocks(plan, other)
         return True
+
+    def _pause(self, plan: StepPlan, sequence: Sequence) -> None:
+        self.batch.pause(sequence)
+        plan.drop(sequence)
+        plan.paused.append(sequence)
+
+    def _preempt(self, plan: StepPlan, sequence: Sequence) -> None:
+        self.batch.leave(sequence)
+        plan.drop(sequence)
+        self._take_blocks(plan, sequence)
+
+    # Blocks
+
+    def _take_blocks(self, plan: StepPlan, sequence: Sequence) -> None:
+        """It waits, and is recomputed when it runs again."""
+        self._pool.release(sequence.table)
+        sequence.computed_tokens = sequence.scheduled_tokens = 0
+        sequence.preemptions += 1
+        plan.preempted.append(sequence)
+        if self._reuses_blocks:
+            self._extend_hashes(sequence)
 
     def _computed_already(self, sequence: Sequence) -> tuple[list[int], int]:
         """Blocks that hold the sequence's first tokens, and how many those are; never all of them."""
@@ -262,40 +329,6 @@ class Scheduler:
         size = self._pool.tokens_per_block
         found = self._pool.find(sequence.hashes[1 : 1 + (len(sequence.tokens) - 1) // size])
         return found, len(found) * size
-
-    def _blocks_in_progress(self) -> _InProgress:
-        """The block that each running sequence will fill next: all before it can be found already.
-
-        Steps that run have filled it perhaps, but only what they are known to have computed can be found.
-        """
-        in_progress: _InProgress = {}
-        for sequence in self.running:
-            self._note_block_in_progress(in_progress, sequence)
-        return in_progress
-
-    def _note_block_in_progress(self, in_progress: _InProgress, sequence: Sequence) -> None:
-        number = sequence.computed_tokens // self._pool.tokens_per_block + 1
-        if sequence.pending_tokens > 1 and number < len(sequence.hashes):
-            computing = in_progress.setdefault(number, {})
-            first = computing.setdefault(sequence.hashes[number], sequence)
-            if sequence.rank < first.rank:
-                computing[sequence.hashes[number]] = sequence
-
-    def _comes_soon(self, sequence: Sequence, in_progress: _InProgress) -> bool:
-        """Whether one before it in rank is computing what it would have to compute next."""
-        if not self._rule.lets_wait:
-            return False
-        if sequence.awaits_leader:
-            return True
-        if not in_progress or sequence.may_fork or not sequence.may_skip_prompt:
-            return False
-        last = (len(sequence.tokens) - 1) // self._pool.tokens_per_block
-        return any(
-            number <= last
-            and (other := computing.get(sequence.hashes[number])) is not None
-            and other.rank < sequence.rank
-            for number, computing in in_progress.items()
-        )
 
     def _extend_hashes(self, sequence: Sequence) -> None:
         request, size = sequence.request, self._pool.tokens_per_block

@@ -13,6 +13,7 @@ from python_backend.engine.sequence.token_rules import Scoring, TokenRules, Word
 
 if TYPE_CHECKING:
     from python_backend.engine.guides.ports import AnswerGuide
+    from python_backend.sharing.places import Holder
 
 
 class Sequence:
@@ -23,7 +24,8 @@ class Sequence:
     step hands the sequence some of the rest; when none is left over, the step yields the next token. So many
     of these as running steps will tell are `coming_tokens`: the next step may have them computed before they
     are known. Preemption sets both counts back to 0 and touches nothing else, so that a sequence goes on
-    exactly where it was; a token that is coming still comes.
+    exactly where it was; a token that is coming still comes. One that `is_paused` waits and keeps its blocks;
+    its place is that of its `holder`, a tenant in a tier.
 
     Of the sequences of one request the first is the `leader` of the others: it computes the prompt for all.
     `rank` is the order in which sequences are served: tier, arrival, and number within the request. `hashes`
@@ -44,8 +46,10 @@ class Sequence:
         "first_token_ns",
         "guide",
         "hashes",
+        "holder",
         "index",
         "is_cancelled",
+        "is_paused",
         "is_suspect",
         "key",
         "last_token_ns",
@@ -53,6 +57,9 @@ class Sequence:
         "max_new_tokens",
         "most_tokens",
         "needs_history",
+        "paused_ns",
+        "paused_since_ns",
+        "pauses",
         "preemptions",
         "prompt_log_probs",
         "prompt_tokens",
@@ -79,6 +86,7 @@ class Sequence:
         self.key = key
         self.index = index
         self.rank = (int(request.tier), arrival, index)
+        self.holder: Holder = (int(request.tier), request.tenant if request.weight else "")
         self.request = request
         self.leader = leader
         self.max_new_tokens = max_new_tokens
@@ -101,6 +109,10 @@ class Sequence:
         self.is_suspect = False
         self.finish_reason: FinishReason | None = None
         self.preemptions = 0
+        self.is_paused = False
+        self.pauses = 0
+        self.paused_ns = 0  # in all, but for a pause that is not over
+        self.paused_since_ns = 0
         self.arrival_ns = arrival_ns
         self.first_scheduled_ns = 0
         self.first_token_ns = 0
@@ -110,6 +122,14 @@ class Sequence:
     @property
     def tier(self) -> int:
         return self.rank[0]
+
+    @property
+    def weight(self) -> float:
+        return self.request.weight or 1.0
+
+    @property
+    def has_blocks(self) -> bool:
+        return bool(self.table.blocks)
 
     @property
     def pending_tokens(self) -> int:
@@ -174,6 +194,17 @@ class Sequence:
     @property
     def _is_stopped(self) -> bool:
         return self.stop_words.at_end_of(self.tokens, self.generated_tokens)
+
+    def pause(self, now_ns: int) -> None:
+        self.is_paused = True
+        self.pauses += 1
+        self.paused_since_ns = now_ns
+
+    def resume(self, now_ns: int) -> None:
+        self.is_paused = False
+        self.paused_ns += now_ns - self.paused_since_ns
+        if self.steps is not None:
+            self.steps.add_pause(self.paused_since_ns, now_ns)
 
     def scoring_for(self, vocabulary: int) -> Scoring:
         """What the sampler keeps; a request's lists are walked once for all its sequences."""

@@ -14,7 +14,8 @@ class StepNotes:
     Prompts have a row for each step. Those that follow with one token each, in the same company and about as
     long, are one row: its times are from the begin of the first to the end of the last, its tokens of the
     sequence are a sum, the rest is what each of them had. So a row ends where somebody comes or leaves, or
-    where there was a wait. When the rows are used up, every further step joins the last one, in any company.
+    where there was a wait. A pause is a row of its own, with times and nothing else. When the rows are used
+    up, every further step joins the last one, in any company.
     """
 
     __slots__ = ("_may_go_on", "rows")
@@ -36,6 +37,12 @@ class StepNotes:
             last[5] += 1
         else:
             self.rows.append([begin_ns, end_ns, tokens, sequences, step_tokens, 1])
+
+    def add_pause(self, begin_ns: int, end_ns: int) -> None:
+        """It was in no step meanwhile."""
+        self._may_go_on = False
+        if len(self.rows) < MOST_ROWS - 1:
+            self.rows.append([begin_ns, end_ns, 0, 0, 0, 0])
 
 
 def _is_alike(row: list[int], end_ns: int, sequences: int, step_tokens: int) -> bool:

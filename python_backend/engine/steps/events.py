@@ -80,4 +80,6 @@ def _perf(sequence: Sequence) -> PerfMetrics:
         reused_blocks=sequence.table.reused_blocks,
         preemptions=sequence.preemptions,
         cached_tokens=sequence.cached_tokens,
+        pauses=sequence.pauses,
+        paused_ns=sequence.paused_ns,
     )

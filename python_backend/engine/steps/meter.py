@@ -23,14 +23,15 @@ class StepMeter:
     """Told when each step is over, in the order of their launches.
 
     Of two steps that overlap the later one begins, for the meter, when the earlier is over. A step's time is
-    all that passes between its planning and its results, since that is what those wait who are in it.
+    all that passes between its planning and its results, since that is what those wait who are in it. What
+    is `recalled` of a run before is believed until the steps of this one say otherwise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recalled: LearnedStepCost | None = None) -> None:
         self.busy_ns = 0
         self.last_ns = 0  # of the last step
-        self.learned: LearnedStepCost | None = None
-        self._learner = StepLearner()
+        self.learned = recalled
+        self._learner = StepLearner(recalled)
         self._steps = 0
         self._over_ns = 0
         self._learned_ns = 0

@@ -13,7 +13,7 @@ from router.content.batches.rows import Response, answered_line
 from router.core.record import Record
 from router.core.tenant import Caller
 from router.http.inner_exchange import InnerExchange
-from router.request.errors import error_body
+from router.request.error_shapes import error_body
 
 # Answers a request from inside for a caller who is known already, and gives the record of it.
 Call = Callable[[InnerExchange, Caller, Tier], Awaitable[Record]]

@@ -14,6 +14,7 @@ from router.control.objectives import records
 from router.control.objectives.standing import Figures, standings
 from router.control.releases.records import list_releases
 from router.control.releases.states import State
+from router.control.tuning.decisions import STEPS, last_decisions
 from router.core.manifest import Kind
 from router.core.objective import Metric, Objective, metrics_of
 from router.tenants.audited import PlatformCommands
@@ -37,6 +38,7 @@ class ModelStandings:
     model: str
     kind: Kind | None
     standings: tuple[Standing, ...]
+    binds: tuple[str, ...] = ()  # of each engine, by its server
 
 
 class ObjectiveCommands(PlatformCommands):
@@ -48,7 +50,8 @@ class ObjectiveCommands(PlatformCommands):
             kinds = _kinds(connection)
             found = records.list_objectives(connection, model)
             measured = records.read_measured(connection, self._clock(), model)
-        names = sorted({*kinds, *(each.model for each in found)}) if model is None else [model]
+            names = sorted({*kinds, *(each.model for each in found)}) if model is None else [model]
+            binds = {name: _binds(connection, name) for name in names}
         if model is not None and model not in kinds and not found:
             raise _unknown(model, kinds)
         asked = {(each.model, each.tier): each for each in found}
@@ -65,6 +68,7 @@ class ObjectiveCommands(PlatformCommands):
                         measured.get((name, tier), Figures()),
                     )
                 ),
+                binds[name],
             )
             for name in names
         ]
@@ -138,3 +142,15 @@ def _refuse_other_kind(model: str, kind: Kind, wanted: Mapping[Metric, float | N
 
 def _listed(tiers: Collection[Tier]) -> str:
     return ", ".join(tier.label for tier in sorted(tiers))
+
+
+def _binds(connection: Connection, model: str) -> tuple[str, ...]:
+    """What keeps each of its engines from doing more, as the router in control wrote it down."""
+    ready = {each.manifest.version for each in list_releases(connection, model) if each.state is State.READY}
+    return tuple(
+        f"{server}: {engine['binds']}"
+        for decided in last_decisions(connection, model)
+        if decided.action == STEPS and decided.version in ready
+        for server, engine in decided.detail["engines"].items()
+        if "binds" in engine
+    )

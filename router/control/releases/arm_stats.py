@@ -17,7 +17,7 @@ from router.control.releases.sums import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 PAST = -1  # the step of what a router had counted of a release before the rollout
@@ -36,6 +36,8 @@ class Sample:
     prompt_tokens: int = 0  # that had to be computed
     late_first: bool | None = None  # whether it missed the model's objective, where there is one
     late_between: bool | None = None
+    is_mirrored: bool = False  # one of a pair: a request of the stable release, or the canary's copy of it
+    original: Sample | None = None  # of which it is a copy, that nobody saw
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,15 @@ class ArmStats:
     timed: Timed = field(default_factory=Timed)
     late_first: Proportion = field(default_factory=Proportion)
     late_between: Proportion = field(default_factory=Proportion)
+    # Of copies: how many times as long as their originals. Both had the other beside them, and requests that
+    # are not mirrored had not: those are compared with each other alone.
+    mirrored: Timed = field(default_factory=Timed)
+    copies: int = 0  # of its requests
+
+    @property
+    def met(self) -> int:
+        """How many requests of people it got."""
+        return self.errors.total - self.copies
 
     def with_one(self, sample: Sample) -> ArmStats:
         return self.with_all((sample,))
@@ -66,25 +77,56 @@ class ArmStats:
     def with_all(self, samples: Iterable[Sample]) -> ArmStats:
         every = list(samples)
         good = [each for each in every if not each.failed]
-        first = _logs((each.at_s, each.first_token_s, each.prompt_tokens) for each in good)
-        between = _logs(
-            (each.at_s, each.between_tokens_s, each.prompt_tokens + (each.tokens or 0)) for each in good
-        )
-        length = _logs((each.at_s, each.tokens, 0) for each in good)
         seen = ArmStats(
             Proportion(len(every) - len(good), len(every)),
             _share(each.refused for each in good),
-            _spread(first),
-            _spread(between),
-            _spread(length),
-            Timed(*(Stretches().with_all(logs) for logs in (first, between, length))),
+            _spread(_first_tokens(good)),
+            _spread(_between_tokens(good)),
+            _spread(_lengths(good)),
+            _timed([each for each in good if not each.is_mirrored]),
             _share(each.late_first for each in good),
             _share(each.late_between for each in good),
+            _ratios([(each, each.original) for each in good if each.original is not None]),
+            sum(each.original is not None for each in every),
         )
         return merge_stats(self, seen)
 
 
-def _spread(logs: Iterable[tuple[float, float, float]]) -> Spread:
+Log = tuple[float, float, float]
+
+
+def _first_tokens(samples: Iterable[Sample]) -> list[Log]:
+    return _logs((each.at_s, each.first_token_s, each.prompt_tokens) for each in samples)
+
+
+def _between_tokens(samples: Iterable[Sample]) -> list[Log]:
+    sized = ((each, each.prompt_tokens + (each.tokens or 0)) for each in samples)
+    return _logs((each.at_s, each.between_tokens_s, size) for each, size in sized)
+
+
+def _lengths(samples: Iterable[Sample]) -> list[Log]:
+    return _logs((each.at_s, each.tokens, 0) for each in samples)
+
+
+def _timed(samples: Sequence[Sample]) -> Timed:
+    every = (_first_tokens(samples), _between_tokens(samples), _lengths(samples))
+    return Timed(*(Stretches().with_all(logs) for logs in every))
+
+
+def _ratios(pairs: Sequence[tuple[Sample, Sample]]) -> Timed:
+    names = ("first_token_s", "between_tokens_s", "tokens")
+    every = (
+        [(copy.at_s, _ratio(getattr(copy, name), getattr(original, name)), 0) for copy, original in pairs]
+        for name in names
+    )
+    return Timed(*(Stretches().with_all(_logs(each)) for each in every))
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    return one / other if one and other else None
+
+
+def _spread(logs: Iterable[Log]) -> Spread:
     return spread_of((value, size) for _, value, size in logs)
 
 
@@ -93,7 +135,7 @@ def _share(asked: Iterable[bool | None]) -> Proportion:
     return Proportion(sum(told), len(told))
 
 
-def _logs(timed: Iterable[tuple[float, float | None, int]]) -> list[tuple[float, float, float]]:
+def _logs(timed: Iterable[tuple[float, float | None, int]]) -> list[Log]:
     """When, how much, and of what size; what is not a number above 0 was not measured."""
     return [
         (at_s, math.log(value), math.log1p(size))
@@ -110,13 +152,19 @@ def merge_stats(one: ArmStats, other: ArmStats) -> ArmStats:
         merge_spreads(one.first_token, other.first_token),
         merge_spreads(one.between_tokens, other.between_tokens),
         merge_spreads(one.length, other.length),
-        Timed(
-            merge_stretches(one.timed.first_token, other.timed.first_token),
-            merge_stretches(one.timed.between_tokens, other.timed.between_tokens),
-            merge_stretches(one.timed.length, other.timed.length),
-        ),
+        _merge_timed(one.timed, other.timed),
         merge_proportions(one.late_first, other.late_first),
         merge_proportions(one.late_between, other.late_between),
+        _merge_timed(one.mirrored, other.mirrored),
+        one.copies + other.copies,
+    )
+
+
+def _merge_timed(one: Timed, other: Timed) -> Timed:
+    return Timed(
+        merge_stretches(one.first_token, other.first_token),
+        merge_stretches(one.between_tokens, other.between_tokens),
+        merge_stretches(one.length, other.length),
     )
 
 
@@ -136,11 +184,18 @@ _SPREADS = ("first_token", "between_tokens", "length")
 def stats_to_json(stats: ArmStats) -> str:
     """Short, as it is written every second."""
     named: dict[str, Any] = {name: asdict(getattr(stats, name)) for name in _PROPORTIONS + _SPREADS}
-    named["timed"] = {
-        name: [stretches.length_s, [[number, *_short(spread)] for number, spread in stretches.parts]]
-        for name, stretches in ((name, getattr(stats.timed, name)) for name in _SPREADS)
-    }
+    named["timed"] = _timed_to_json(stats.timed)
+    if stats.copies or stats.mirrored != Timed():
+        named |= {"mirrored": _timed_to_json(stats.mirrored), "copies": stats.copies}
     return json.dumps(named, separators=(",", ":"))
+
+
+def _timed_to_json(timed: Timed) -> dict[str, Any]:
+    every = ((name, getattr(timed, name)) for name in _SPREADS)
+    return {
+        name: [stretches.length_s, [[number, *_short(spread)] for number, spread in stretches.parts]]
+        for name, stretches in every
+    }
 
 
 def _short(spread: Spread) -> tuple[float, ...]:
@@ -150,12 +205,16 @@ def _short(spread: Spread) -> tuple[float, ...]:
 
 
 def stats_from_json(text: str) -> ArmStats:
-    """Also of 0.7, which knew no sizes and no objectives."""
+    """Also of 0.7, which knew no sizes, objectives and copies."""
     value = json.loads(text)
     found: dict[str, Any] = {name: Proportion(**value[name]) for name in _PROPORTIONS if name in value}
     found |= {name: Spread(**value[name]) for name in _SPREADS}
-    timed = Timed(**{name: _stretches(*each) for name, each in value.get("timed", {}).items()})
-    return ArmStats(**found, timed=timed)
+    timed, mirrored = (_timed_from_json(value.get(name, {})) for name in ("timed", "mirrored"))
+    return ArmStats(**found, timed=timed, mirrored=mirrored, copies=value.get("copies", 0))
+
+
+def _timed_from_json(value: dict[str, Any]) -> Timed:
+    return Timed(**{name: _stretches(*each) for name, each in value.items()})
 
 
 def _stretches(length_s: int, parts: list[list[Any]]) -> Stretches:

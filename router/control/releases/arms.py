@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
@@ -26,10 +26,11 @@ from router.core.record import Outcome
 from router.store.schema import arm_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from sqlalchemy import Connection
 
+    from router.core.answer_text import AnswerTimes
     from router.core.record import Record
     from router.request.answer import Job
     from router.store.database import StoreAccess
@@ -115,8 +116,8 @@ class ArmRecorder(Recorder):
         self._past = Past()
 
     @property
-    def arm_count(self) -> int:
-        return len(self._arms)
+    def arms(self) -> Mapping[ArmKey, Arm]:
+        return self._arms
 
     hears_begin = False
 
@@ -145,6 +146,17 @@ class ArmRecorder(Recorder):
             self._arm(ArmKey(rollout_id, PAST, before)).begin_with(ArmStats(errors), self._clock())
         objective = self._objective_of(record.model, record.tier)
         sample = sample_of(record, failed, self._from_monotonic_s, objective)
+        self._arm(ArmKey(rollout_id, step, version)).add(sample, self._clock())
+
+    def copied(
+        self, record: Record, version: int, times: AnswerTimes | None, error: Exception | None
+    ) -> None:
+        """For each mirrored request whose copy came to an end, and whose client has its answer."""
+        rollout_id, step = record.rollout
+        if rollout_id is None or (isinstance(error, InflightError) and _is_nobodys(error.kind)):
+            return
+        original = sample_of(record, False, self._from_monotonic_s)
+        sample = copy_sample(original, times, error is not None)
         self._arm(ArmKey(rollout_id, step, version)).add(sample, self._clock())
 
     def _arm(self, key: ArmKey) -> Arm:
@@ -213,6 +225,22 @@ def sample_of(
         max(record.prompt_tokens - record.cached_tokens, 0),
         _is_late(first_s - record.arrived_s, objective.first_token_s),
         _is_late(between_s, objective.inter_token_s),
+        record.is_mirrored,
+    )
+
+
+def copy_sample(original: Sample, times: AnswerTimes | None, failed: bool) -> Sample:
+    """Of the canary's copy of a request, at the same time as that."""
+    copy = Sample(failed, at_s=original.at_s, is_mirrored=True, original=original)
+    if failed or times is None:
+        return copy
+    between_s = times.decode_s / (times.tokens - 1) if times.tokens > 1 else None
+    return replace(
+        copy,
+        first_token_s=times.first_token_s,
+        between_tokens_s=between_s,
+        tokens=times.tokens or None,
+        prompt_tokens=times.prompt_tokens,
     )
 
 

@@ -18,14 +18,22 @@ from router.control.releases.evidence import (
     log_evidence_of_more,
     log_evidence_of_shift,
     times_until,
+    together,
 )
-from router.control.releases.sums import merge_proportions, merge_spreads, pair_up, pair_with
+from router.control.releases.sums import (
+    merge_proportions,
+    merge_spreads,
+    pair_up,
+    pair_with,
+    pair_with_originals,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from router.control.releases.arm_stats import ArmStats, Measured
     from router.control.releases.plan import Plan
+    from router.control.releases.sums import Stretches
 
     Arms = Sequence[tuple[ArmStats, ArmStats]]
 
@@ -46,8 +54,8 @@ _MOST_UNEVEN = 4
 _MOST_LATE = 0.05
 # With how much confidence a canary is shown to be within its tolerances. An error rate that is above what is
 # allowed is found by the evidence against it; this is only about not having looked long enough.
-_LOG_SHOWN = math.log(100)
-_LOG_SHOWN_RATE = math.log(20)
+LOG_SHOWN = math.log(100)
+LOG_SHOWN_RATE = math.log(20)
 _MOST_LOOSE = 3
 
 
@@ -180,12 +188,12 @@ def _of_rates(
     usual = min(0.95, presumable + most)
     against = log_evidence_of_more(canary, usual) / limit if canary.hits >= _LEAST_HITS else 0.0
     allowed = min(0.95, sum(part * each.rate for part, each in known) + margin)
-    within = log_evidence_of_fewer(canary, allowed) / _LOG_SHOWN_RATE
+    within = log_evidence_of_fewer(canary, allowed) / LOG_SHOWN_RATE
     more = None
     if 0 < within < 1:
         more = math.ceil(canary.total * (1 / within - 1))
     elif within <= 0 and canary.rate < allowed:
-        more = math.ceil(_LOG_SHOWN_RATE / -math.log1p(-margin))
+        more = math.ceil(LOG_SHOWN_RATE / -math.log1p(-margin))
     return Finding(gate, figures, max(against, 0.0), max(within, 0.0), more, f"up to {margin:.3g} more")
 
 
@@ -200,22 +208,26 @@ def _in_all(steps: Sequence[tuple[Proportion, Proportion]]) -> tuple[Proportion,
 
 
 def _of_latency(gate: Gate, plan: Plan, steps: Arms, limit: float, name: str) -> Finding:
-    """Steps of a fair share count for and against it; those with more of the traffic only against it."""
+    """Steps of a fair share count for and against it, and so do mirrored requests of any; others with more of
+    the traffic only against it."""
     ratio = plan.tolerance.latency_ratio
     timed = [tuple(getattr(arm.timed, name) for arm in arms) for arms in steps]
     fair = [arms for number, arms in enumerate(timed) if is_fair(plan, number)]
+    mirrored: list[Stretches] = [getattr(canary.mirrored, name) for canary, _ in steps]
     alone = [canary for number, (canary, _) in enumerate(timed) if not is_fair(plan, number)]
-    pairs = [pair for arms in fair for pair in pair_up(*arms)]
     canary = reduce(merge_spreads, (getattr(arm, name) for arm, _ in steps))
     stable = reduce(merge_spreads, (getattr(arm, name) for _, arm in steps))
     if not canary.count and not stable.count:
         return Finding(gate, "none measured")
-    found = estimate(pairs)
+    found = together(
+        estimate([pair for arms in fair for pair in pair_up(*arms)]),
+        estimate([pair for ratios in mirrored for pair in pair_with_originals(ratios)]),
+    )
     figures = f"{_milliseconds(canary)} against {_milliseconds(stable)}"
     if found is not None:
         figures += f", {_times(found.difference)} of what the stable release took at the same time"
     against = 0.0
-    if found is not None and sum(each.lasting_s for each, _ in fair) >= LEAST_TIME_S:
+    if found is not None and _lasting_s(fair, mirrored) >= LEAST_TIME_S:
         against = log_evidence_of_shift(found, math.log(ratio)) / limit
     beyond = estimate([pair for each in alone for pair in pair_with(each, stable)])
     if beyond is not None and sum(each.lasting_s for each in alone) >= _LEAST_TIME_ALONE_S:
@@ -229,14 +241,18 @@ def _of_latency(gate: Gate, plan: Plan, steps: Arms, limit: float, name: str) ->
     return Finding(gate, figures, max(against, 0.0), within, more, allowed)
 
 
+def _lasting_s(fair: Sequence[tuple[Stretches, ...]], mirrored: Sequence[Stretches]) -> int:
+    return sum(each.lasting_s for each in (*(canary for canary, *_ in fair), *mirrored))
+
+
 def _shown(found: Estimate | None, allowed: float, count: int) -> tuple[float, int | None]:
     """How much of the evidence that a shift is below what is allowed is there, and how many requests lack."""
     if found is None:
         return 0.0, None
-    within = max(-log_evidence_of_shift(found, allowed) / _LOG_SHOWN, 0.0)
+    within = max(-log_evidence_of_shift(found, allowed) / LOG_SHOWN, 0.0)
     if within >= 1:
         return within, 0
-    times = times_until(found, allowed, _LOG_SHOWN)
+    times = times_until(found, allowed, LOG_SHOWN)
     return within, None if times is None else max(1, math.ceil(count * (times - 1)))
 
 
@@ -246,10 +262,12 @@ def _of_lengths(steps: Arms, ratio: float, loose: int, limit: float) -> list[Fin
     if not canary.count and not stable.count:
         return [Finding(gate, "none measured") for gate in (Gate.LENGTH_UP, Gate.LENGTH_DOWN)]
     pairs: list[Pair] = []
+    mirrored: list[Pair] = []
     for long, usual in steps:
+        mirrored += pair_with_originals(long.mirrored.length)
         pairs += pair_up(long.timed.length, usual.timed.length) or pair_with(long.timed.length, stable)
     figures = f"{_tokens(canary)} against {_tokens(stable)}"
-    up = estimate(pairs)
+    up = together(estimate(pairs), estimate(mirrored))
     if up is None:
         return [Finding(gate, figures, within=0.0) for gate in (Gate.LENGTH_UP, Gate.LENGTH_DOWN)]
     figures += f", {_times(up.difference)} as many"

@@ -16,7 +16,7 @@ from router.control.releases import records, writes
 from router.control.releases.plan import Progress
 from router.control.releases.records import RolloutState
 from router.control.releases.states import State
-from router.control.releases.writes import bump, is_release, put_split, set_state, write_event
+from router.control.releases.writes import bump, is_release, put_split, put_tolerance, set_state, write_event
 from router.core.manifest import Kind
 from router.routing.split import first_split
 from router.store.database import read_counters
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from router.control.releases.plan import Plan
+    from router.control.releases.plan import Plan, Tolerance
     from router.control.releases.records import GoldenPrompt, Release, Rollout
     from router.core.manifest import Manifest
     from router.routing.split import ModelSplit, Shadow, Sticky
@@ -145,6 +145,21 @@ class ReleaseCommands(PlatformCommands):
             )
             put_split(self._store, act.connection, changed)
         return changed
+
+    def tolerance_of(self, model: str) -> Tolerance:
+        with self.look() as connection:
+            return records.tolerance_of(connection, model)
+
+    def set_tolerance(self, model: str, tolerance: Tolerance) -> Tolerance:
+        """For rollouts that begin from now on and do not say otherwise."""
+        said = ", ".join(f"{name}={value:g}" for name, value in asdict(tolerance).items())
+        with self._act(model, None, "tolerance", said) as act:
+            if not records.list_releases(act.connection, model):
+                raise NotFound(
+                    f"there is no model {model}; `inflight release list` shows those that there are"
+                )
+            put_tolerance(self._store, act.connection, model, tolerance)
+        return tolerance
 
     def begin_rollout(
         self, model: str, canary: int, plan: Plan, golden: Sequence[GoldenPrompt] = ()

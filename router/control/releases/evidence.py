@@ -151,6 +151,17 @@ def estimate(pairs: Sequence[Pair]) -> Estimate | None:
     return Estimate(mean, variance / total**2, count)
 
 
+def together(one: Estimate | None, other: Estimate | None) -> Estimate | None:
+    """What two kinds of pairs say, of which one may scatter far less: each counts by how sure it is."""
+    if one is None or other is None:
+        return other if one is None else one
+    precisions = 1 / one.variance, 1 / other.variance
+    total = sum(precisions)
+    difference = (precisions[0] * one.difference + precisions[1] * other.difference) / total
+    count = total**2 / (precisions[0] ** 2 / one.count + precisions[1] ** 2 / other.count)
+    return Estimate(difference, 1 / total, count)
+
+
 def log_evidence_of_shift(found: Estimate, allowed: float) -> float:
     """Above 0 against "the difference is at most `allowed`", below 0 against "it is at least that".
 

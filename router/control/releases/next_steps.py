@@ -218,7 +218,8 @@ def _change_for(situation: Situation, progress: Progress, decision: Decision, no
     if decision.verdict is Verdict.ADVANCE:
         assert split is not None
         step = progress.step + 1
-        after = split.with_canary(rollout.canary, rollout.plan.weights[step], rollout.id, step)
+        weight, mirrored = rollout.plan.weights[step], rollout.plan.mirror_per_s
+        after = split.with_canary(rollout.canary, weight, rollout.id, step, mirrored)
         ahead = replace(
             progress, step=step, step_began_s=now_s, step_requests=0, told_idle=False, told_held=False
         )
@@ -261,6 +262,7 @@ def _arm(version: int, every: ArmStats, now: ArmStats) -> dict[str, Any]:
     return {
         "version": version,
         "errors": asdict(every.errors),
+        "copies": every.copies,
         "refusals": asdict(every.refusals),
         "step_requests": now.errors.total,
         "first_token_s": _typical(now.first_token),

@@ -46,6 +46,7 @@ class OnTimeout(str, Enum):
 
 
 DAY_S = 86_400.0
+MOST_MIRRORED_PER_S = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class Plan:
     min_likeness: float = 0.0  # of the answers of a shadow; 0 where none are asked for
     min_shadow_answers: int = 50
     is_rehearsed: bool = True  # whether both releases are measured on the same prompts before any traffic
+    # So many of the stable release's requests each router copies to the canary, at most, in a second.
+    mirror_per_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.weights or list(self.weights) != sorted(set(self.weights)) or not self.weights[0] > 0:
@@ -79,6 +82,10 @@ class Plan:
             raise ValueError(f"a step of a rollout lasts {self.min_duration_s:g} s; allowed: 0 and more")
         if not 0 <= self.min_likeness <= 1:
             raise ValueError(f"the least likeness is {self.min_likeness:g}; allowed: 0 to 1")
+        if not 0 <= self.mirror_per_s <= MOST_MIRRORED_PER_S:
+            raise ValueError(
+                f"{self.mirror_per_s:g} requests a second are mirrored; allowed: 0 to {MOST_MIRRORED_PER_S}"
+            )
         if self.min_shadow_answers < 1:
             raise ValueError(f"{self.min_shadow_answers} shadow answers are compared; allowed: 1 and more")
 

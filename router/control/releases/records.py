@@ -14,13 +14,14 @@ from router.control.releases.plan import OnTimeout, Plan, Progress, Tolerance
 from router.control.releases.states import State
 from router.core.manifest import Manifest, from_json
 from router.routing.split import ModelSplit, split_from_json
-from router.store.schema import release_events, releases, rollouts, splits
+from router.store.schema import facts, release_events, releases, rollouts, splits
 from router.tenants.records import NotFound
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
 MOST_GOLDEN_TOKENS = 1024
+TOLERANCE_OF = "release_tolerance "  # and the model: the name of a fact
 GOLDEN_CHECKS = ("contains", "equals", "matches", "similar", "schema")
 
 
@@ -164,6 +165,12 @@ def plan_from_json(text: str) -> Plan:
     if "on_timeout" in value:
         value["on_timeout"] = OnTimeout(value["on_timeout"])
     return Plan(**{**value, "weights": tuple(value["weights"]), "tolerance": tolerance})
+
+
+def tolerance_of(connection: Connection, model: str) -> Tolerance:
+    """What holds for rollouts of the model that do not say otherwise."""
+    found = connection.scalar(sql.select(facts.c.value).where(facts.c.name == TOLERANCE_OF + model))
+    return Tolerance() if found is None else Tolerance(**json.loads(found))
 
 
 def find_release(connection: Connection, model: str, version: int) -> Release:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from router.admission.gates import Gates
     from router.control.releases.shadow_figures import ShadowRecorder
+    from router.core.answer_text import AnswerTimes
     from router.core.record import Record
     from router.request.answer import Job
     from router.request.permit import Permits, Stoppable
@@ -35,6 +36,15 @@ class ShadowObserver(Protocol):
 
     def compared(self, model: str, release: str, likeness: float, took_s: float) -> None:
         """Of an answer that came, equal or not."""
+
+
+class Mirrored(Protocol):
+    """Counts copies among what the canary of a rollout was asked."""
+
+    def copied(
+        self, record: Record, version: int, times: AnswerTimes | None, error: Exception | None
+    ) -> None:
+        """One that has ended; `times` where it was a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +103,11 @@ class Shadows:
         clock: Callable[[], float] = time.time,
         recorder: ShadowRecorder | None = None,
         gates: Gates | None = None,
+        mirrored: Mirrored | None = None,
     ) -> None:
         self.recorder = recorder
+        self._mirrored = mirrored
+        self._next_copy_s: dict[str, float] = {}
         self._gates = gates
         self._models = models
         self._permits = permits
@@ -114,13 +127,17 @@ class Shadows:
 
     def begun(self, job: Job, record: Record) -> None:
         """For a request that was admitted; returns at once."""
+        is_mirrored, record.is_mirrored = record.is_mirrored, False
         served = self._models.shadow_of(record)
-        if served is None or not self._has_room(record, served.version):
+        if served is None or (is_mirrored and not self._is_copys_turn(record.model)):
+            return
+        if not self._has_room(record, served.version):
             return
         run = ShadowRun(record)
         work = job.repeat(served, run.attach)
         if work is None:
             return
+        record.is_mirrored = is_mirrored
         job.keep()
         self._runs[job] = run
         task = asyncio.get_running_loop().create_task(self._compare(run, served.version, work))
@@ -138,6 +155,14 @@ class Shadows:
             task.cancel()
         await asyncio.gather(*self._in_flight, return_exceptions=True)
 
+    def _is_copys_turn(self, model: str) -> bool:
+        now_s, lineup = time.monotonic(), self._models.lineups.get(model)
+        per_s = 0.0 if lineup is None else lineup.split.mirror_per_s
+        if not per_s or now_s < self._next_copy_s.get(model, 0.0):
+            return False
+        self._next_copy_s[model] = now_s + 1 / per_s
+        return True
+
     def _has_room(self, record: Record, version: int) -> bool:
         limits = self._settings
         has_room = len(self._in_flight) < limits.most_at_once and self._permits.open_count <= limits.most_open
@@ -149,15 +174,16 @@ class Shadows:
 
     async def _compare(self, run: ShadowRun, version: int, work: Coroutine[None, None, Answered]) -> None:
         error, answered = "", Answered()
+        cause: Exception | None = None
         try:
             answered = await asyncio.wait_for(work, self._settings.timeout_s)
-        except asyncio.TimeoutError:
-            error = f"no answer within {self._settings.timeout_s:g} s"
+        except asyncio.TimeoutError as failure:
+            error, cause = f"no answer within {self._settings.timeout_s:g} s", failure
         except InflightError as failure:
-            error = failure.message
+            error, cause = failure.message, failure
         except Exception as failure:  # nobody else would hear of it
             log.exception("%s in the shadow", run.record.request_id)
-            error = type(failure).__name__
+            error, cause = type(failure).__name__, failure
         finally:
             run.stop()  # where one part fails the others are of no use
         took_s = time.monotonic() - run.began_s
@@ -168,6 +194,8 @@ class Shadows:
             self._count("alone", run.record, version)
         else:
             self._note(run.record, version, (answered, took_s), original, error)
+            if run.record.is_mirrored and self._mirrored is not None:
+                self._mirrored.copied(run.record, version, answered.times, cause)
 
     def _note(
         self,

@@ -139,3 +139,8 @@ def pair_up(canary: Stretches, stable: Stretches) -> list[Pair]:
 def pair_with(canary: Stretches, stable: Spread) -> list[Pair]:
     """With all that the stable arm has ever shown, where it has nothing of the same time."""
     return [Pair(spread, stable) for _, spread in canary.parts] if stable.count else []
+
+
+def pair_with_originals(ratios: Stretches) -> list[Pair]:
+    """Of stretches of ratios, of each copy to its original: those do not scatter by themselves."""
+    return [Pair(spread, Spread(spread.count)) for _, spread in ratios.parts]

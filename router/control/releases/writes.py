@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from router.control.releases.plan import Tolerance
     from router.core.manifest import Manifest
     from router.routing.split import ModelSplit
     from router.store.database import Store
@@ -52,6 +55,11 @@ def last_seen(connection: Connection, name: str) -> int:
 
 def forget_seen(connection: Connection, name: str) -> None:
     connection.execute(sql.delete(facts).where(facts.c.name == _SEEN + name))
+
+
+def put_tolerance(store: Store, connection: Connection, model: str, tolerance: Tolerance) -> None:
+    row = {"name": records.TOLERANCE_OF + model, "value": json.dumps(asdict(tolerance))}
+    connection.execute(store.insert_or_update(facts, row))
 
 
 def put_split(store: Store, connection: Connection, split: ModelSplit) -> None:

@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from python_backend.wire.engine_report import EngineReport
 
 
+_FULL = 0.95
+
+
 def explained(report: EngineReport) -> dict[str, Any]:
     """For people and programs; what changes with every step without changing anything is left out."""
     learned = report.learned
     return {
         "sentence": _limits(report) if learned is None else f"{_limits(report)}. {_cost(learned)}",
+        "binds": binding(report),
         "max_batch_size": report.max_batch_size,
         "most_batch_size": report.most_batch_size,
         "max_step_tokens": report.max_step_tokens,
@@ -25,6 +29,18 @@ def explained(report: EngineReport) -> dict[str, Any]:
         "inter_token_ms": dict(report.inter_token_ms),
         "cost": None if learned is None else _numbers(learned),
     }
+
+
+def binding(report: EngineReport) -> str:
+    """What keeps the engine from doing more at once, in one line."""
+    paused = f"; {report.paused} paused" if report.paused else ""
+    running = report.active - report.waiting
+    if report.inter_token_ms and report.max_batch_size < report.most_batch_size:
+        return f"inter-token binds: {report.max_batch_size} of {report.most_batch_size} in the batch{paused}"
+    if report.used_blocks > _FULL * report.total_blocks:
+        return f"the KV cache binds: {report.used_blocks} of {report.total_blocks} blocks in use{paused}"
+    batch = f"{running} of {report.most_batch_size} in the batch{paused}"
+    return f"the batch binds: {batch}" if running >= report.max_batch_size else f"nothing binds: {batch}"
 
 
 def _limits(report: EngineReport) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Attributes = dict[str, Value]
 
 STEP = "engine step"
+PAUSED = "paused"
 FIRST_TOKEN = "first token"
 ATTEMPT = "attempt"
 _COMPUTING = ("prefill", "decode")
@@ -146,5 +147,6 @@ def _steps(trace: Trace, request: Span, stages: list[Span], new_id: Callable[[],
             continue
         within = (stage for stage in computing if stage.start_s <= start_s and end_s <= stage.end_s)
         parent = next(within, request)
-        attributes: Attributes = dict(zip(_STEP_ATTRIBUTES, amounts, strict=True))
-        yield Span(STEP, new_id(), parent.span_id, start_s, end_s, attributes=attributes)
+        attributes: Attributes = dict(zip(_STEP_ATTRIBUTES, amounts, strict=True)) if any(amounts) else {}
+        name = STEP if attributes else PAUSED
+        yield Span(name, new_id(), parent.span_id, start_s, end_s, attributes=attributes)

@@ -51,6 +51,18 @@ def test_secrets_fit_together_and_are_valid_for_their_programs(folder: Path) -> 
     assert all(re.fullmatch(r"[A-Za-z0-9]{24,}", text[name]) for name in text if "password" in name)
 
 
+def test_the_user_of_routers_in_redis_may_do_what_they_do_and_no_more(folder: Path) -> None:
+    acl_file = folder / "deploy" / "compose" / "secrets" / "redis_acl"
+    run(folder)
+    acl_file.chmod(0o644)
+    acl_file.write_text("user default on #0 ~* &* +@all\n")  # of an earlier version
+    run(folder)
+    words = set(acl_file.read_text().split())
+    assert {"resetchannels", "~inflight:*", "-@all"} <= words
+    granted = {word[1:] for word in words if word.startswith("+")}
+    assert " ".join(sorted(granted)) == "auth del hello mget pexpire ping sadd select set smembers srem"
+
+
 def test_the_secrets_folder_is_private_and_containers_can_read_the_files(folder: Path) -> None:
     run(folder)
     at = folder / "deploy" / "compose" / "secrets"

@@ -122,6 +122,22 @@ async def test_a_rollout_takes_golden_prompts_and_tolerances(admin: Admin) -> No
     assert begun["plan"]["tolerance"]["error_rate"] == 0.002
 
 
+async def test_rollouts_of_a_model_have_its_tolerances_unless_they_say_otherwise(admin: Admin) -> None:
+    assert (await admin("GET", f"{M}/tolerance"))["latency_ratio"] == 1.25
+    put = await admin("PUT", f"{M}/tolerance", {"latency_ratio": 3, "error_rate": 0.01})
+    assert (put["latency_ratio"], put["error_rate"], put["length_ratio"]) == (3, 0.01, 1.5)
+    begun = await admin("POST", f"{M}/canary", {"version": 2, "tolerance": {"error_rate": 0.005}})
+    tolerance = begun["plan"]["tolerance"]
+    assert (tolerance["latency_ratio"], tolerance["error_rate"]) == (3, 0.005)
+    with pytest.raises(AssertionError, match=r"error_margin is 0\.001; allowed: error_rate to"):
+        await admin("PUT", f"{M}/tolerance", {"error_margin": 0.001})
+
+
+async def test_a_rollout_is_mirrored_and_not_rehearsed_where_it_says_so(admin: Admin) -> None:
+    begun = await admin("POST", f"{M}/canary", {"version": 2, "mirror_per_s": 2, "is_rehearsed": False})
+    assert (begun["plan"]["mirror_per_s"], begun["plan"]["is_rehearsed"]) == (2, False)
+
+
 async def test_a_rollout_takes_schemas_and_likenesses_of_golden_prompts(admin: Admin) -> None:
     golden = [{"prompt": "a", "schema": {"type": "object"}}, {"prompt": "b", "similar": "c"}]
     begun = await admin("POST", f"{M}/canary", {"version": 2, "golden": golden})

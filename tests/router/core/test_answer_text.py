@@ -68,6 +68,14 @@ def test_after_a_stop_no_more_text_is_sent() -> None:
     assert scanner.feed("more") == scanner.flush() == ""
 
 
+def test_the_stop_that_ended_a_text_is_known() -> None:
+    scanner = StopScanner(["END", "ND", "STOP"])
+    assert scanner.feed("the E") == "the "
+    assert scanner.found == ""
+    assert scanner.feed("ND STOP") == ""
+    assert scanner.found == "END"
+
+
 @pytest.mark.parametrize(
     "opening",
     [

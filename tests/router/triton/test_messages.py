@@ -110,6 +110,11 @@ def test_building_one_request_does_not_affect_the_next() -> None:
     assert again.parameters["tenant"].string_param == "local"
 
 
+def test_stop_strings_beyond_what_a_request_has_room_for_are_left_to_the_router() -> None:
+    message = GenerateRequests("ensemble").build(msgspec.structs.replace(CALL, stop=tuple("abcdef")))
+    assert inputs(message)["stop_words"] == ("BYTES", [1, 4], [b"a", b"b", b"c", b"d"])
+
+
 def test_a_stop_carries_the_request_id_and_what_the_engine_demands() -> None:
     message = stop_request("tensorrt_llm", "chatcmpl-1")
     assert (message.model_name, message.id) == ("tensorrt_llm", "chatcmpl-1")

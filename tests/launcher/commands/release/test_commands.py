@@ -131,6 +131,20 @@ def test_a_split_onto_a_release_that_is_not_ready_is_refused_at_once(served: She
     )
 
 
+def test_tolerances_are_set_for_a_model_and_reset(served: Shell) -> None:
+    assert "latency_ratio    1.25" in served("tolerance", "m")
+    said = served("tolerance", "m", "latency_ratio=2", "error_rate=1%")
+    assert "latency_ratio    2" in said
+    assert "error_rate       1%" in said
+    served("canary", "m@2", "--tolerance", "error_rate=0.5%", "--mirror", "0.5/s", "--no-rehearsal")
+    plan = rollout_of(served).plan
+    assert (plan.tolerance.latency_ratio, plan.tolerance.error_rate) == (2.0, 0.005)
+    assert (plan.mirror_per_s, plan.is_rehearsed) == (0.5, False)
+    assert "latency_ratio    1.25" in served("tolerance", "m", "--reset")
+    assert "there is no model other" in served.refusal("tolerance", "other", "latency_ratio=2")
+    assert "--tolerance 'speed=2'; allowed" in served.refusal("tolerance", "m", "speed=2")
+
+
 def test_a_canary_is_planned_paused_resumed_and_promoted(served: Shell, tmp_path: Path) -> None:
     golden = tmp_path / "golden.jsonl"
     golden.write_text('{"prompt": "2+2?", "contains": "4"}\n')
@@ -139,6 +153,7 @@ def test_a_canary_is_planned_paused_resumed_and_promoted(served: Shell, tmp_path
         "--golden", str(golden), "--tolerance", "error_rate=1%", "--tolerance", "latency_ratio=1.5",
     )  # fmt: skip
     assert "m@2 is rolled out against m@1, in steps of 10%, 100%." in said
+    assert "Nobody has asked for the model in the last minutes" in said
     rollout = rollout_of(served)
     assert (rollout.stable, rollout.canary, rollout.state.value) == (1, 2, "running")
     assert (rollout.plan.weights, rollout.plan.min_requests, rollout.plan.min_duration_s) == ((0.1, 1), 20, 5)

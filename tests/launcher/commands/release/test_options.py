@@ -68,6 +68,15 @@ def test_a_plan_is_the_default_except_for_the_given_options() -> None:
     assert tolerance.refusal_rate == Plan().tolerance.refusal_rate
 
 
+def test_the_rate_of_mirrored_requests_is_a_number_a_second() -> None:
+    assert options.plan(PlanOptions(mirror="0.5/s")).mirror_per_s == 0.5
+    for wrong in ("2", "0/s", "-1/s", "101/s", "2/m", "x/s", "nan/s", ""):
+        with pytest.raises(
+            ValueError, match=r"--mirror .*; allowed: above 0/s, up to 100/s, for instance 1/s"
+        ):
+            options.plan(PlanOptions(mirror=wrong))
+
+
 def test_a_canary_that_is_meant_to_be_slower_has_a_wider_latency_tolerance() -> None:
     assert options.plan(PlanOptions(accept_slower="2x")).tolerance.latency_ratio == 2.0
     wider = options.plan(PlanOptions(tolerances=["latency_ratio=3"], accept_slower="2"))

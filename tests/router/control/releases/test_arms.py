@@ -99,9 +99,9 @@ async def test_what_a_release_did_before_a_rollout_is_written_when_that_begins(
     access: StoreAccess, lite: Store
 ) -> None:
     recorder = ArmRecorder(access, "one")
-    before = {"version": 1, "rollout": (None, 0), "model": "m"}
     for number in range(10):
-        recorder.closed(record("failed" if number < 2 else "finished", **before), FAILED)
+        outcome = "failed" if number < 2 else "finished"
+        recorder.closed(record(outcome, version=1, rollout=(None, 0), model="m"), FAILED)
     recorder.closed(record(version=1, rollout=(None, 0), model="another"), None)
     await recorder.write()
     assert figures(lite) == {}
@@ -181,7 +181,7 @@ async def test_old_arms_are_forgotten_in_memory_and_their_rows_kept(access: Stor
     await recorder.write()
     now_s += 4000
     await recorder.write()
-    assert recorder.arm_count == 0
+    assert not recorder.arms
     assert len(figures(lite)) == 1
 
 

@@ -17,6 +17,7 @@ from router.control.releases.evidence import (
     log_evidence_of_more,
     log_evidence_of_shift,
     times_until,
+    together,
 )
 from router.control.releases.sums import spread_of
 
@@ -145,3 +146,20 @@ def test_what_is_said_to_be_enough_is_enough(difference: float, deviation: float
     times = times_until(found, 0.2, math.log(100))
     if times is not None:
         assert log_evidence_of_shift(found.after(times), 0.2) <= -math.log(100)
+
+
+estimates = st.builds(Estimate, st.floats(-2, 2), st.floats(1e-4, 1), st.floats(2, 60))
+
+
+@given(estimates, estimates)
+def test_two_estimates_together_lie_between_both_and_are_surer_than_either(
+    one: Estimate, other: Estimate
+) -> None:
+    found = together(one, other)
+    assert found is not None
+    least, most = sorted((one.difference, other.difference))
+    assert least - 1e-9 <= found.difference <= most + 1e-9
+    assert found.variance < min(one.variance, other.variance)
+    assert min(one.count, other.count) - 1e-6 <= found.count <= one.count + other.count + 1e-6
+    assert together(one, None) == together(None, one) == one
+    assert together(None, None) is None

@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.control.releases.arm_stats import ArmStats
 from router.control.releases.comparison import Comparison, likeness_of_texts, likeness_of_vectors
+from router.control.releases.evidence import Proportion
 from router.control.releases.shadow import Shadows, ShadowSettings
 from router.core.embedding import ServedEmbedder
+from router.core.tenant import LOCAL_CALLER
 from router.routing.models import Lineup, ServedModel
 from router.routing.split import Shadow
 from tests.fakes.embedder import LIMITS, FakeEmbedder
@@ -205,3 +208,73 @@ def test_vectors_of_different_sizes_are_not_alike() -> None:
     assert likeness_of_vectors(b"\0" * 8, b"\0" * 4, 1) == 0.0
     assert likeness_of_vectors(b"", b"", 0) == 0.0
     assert likeness_of_vectors(b"\0" * 8, b"\0" * 8, 1) == 0.0
+
+
+def mirror(router: RunningRouter, per_s: float = 1000.0) -> FakePipeline:
+    """A canary without traffic of its own that gets copies of the stable release's."""
+    pipeline = shadow(router)
+    lineups = dict(router.parts.models.lineups)
+    split = replace(lineups[MODEL].split, shadow=None).with_canary(2, 0.0, 7, 0, per_s)
+    lineups[MODEL] = replace(lineups[MODEL], split=split)
+    router.parts.models.publish(lineups)
+    return pipeline
+
+
+async def arms(router: RunningRouter, least: int) -> dict[int, ArmStats]:
+    """By version, as written; at least so many copies."""
+    found: dict[int, ArmStats] = {}
+
+    def is_there() -> bool:
+        nonlocal found
+        found = {key.version: arm.fold() for key, arm in router.arms.arms.items() if key.rollout_id == 7}
+        return 2 in found and found[2].copies >= least
+
+    await router.until(is_there)
+    return found
+
+
+async def test_copies_to_a_canary_are_counted_beside_their_originals_and_met_by_nobody(
+    router: RunningRouter,
+) -> None:
+    mirror(router)
+    answer = await router.chat()
+    assert answer.headers["x-inflight-release"] == "1"
+    found = await arms(router, 1)
+    canary, stable = found[2], found[1]
+    assert (canary.errors, canary.copies, canary.met) == (Proportion(0, 1), 1, 0)
+    assert (stable.errors, stable.copies, stable.met) == (Proportion(0, 1), 0, 1)
+    ((_, ratios),) = canary.mirrored.first_token.parts
+    assert ratios.count == 1
+    assert canary.timed.first_token.parts == stable.timed.first_token.parts == ()
+
+
+async def test_a_copy_that_fails_is_the_canarys_error_and_no_clients(router: RunningRouter) -> None:
+    mirror(router).script = lambda call: [InflightError(ErrorKind.ENGINE_FAILED, "the step broke")]
+    assert (await router.chat()).status_code == 200
+    found = await arms(router, 1)
+    assert found[2].errors == Proportion(1, 1)
+    assert found[1].errors == Proportion(0, 1)
+
+
+async def test_no_more_requests_are_mirrored_than_were_asked_for(router: RunningRouter) -> None:
+    pipeline = mirror(router, per_s=0.001)
+    for _ in range(3):
+        await router.chat()
+    found = await arms(router, 1)
+    assert len(pipeline.calls) == 1
+    assert len(found[1].timed.first_token.parts) >= 1, "who had no copy beside it is no part of a pair"
+    assert found[1].met == 3
+
+
+async def test_a_request_that_names_its_release_is_not_mirrored(router: RunningRouter) -> None:
+    pipeline = mirror(router)
+    await router.chat(model=f"{MODEL}@1")
+    assert pipeline.calls == []
+
+
+async def test_a_client_is_billed_for_its_request_and_not_for_the_copy(router: RunningRouter) -> None:
+    mirror(router)
+    await router.chat()
+    await arms(router, 1)
+    (used,) = await router.usage(LOCAL_CALLER.organisation.id)
+    assert used.requests == 1

@@ -96,3 +96,27 @@ def test_a_canary_that_is_twice_as_slow_on_equal_prompts_meets_nobody() -> None:
     assert (ended.verdict, requests) == (Verdict.ROLL_BACK, 0)
     kept, requests, _ = Rollout(1, Release(), plan=SHORT, rehearsed=True).run()
     assert kept.verdict is Verdict.PROMOTE
+
+
+MIRRORED = Plan(weights=(0.5, 1.0), mirror_per_s=1.0)
+SELDOM = World(rate=0.5, shared_phases=True, load=lambda at_s: 3.0 if 20 < at_s % 60 < 50 else 1.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_canary_that_is_seldom_asked_is_decided_by_mirrored_requests_on_a_noisy_machine(seed: int) -> None:
+    kept, _, took_s = Rollout(seed, Release(), world=SELDOM, plan=MIRRORED, past_requests=1000).run(3600)
+    assert kept.verdict is Verdict.PROMOTE, kept.reason
+    assert took_s <= 1800
+    back, met, _ = Rollout(seed, Release(slower=1.5), world=SELDOM, plan=MIRRORED).run(3600)
+    assert back.verdict is Verdict.ROLL_BACK, back.reason
+    assert met <= 400
+
+
+def test_errors_of_a_canary_are_found_within_a_hundred_requests_where_the_past_is_known() -> None:
+    runs = [
+        Rollout(seed, Release(errors=0.05), world=World(rate=0.5), plan=plan, past_requests=1000).run(3600)
+        for plan in (Plan(weights=(0.5, 1.0)), MIRRORED)
+        for seed in range(5)
+    ]
+    assert {ended.verdict for ended, _, _ in runs} == {Verdict.ROLL_BACK}
+    assert sorted(requests for _, requests, _ in runs)[5] <= 100

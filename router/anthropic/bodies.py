@@ -1,0 +1,251 @@
+"""The body of a message to be answered, and the chat that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.generation import MAX_NEW_TOKENS
+from router.core.messages import CalledFunction, MadeCall, Message
+from router.openai.bodies import (
+    ChatBody,
+    NamedFunction,
+    NamedTool,
+    ResponseFormat,
+    Schema,
+    Tool,
+    ToolFunction,
+    refuse_unsupported,
+)
+from router.request.decoding import decode, invalid
+
+_MAX_TOOLS = 512
+_MAX_STOPS = 16
+_Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,128}$")]
+_Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
+_SAME = ("max_tokens", "temperature", "top_p", "top_k", "stream")
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_THOUGHTS = ("thinking", "redacted_thinking")
+# Claude Code begins its system prompt with this, and with another number in each request: not for the model,
+# and a prompt that begins anew each time has nothing in the prefix cache.
+_BILLING = "x-anthropic-billing-header:"
+# Values that ask for what the router does anyway; all others of these fields are refused.
+NEUTRAL: dict[str, tuple[Any, ...]] = {"container": (), "mcp_servers": ([],), "speed": ("standard",)}
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One block of a message's content, of any type; what is not named here (cache_control) has no effect."""
+
+    type: str
+    text: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | list[Block] | None = None
+
+
+class AnthropicMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block]
+
+
+class ClientTool(msgspec.Struct, frozen=True):
+    """One that the client runs; those that Anthropic runs have a type of their own."""
+
+    name: _Name
+    input_schema: dict[str, Any] | None = None
+    description: str | None = None
+    type: str | None = None
+
+
+class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class OutputFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: OutputFormat | None = None
+    # Without effect.
+    effort: Any = None
+    task_budget: Any = None
+
+
+class CountBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What makes the prompt. Null is the same as not given."""
+
+    model: str
+    messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=10_000)]
+    system: str | list[Block] | None = None
+    tools: Annotated[list[ClientTool], Meta(max_length=_MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    output_config: OutputConfig | None = None
+    # Accepted, and without effect on the answer: what an open model thinks is part of it.
+    thinking: Any = None
+    cache_control: Any = None
+    context_management: Any = None
+    diagnostics: Any = None
+    # Not honoured: refused unless they carry a value of NEUTRAL.
+    mcp_servers: Any = None
+    speed: Any = None
+
+
+class MessagesBody(CountBody, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)]
+    stop_sequences: Annotated[list[_Stop], Meta(max_length=_MAX_STOPS)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
+    stream: bool | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    inference_geo: Any = None
+    container: Any = None
+
+
+_messages = msgspec.json.Decoder(MessagesBody)
+_count = msgspec.json.Decoder(CountBody)
+
+
+def read_messages(raw: bytes) -> ChatBody:
+    body = decode(_messages, raw)
+    refuse_unsupported(body, NEUTRAL, "")
+    user = (body.metadata or {}).get("user_id")
+    return msgspec.structs.replace(
+        _chat(body),
+        stop=body.stop_sequences,
+        user=user if isinstance(user, str) else None,
+        **{name: getattr(body, name) for name in _SAME},
+    )
+
+
+def read_count(raw: bytes) -> ChatBody:
+    body = decode(_count, raw)
+    refuse_unsupported(body, NEUTRAL, "")
+    return _chat(body)
+
+
+def _chat(body: CountBody) -> ChatBody:
+    messages = [Message("system", system)] if (system := _system(body.system)) else []
+    for index, message in enumerate(body.messages):
+        made = _messages_of(message, f"messages[{index}].content")
+        if message.role == "system" and messages and messages[-1].role != "system":
+            # Templates know system messages at the beginning alone.
+            made = [Message("user", f"<system>\n{made[0].content}\n</system>")]
+        messages += made
+    if messages[-1].role == "assistant":
+        where = f"messages[{len(body.messages) - 1}]"
+        raise _unsupported(f"{where}: a begun answer is not continued; end with a user message", where)
+    choice = body.tool_choice
+    output = None if body.output_config is None else body.output_config.format
+    return ChatBody(
+        model=body.model,
+        messages=list(_turns(messages)),
+        tools=[_tool(tool, index) for index, tool in enumerate(body.tools or ())] or None,
+        tool_choice=None if choice is None else _choice(choice),
+        parallel_tool_calls=None if choice is None else not choice.disable_parallel_tool_use,
+        response_format=None if output is None else _format(output),
+    )
+
+
+def _system(given: str | list[Block] | None) -> str:
+    if isinstance(given, list):
+        texts = [_text(block, f"system[{index}]") for index, block in enumerate(given)]
+    else:
+        texts = [given or ""]
+    return "\n".join(text for text in texts if text and not text.startswith(_BILLING))
+
+
+def _messages_of(message: AnthropicMessage, where: str) -> list[Message]:
+    """Results of tools are messages of their own, before what the user says to them."""
+    if isinstance(message.content, str):
+        return [Message(message.role, message.content)]
+    texts, calls, results = [], [], []
+    for index, block in enumerate(message.content):
+        place = f"{where}[{index}]"
+        if block.type == "tool_use" and message.role == "assistant":
+            calls.append(_call(block, place))
+        elif block.type == "tool_result" and message.role == "user":
+            results.append(_result(block, place))
+        elif block.type not in _THOUGHTS or message.role != "assistant":
+            texts.append(_text(block, place))
+    if results and not texts:
+        return results
+    return [*results, Message(message.role, "\n".join(texts), tool_calls=calls or None)]
+
+
+def _turns(messages: Iterable[Message]) -> Iterator[Message]:
+    """Those that follow each other in one role as one: templates want turns that alternate."""
+    for role, group in groupby(messages, key=attrgetter("role")):
+        same = list(group)
+        if role == "tool" or len(same) == 1:
+            yield from same
+        else:
+            calls = [call for each in same for call in each.tool_calls or ()]
+            yield Message(role, "\n".join(str(each.content) for each in same), tool_calls=calls or None)
+
+
+def _call(block: Block, where: str) -> MadeCall:
+    if block.id is None or block.name is None or block.input is None:
+        raise invalid(f"{where}: a tool_use block has an id, a name and an input", where)
+    return MadeCall(block.id, CalledFunction(block.name, msgspec.json.encode(block.input).decode()))
+
+
+def _result(block: Block, where: str) -> Message:
+    if block.tool_use_id is None:
+        raise invalid(f"{where}.tool_use_id: expected the id of a tool_use block", f"{where}.tool_use_id")
+    content = block.content or ""
+    if not isinstance(content, str):
+        texts = [_text(each, f"{where}.content[{index}]") for index, each in enumerate(content)]
+        content = "\n".join(texts)
+    return Message("tool", content, tool_call_id=block.tool_use_id)
+
+
+def _text(block: Block, where: str) -> str:
+    if block.type != "text":
+        kind = block.type if block.type.isidentifier() and len(block.type) < 32 else "other"
+        allowed = "allowed: text, and tool_use of an assistant, tool_result of a user"
+        message = f"{where}: this model reads text, not {kind} blocks; {allowed}"
+        raise _unsupported(message, f"{where}.type")
+    if block.text is None:
+        raise invalid(f"{where}.text: expected a string", f"{where}.text")
+    return block.text
+
+
+def _tool(tool: ClientTool, index: int) -> Tool:
+    where = f"tools[{index}]"
+    if tool.type not in (None, "custom"):
+        kind = tool.type if tool.type.isidentifier() and len(tool.type) < 64 else "this type"
+        message = f"{where}: tools of type {kind} are not run here; allowed: custom, with an input_schema"
+        raise _unsupported(message, f"{where}.type")
+    if tool.input_schema is None:
+        raise invalid(f"{where}.input_schema: expected a JSON schema", f"{where}.input_schema")
+    return Tool(ToolFunction(tool.name, tool.description, tool.input_schema))
+
+
+def _choice(choice: ToolChoice) -> Any:
+    if choice.type != "tool":
+        return _CHOICES[choice.type]
+    if choice.name is None:
+        raise invalid("tool_choice.name: expected the name of a tool", "tool_choice.name")
+    return NamedTool(NamedFunction(choice.name))
+
+
+def _format(output: OutputFormat) -> ResponseFormat:
+    return ResponseFormat("json_schema", Schema("output", output.schema))
+
+
+def _unsupported(message: str, param: str) -> InflightError:
+    return InflightError(ErrorKind.UNSUPPORTED, message, param)
