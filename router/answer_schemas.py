@@ -64,6 +64,8 @@ _ITEM = _object(id=TEXT, type=TEXT)
 
 ANSWERS: dict[str, Schema] = {
     "ChatCompletion": _completion("chat.completion", message=_object(role=TEXT, content=_ANY)),
+    "ChatCompletionList": _page(_completion("chat.completion", message=_object(role=TEXT, content=_ANY))),
+    "MessageList": _page(_object(id=TEXT, role=TEXT, content=_ANY)),
     "Completion": _completion("text_completion", text=TEXT),
     "Model": _MODEL,
     "ModelList": _object(object=_kind("list"), data=_array(_MODEL)),
@@ -77,6 +79,18 @@ ANSWERS: dict[str, Schema] = {
     "Item": _ITEM,
     "ItemList": _page(_ITEM),
     "Response": _object(id=TEXT, object=_kind("response"), status=TEXT, model=TEXT, output=_array(_ITEM)),
+    "InputTokens": _object(object=_kind("response.input_tokens"), input_tokens=_NUMBER),
+    "Tokens": _object(count=_NUMBER, max_model_len=_NUMBER, tokens=_array(_NUMBER), token_strs=_ANY),
+    "Prompt": _object(prompt=TEXT),
+    "Moderation": _object(
+        id=TEXT,
+        model=TEXT,
+        results=_array(
+            _object(
+                flagged={"type": "boolean"}, categories={"type": "object"}, category_scores={"type": "object"}
+            )
+        ),
+    ),
     "AnthropicMessage": _object(
         id=TEXT,
         type=_kind("message"),

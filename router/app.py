@@ -11,6 +11,7 @@ from router import openapi
 from router.admin import health, objectives, releases, tenants
 from router.anthropic import messages
 from router.anthropic import models as anthropic_models
+from router.content.conversations.chat_store import ChatStore
 from router.content.storage_quota import StorageQuota
 from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
@@ -19,7 +20,18 @@ from router.http.body_shares import BodyTerms
 from router.http.message_head import Refused
 from router.ollama import answers as ollama_answers
 from router.ollama import models as ollama_models
-from router.openai import batches, chat, completions, conversations, embeddings, files, responses
+from router.openai import (
+    batches,
+    chat,
+    completions,
+    conversations,
+    embeddings,
+    files,
+    moderations,
+    responses,
+    stored_chats,
+    tokenization,
+)
 from router.openai import models as model_list
 from router.request.decoding import invalid
 from router.request.error_shapes import Problem, shape_for
@@ -53,11 +65,15 @@ def all_routes(parts: Parts) -> list[Route]:
     """Everything that is served over HTTP, but for its own description."""
     models, answers, store, documents = parts.models, parts.answers, parts.store, parts.documents
     tenancy, quota = parts.tenancy, StorageQuota(parts.file_limits.max_bytes_per_tenant)
+    chats = ChatStore(store, quota)
     return [
-        *chat.routes(models, answers, documents),
+        *chat.routes(models, answers, documents, stored_chats.ChatKeeper(chats, quota)),
+        *stored_chats.routes(chats),
         *completions.routes(models, answers),
         *embeddings.routes(models, answers),
-        *responses.routes(models, answers, documents, store, parts.tokenizers, quota),
+        *responses.routes(models, answers, documents, store, parts.tokenizers, quota, parts.events),
+        *tokenization.routes(models, answers, parts.tokenizers),
+        *moderations.routes(parts.safety),
         *conversations.routes(store, documents, quota, answers.aside),
         *anthropic_models.for_both(model_list.routes(models), models),
         *messages.routes(models, answers, parts.tokenizers),
@@ -82,7 +98,8 @@ class App:
         self._catalogue = parts.tenancy.catalogue
         self._max_upload_bytes = parts.file_limits.max_upload_bytes
         own = [*all_routes(parts), *routes]
-        self._table = RouteTable(chain(own, openapi.routes(own)))
+        described = openapi.routes(own, parts.models, doorkeeper)
+        self._table = RouteTable(chain(own, described))
 
     async def __call__(
         self, exchange: Exchange, caller: Caller | None = None, tier: Tier | None = None
@@ -193,7 +210,7 @@ class App:
             for_pages = self._doorkeeper.pages.answer_headers(headers.get("origin"))
             raise Refused(status, str(error), ([*own, *for_pages], body)) from None
         kind = headers.get("content-type", "").lower()
-        is_file = method == "POST" and path == files.PATH and kind.startswith(files.MULTIPART)
+        is_file = method == "POST" and path.rstrip("/") == files.PATH and kind.startswith(files.MULTIPART)
         return BodyTerms(record.tenant, self._max_upload_bytes if is_file else None)
 
     def refuse(self, status: int, message: str, path: str, headers: dict[str, str]) -> Refusal:

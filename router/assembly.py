@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from router.admission.gates import AdmissionSettings, build_gates
+from router.content.conversations.event_log import MemoryEventLog
 from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.health.engine_reports import EngineReports
@@ -249,8 +250,10 @@ class Assembly:
             documents=Documents(UploadedFiles(store)),
             tokenizers=tokenizers,
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
+            events=MemoryEventLog(),
             prompt_log=self._prompt_log,
             metrics_open=settings.metrics_open,
+            safety=safety,
         )
 
     def _run(self, *loops: Coroutine[Any, Any, None]) -> None:

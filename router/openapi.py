@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import html
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from router import front_page
 from router.answer_schemas import ANSWERS, TEXT
 from router.anthropic import bodies as anthropic_bodies
+from router.docs_page import docs_page
+from router.html_page import respond_page
 from router.ollama import bodies as ollama_bodies
 from router.ollama.dialect import NDJSON
 from router.openai.bodies import MESSAGE_NEUTRAL, NEUTRAL
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
     from router.core.record import Record
     from router.http.exchange import Exchange
+    from router.request.identity import Doorkeeper
+    from router.routing.models import Registry
 
 _REFERENCE = "#/components/schemas/{name}"
 # Readers of such a description take each event for an object, whatever its data are.
@@ -40,25 +44,26 @@ _NEUTRAL = {
 }
 
 
-def openapi(routes: Sequence[Route]) -> dict[str, Any]:
+def openapi(routes: Sequence[Route], asks_for_keys: bool = True) -> dict[str, Any]:
+    """While no keys are asked for, nothing is said of them: programs would not ask without one."""
     bodies = [route.body for route in routes if route.body is not None]
     _, schemas = msgspec.json.schema_components(bodies, ref_template=_REFERENCE)
     for name, neutral in _NEUTRAL.items():
         _narrow(schemas[name], neutral)
     paths: dict[str, Any] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, asks_for_keys)
+    components: dict[str, Any] = {"schemas": {**schemas, **ANSWERS}}
+    if asks_for_keys:
+        components["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer"},
+            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
     return {
         "openapi": "3.1.0",
         "info": {"title": "Inflight", "version": version("inflight")},
         "paths": paths,
-        "components": {
-            "schemas": {**schemas, **ANSWERS},
-            "securitySchemes": {
-                "key": {"type": "http", "scheme": "bearer"},
-                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-            },
-        },
+        "components": components,
     }
 
 
@@ -69,7 +74,7 @@ def _narrow(schema: dict[str, Any], neutral: dict[str, tuple[Any, ...]]) -> None
             schema["properties"][name] = {"enum": [None, *values], "description": "Not honoured yet."}
 
 
-def _operation(endpoint: Route) -> dict[str, Any]:
+def _operation(endpoint: Route, asks_for_keys: bool) -> dict[str, Any]:
     shape = shape_for(endpoint.path, {}).schema
     problem = {"schema": {"$ref": _REFERENCE.format(name=shape)}}
     operation: dict[str, Any] = {
@@ -84,7 +89,7 @@ def _operation(endpoint: Route) -> dict[str, Any]:
         operation["requestBody"] = {"required": True, "content": {endpoint.takes or JSON: body}}
     if parameters := [*_path_parameters(endpoint), *_query_parameters(endpoint)]:
         operation["parameters"] = parameters
-    if endpoint.scope is not None:
+    if endpoint.scope is not None and asks_for_keys:
         operation["security"] = [{"key": []}, {"x-api-key": []}]
         operation["description"] = f"A key needs the scope `{endpoint.scope.value}`."
     return operation
@@ -127,88 +132,43 @@ def _without_null(field: dict[str, Any]) -> dict[str, Any]:
 
 
 class Description:
-    """Made when it is first asked for, and kept."""
+    """Made when it is first asked for, and kept: with keys, and without."""
 
-    def __init__(self, routes: Sequence[Route]) -> None:
+    def __init__(self, routes: Sequence[Route], doorkeeper: Doorkeeper | None) -> None:
         self._routes = routes
-        self._document: dict[str, Any] = {}
-        self._page = b""
-
-    @property
-    def document(self) -> dict[str, Any]:
-        self._document = self._document or openapi(self._routes)
-        return self._document
+        self._doorkeeper = doorkeeper
+        self._documents: dict[bool, dict[str, Any]] = {}
+        self._pages: dict[bool, bytes] = {}
 
     async def show_openapi(self, exchange: Exchange, record: Record) -> None:
-        respond_json(exchange, record, self.document)
+        respond_json(exchange, record, self._document(self._asks_for_keys))
 
     async def show_docs(self, exchange: Exchange, record: Record) -> None:
-        self._page = self._page or page(self._routes, self.document)
-        headers = [
-            ("content-type", "text/html; charset=utf-8"),
-            ("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'"),
-            ("x-request-id", record.request_id),
-        ]
-        exchange.respond(200, self._page, headers)
+        asks = self._asks_for_keys
+        if asks not in self._pages:
+            self._pages[asks] = docs_page(self._document(asks))
+        respond_page(exchange, record, self._pages[asks])
+
+    @property
+    def _asks_for_keys(self) -> bool:
+        return self._doorkeeper is None or self._doorkeeper.asks_for_keys
+
+    def _document(self, asks_for_keys: bool) -> dict[str, Any]:
+        if asks_for_keys not in self._documents:
+            self._documents[asks_for_keys] = openapi(self._routes, asks_for_keys)
+        return self._documents[asks_for_keys]
 
 
-def routes(others: Sequence[Route]) -> list[Route]:
-    """The description of all other routes, and of itself."""
+def routes(
+    others: Sequence[Route], models: Registry | None = None, doorkeeper: Doorkeeper | None = None
+) -> list[Route]:
+    """The first page, and the description of all other routes and of itself."""
     every: list[Route] = [*others]
-    shown = Description(every)
+    shown = Description(every, doorkeeper)
     own = [
+        *front_page.routes(models, doorkeeper),
         Route("GET", "/openapi.json", shown.show_openapi, "This description, for programs", scope=None),
         Route("GET", "/docs", shown.show_docs, "This description, for people", None, "text/html", scope=None),
     ]
     every += own
     return own
-
-
-_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Inflight {version}</title>
-<meta name="viewport" content="width=device-width"><style>
-body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
-code{{background:#8882;padding:.1em .3em;border-radius:.2em}} td,th{{text-align:left;vertical-align:top;
-padding:.2rem .8rem .2rem 0}} h2{{margin-top:2.5rem}} @media(prefers-color-scheme:dark){{
-body{{background:#111;color:#ddd}}}}</style></head><body><h1>Inflight {version}</h1>
-<p>An OpenAI-compatible API: point a client's base URL at <code>/v1</code>. Clients of Anthropic and Ollama
-take this address itself. For programs: <code>/openapi.json</code>.</p>{sections}</body></html>"""
-
-
-def page(routes: Sequence[Route], document: dict[str, Any]) -> bytes:
-    schemas = document["components"]["schemas"]
-    sections = "".join(_section(route, schemas) for route in routes)
-    return _PAGE.format(version=version("inflight"), sections=sections).encode()
-
-
-def _section(endpoint: Route, schemas: dict[str, Any]) -> str:
-    title = f"<h2><code>{endpoint.method} {html.escape(endpoint.path)}</code></h2>"
-    text = f"<p>{html.escape(endpoint.summary)}.</p>"
-    if endpoint.body is None:
-        return title + text
-    schema = schemas[endpoint.body.__name__]
-    rows = "".join(
-        f"<tr><td><code>{html.escape(name)}</code></td><td>{html.escape(_in_words(field))}</td></tr>"
-        for name, field in schema["properties"].items()
-        if field.get("description") != "Not honoured yet."
-    )
-    required = ", ".join(f"<code>{name}</code>" for name in schema.get("required", ())) or "nothing"
-    return f"{title}{text}<p>Required: {required}.</p><table><tr><th>field<th>value</tr>{rows}</table>"
-
-
-def _in_words(field: dict[str, Any]) -> str:
-    """What a field may be, on one line."""
-    if "anyOf" in field:
-        kinds = [_in_words(kind) for kind in field["anyOf"] if kind.get("type") != "null"]
-        return " or ".join(kinds)
-    if "$ref" in field:
-        return f"a {field['$ref'].rpartition('/')[2]}"
-    if "enum" in field:
-        return " | ".join(str(value) for value in field["enum"] if value is not None)
-    if field.get("type") == "array":
-        most = f", at most {field['maxItems']}" if "maxItems" in field else ""
-        return f"list of: {_in_words(field.get('items', {}))}{most}"
-    words = str(field.get("type", "anything"))
-    low, high = field.get("minimum"), field.get("maximum")
-    if low is not None or high is not None:
-        words += f" {'' if low is None else low} to {'' if high is None else high}"
-    return words

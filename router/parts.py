@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from router.content.conversations.event_log import EventLog
     from router.content.documents.documents import Documents
     from router.content.files.model import FileLimits
     from router.request.accounts import Accounts
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from router.request.permit import Permits
     from router.request.token_counting import Tokenizers
     from router.routing.models import Registry
+    from router.safety.guard import Safety
     from router.store.database import StoreAccess
     from router.telemetry.metrics import Metrics
     from router.telemetry.prompt_log import PromptLog
@@ -31,5 +33,7 @@ class Parts:
     documents: Documents
     tokenizers: Tokenizers
     file_limits: FileLimits
+    events: EventLog
     prompt_log: PromptLog | None = None
     metrics_open: bool = False  # /metrics asks for no key
+    safety: Safety | None = None  # what /v1/moderations judges by

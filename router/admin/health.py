@@ -1,4 +1,4 @@
-"""GET /health/live, /health/ready and /metrics."""
+"""GET /health, /health/live, /health/ready, /ping and /metrics."""
 
 from __future__ import annotations
 
@@ -73,6 +73,9 @@ def routes(models: Registry, permits: Permits, metrics: Metrics, metrics_open: b
     return [
         Route("GET", "/health/live", live, "The process answers", scope=None),
         Route("GET", "/health/ready", ready, "Requests would be served now", scope=None),
+        # The names that vLLM and SageMaker ask by.
+        Route("GET", "/health", ready, "As /health/ready", scope=None),
+        Route("GET", "/ping", ready, "As /health/ready", scope=None),
         # Names and volumes of tenants are not for everybody who finds the port.
         Route("GET", "/metrics", shown, "Prometheus metrics of the router",
               answer="text/plain", scope=None if metrics_open else Scope.ADMIN_READ),

@@ -145,6 +145,8 @@ def routes(tenancy: Tenancy, prompt_log: PromptLog | None) -> list[Route]:
         route("PUT", f"{tenant}{key}/limits", "Set the limits of a key", _set_limits, bodies.LimitsBody),
         route("GET", f"{tenant}/limits", "The limits of a tenant and its keys", _list_limits),
         route("PUT", "/admin/prices/{model}", "Set what a model's tokens cost", _set_price, bodies.PriceBody),
+        route("DELETE", "/admin/prices/{model}", "Take a price back: its tokens cost nothing",
+              _deleted(lambda a: a.admin.delete_price(a.actor, a.values["model"]))),
         route("GET", "/admin/prices", "What tokens cost", lambda a: listed(a.admin.list_prices(a.actor)),
               scope=Scope.USAGE_READ),
         route("GET", f"{tenant}/usage", "Usage and cost of a tenant", lambda a: _usage(a, a.tenant),

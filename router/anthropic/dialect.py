@@ -27,6 +27,7 @@ class MessagesDialect:
     """White space is held back while no text block is open: before a call it is nothing, before text text."""
 
     headers = sse.HEADERS
+    silence = _PING
 
     def __init__(self, record: Record, model: str) -> None:
         self._record = record

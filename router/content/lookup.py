@@ -35,7 +35,7 @@ class Owner:
 
 def checked_id(kind: str, given: str, param: str | None = None) -> str:
     """An id that may be looked up; what no id looks like is not found, and never reaches the store."""
-    if not given.isascii() or not given.replace("_", "").isalnum() or len(given) > _ID_CHARS:
+    if not given.isascii() or not given.replace("_", "").replace("-", "").isalnum() or len(given) > _ID_CHARS:
         raise missing(kind, given, param)
     return given
 
@@ -82,3 +82,16 @@ def next_rows(
         place, mark = sql.tuple_(*by), sql.tuple_(*map(sql.literal, after))
         chosen = chosen.where(place > mark if ascending else place < mark)
     return chosen.order_by(*(column if ascending else column.desc() for column in by)).limit(limit)
+
+
+def page_of(
+    entries: Sequence[Entry], query: PageQuery, kind: str, id_of: Callable[[Entry], str]
+) -> Page[Entry]:
+    """Of a list that is known whole, the oldest first."""
+    ordered = entries if query.order == "asc" else entries[::-1]
+    if query.after is not None:
+        places = [index for index, entry in enumerate(ordered) if id_of(entry) == query.after]
+        if not places:
+            raise missing(kind, query.after, "after")
+        ordered = ordered[places[0] + 1 :]
+    return Page.of(ordered, query.limit)

@@ -1,4 +1,4 @@
-"""How many bytes an organisation keeps here, in files, conversations and responses, and how many it may."""
+"""How many bytes an organisation keeps here, in files and in what was said, and how many it may."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sqlalchemy as sql
 from sqlalchemy import Connection
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.store.content_tables import conversations, files, responses
+from router.store.content_tables import chat_completions, conversations, files, responses
 
 # What a row takes beside its texts: many small ones fill a disk too.
 ROW_BYTES = 256
@@ -23,7 +23,7 @@ _FULL_S = 1.0
 def stored_bytes(connection: Connection, organisation_id: str) -> int:
     """As it is now, whoever wrote it."""
     total = 0
-    for each in (files, conversations, responses):
+    for each in (files, conversations, responses, chat_completions):
         size = sql.select(sql.func.sum(each.c.size_bytes)).where(each.c.organisation_id == organisation_id)
         total += int(connection.scalar(size) or 0)
     return total

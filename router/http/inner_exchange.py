@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 
-class _Turn:
+class Turn:
     """Lets others have a turn, as a socket would; nobody has to await it."""
 
     def __await__(self) -> Generator[None, None, None]:
@@ -33,9 +33,9 @@ class InnerWire:
     def peer(self) -> str:
         return ""
 
-    def write(self, data: bytes) -> _Turn:
+    def write(self, data: bytes) -> Turn:
         self._pieces.append(data)
-        return _Turn()
+        return Turn()
 
     def finished(self, exchange: Exchange) -> None: ...
 

@@ -24,6 +24,7 @@ class Lines:
     """`is_chat`: pieces are parts of a message, otherwise plain texts."""
 
     headers = (("content-type", NDJSON), *sse.HEADERS[1:])
+    silence = b" "  # of the next line
 
     def __init__(self, record: Record, model: str, is_chat: bool) -> None:
         self._record = record

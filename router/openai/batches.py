@@ -20,7 +20,7 @@ from router.content.lookup import Page
 from router.core.record import Record
 from router.core.tenant import Caller, Scope
 from router.http.exchange import Exchange
-from router.openai.response_bodies import Metadata
+from router.openai.bodies import Metadata
 from router.request.decoding import decode_query, decode_small, invalid
 from router.request.errors import respond_json
 from router.request.routes import JSON, Route

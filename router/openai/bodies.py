@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _Tokens = Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)]
 _StopText = Annotated[str, Meta(min_length=1, max_length=1000)]
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
 MAX_CHOICES = 16
 MAX_TOOLS = 128
 _MOST_DIGITS = 9
@@ -114,6 +117,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1, max_length=10_000)]
     max_completion_tokens: _Tokens | None = None
+    store: bool | None = None
+    metadata: Metadata | None = None  # of what is stored
     audio: Any = None
     function_call: Any = None
     functions: Any = None

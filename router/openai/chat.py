@@ -12,6 +12,8 @@ from router.content.documents.documents import expand
 from router.core.generation import LITERAL_MARK, MAX_NEW_TOKENS, GenerationCall, unmarked
 from router.openai.bodies import ChatBody, decode_chat, generation_call, several
 from router.openai.dialects import ChatDialect
+from router.openai.held_exchange import HeldExchange
+from router.openai.stored_chats import ChatKeeper, StoredDialect
 from router.openai.tools import described, forced_schema, introduction, offered, reader_for, written_call
 from router.request.aside import LARGE_BYTES
 from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
@@ -46,10 +48,11 @@ _NOTHING = (None, None, None)
 
 
 class ChatCompletions:
-    def __init__(self, models: Registry, answers: Answers, documents: Documents) -> None:
+    def __init__(self, models: Registry, answers: Answers, documents: Documents, keeper: ChatKeeper) -> None:
         self._models = models
         self._answers = answers
         self._documents = documents
+        self._keeper = keeper
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         raw, aside = exchange.request.body, self._answers.aside
@@ -60,6 +63,8 @@ class ChatCompletions:
         if model.template is None:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
+        if body.store:
+            self._keeper.check(exchange, record)
         for each in body.messages:
             if isinstance(each.content, list):  # only there can be files
                 await self._answers.permits.foresee(record, model.name, 1)
@@ -73,12 +78,15 @@ class ChatCompletions:
         else:
             calls = _calls(body, record, model, model.template)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        dialect = ChatDialect(
+        dialect = (StoredDialect if body.store else ChatDialect)(
             record.request_id, model.name, include_usage=include_usage, service_tier=body.service_tier
         )
         reader = reader_for(body) if body.tools else None
-        job = TextJob(exchange, record, model, calls, dialect, bool(body.stream), reader)
+        answered = HeldExchange(exchange) if body.store else exchange
+        job = TextJob(answered, record, model, calls, dialect, bool(body.stream), reader)
         await self._answers.answer(job, record, exchange.on_disconnect)
+        if isinstance(dialect, StoredDialect) and isinstance(answered, HeldExchange):
+            await self._keeper.keep(exchange, answered, record, body, dialect)
 
 
 def _calls(
@@ -222,12 +230,12 @@ def _guide(body: ChatBody) -> tuple[str, str] | None:
     return ("json_schema", msgspec.json.encode(asked.json_schema.schema).decode())
 
 
-def routes(models: Registry, answers: Answers, documents: Documents) -> list[Route]:
+def routes(models: Registry, answers: Answers, documents: Documents, keeper: ChatKeeper) -> list[Route]:
     return [
         Route(
             "POST",
             "/v1/chat/completions",
-            ChatCompletions(models, answers, documents),
+            ChatCompletions(models, answers, documents, keeper),
             "Answer a conversation",
             ChatBody,
             "ChatCompletion",

@@ -16,7 +16,7 @@ from router.content.lookup import Owner, Page, PageQuery
 from router.content.storage_quota import StorageQuota
 from router.core.record import Record
 from router.http.exchange import Exchange
-from router.openai.response_bodies import Metadata
+from router.openai.bodies import Metadata
 from router.request.aside import LARGE_BYTES, Aside
 from router.request.decoding import decode, decode_query, decode_small
 from router.request.errors import respond_json

@@ -48,6 +48,7 @@ class Dialect:
     whole_object = ""
     chunk_object = ""
     headers = sse.HEADERS
+    silence = sse.COMMENT
 
     def __init__(
         self, request_id: str, model: str, *, include_usage: bool = False, service_tier: str | None = None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from router.core.embedding import ServedEmbedder
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.request.errors import respond_json
 from router.request.identity import check_model_allowed, models_for
 from router.request.routes import Route
-from router.routing.models import Registry, Served
+from router.routing.models import Registry, Served, ServedModel, ServedTensors
 
 
 class Models:
@@ -17,19 +18,37 @@ class Models:
         self._registry = registry
 
     async def list(self, exchange: Exchange, record: Record) -> None:
-        models = [_describe(each) for each in models_for(record.caller, self._registry)]
+        models = [describe(each) for each in models_for(record.caller, self._registry)]
         respond_json(exchange, record, {"object": "list", "data": models})
 
     async def show(self, exchange: Exchange, record: Record) -> None:
         model = self._registry.find_any(record.values["id"])
         check_model_allowed(record.caller, model.name)
-        respond_json(exchange, record, _describe(model))
+        respond_json(exchange, record, describe(model))
 
 
-def _describe(model: Served) -> dict[str, Any]:
+def describe(model: Served) -> dict[str, Any]:
+    """As OpenAI and vLLM tell it, and what the model can be asked for."""
     told = {"id": model.name, "object": "model", "created": model.created_s, "owned_by": "inflight"}
-    context_tokens: int | None = getattr(model, "context_tokens", None)  # of those that generate text
-    return told if context_tokens is None else {**told, "max_model_len": context_tokens}
+    told |= {"root": model.name, "parent": None, "release": str(model.version)}
+    has_template = False
+    if isinstance(model, ServedModel):
+        has_template = model.template is not None
+        told |= {"max_model_len": model.context_tokens, "context_length": model.context_tokens}
+    elif isinstance(model, ServedEmbedder):
+        most = model.limits.max_tokens
+        told |= {"max_model_len": most, "context_length": most, "dimensions": model.limits.dimensions}
+    told["capabilities"] = {
+        "chat": has_template,
+        "completions": isinstance(model, ServedModel),
+        "responses": has_template,
+        "tools": has_template,
+        "structured_outputs": has_template,
+        "embeddings": isinstance(model, ServedEmbedder),
+        "tensors": isinstance(model, ServedTensors),
+        "vision": False,
+    }
+    return told
 
 
 def routes(models: Registry) -> list[Route]:

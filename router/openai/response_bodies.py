@@ -14,6 +14,7 @@ from router.core.messages import Message, Name
 from router.openai.bodies import (
     MAX_TOOLS,
     ChatBody,
+    Metadata,
     NamedFunction,
     NamedTool,
     ResponseFormat,
@@ -27,11 +28,6 @@ from router.request.decoding import decode, invalid
 from router.routing.models import ServedModel
 
 MOST_ITEMS = 2_000
-Metadata = Annotated[
-    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
-]
-
-
 _LOGPROBS = "message.output_text.logprobs"
 Includable = Literal[
     "code_interpreter_call.outputs",
@@ -97,6 +93,7 @@ class ResponseBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     store: bool | None = None
+    background: bool | None = None
     previous_response_id: str | None = None
     conversation: str | ConversationId | None = None
     truncation: Literal["auto", "disabled"] | None = None
@@ -113,7 +110,6 @@ class ResponseBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     prompt_cache_options: Any = None
     # Not honoured: refused unless they carry a value of NEUTRAL.
     access_programs: Any = None
-    background: Any = None
     context_management: Any = None
     image: Any = None
     max_tool_calls: Any = None
@@ -135,9 +131,15 @@ class ResponseBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return self.truncation == "auto" or (self.conversation is not None and self.truncation is None)
 
 
+class InputTokensBody(ResponseBody, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A response that is not to be made; there may be nothing new in it."""
+
+    input: str | Annotated[list[GivenItem], Meta(max_length=MOST_ITEMS)] = ""
+    personality: Any = None
+
+
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "access_programs": ([],),
-    "background": (False,),
     "context_management": ([],),
     "image": (),
     "max_tool_calls": (),
@@ -146,15 +148,25 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "reasoning": ({}, {"effort": None}, {"effort": "none"}, {"effort": None, "summary": None}),
 }
 _decoder = msgspec.json.Decoder(ResponseBody)
+_counted = msgspec.json.Decoder(InputTokensBody)
 
 
 def decode_response(body: bytes) -> ResponseBody:
-    decoded = decode(_decoder, body)
+    return _checked(decode(_decoder, body))
+
+
+def decode_input_tokens(body: bytes) -> ResponseBody:
+    return _checked(decode(_counted, body))
+
+
+def _checked(decoded: ResponseBody) -> ResponseBody:
     refuse_unsupported(decoded, NEUTRAL, "")
     if decoded.top_logprobs and not decoded.has_log:
         raise invalid(f"top_logprobs: is only allowed when include has {_LOGPROBS}", "top_logprobs")
     if decoded.stream_options is not None and not decoded.stream:
         raise invalid("stream_options is only allowed when stream is true", "stream_options")
+    if decoded.background and decoded.store is False:
+        raise invalid("store: what is made in the background has to be stored", "store")
     if decoded.previous_response_id is not None and decoded.conversation is not None:
         raise invalid("give either previous_response_id or conversation, not both", "previous_response_id")
     _check_format(decoded)
@@ -228,7 +240,7 @@ def response_head(body: ResponseBody, response_id: str, created_s: int, model: S
         "id": response_id,
         "object": "response",
         "created_at": created_s,
-        "background": False,
+        "background": bool(body.background),
         "conversation": None if conversation_id is None else {"id": conversation_id},
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -26,7 +26,8 @@ from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.bodies import ChatBody
 from router.openai.chat import chat_calls, chat_messages
-from router.openai.response_bodies import ResponseBody, as_chat, decode_response, response_head
+from router.openai.held_exchange import HeldExchange
+from router.openai.response_bodies import InputTokensBody, ResponseBody, as_chat, response_head
 from router.openai.response_dialect import ResponsesDialect
 from router.openai.tools import described, offered, reader_for
 from router.request.answer import Answers
@@ -37,10 +38,6 @@ from router.request.text import TextJob
 from router.request.token_counting import Tokenizers
 from router.routing.chat_template import ChatTemplate
 from router.routing.models import Registry, ServedModel
-from router.store.database import StoreAccess
-
-if TYPE_CHECKING:
-    from router.http.exchange import Headers
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +59,10 @@ class Asked:
     owner: Owner
     past: Past
 
+    def dialect(self, request_id: str) -> ResponsesDialect:
+        head = response_head(self.body, self.id, int(self.created_s), self.model)
+        return ResponsesDialect(request_id, self.model.name, head, bool(self.body.background))
+
     def chat(self, items: Sequence[Item]) -> ChatBody:
         return as_chat(self.body, as_messages(items, self.body.instructions))
 
@@ -70,43 +71,6 @@ class Asked:
         knows_tools = self.template.knows_tools
         messages = chat_messages(chat, knows_tools)
         return self.template.render(messages, described(offered(chat)) if knows_tools else None)
-
-
-class HeldExchange(Exchange):
-    """Passes on everything but the end: neither a whole answer nor an error, nor the last bytes of a stream.
-
-    `tail` holds the latter; who holds this ends the exchange behind it.
-    """
-
-    __slots__ = ("_behind", "tail")
-
-    def __init__(self, behind: Exchange) -> None:
-        super().__init__(behind.request, behind._wire)
-        self._behind = behind
-        self.tail = b""
-
-    def on_disconnect(self, callback: Callable[[], None]) -> None:
-        self._behind.on_disconnect(callback)
-
-    def set_patience(self, patience_s: Callable[[], float]) -> None:
-        self._behind.set_patience(patience_s)
-
-    def start(self, status: int, headers: Headers, length_bytes: int | None = None) -> None:
-        self._behind.start(status, headers, length_bytes)
-        self.started = True
-
-    def send(self, data: bytes) -> Awaitable[None]:
-        return self._behind.send(data)
-
-    def respond(self, status: int, body: bytes, headers: Headers) -> None:
-        self.ended = True
-
-    def end(self, data: bytes = b"") -> None:
-        self.tail = data
-        self.ended = True
-
-    def end_behind(self, data: bytes) -> None:
-        self._behind.end(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +82,14 @@ class Answered:
     exchange: HeldExchange
 
 
-class CreateResponse:
+class ResponseCreation:
     def __init__(
         self,
         models: Registry,
         answers: Answers,
         documents: Documents,
-        store: StoreAccess,
+        responses: ResponseStore,
+        conversations: ConversationStore,
         tokenizers: Tokenizers,
         quota: StorageQuota,
     ) -> None:
@@ -133,16 +98,20 @@ class CreateResponse:
         self._documents = documents
         self._cutter = Cutter(tokenizers, ContextLengths())
         self._quota = quota
-        self._responses = ResponseStore(store, quota)
-        self._conversations = ConversationStore(store, quota)
+        self._responses = responses
+        self._conversations = conversations
 
-    async def __call__(self, exchange: Exchange, record: Record) -> None:
+    async def understand(
+        self, exchange: Exchange, record: Record, decode: Callable[[bytes], ResponseBody]
+    ) -> Asked:
         raw = exchange.request.body
         if len(raw) > LARGE_BYTES:
-            body = await self._answers.aside.run(record.tenant, decode_response, raw)
+            body = await self._answers.aside.run(record.tenant, decode, raw)
         else:
-            body = decode_response(raw)
-        asked = await unless_left(self._understand(body, record), exchange.on_disconnect)
+            body = decode(raw)
+        return await unless_left(self._understand(body, record), exchange.on_disconnect)
+
+    async def make(self, exchange: Exchange, record: Record, asked: Asked) -> None:
         answered = await self._answer(exchange, record, asked)
         await self._finish(exchange, record, asked, answered)
 
@@ -155,11 +124,12 @@ class CreateResponse:
             message = f"The model '{model.name}' has no chat template; use /v1/completions with a prompt"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
         await self._answers.permits.foresee(record, model.name, 1)
-        if body.store or body.conversation is not None:
+        if body.store or body.background or body.conversation is not None:
             self._quota.check(record.tenant, len(body.input) if isinstance(body.input, str) else 0)
         owner = Owner.of(caller)
         history = await self._history(body, owner)
-        new = await read_items(body.input, "input", caller, self._documents)
+        given = [] if isinstance(body, InputTokensBody) and not body.input else body.input
+        new = await read_items(given, "input", caller, self._documents)
         check_results(history, new, "input")
         past = Past(history, new)
         return Asked(new_id("resp"), time.time(), body, model, model.template, owner, past)
@@ -185,7 +155,7 @@ class CreateResponse:
         room_tokens: int | None = None
         attempt = 1
         while True:
-            preparing = self._prepare(exchange, record, asked, room_tokens)
+            preparing = self.prepare(exchange, record, asked, room_tokens)
             answered = await unless_left(preparing, exchange.on_disconnect)
             try:
                 await self._generate(answered, record, asked)
@@ -199,7 +169,7 @@ class CreateResponse:
             record.request_id = f"{record.request_id.partition('.')[0]}.{attempt}"
             attempt += 1
 
-    async def _prepare(
+    async def prepare(
         self, exchange: Exchange, record: Record, asked: Asked, room_tokens: int | None
     ) -> Answered:
         body, past = asked.body, asked.past
@@ -218,9 +188,7 @@ class CreateResponse:
                 else asked.prompt(items)
             )
             cut = Cut(prompt, items, past.new)
-        head = response_head(body, asked.id, int(asked.created_s), asked.model)
-        dialect = ResponsesDialect(record.request_id, asked.model.name, head)
-        return Answered(cut, dialect, HeldExchange(exchange))
+        return Answered(cut, asked.dialect(record.request_id), HeldExchange(exchange))
 
     async def _generate(self, answered: Answered, record: Record, asked: Asked) -> None:
         chat = asked.chat(answered.cut.shown)
@@ -269,9 +237,9 @@ class CreateResponse:
             counted=cut.counted,
         )
         try:
-            await self._responses.save(asked.owner, ended, keeps_response)
+            await self._responses.save(asked.owner, ended, keeps_response, bool(body.background))
         except InflightError as error:
-            if body.store is None and body.conversation is None:
+            if body.store is None and body.conversation is None and not body.background:
                 log.warning("%s is answered, but was not stored: %s", record.request_id, error.message)
                 return False
             raise InflightError(error.kind, f"the response was not stored: {error.message}") from error

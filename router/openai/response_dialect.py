@@ -16,7 +16,8 @@ from router.openai.dialects import Dialect, Ended
 from router.openai.log_probs import chat_log_probs
 from router.request.choice import TokenLog
 
-_OPENING_EVENTS = ("response.created", "response.in_progress")
+_ANNOUNCEMENT = ("response.created", "response.queued")
+_BEGIN = ("response.created", "response.in_progress")
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _FAILURES = {ErrorKind.RATE_LIMITED: "rate_limit_exceeded", ErrorKind.QUOTA: "rate_limit_exceeded"}
 
@@ -28,11 +29,14 @@ class ResponsesDialect(Dialect):
     White space is held back while no message is open: before a call it is nothing, before text it is text.
     """
 
-    def __init__(self, request_id: str, model: str, head: dict[str, Any]) -> None:
+    def __init__(self, request_id: str, model: str, head: dict[str, Any], is_announced: bool = False) -> None:
         super().__init__(request_id, model)
         self.output: list[Item] = []
         self._head = head
-        self._sequence = len(_OPENING_EVENTS)
+        # The events before the first text, in the order of their numbers; the first so many were told before.
+        self._before = (*_ANNOUNCEMENT, _BEGIN[-1]) if is_announced else _BEGIN
+        self._told_before = len(_ANNOUNCEMENT) if is_announced else 0
+        self._sequence = len(self._before)
         self._message_id = ""
         self._texts: list[str] = []
         self._blank = ""
@@ -41,11 +45,21 @@ class ResponsesDialect(Dialect):
         self._before_text = b""
         self._ended: Ended | None = None
 
+    def queued(self) -> dict[str, Any]:
+        return self._response("queued")
+
+    def announcement(self) -> bytes:
+        """The first events of a response that is made in the background, before it has its turn."""
+        return self._numbered(0, len(_ANNOUNCEMENT), self.queued())
+
     def opening(self, choices: int) -> bytes:
-        response = self._response("in_progress")
-        events = enumerate(_OPENING_EVENTS)
+        start, self._told_before = self._told_before, len(self._before)
+        return self._numbered(start, len(self._before), self._response("in_progress"))
+
+    def _numbered(self, start: int, end: int, response: dict[str, Any]) -> bytes:
         return b"".join(
-            _event({"type": kind, "response": response, "sequence_number": number}) for number, kind in events
+            _event({"type": self._before[number], "response": response, "sequence_number": number})
+            for number in range(start, end)
         )
 
     def text_event(self, index: int, text: str) -> bytes:
@@ -108,10 +122,17 @@ class ResponsesDialect(Dialect):
     def last_event(self, response: dict[str, Any]) -> bytes:
         return self._next(response["status"], response=response)
 
-    def failure_event(self, error: InflightError) -> bytes:
+    def failure(self, error: InflightError) -> dict[str, Any]:
+        """The response that has come to nothing."""
+        if error.kind is ErrorKind.CANCELLED:
+            return self._response("cancelled")
         code = _FAILURES.get(error.kind, "invalid_prompt" if error.kind.is_callers_fault else "server_error")
-        response = {**self._response("failed"), "error": {"code": code, "message": error.message}}
-        return self._next("failed", response=response)
+        return {**self._response("failed"), "error": {"code": code, "message": error.message}}
+
+    def failure_event(self, error: InflightError) -> bytes:
+        if self._sequence == len(self._before):  # of what comes before the first text, some may not be told
+            self._sequence = self._told_before
+        return self._next("failed", response=self.failure(error))
 
     @property
     def _status(self) -> str:

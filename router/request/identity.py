@@ -43,10 +43,13 @@ class Doorkeeper:
         self._keyless = keyless if is_private else None
         self.pages = pages or WebPages()
 
+    @property
+    def asks_for_keys(self) -> bool:
+        return not self._is_private or self._tenancy.catalogue.has_keys
+
     def check_page(self, method: str, headers: Mapping[str, str]) -> None:
         """Refuses what a web page that is a stranger here has made a browser send."""
-        asks_for_keys = not self._is_private or self._tenancy.catalogue.has_keys
-        refusal = self.pages.refusal(method, headers, asks_for_keys)
+        refusal = self.pages.refusal(method, headers, self.asks_for_keys)
         if refusal is not None:
             raise HttpError(*refusal)
 

@@ -69,7 +69,14 @@ class RouteTable:
             methods[route.method] = route
 
     def find(self, path: str) -> tuple[dict[str, Route], dict[str, str]] | None:
-        """The methods of a path and the values of its names, or None where there is nothing."""
+        """The methods of a path and the values of its names, or None where there is nothing.
+
+        A slash at its end is forgiven.
+        """
+        found = self._find(path)
+        return self._find(path.rstrip("/")) if found is None and path.endswith("/") else found
+
+    def _find(self, path: str) -> tuple[dict[str, Route], dict[str, str]] | None:
         plain = self.plain.get(path)
         if plain is not None:
             return plain, {}

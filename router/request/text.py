@@ -14,7 +14,6 @@ from router.admission.demand import Need
 from router.core.answer_text import Answered
 from router.core.generation import FINISH_REASONS, text_tokens
 from router.core.record import new_request_id
-from router.http import sse
 from router.request.choice import Choice
 from router.request.errors import write_error
 from router.request.repetition import text_of
@@ -42,10 +41,15 @@ _JSON = ("content-type", "application/json")
 
 
 class Dialect(Protocol):
-    """How an answer is written: whole, or in events; `headers` are those of the latter."""
+    """How an answer is written: whole, or in events.
+
+    `headers` are those of the latter, and `silence` is what may come where nothing is to be said.
+    """
 
     @property
     def headers(self) -> Headers: ...
+    @property
+    def silence(self) -> bytes: ...
     def whole(self, choices: Sequence[Choice], texts: Sequence[str]) -> bytes: ...
     def opening(self, choices: int) -> bytes: ...
     def text_event(self, index: int, text: str) -> bytes: ...
@@ -171,13 +175,9 @@ class TextJob:
         return self._exchange.send(data) if data else None
 
     def _keep_alive(self, told: int = 0) -> None:
-        """A comment where nothing came for a while: answers may be paused, and no proxy is to cut them.
-
-        Only events have comments.
-        """
-        is_paused = self._is_begun and self._pieces == told and not self._exchange.gone
-        if is_paused and self._dialect.headers == sse.HEADERS:
-            self._exchange.send(sse.COMMENT)
+        """Where nothing came for a while: answers may be paused, and no proxy is to cut them."""
+        if self._is_begun and self._pieces == told and not self._exchange.gone:
+            self._exchange.send(self._dialect.silence)
         loop = asyncio.get_running_loop()
         self._alive = loop.call_later(_KEEP_ALIVE_S, self._keep_alive, self._pieces)
 

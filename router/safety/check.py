@@ -39,6 +39,7 @@ class AllChecks:
 
     def __init__(self, checks: Sequence[Check]) -> None:
         self._checks = checks
+        self.rules = tuple(rule for check in checks for rule in getattr(check, "rules", ()))
 
     def judge(self, prompt: str) -> str | None:
         return next((rule for check in self._checks if (rule := check.judge(prompt))), None)

@@ -110,6 +110,19 @@ class Safety:
                 message = f"the prompt is refused by the rule '{rule}'"
                 raise InflightError(ErrorKind.CONTENT_FILTER, message)
 
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The names of those that are known beforehand."""
+        return tuple(getattr(self._check, "rules", ()))
+
+    def broken_rules(self, text: str) -> set[str]:
+        """Those that forbid a text as a prompt, and as an answer; it may take its time."""
+        try:
+            found = (self._check.judge(text), self._check.reader().read(text, True)[1])
+        except Exception as error:
+            raise _failed(error) from None
+        return {rule for rule in found if rule is not None}
+
     def guard(self, model: str) -> StreamGuard | None:
         if not self.applies_to(model):
             return None

@@ -143,6 +143,7 @@ class RuleCheck:
     """All rules of a file, compiled once."""
 
     def __init__(self, rules: Rules) -> None:
+        self.rules = tuple(rule.name for rule in rules.rules)
         self._folding = Folding(rules.homoglyphs)
         self._prompt = _Matcher([rule for rule in rules.rules if rule.applies_to != "answer"], self._folding)
         self._answer = _Matcher([rule for rule in rules.rules if rule.applies_to != "prompt"], self._folding)

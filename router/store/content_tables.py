@@ -1,4 +1,4 @@
-"""The tables of what tenants keep: files and batches, responses and conversations."""
+"""The tables of what tenants keep: files and batches, responses, chat completions and conversations."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ batch_lines = table(
     sql.Index("batch_lines_by_state", "batch_id", "state", "number"),
 )
 # `input` and `output` are the items as they are kept, `body` is the response as it was answered. A response
-# in a conversation has its items there too, `conversation_position` is that of the first of them.
+# in a conversation has its items there too, `conversation_position` is that of the first of them. Until
+# `lease_s` the router that makes it can be trusted to; it is None once the response has ended.
 responses = table(
     "responses",
     Column("id", String, primary_key=True),
@@ -109,8 +110,24 @@ responses = table(
     Column("input", Text, nullable=False),
     Column("output", Text, nullable=False),
     Column("size_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("lease_s", Double),
     sql.Index("responses_by_age", "organisation_id", "created_s"),
     sql.Index("responses_by_size", "organisation_id", "size_bytes"),
+)
+# `body` is the completion as it was answered, `messages` are those that it was asked.
+chat_completions = table(
+    "chat_completions",
+    Column("id", String, primary_key=True),
+    Column("organisation_id", String, nullable=False),
+    Column("user_id", String, nullable=False),
+    Column("created_s", Double, nullable=False),
+    Column("model", String, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("messages", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    sql.Index("chat_completions_by_age", "organisation_id", "user_id", "created_s", "id"),
+    sql.Index("chat_completions_by_size", "organisation_id", "size_bytes"),
 )
 conversations = table(
     "conversations",
@@ -142,7 +159,8 @@ conversation_items = table(
 )
 
 
-for each in (files, file_pieces, batches, batch_lines, responses, conversations, conversation_items):
+_CONVERSATIONS = (responses, chat_completions, conversations)
+for each in (files, file_pieces, batches, batch_lines, *_CONVERSATIONS, conversation_items):
     each.info[HOLDS_TEXT] = True
 
 
@@ -178,6 +196,7 @@ def delete_files(connection: Connection, organisation_id: str) -> None:
 def export_conversations(connection: Connection, organisation_id: str) -> dict[str, Any]:
     """Plain values, ready to be written as JSON."""
     kept = sql.select(responses).where(responses.c.organisation_id == organisation_id)
+    chats = sql.select(chat_completions).where(chat_completions.c.organisation_id == organisation_id)
     ours = sql.select(conversations).where(conversations.c.organisation_id == organisation_id)
     items = (
         sql.select(conversation_items)
@@ -192,6 +211,9 @@ def export_conversations(connection: Connection, organisation_id: str) -> dict[s
         "responses": [
             _decoded(row, "body", "input", "output") for row in connection.execute(kept).mappings()
         ],
+        "chat_completions": [
+            _decoded(row, "metadata", "body", "messages") for row in connection.execute(chats).mappings()
+        ],
         "conversations": [
             {**_decoded(row, "metadata"), "items": of.get(row["id"], [])}
             for row in connection.execute(ours).mappings()
@@ -201,7 +223,7 @@ def export_conversations(connection: Connection, organisation_id: str) -> dict[s
 
 def delete_conversations(connection: Connection, organisation_id: str) -> None:
     """All of a tenant's; items go with their conversations."""
-    for each in (responses, conversations):
+    for each in _CONVERSATIONS:
         connection.execute(sql.delete(each).where(each.c.organisation_id == organisation_id))
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Column, ColumnElement, Table
 from router.store.content_tables import (
     batch_lines,
     batches,
+    chat_completions,
     conversation_items,
     conversations,
     file_pieces,
@@ -50,6 +51,7 @@ _RUNNING_INPUTS = sql.select(batches.c.input_file_id).where(batches.c.status.not
 KEPT = (
     Kept(usage, usage.c.ended_s),
     Kept(responses, responses.c.created_s),
+    Kept(chat_completions, chat_completions.c.created_s),
     Kept(conversations, conversations.c.updated_s, (conversation_items.c.conversation_id,)),
     Kept(batches, batches.c.created_s, (batch_lines.c.batch_id,), batches.c.status.in_(_OVER)),
     Kept(files, files.c.created_s, (file_pieces.c.file_id,), files.c.id.not_in(_RUNNING_INPUTS)),

@@ -25,11 +25,13 @@ log = logging.getLogger("router.app")  # as operators know it
 # Asked by machines every few seconds: neither traced nor logged, unless somebody debugs.
 _QUIET = frozenset(
     {
+        "/health",
         "/health/live",
         "/health/ready",
         "/v2/health/live",
         "/v2/health/ready",
         "/metrics",
+        "/ping",
         "grpc ServerLive",
         "grpc ServerReady",
         "grpc ModelReady",

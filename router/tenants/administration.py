@@ -24,7 +24,7 @@ from router.core.tenant import (
     check_name,
 )
 from router.store import content_tables
-from router.store.schema import api_keys, facts, limits, organisations, prices, users
+from router.store.schema import api_keys, facts, limits, organisations, prices, releases, users
 from router.tenants import keys, records
 from router.tenants.audited import Audited, Forbidden
 from router.tenants.budget import END_OF_TIME_S, check_day
@@ -245,8 +245,18 @@ class Administration(Audited):
             return records.limits_in(at, organisation_id)
 
     def set_price(self, actor: Actor, price: Price) -> None:
+        """Of a model that has a release; of any, while there are none at all."""
         with self._act(actor, Action.PRICE_WRITE, None, price.model, asdict(price)) as (to, version):
+            known = to.scalars(sql.select(releases.c.model).distinct().order_by(releases.c.model)).all()
+            if known and price.model not in known:
+                raise records.NotFound(f"there is no model {price.model!r}; there are {', '.join(known)}")
             to.execute(self._store.insert_or_update(prices, {**asdict(price), "version": version}))
+
+    def delete_price(self, actor: Actor, model: str) -> None:
+        """Its tokens cost nothing from now on; what was used before stays as it was charged."""
+        with self._act(actor, Action.PRICE_WRITE, None, model, None, "price.delete") as (to, _):
+            if not to.execute(sql.delete(prices).where(prices.c.model == model)).rowcount:
+                raise records.NotFound(f"there is no price for the model {model!r}")
 
     def list_prices(self, actor: Actor) -> list[Price]:
         with self._look(actor, Action.PRICE_READ, actor.organisation_id) as at:

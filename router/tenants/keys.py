@@ -192,8 +192,8 @@ class Catalogue:
                 return False
             self.has_keys = has_keys(connection)
             # Prices first: no key works before the prices that were set before it was made.
-            for row in _newer(connection, prices, self._seen):
-                self.prices[row["model"]] = price_of(row)
+            rows = connection.execute(sql.select(prices)).mappings()
+            self.prices = {row["model"]: price_of(row) for row in rows}
             for row in _newer(connection, organisations, self._seen):
                 allowed = limits_in(connection, row["id"])
                 self._keyring.replace(row["id"], _callers(connection, row, allowed))

@@ -12,8 +12,8 @@ from python_backend.wire import codec
 from router.core.generation import Delta, GenerationCall
 from router.core.trace import Trace
 
-# A number is a pause in seconds, None waits until somebody stops the generation.
-Step = Delta | float | Exception | None
+# A number is a pause in seconds, an event is waited for, None waits until somebody stops the generation.
+Step = Delta | float | asyncio.Event | Exception | None
 Script = Callable[[GenerationCall], Sequence[Step]]
 
 
@@ -64,9 +64,15 @@ class FakeGeneration:
         self.ended = True
         return delta
 
-    async def _pause(self, seconds: float | None) -> None:
+    async def _pause(self, until: float | asyncio.Event | None) -> None:
+        if isinstance(until, asyncio.Event):
+            waits = [asyncio.ensure_future(each.wait()) for each in (until, self._stop)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            return
         try:
-            await asyncio.wait_for(self._stop.wait(), seconds)
+            await asyncio.wait_for(self._stop.wait(), until)
         except asyncio.TimeoutError:
             return
 

@@ -15,6 +15,7 @@ import httpx
 
 from router.admission.gates import Gates
 from router.app import App
+from router.content.conversations.event_log import MemoryEventLog
 from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.releases.arms import ArmRecorder
@@ -158,13 +159,16 @@ async def running_router(
     tracer: Tracer | None = None,
     pages: WebPages | None = None,
     metrics_open: bool = False,
+    checkpoint_dir: Path | None = None,
 ) -> AsyncIterator[RunningRouter]:
     pipeline = FakePipeline()
     embedder = FakeEmbedder()
     metrics = Metrics()
     registry = Registry(
         [
-            ServedModel(MODEL, pipeline, ChatTemplate(TEMPLATE, None, TOKENIZER)),
+            ServedModel(
+                MODEL, pipeline, ChatTemplate(TEMPLATE, None, TOKENIZER), checkpoint_dir=checkpoint_dir
+            ),
             ServedModel(BARE_MODEL, pipeline, None),
         ],
         [ServedEmbedder(EMBEDDER, embedder, EMBEDDER_LIMITS)],
@@ -194,8 +198,10 @@ async def running_router(
                 documents=Documents(UploadedFiles(store)),
                 tokenizers=tokenizers,
                 file_limits=file_limits or FileLimits(),
+                events=MemoryEventLog(),
                 prompt_log=prompt_log,
                 metrics_open=metrics_open,
+                safety=safety,
             )
             app = App(parts, Doorkeeper(tenancy, is_private, pages, LOCAL_CALLER))
             listener = Listener(app, app.refuse, limits, sweep_s, app.body_terms)

@@ -41,14 +41,14 @@ async def test_an_unknown_model_is_not_found_and_never_called(router: RunningRou
 
 
 async def test_unknown_paths_are_not_found(router: RunningRouter) -> None:
-    for path in ("/", "/v1", "/v1/chat/completions/", "/v3/models", "/admin"):
+    for path in ("/v", "/v1", "/v1/chat/completion/", "/v3/models", "/admin"):
         response = await router.http.post(path, json={})
         assert response.status_code == 404
         assert response.json()["error"]["type"] == "invalid_request_error"
 
 
 async def test_a_wrong_method_is_refused_with_the_right_one(router: RunningRouter) -> None:
-    response = await router.http.get("/v1/chat/completions")
+    response = await router.http.get("/v1/completions")
     assert response.status_code == 405
     assert response.headers["allow"] == "POST"
     response = await router.http.delete(f"/v1/models/{MODEL}")

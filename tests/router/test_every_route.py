@@ -21,12 +21,17 @@ from router.kserve import http as kserve_http
 from router.request import permit
 from router.request.routes import Route
 from router.request.token_counting import Tokenizers
+from router.safety.guard import Safety
 from router.store.database import StoreAccess
 from router.tenants.rbac import Action, Actor, allows
 from router.tenants.tenancy import Tenancy
 from tests.router.kserve.running import RunningKserve, running_kserve
 
 OPEN = {
+    ("GET", "/"),
+    ("GET", "/version"),
+    ("GET", "/health"),
+    ("GET", "/ping"),
     ("GET", "/health/live"),
     ("GET", "/health/ready"),
     ("GET", "/v2/health/live"),
@@ -52,6 +57,8 @@ def work(kserve: RunningKserve, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (Tenancy, "administer"),
         (Tenancy, "consult"),
         (Tokenizers, "count"),
+        (Tokenizers, "_of"),
+        (Safety, "broken_rules"),
         (Documents, "read"),
     ]
     for owner, name in watched:

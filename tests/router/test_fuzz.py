@@ -100,6 +100,9 @@ def make_things(url: str, session: requests.Session) -> dict[str, str]:
         "batch_id": post("/v1/batches", json=batch),
         "conversation_id": conversation_id,
         "item_id": items[0]["id"],
+        "completion_id": post(
+            "/v1/chat/completions", json={"model": MODEL, "messages": [QUESTION], "store": True}
+        ),
         "response_id": post("/v1/responses", json={"model": MODEL, "input": "hi"}),
         "id": MODEL,
         "model": MODEL,

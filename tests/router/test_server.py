@@ -3,11 +3,14 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -58,6 +61,12 @@ async def _logged(log: list[str], text: str) -> None:
         if any(text in line for line in log):
             return
         await asyncio.sleep(0.02)
+
+
+def _rows(directory: Path, query: str) -> list[tuple[Any, ...]]:
+    (path,) = directory.rglob("*.db")
+    with closing(sqlite3.connect(path)) as store:
+        return store.execute(query).fetchall()
 
 
 async def _events(response: httpx.Response) -> list[str]:
@@ -115,6 +124,26 @@ async def test_streams_that_outlast_the_drain_end_with_an_error_and_stop_the_eng
     assert await stopping == 0
     assert served.triton.running == {}
     assert len(served.triton.stops) >= 1
+
+
+async def test_background_responses_that_outlast_the_drain_are_ended_and_recorded(
+    served: RouterProcess, tmp_path: Path
+) -> None:
+    served.triton.script = lambda request: [Reply(" x", pause_s=0.1)] * 1000
+    body = {"model": "tiny", "input": "hi", "background": True}
+    made = (await served.http.post("/v1/responses", json=body)).json()
+    deadline_s = time.monotonic() + 10
+    while (await served.http.get(f"/v1/responses/{made['id']}")).json()["status"] == "queued":
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.02)
+    assert await served.stop() == 0
+    assert served.triton.running == {}
+    ((stored, lease_s),) = _rows(tmp_path, "SELECT body, lease_s FROM responses")
+    response = json.loads(stored)
+    assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
+    assert "shutting down" in response["error"]["message"]
+    assert lease_s is None
+    assert _rows(tmp_path, "SELECT outcome FROM usage") == [("failed",)]
 
 
 @pytest.mark.parametrize("served", [60.0], indirect=True)  # four times as long as `stop` waits

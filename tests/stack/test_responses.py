@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseInputItemParam
@@ -82,3 +83,31 @@ def test_a_pdf_is_read(openai: OpenAI, stack: RunningStack) -> None:
     )
     assert "marble" in answer.output_text.lower()
     openai.files.delete(file.id)
+
+
+def test_tokens_are_counted_as_the_engine_counts_them(openai: OpenAI, stack: RunningStack) -> None:
+    asked = "Wie heißt die Hauptstadt von Frankreich? 🗼"
+    counted = openai.responses.input_tokens.count(model=stack.model, input=asked)
+    messages = [{"role": "user", "content": asked}]
+    told = httpx.post(f"{stack.url}/tokenize", json={"messages": messages}).json()
+    answer = openai.responses.create(model=stack.model, input=asked, max_output_tokens=1)
+    assert answer.usage is not None
+    assert counted.input_tokens == told["count"] == answer.usage.input_tokens
+    back = httpx.post(f"{stack.url}/detokenize", json={"tokens": told["tokens"]}).json()
+    assert asked in back["prompt"]
+
+
+def test_a_background_response_is_read_on_after_a_disconnect(openai: OpenAI, stack: RunningStack) -> None:
+    asked = {"model": stack.model, "input": "Count to ten.", "temperature": 0, "max_output_tokens": 40}
+    whole = openai.responses.create(**asked).output_text
+    stream = openai.responses.create(**asked, background=True, stream=True)
+    seen = []
+    for event in stream:
+        seen.append(event)
+        if event.type == "response.output_text.delta":
+            stream.close()
+            break
+    response_id = seen[0].response.id
+    rest = list(openai.responses.retrieve(response_id, stream=True, starting_after=seen[-1].sequence_number))
+    assert [event.sequence_number for event in [*seen, *rest]] == list(range(len(seen) + len(rest)))
+    assert openai.responses.retrieve(response_id).output_text == whole

@@ -45,6 +45,14 @@ def set_price(
     print(f"A million tokens of {model} cost: {amounts}.")
 
 
+@prices.command("delete")
+def delete_price(model: str, data_dir: DataDir = None, config: Config = None) -> None:
+    """Take a price back: the model's tokens cost nothing from now on."""
+    with opened_administration(data_dir, config) as admin:
+        admin.delete_price(SYSTEM, model)
+    print(f"Tokens of {model} cost nothing.")
+
+
 @prices.command("list")
 def list_prices(data_dir: DataDir = None, config: Config = None) -> None:
     """All prices, in dollars per million tokens."""

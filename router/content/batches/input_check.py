@@ -94,6 +94,7 @@ class _Request(msgspec.Struct, frozen=True):
 class _Body(msgspec.Struct, frozen=True):
     model: str
     stream: bool | None = None
+    background: Any = None
 
 
 _decoder = msgspec.json.Decoder(_Request)
@@ -170,6 +171,9 @@ class LineCheck:
             return _missing(str(error), "body.")
         if body.stream:
             return Problem("invalid_value", "body.stream: a batch has no streams", "body.stream")
+        if body.background:
+            message = "body.background: all of a batch is made in the background"
+            return Problem("invalid_value", message, "body.background")
         if self.model is not None and body.model != self.model:
             message = f"body.model: expected {self.model}, as in the lines before; a batch has one model"
             return Problem("mismatched_model", message, "body.model")

@@ -24,7 +24,7 @@ KIND = "Conversation"
 MOST_HISTORY_ITEMS = 2_000
 MOST_HISTORY_BYTES = 8 << 20
 # A page ends before it has more than this, if it has anything.
-_PAGE_BYTES = 4 << 20
+PAGE_BYTES = 4 << 20
 _MOST_A_PAGE = 100
 _items = conversation_items.c
 
@@ -148,7 +148,7 @@ class ConversationStore:
             is_ascending = query.order == "asc"
             ordered = next_rows(chosen, (_items.position,), mark, is_ascending, query.limit + 1)
             found = at.execute(ordered).all()
-            kept = _within(found[: query.limit], _PAGE_BYTES)
+            kept = within(found[: query.limit], PAGE_BYTES)
             items = _between(at, conversation_id, kept)
             return Page(items if is_ascending else items[::-1], len(kept) < len(found))
 
@@ -199,7 +199,7 @@ def read_history(at: Connection, conversation_id: str, most: int, before: int | 
     if before is not None:
         chosen = chosen.where(_items.position < before)
     newest = at.execute(chosen.order_by(_items.position.desc()).limit(most + 1)).all()
-    kept = _within(newest[:most], MOST_HISTORY_BYTES)
+    kept = within(newest[:most], MOST_HISTORY_BYTES)
     items = _between(at, conversation_id, kept)
     if len(kept) == len(newest):
         return History(items, is_whole=True)
@@ -211,7 +211,7 @@ def read_history(at: Connection, conversation_id: str, most: int, before: int | 
     return History([*_between(at, conversation_id, pinned, pinned_only=True), *items], is_whole=False)
 
 
-def _within(sizes: Sequence[Any], most_bytes: int) -> Sequence[Any]:
+def within(sizes: Sequence[Any], most_bytes: int) -> Sequence[Any]:
     """The first of them, as many as fit, but one at least."""
     total = 0
     for count, row in enumerate(sizes):

@@ -21,12 +21,14 @@ from router.content.conversations.conversation_store import (
 from router.content.conversations.items import Item
 from router.content.lookup import Owner, checked_id, missing
 from router.content.storage_quota import ROW_BYTES, StorageQuota
+from router.request.decoding import invalid
 from router.store.content_tables import responses
 from router.store.database import StoreAccess
 from router.tenants.records import deleted_among
 
 KIND = "Response"
 _MOST_LINKS = 1_000
+_GOING_ON = ("queued", "in_progress")
 _LINK = tuple(column for column in responses.c if column.name != "body")
 
 
@@ -52,15 +54,20 @@ class ResponseStore:
         self._quota = quota
         self._clock = clock
 
-    async def save(self, owner: Owner, ended: EndedResponse, keeps_response: bool) -> None:
+    async def save(
+        self, owner: Owner, ended: EndedResponse, keeps_response: bool, is_begun: bool = False
+    ) -> None:
         """One transaction: the response, and its items in its conversation where it has one.
 
-        Where the conversation, or the whole tenant, was deleted meanwhile, it stays gone.
+        Where the conversation, or the whole tenant, was deleted meanwhile, it stays gone; one that `is_begun`
+        and was deleted or cancelled meanwhile, too.
         """
         now_s = self._clock()
 
         def act(to: Connection) -> None:
             if deleted_among(to, {owner.organisation_id}):
+                return
+            if is_begun and not to.execute(_end(owner, ended.id)).rowcount:
                 return
             position = None
             if ended.conversation_id is not None:
@@ -72,14 +79,59 @@ class ResponseStore:
             if keeps_response:
                 row = _row_of(owner, ended, position)
                 self._quota.take(to, owner.organisation_id, row["size_bytes"])
-                to.execute(sql.insert(responses).values(row))
+                change = sql.update(responses).where(_is(owner, ended.id)).values(row)
+                to.execute(change if is_begun else sql.insert(responses).values(row))
 
         await self._store.write(act)
 
+    async def begin(self, owner: Owner, begun: EndedResponse, lease_s: float) -> None:
+        """One that is being made: it can be read and cancelled, but not be continued yet."""
+        row = {**_row_of(owner, begun, None), "lease_s": lease_s}
+
+        def act(to: Connection) -> None:
+            if deleted_among(to, {owner.organisation_id}):
+                raise missing("Organisation", owner.organisation_id)
+            self._quota.take(to, owner.organisation_id, row["size_bytes"])
+            to.execute(sql.insert(responses).values(row))
+
+        await self._store.write(act)
+
+    async def renew(self, response_ids: Sequence[str], lease_s: float) -> set[str]:
+        """Those that are still to be made."""
+        going_on = sql.and_(responses.c.id.in_(response_ids), responses.c.lease_s.is_not(None))
+
+        def act(to: Connection) -> set[str]:
+            to.execute(sql.update(responses).where(going_on).values(lease_s=lease_s))
+            return set(to.scalars(sql.select(responses.c.id).where(going_on)))
+
+        return await self._store.write(act)
+
+    async def fail(self, owner: Owner, body: dict[str, Any]) -> None:
+        """One that was begun has come to nothing."""
+        ended = _end(owner, body["id"]).values(body=encode(body))
+        await self._store.write(lambda to: to.execute(ended).rowcount)
+
+    async def cancel(self, owner: Owner, response_id: str) -> dict[str, Any]:
+        """Whoever makes it is told by its lease. What has ended stays as it is."""
+
+        def act(to: Connection) -> dict[str, Any]:
+            body = self._shown(_find(to, owner, response_id))
+            if body["status"] in _GOING_ON:
+                body["status"] = "cancelled"
+                to.execute(_end(owner, response_id).values(body=encode(body)))
+            return body
+
+        return await self._store.write(act)
+
     async def find(self, owner: Owner, response_id: str) -> dict[str, Any]:
         """As it was answered."""
-        row = await self._store.read(lambda at: _find(at, owner, response_id))
+        return self._shown(await self._store.read(lambda at: _find(at, owner, response_id)))
+
+    def _shown(self, row: RowMapping) -> dict[str, Any]:
         body: dict[str, Any] = msgspec.json.decode(row["body"])
+        if row["lease_s"] is not None and row["lease_s"] < self._clock():
+            error = {"code": "server_error", "message": "the server that made this response has gone"}
+            body |= {"status": "failed", "error": error}
         return body
 
     async def input_items(self, owner: Owner, response_id: str) -> list[Item]:
@@ -103,6 +155,8 @@ def _history(at: Connection, owner: Owner, response_id: str) -> History:
     rows = at.execute(_chain(owner, response_id)).mappings().all()
     if not rows:
         raise missing("Previous response", response_id, "previous_response_id")
+    if rows[0]["lease_s"] is not None:
+        raise invalid("previous_response_id: this response has not come to its end", "previous_response_id")
     items: list[Item] = []
     for row in reversed(rows):
         items += msgspec.json.decode(row["input"], type=list[Item])
@@ -137,6 +191,12 @@ def _chain(owner: Owner, response_id: str) -> sql.Select[Any]:
 
 def _is(owner: Owner, response_id: str) -> sql.ColumnElement[bool]:
     return sql.and_(responses.c.id == checked_id(KIND, response_id), owner.owns(responses))
+
+
+def _end(owner: Owner, response_id: str) -> sql.Update:
+    """Changes one row where it is still being made, and none otherwise."""
+    change = sql.update(responses).where(_is(owner, response_id), responses.c.lease_s.is_not(None))
+    return change.values(lease_s=None)
 
 
 def _find(at: Connection, owner: Owner, response_id: str) -> RowMapping:

@@ -40,7 +40,7 @@ def with_fields(**fields: object) -> bytes:
         (b'{"model": "\\ud800"}', "the body is not valid JSON"),
         (b'{"temperature": NaN}', "the body is not valid JSON"),
         (b'{"temperature": 1e309}', "temperature: number out of range"),
-        (b'{"metadata": ' + b"[" * 200_000, "the JSON is nested too deeply"),
+        (b'{"prediction": ' + b"[" * 200_000, "the JSON is nested too deeply"),
         (b"[" * 200_000, "the body: expected `object`, got `array`"),
     ],
 )

@@ -19,7 +19,7 @@ def decode(**fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"background": True}, "background"),
+        ({"background": True, "store": False}, "store"),
         ({"prompt": {"id": "x"}}, "prompt"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"max_tool_calls": 3}, "max_tool_calls"),

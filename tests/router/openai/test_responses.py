@@ -241,7 +241,7 @@ def logged(*texts: str) -> list[Step]:
 async def test_an_unsupported_field_is_refused_by_name(router: RunningRouter) -> None:
     picture = {"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}
     refused: list[tuple[dict[str, object], str]] = [
-        ({"background": True}, "background"),
+        ({"background": True, "store": False}, "store"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"input": [picture]}, "input[0].content[0].type"),
         ({"seed": 1}, "seed"),

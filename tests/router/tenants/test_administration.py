@@ -18,6 +18,7 @@ from router.tenants.keys import Catalogue, Keyring, Reason, Refused
 from router.tenants.rbac import SYSTEM, Actor
 from router.tenants.records import NotFound
 from router.tenants.treasury import Treasury
+from tests.router.control.releases.stored import keep_release
 from tests.router.tenants.values import DAY, NOW_S, PEPPER, usage
 
 
@@ -341,6 +342,22 @@ def test_prices_are_set_by_the_platform_and_readable_by_all(office: Office) -> N
         office.administration.set_price(SYSTEM, Price("smol", 1, 2, completion))
     assert office.administration.list_prices(Actor.of(office.member)) == [Price("smol", 1, 2, 6)]
     assert office.catalogue.prices["smol"].completion == 6
+
+
+def test_a_price_is_for_a_model_that_exists_and_can_be_taken_back(office: Office) -> None:
+    office.administration.set_price(SYSTEM, Price("before", 1, 1, 1))  # nothing was ever served
+    keep_release(office.store, "smol", 1)
+    with pytest.raises(NotFound, match="there is no model 'smal'; there are smol"):
+        office.administration.set_price(SYSTEM, Price("smal", 1, 2, 3))
+    office.administration.set_price(SYSTEM, Price("smol", 1, 2, 3))
+    with pytest.raises(Forbidden):
+        office.administration.delete_price(Actor.of(office.owner), "smol")
+    office.administration.delete_price(SYSTEM, "before")
+    assert office.catalogue.prices == {"smol": Price("smol", 1, 2, 3)}
+    with pytest.raises(NotFound, match="no price for the model 'before'"):
+        office.administration.delete_price(SYSTEM, "before")
+    actions = [entry.action for entry in office.administration.audit_log(SYSTEM, None)]
+    assert "price.delete" in actions
 
 
 def calling(office: Office, user: User, text: str) -> Actor:

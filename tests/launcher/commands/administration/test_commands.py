@@ -101,6 +101,8 @@ def test_limits_prices_and_usage_are_shown_in_dollars(inflight: Shell) -> None:
     assert "weight" in shown
     assert "$0.6" in inflight("prices", "set", "tiny", "--prompt", "0.15", "--completion", "0.6")
     assert "$0.15" in inflight("prices", "list")
+    assert "cost nothing" in inflight("prices", "delete", "tiny")
+    assert "0.15" not in inflight("prices", "list")
     (tenant,) = (each for each in json.loads(inflight("tenants", "list", "--json")) if each["name"] == "acme")
     tenancy = inflight.tenancy()
     tenancy.record(usage("r1", organisation_id=tenant["id"], cost=2_500_000))

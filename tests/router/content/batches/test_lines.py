@@ -78,6 +78,7 @@ def test_valid_lines_are_accepted_and_empty_ones_skipped() -> None:
         (request(body={"model": 1}), "invalid_value", "body.model"),
         (request(body={"model": "other"}), "mismatched_model", "body.model"),
         (request(body={"model": "tiny", "stream": True}), "invalid_value", "body.stream"),
+        (request(body={"model": "tiny", "background": True}), "invalid_value", "body.background"),
     ],
 )
 def test_an_error_in_a_line_is_reported_with_its_number(line: Any, code: str, param: str | None) -> None:

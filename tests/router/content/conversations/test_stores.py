@@ -10,6 +10,7 @@ import sqlalchemy as sql
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations import conversation_store, response_store
+from router.content.conversations.chat_store import ChatQuery, ChatStore
 from router.content.conversations.conversation_store import ConversationStore
 from router.content.conversations.items import Item, message_item, text_part
 from router.content.conversations.response_store import EndedResponse, ResponseStore
@@ -234,6 +235,7 @@ async def test_a_tenants_conversations_are_exported_and_deleted(
     with store.read() as connection:
         assert content_tables.export_conversations(connection, "org-1") == {
             "responses": [],
+            "chat_completions": [],
             "conversations": [],
         }
         assert len(content_tables.export_conversations(connection, "org-2")["conversations"]) == 1
@@ -251,6 +253,7 @@ async def test_an_answer_that_ends_after_its_tenant_was_deleted_is_not_kept(
     with store.read() as connection:
         assert content_tables.export_conversations(connection, owner.organisation_id) == {
             "responses": [],
+            "chat_completions": [],
             "conversations": [],
         }
 
@@ -284,7 +287,7 @@ async def test_of_earlier_responses_no_more_bytes_are_read_than_of_conversations
 async def test_a_page_of_large_items_ends_early_and_says_that_there_is_more(
     conversations: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversation_store, "_PAGE_BYTES", 15_000)
+    monkeypatch.setattr(conversation_store, "PAGE_BYTES", 15_000)
     made = await conversations.create(ANN, {}, [said(str(number) + "x" * 3_000) for number in range(8)])
     page = await conversations.items(ANN, made.id, PageQuery(limit=5))
     assert [text[0] for text in texts(list(page.entries))] == ["7", "6"]
@@ -313,3 +316,56 @@ async def test_sizes_follow_what_is_stored_and_deleted(
     await responses.delete(ANN, "resp_1")
     await conversations.delete(ANN, made.id)
     assert await held() == 0
+
+
+def being_made(name: str) -> EndedResponse:
+    body = {"id": f"resp_{name}", "object": "response", "status": "queued", "background": True}
+    return EndedResponse(f"resp_{name}", 1.0, body, [said(f"q-{name}")], ())
+
+
+async def test_a_response_that_is_being_made_is_kept_until_its_end(responses: ResponseStore) -> None:
+    await responses.begin(ANN, being_made("a"), lease_s=9e9)
+    assert (await responses.find(ANN, "resp_a"))["status"] == "queued"
+    assert (await refused(responses.history(ANN, "resp_a"))).kind is ErrorKind.INVALID_REQUEST
+    assert await responses.renew(["resp_a", "resp_b"], 9e9) == {"resp_a"}
+    await responses.save(ANN, ended("a"), keeps_response=True, is_begun=True)
+    assert texts((await responses.history(ANN, "resp_a")).items) == ["q-a", "a-a"]
+    assert await responses.renew(["resp_a"], 9e9) == set()
+
+
+async def test_a_response_whose_router_died_has_failed(responses: ResponseStore) -> None:
+    await responses.begin(ANN, being_made("a"), lease_s=0.0)
+    found = await responses.find(ANN, "resp_a")
+    assert (found["status"], found["error"]["code"]) == ("failed", "server_error")
+    assert (await responses.cancel(ANN, "resp_a"))["status"] == "failed"
+
+
+async def test_a_response_that_was_cancelled_or_deleted_elsewhere_stays_so(
+    responses: ResponseStore,
+) -> None:
+    for name in ("a", "b"):
+        await responses.begin(ANN, being_made(name), lease_s=9e9)
+    assert (await responses.cancel(ANN, "resp_a"))["status"] == "cancelled"
+    await responses.delete(ANN, "resp_b")
+    assert await responses.renew(["resp_a", "resp_b"], 9e9) == set()
+    for name in ("a", "b"):
+        await responses.save(ANN, ended(name), keeps_response=True, is_begun=True)
+        await responses.fail(ANN, {"id": f"resp_{name}", "status": "failed"})
+    assert (await responses.find(ANN, "resp_a"))["status"] == "cancelled"
+    assert (await refused(responses.find(ANN, "resp_b"))).kind is ErrorKind.NOT_FOUND
+    assert (await refused(responses.cancel(OTHERS[1], "resp_a"))).kind is ErrorKind.NOT_FOUND
+
+
+async def test_chat_completions_are_found_by_their_metadata(access: StoreAccess) -> None:
+    chats = ChatStore(access, StorageQuota(1 << 30), Clock())
+    for number in range(3):
+        metadata = {"n": str(number), "größe": 'a"b%_'}
+        await chats.save(ANN, {"id": f"chatcmpl-{number}", "model": "tiny"}, metadata, [])
+    found = await chats.page(ANN, ChatQuery(), {"n": "1", "größe": 'a"b%_'})
+    assert [each["id"] for each in found.entries] == ["chatcmpl-1"]
+    newest = await chats.page(ANN, ChatQuery(order="desc", limit=2, model="tiny"), {})
+    assert ([each["id"] for each in newest.entries], newest.has_more) == (["chatcmpl-2", "chatcmpl-1"], True)
+    assert not (await chats.page(ANN, ChatQuery(), {"N": "1"})).entries
+    assert not (await chats.page(OTHERS[0], ChatQuery(), {})).entries
+    await chats.update(ANN, "chatcmpl-1", {"n": "x" * 500})
+    assert (await chats.find(ANN, "chatcmpl-1"))["metadata"] == {"n": "x" * 500}

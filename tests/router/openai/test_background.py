@@ -1,0 +1,305 @@
+"""Responses with `background`, as OpenAI's own client uses them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.content.conversations.event_log import LogLimits, MemoryEventLog
+from router.openai import background
+from router.request.permit import Permits
+from router.server import drain
+from tests.fakes.pipeline import words
+from tests.router.running import MODEL, RunningRouter
+
+
+@pytest.fixture
+async def client(router: RunningRouter) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture
+def go_on(router: RunningRouter) -> asyncio.Event:
+    """Until it is set, an answer has come to its first word."""
+    event = asyncio.Event()
+    first, *rest = words("Hello", " world", "!")
+    router.pipeline.script = lambda call: [first, event, *rest]
+    return event
+
+
+async def ended(client: openai.AsyncOpenAI, response_id: str) -> Any:
+    for _ in range(1000):
+        response = await client.responses.retrieve(response_id)
+        if response.status not in ("queued", "in_progress"):
+            return response
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not end")
+
+
+async def test_a_background_response_is_queued_then_in_progress_then_completed(
+    router: RunningRouter, client: openai.AsyncOpenAI, go_on: asyncio.Event
+) -> None:
+    made = await client.responses.create(model=MODEL, input="hi", background=True)
+    assert (made.status, made.background, made.output) == ("queued", True, [])
+    await router.until(lambda: bool(router.pipeline.generations))
+    assert (await client.responses.retrieve(made.id)).status == "in_progress"
+    go_on.set()
+    response = await ended(client, made.id)
+    assert (response.status, response.output_text) == ("completed", "Hello world!")
+    assert response.usage.total_tokens == 10
+    items: list[Any] = [item async for item in client.responses.input_items.list(made.id)]
+    assert [item.content[0].text for item in items] == ["hi"]
+    (used,) = await router.usage("local")
+    assert (used.requests, used.completion_tokens) == (1, 3)
+
+
+async def test_a_reader_that_leaves_resumes_where_it_was(
+    router: RunningRouter, client: openai.AsyncOpenAI, go_on: asyncio.Event
+) -> None:
+    stream = await client.responses.create(model=MODEL, input="hi", background=True, stream=True)
+    seen: list[Any] = []
+    async for event in stream:
+        seen.append(event)
+        if event.type == "response.output_text.delta":
+            break
+    await stream.close()
+    assert [event.type for event in seen[:3]] == [
+        "response.created", "response.queued", "response.in_progress"
+    ]  # fmt: skip
+    response_id = seen[0].response.id
+    resumed = await client.responses.retrieve(
+        response_id, stream=True, starting_after=seen[-1].sequence_number
+    )
+    go_on.set()
+    rest = [event async for event in resumed]
+    assert [event.sequence_number for event in [*seen, *rest]] == list(range(len(seen) + len(rest)))
+    assert rest[-1].type == "response.completed"
+    assert rest[-1].response.output_text == "Hello world!"
+    again = [event async for event in await client.responses.retrieve(response_id, stream=True)]
+    assert again == [*seen, *rest]
+    assert not router.pipeline.generations[0].stopped
+    (used,) = await router.usage("local")
+    assert used.requests == 1
+
+
+async def test_a_cancelled_response_ends_the_generation_once(
+    router: RunningRouter, client: openai.AsyncOpenAI, go_on: asyncio.Event
+) -> None:
+    made = await client.responses.create(model=MODEL, input="hi", background=True, stream=True)
+    events = [await anext(made) for _ in range(4)]
+    response_id = events[0].response.id
+    cancelled = await client.responses.cancel(response_id)
+    assert cancelled.status == "cancelled"
+    rest: list[Any] = [event async for event in made]
+    assert (rest[-1].type, rest[-1].response.status) == ("response.failed", "cancelled")
+    assert router.pipeline.generations[0].stopped
+    assert (await client.responses.cancel(response_id)).status == "cancelled"
+    assert (await client.responses.retrieve(response_id)).status == "cancelled"
+    assert router.permits.open_count == 0
+    (used,) = await router.usage("local")
+    assert (used.requests, used.completion_tokens) == (1, 1)
+
+
+async def test_a_response_that_has_ended_stays_so_when_it_is_cancelled(
+    client: openai.AsyncOpenAI,
+) -> None:
+    made = await client.responses.create(model=MODEL, input="hi", background=True)
+    await ended(client, made.id)
+    assert (await client.responses.cancel(made.id)).status == "completed"
+
+
+async def test_an_engine_that_fails_fails_the_response(
+    router: RunningRouter, client: openai.AsyncOpenAI
+) -> None:
+    first = words("Hello")[0]
+    router.pipeline.script = lambda call: [first, InflightError(ErrorKind.ENGINE_FAILED, "it broke")]
+    stream = await client.responses.create(model=MODEL, input="hi", background=True, stream=True)
+    events: list[Any] = [event async for event in stream]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].type == "response.failed"
+    response = await client.responses.retrieve(events[0].response.id)
+    assert response.status == "failed"
+    assert response.error is not None
+    assert response.error.code == "server_error"
+
+
+async def test_a_prompt_that_is_refused_before_its_turn_fails_the_response(
+    router: RunningRouter, client: openai.AsyncOpenAI
+) -> None:
+    router.pipeline.script = lambda call: [InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, "too long")]
+    stream = await client.responses.create(model=MODEL, input="hi", background=True, stream=True)
+    events: list[Any] = [event async for event in stream]
+    assert [(event.type, event.sequence_number) for event in events] == [
+        ("response.created", 0), ("response.queued", 1), ("response.failed", 2)
+    ]  # fmt: skip
+
+
+async def test_a_length_limit_makes_a_background_response_incomplete(
+    router: RunningRouter, client: openai.AsyncOpenAI
+) -> None:
+    router.pipeline.script = lambda call: words("cut", finish="length")
+    made = await client.responses.create(model=MODEL, input="hi", background=True)
+    assert (await ended(client, made.id)).status == "incomplete"
+
+
+async def test_a_background_response_belongs_to_the_user_who_made_it(
+    router: RunningRouter, go_on: asyncio.Event
+) -> None:
+    tenant = await router.new_tenant()
+    keys = [await router.new_key(tenant) for _ in range(2)]
+    own, other = ({"authorization": f"Bearer {key}"} for key in keys)
+    body = {"model": MODEL, "input": "hi", "background": True}
+    made = (await router.http.post("/v1/responses", json=body, headers=own)).json()
+    path = f"/v1/responses/{made['id']}"
+    for answer in (
+        await router.http.get(path, headers=other),
+        await router.http.get(f"{path}?stream=true", headers=other),
+        await router.http.post(f"{path}/cancel", headers=other),
+        await router.http.delete(path, headers=other),
+    ):
+        assert answer.status_code == 404
+    assert (await router.http.get(path, headers=own)).status_code == 200
+    go_on.set()
+
+
+async def test_a_response_that_is_being_made_cannot_be_continued(
+    client: openai.AsyncOpenAI, go_on: asyncio.Event
+) -> None:
+    made = await client.responses.create(model=MODEL, input="hi", background=True)
+    with pytest.raises(openai.BadRequestError, match="has not come to its end"):
+        await client.responses.create(model=MODEL, input="and?", previous_response_id=made.id)
+    go_on.set()
+    await ended(client, made.id)
+    await client.responses.create(model=MODEL, input="and?", previous_response_id=made.id)
+
+
+async def test_a_deleted_response_is_no_longer_made(
+    router: RunningRouter, client: openai.AsyncOpenAI, go_on: asyncio.Event
+) -> None:
+    made = await client.responses.create(model=MODEL, input="hi", background=True)
+    await router.until(lambda: bool(router.pipeline.generations))
+    await client.responses.delete(made.id)
+    await router.until(lambda: router.permits.open_count == 0)
+    assert router.pipeline.generations[0].stopped
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.retrieve(made.id)
+
+
+async def test_a_router_that_stops_ends_background_responses_and_records_that(
+    router: RunningRouter, client: openai.AsyncOpenAI, go_on: asyncio.Event
+) -> None:
+    made = await client.responses.create(model=MODEL, input="hi", background=True)
+    await router.until(lambda: bool(router.pipeline.generations))
+    hurry = asyncio.Event()
+    hurry.set()
+    await drain(router.permits, 0.0, hurry, 1.0)
+    response = await ended(client, made.id)
+    assert response.status == "failed"
+    assert "shutting down" in response.error.message
+    assert router.permits.open_count == 0
+
+
+async def test_so_many_background_responses_of_a_tenant_run_at_once(
+    router: RunningRouter, client: openai.AsyncOpenAI, go_on: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "MOST_RUNS_EACH", 2)
+    for _ in range(2):
+        await client.responses.create(model=MODEL, input="hi", background=True)
+    with pytest.raises(openai.RateLimitError, match="in the background"):
+        await client.responses.create(model=MODEL, input="hi", background=True)
+    go_on.set()
+
+
+async def test_a_background_response_waits_for_its_turn_where_others_would_be_refused(
+    router: RunningRouter, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, is_known = Permits.admit, asyncio.Event()
+    refused: list[str | None] = []
+
+    async def admit(self: Permits, record: Any, *given: Any) -> Any:
+        await is_known.wait()
+        if len(refused) < 2:
+            refused.append((await client.responses.retrieve(made.id)).status)
+            raise InflightError(ErrorKind.OVERLOADED, "too late", retry_after_s=0.01)
+        return await real(self, record, *given)
+
+    monkeypatch.setattr(Permits, "admit", admit)
+    made = await client.responses.create(model=MODEL, input="hi", background=True)
+    is_known.set()
+    assert (await ended(client, made.id)).status == "completed"
+    assert refused == ["queued", "queued"]
+    (used,) = await router.usage("local")
+    assert used.requests == 1
+
+
+async def test_a_background_response_that_waits_can_be_cancelled(
+    client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def admit(*given: Any) -> Any:
+        raise InflightError(ErrorKind.OVERLOADED, "too late", retry_after_s=30.0)
+
+    monkeypatch.setattr(Permits, "admit", admit)
+    made = await client.responses.create(model=MODEL, input="hi", background=True)
+    assert (await client.responses.cancel(made.id)).status == "cancelled"
+
+
+async def test_events_that_are_not_kept_are_refused_clearly(client: openai.AsyncOpenAI) -> None:
+    made = await client.responses.create(model=MODEL, input="hi", background=True)
+    await ended(client, made.id)
+    with pytest.raises(openai.BadRequestError, match="not kept"):
+        await client.responses.retrieve(made.id, stream=True)
+
+
+async def followed(log: MemoryEventLog, response_id: str, after: int = -1) -> bytes:
+    return b"".join([some async for some in log.follow(response_id, after)])
+
+
+async def test_the_log_gives_up_what_has_ended_first_and_stays_within_a_tenants_part() -> None:
+    log = MemoryEventLog(LogLimits(bytes_per_tenant=1000))
+    for name in ("old", "new"):
+        sink = log.open("acme", name)
+        sink.add(b"data: 1\n\ndata: 2\n\n" + b"data: 3\n\n")
+        sink.close()
+    other = log.open("other", "theirs")
+    other.add(b"data: 1\n\n")
+    assert await followed(log, "old", 0) == b"data: 2\n\ndata: 3\n\n"
+    running = log.open("acme", "running")
+    running.add(b"data: " + b"x" * 300 + b"\n\n")
+    with pytest.raises(InflightError, match="not kept"):
+        log.follow("old", -1)
+    assert await followed(log, "new", 1) == b"data: 3\n\n"
+    running.add(b"data: " + b"x" * 900 + b"\n\n")
+    for gone in ("running", "new"):
+        with pytest.raises(InflightError, match="not kept"):
+            log.follow(gone, -1)
+    other.close()
+    assert await followed(log, "theirs") == b"data: 1\n\n"
+
+
+async def test_a_follower_of_events_that_are_dropped_is_told() -> None:
+    log = MemoryEventLog(LogLimits(bytes_per_tenant=300))
+    sink = log.open("acme", "long")
+    sink.add(b"data: 1\n\n")
+    follower = log.follow("long", -1)
+    assert await anext(follower) == b"data: 1\n\n"
+    waiting = asyncio.ensure_future(anext(follower))
+    await asyncio.sleep(0)
+    sink.add(b"data: " + b"x" * 300 + b"\n\n")
+    with pytest.raises(InflightError, match="not kept"):
+        await waiting
+
+
+async def test_the_log_forgets_after_a_while() -> None:
+    now_s = 0.0
+    log = MemoryEventLog(LogLimits(kept_s=10), clock=lambda: now_s)
+    log.open("acme", "first").close()
+    now_s = 11.0
+    log.open("acme", "second")
+    with pytest.raises(InflightError, match="not kept"):
+        log.follow("first", -1)
