@@ -1,7 +1,7 @@
 // OpenAI's Codex CLI, as a program in a folder of its own.
 // dependencies: @openai/codex@0.166.0
 import { spawnSync } from "node:child_process";
-import { mkdtempSync } from "node:fs";
+import { mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { STACK, check, main } from "./uses.mjs";
@@ -9,7 +9,15 @@ import { STACK, check, main } from "./uses.mjs";
 function codex(...options) {
   const home = mkdtempSync(join(tmpdir(), "codex-"));
   const provider = `{name="inflight",base_url="${STACK.v1}",wire_api="responses",env_key="INFLIGHT_KEY"}`;
-  const settings = [`model="${STACK.model}"`, 'model_provider="inflight"', `model_providers.inflight=${provider}`];
+  // Its own instructions are as long as all that the default model can read.
+  const instructions = join(home, "instructions.md");
+  writeFileSync(instructions, "Be brief. Use no tools.");
+  const settings = [
+    `model="${STACK.model}"`,
+    'model_provider="inflight"',
+    `model_providers.inflight=${provider}`,
+    `model_instructions_file="${instructions}"`,
+  ];
   const done = spawnSync(
     join("node_modules", ".bin", "codex"),
     ["exec", "--skip-git-repo-check", "-C", home, "--json", ...settings.flatMap((each) => ["-c", each]), ...options],
