@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.onnx_model import TritonPythonModel
 from python_backend.wire.errors import InflightError
 from tests.fakes.triton_stub import Request
@@ -17,27 +18,36 @@ from tests.triton_adapter.onnx_files import write_onnx
 TENSORS = {"input": [{"name": "x"}], "output": [{"name": "y"}]}
 
 
-def loaded(directory: Path, **more: Any) -> TritonPythonModel:
+def loaded(directory: Path, model: TritonPythonModel | None = None, **more: Any) -> TritonPythonModel:
     config = {"max_batch_size": 8, "parameters": {}, **TENSORS, **more}
     kind = config.pop("kind", "CPU")
     arguments = {"model_repository": str(directory), "model_version": "1", "model_instance_kind": kind}
-    model = TritonPythonModel()
-    model.initialize({**arguments, "model_config": json.dumps(config)})
-    return model
+    made = model or TritonPythonModel()
+    made.initialize({**arguments, "model_config": json.dumps(config)})
+    return made
 
 
 def asking(*rows: list[float], outputs: tuple[str, ...] = ("y",)) -> Request:
     return Request({"x": np.array(rows, np.float32)}, outputs=outputs)
 
 
+class Counting(TritonPythonModel):
+    """Notes the rows of each call."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def _run(self, inputs: dict[str, pb.Array]) -> dict[str, pb.Array]:
+        self.rows.append(len(inputs["x"]))
+        return super()._run(inputs)
+
+
 def test_requests_of_one_shape_are_computed_together_and_answered_apart(tmp_path: Path) -> None:
-    model = loaded(write_onnx(tmp_path / "line"))
-    runs: list[int] = []
-    run = model._run
-    model._run = lambda inputs: (runs.append(len(inputs["x"])), run(inputs))[1]  # type: ignore[method-assign]
+    model = Counting()
+    loaded(write_onnx(tmp_path / "line"), model)
     answers = model.execute([asking([1, 2]), asking([3, 4], [5, 6]), asking([7.0])])
     assert [answer.outputs["y"].tolist() for answer in answers] == [[[3, 5]], [[7, 9], [11, 13]], [[15]]]
-    assert runs == [3, 1]
+    assert model.rows == [3, 1]
 
 
 def test_a_model_without_rows_computes_each_request_alone(tmp_path: Path) -> None:
