@@ -21,14 +21,14 @@ output [ { name: "y", data_type: TYPE_FP32, dims: [ -1 ] } ]
 def write_onnx(directory: Path, factor: float = 2.0) -> Path:
     (directory / "1").mkdir(parents=True)
     shape = ["rows", "columns"]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
     numbers = {"factor": factor, "one": 1.0}
     constants = [
         numpy_helper.from_array(np.array(value, np.float32), name) for name, value in numbers.items()
     ]
     scaled = helper.make_node("Mul", ["x", "factor"], ["scaled"])
     nodes = [scaled, helper.make_node("Add", ["scaled", "one"], ["y"])]
-    graph = helper.make_graph(nodes, "line", values[:1], values[1:], constants)
+    graph = helper.make_graph(nodes, "line", ends[:1], ends[1:], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     onnx.save(model, str(directory / "1" / "model.onnx"))
     (directory / "config.pbtxt").write_text(CONFIG)
