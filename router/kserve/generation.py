@@ -27,6 +27,7 @@ from router.kserve.answers import (
 )
 from router.kserve.offers import EMPTY_FINAL, TIER, Asked, Delivery, Offer
 from router.kserve.tensors import MAX_ROWS, Value, Values, by_name, refuse
+from router.request.repetition import StopWatch
 from router.request.text import need_of
 from router.routing.models import Served, ServedModel
 from router.triton.messages import STOP_WORDS, is_final, read_delta
@@ -206,15 +207,17 @@ class GenerationJob:
         request.parameters[TIER].string_param = Tier.BATCH.label
         generation = served.pipeline.relay(request)
         attach(generation)
-        texts = Texts()
+        texts, watch = Texts(), StopWatch()
         try:
             async for response in generation:
                 outputs = read_outputs(OUTPUTS, response)
+                if outputs:
+                    watch.take(read_delta(response))
                 texts.add(number(outputs, "batch_index"), number(outputs, "sequence_index"), outputs)
         finally:
             generation.stop()
             await read_to_the_end(generation)
-        return Answered(tuple(texts.all()))
+        return Answered(tuple(texts.all()), times=watch.times())
 
 
 def complete(values: Values, whole: bool) -> Values:

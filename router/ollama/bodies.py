@@ -45,9 +45,9 @@ class OllamaOptions(_Unused, frozen=True, forbid_unknown_fields=True):
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # -1: another one each time
     stop: _Stop | Annotated[list[_Stop], Meta(max_length=16)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repeat_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
@@ -69,7 +69,7 @@ class OllamaMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool_calls: list[OllamaCall] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
-    thinking: str | None = None  # of an answer before this one
+    thinking: str | None = None
     images: Any = None
 
 
@@ -80,10 +80,10 @@ class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     stream: bool | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
     options: OllamaOptions | None = None
+    think: bool | Literal["low", "medium", "high"] | None = None
     keep_alive: Any = None  # models stay loaded
     shift: Any = None
     truncate: Any = None
-    think: bool | Annotated[str, Meta(max_length=64)] | None = None
     # Not honoured: refused unless they carry a value of NEUTRAL.
     logprobs: Any = None
     top_logprobs: Any = None
@@ -96,16 +96,17 @@ class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             tools=tools,
             stream=self.stream is not False,
             response_format=_format(self.format),
+            reasoning_effort=_EFFORTS.get(self.think, self.think),
+            continue_final_message=(messages and messages[-1].role == "assistant") or None,
             max_tokens=asked.num_predict if (asked.num_predict or 0) > 0 else None,
             seed=None if asked.seed == -1 else asked.seed,
             repetition_penalty=asked.repeat_penalty,
-            min_p=asked.min_p,
-            reasoning_effort=_effort(self.think),
             **{name: getattr(asked, name) for name in _SAME},
         )
 
 
-_SAME = ("temperature", "top_p", "top_k", "stop", "presence_penalty", "frequency_penalty")
+_SAME = ("temperature", "top_p", "top_k", "min_p", "stop", "presence_penalty", "frequency_penalty")
+_EFFORTS: dict[Any, Any] = {True: "medium", False: "none"}
 
 
 class OllamaChatBody(_Asked, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -188,15 +189,9 @@ def _message(given: OllamaMessage, index: int) -> Message:
         given.role,
         given.content or "",
         tool_calls=calls or None,
-        reasoning_content=given.thinking,
         tool_call_id=call_id if given.role == "tool" else None,
+        reasoning_content=given.thinking,
     )
-
-
-def _effort(think: bool | str | None) -> str | None:
-    if isinstance(think, str):
-        return think
-    return "none" if think is False else None
 
 
 def _format(asked: str | dict[str, Any] | None) -> ResponseFormat | None:

@@ -34,8 +34,8 @@ class Lines:
     def whole(self, choices: Sequence[Choice], texts: Sequence[str]) -> bytes:
         (choice,), (text,) = choices, texts
         calls = [_call(number, call) for number, call in enumerate(choice.tool_calls)]
-        last = self.last(choice.finish_reason, text.strip() if calls else text, calls, choice.thoughts)
-        return msgspec.json.encode(last)
+        text = text.strip() if calls else text
+        return msgspec.json.encode(self.last(choice.finish_reason, text, calls, choice.thoughts))
 
     def opening(self, choices: int) -> bytes:
         return b""
@@ -43,11 +43,11 @@ class Lines:
     def text_event(self, index: int, text: str) -> bytes:
         return _line({**self._piece(text), "done": False})
 
-    def thought_event(self, index: int, text: str) -> bytes:
-        return _line({**self._piece("", thoughts=text), "done": False})
-
     def logged_event(self, index: int, text: str, log: TokenLog) -> bytes:
         return self.text_event(index, text)
+
+    def thought_event(self, index: int, text: str) -> bytes:
+        return _line({**self._piece("", thoughts=text), "done": False})
 
     def call_event(self, index: int, number: int, call: ToolCall) -> bytes:
         return _line({**self._piece("", [_call(number, call)]), "done": False})
@@ -59,19 +59,15 @@ class Lines:
         self, reason: str, text: str = "", calls: Sequence[dict[str, Any]] = (), thoughts: str = ""
     ) -> dict[str, Any]:
         reason = "stop" if reason == "tool_calls" else reason
-        return {
-            **self._piece(text, calls, thoughts),
-            "done": True,
-            "done_reason": reason,
-            **measured(self._record),
-        }
+        end = {"done": True, "done_reason": reason, **measured(self._record)}
+        return {**self._piece(text, calls, thoughts), **end}
 
     def _piece(self, text: str, calls: Sequence[dict[str, Any]] = (), thoughts: str = "") -> dict[str, Any]:
         head = {"model": self._model, "created_at": datetime.now(timezone.utc)}
-        thought = {"thinking": thoughts} if thoughts else {}
+        more = {"thinking": thoughts} if thoughts else {}
         if not self._is_chat:
-            return {**head, "response": text, **thought}
-        message = {"role": "assistant", "content": text, **thought}
+            return {**head, "response": text, **more}
+        message = {"role": "assistant", "content": text, **more}
         return {**head, "message": {**message, "tool_calls": calls} if calls else message}
 
 

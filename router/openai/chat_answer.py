@@ -22,23 +22,21 @@ if TYPE_CHECKING:
 async def answer_chat(
     answers: Answers, exchange: Exchange, record: Record, model: ServedModel, chat: ChatBody, dialect: Dialect
 ) -> None:
-    size_bytes, template = len(exchange.request.body), _template(model)
-    calls = await answers.aside.when_large(size_bytes, record.tenant, _calls, chat, record, model)
+    template, size_bytes = template_of(model), len(exchange.request.body)
+    calls = await answers.aside.when_large(size_bytes, record.tenant, _calls, chat, record, model, template)
     reader = chat_reader(chat, calls[0], template)
     job = TextJob(exchange, record, model, calls, dialect, bool(chat.stream), reader)
     await answers.answer(job, record, exchange.on_disconnect)
 
 
-def _calls(chat: ChatBody, record: Record, model: ServedModel) -> list[GenerationCall]:
-    prompt, template = prompt_of(chat, model), _template(model)
+def _calls(
+    chat: ChatBody, record: Record, model: ServedModel, template: ChatTemplate
+) -> list[GenerationCall]:
+    prompt = chat_prompt(chat, template)
     return chat_calls(chat, prompt, record.request_id, record.tenant, model.defaults, template)
 
 
-def prompt_of(chat: ChatBody, model: ServedModel) -> str:
-    return chat_prompt(chat, _template(model))
-
-
-def _template(model: ServedModel) -> ChatTemplate:
+def template_of(model: ServedModel) -> ChatTemplate:
     if model.template is None:
         message = f"The model '{model.name}' has no chat template, and takes no messages"
         raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")

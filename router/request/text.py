@@ -16,7 +16,7 @@ from router.core.generation import FINISH_REASONS, text_tokens
 from router.core.record import new_request_id
 from router.request.choice import Choice
 from router.request.errors import write_error
-from router.request.repetition import text_of
+from router.request.repetition import text_of, times_together
 from router.routing.models import ServedModel
 
 if TYPE_CHECKING:
@@ -168,18 +168,16 @@ class TextJob:
 
     def _send(self, choice: Choice, piece: str) -> Awaitable[None] | None:
         """One piece as an event; an answer to be awaited where the client is slow to read."""
-        dialect = self._dialect
+        dialect, data = self._dialect, b""
         self._pieces += 1
-        if not piece:
-            data = b""
-        elif choice.log is None:
-            data = dialect.text_event(choice.index, piece)
-        else:
-            data = dialect.logged_event(choice.index, piece, choice.log)
+        if choice.is_read and (thoughts := choice.take_thoughts()):
+            data = dialect.thought_event(choice.index, thoughts)
+        if piece and choice.log is None:
+            data += dialect.text_event(choice.index, piece)
+        elif piece and choice.log is not None:
+            data += dialect.logged_event(choice.index, piece, choice.log)
         if choice.is_read:
-            thoughts = choice.take_thoughts()
-            before = dialect.thought_event(choice.index, thoughts) if thoughts else b""
-            data = before + data + self._new_calls(choice)
+            data += self._new_calls(choice)
         if not self._is_begun:  # not earlier: until the first token an error can still have a status
             self._is_begun = True
             self._exchange.start(200, [*dialect.headers, *self._record.headers()])
@@ -251,4 +249,4 @@ class TextJob:
             attach(generation)
             asked.append(text_of(again, generation, None if self._new_reader is None else self._new_reader()))
         texts, times = zip(*await asyncio.gather(*asked), strict=True)
-        return Answered(texts, times=times[0] if len(times) == 1 else None)
+        return Answered(texts, times=times_together(times))

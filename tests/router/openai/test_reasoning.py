@@ -12,31 +12,11 @@ import pytest
 
 from python_backend.wire.errors import InflightError
 from router.core.generation import LITERAL_MARK
-from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
+from router.routing.chat_template import ChatTemplate
 from router.routing.models import Registry
 from tests.fakes.pipeline import words
 from tests.router.openai.test_chat import chunks
 from tests.router.running import MODEL, QUESTION, RunningRouter
-
-# As Qwen3's: it shows thoughts again, and closes them at once where none are wanted.
-THINKING = (
-    "{% for m in messages %}<{{ m.role }}>"
-    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
-    "{{ m.content }}</{{ m.role }}>{% endfor %}{% if add_generation_prompt %}<assistant>"
-    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
-    "{% if style is defined %}({{ style }}){% endif %}{% endif %}"
-)
-ANSWER = ("<think>\n", "They ask", " for a city.\n</th", "ink>\n\n", "Paris", ".")
-
-
-@pytest.fixture
-async def thinking(router: RunningRouter, monkeypatch: pytest.MonkeyPatch) -> RunningRouter:
-    tokens = TokenizerFile((AddedToken("<user>", special=True), AddedToken("<assistant>", special=True)))
-    template = ChatTemplate(THINKING, None, tokens)
-    find = Registry.find
-    monkeypatch.setattr(Registry, "find", lambda *given: replace(find(*given), template=template))
-    router.pipeline.script = lambda call: words(*ANSWER)
-    return router
 
 
 @pytest.fixture
