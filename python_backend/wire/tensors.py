@@ -271,10 +271,12 @@ ENSEMBLE = ModelContract(
     ),
 )
 
-# Not of the shipped contract. Rows are texts or ids, never both.
+# Not of the shipped contract. Rows are texts or ids, never both; a reranker takes pairs of texts too, and its
+# EMBEDDING is one score.
 EMBEDDINGS = ModelContract(
     inputs=(
         _optional("TEXT", "BYTES"),
+        _optional("TEXT_PAIR", "BYTES"),
         _ragged("INPUT_IDS", "INT32", -1),
         _optional("DIMENSIONS", "INT32"),
     ),

@@ -41,6 +41,7 @@ from router.kserve.prompts import (
     streamed,
 )
 from router.kserve.tensors import MAX_ROWS
+from router.request.repetition import StopWatch
 from router.routing.models import Served, ServedModel
 from router.triton.messages import is_final, read_delta
 
@@ -205,12 +206,14 @@ class GenerationJob:
         request.parameters[TIER].string_param = Tier.BATCH.label
         generation = served.pipeline.relay(request)
         attach(generation)
-        texts = Texts()
+        texts, watch = Texts(), StopWatch()
         try:
             async for response in generation:
                 outputs = read_outputs(OUTPUTS, response)
+                if outputs:
+                    watch.take(read_delta(response))
                 texts.add(number(outputs, "batch_index"), number(outputs, "sequence_index"), outputs)
         finally:
             generation.stop()
             await read_to_the_end(generation)
-        return Answered(tuple(texts.all()))
+        return Answered(tuple(texts.all()), times=watch.times())
