@@ -22,7 +22,7 @@ _FIRST_BATCH, _FIRST_TOKENS = 4, 64
 _EASY = 0.6
 _GROWTH = 1.5
 # More than may run are taken in meanwhile, for what is tried next: who reads of it does so once a second.
-_TAKEN_IN_TIMES = 4
+_TAKEN_IN_TIMES = 2
 # Of the steps, so many keep the objective; each one moves the share by up to this much.
 _KEPT = 0.95
 _MOVE = 0.02
@@ -115,7 +115,7 @@ class Pace:
         light = self._beside_light(cost, load, now_s)
         if light is not None:
             found = replace(found, max_batch_size=min(found.max_batch_size, light))
-            kept = min(kept, light + 1)
+            kept = min(kept, light)
         if self.is_tried:
             return RunLimits(found, kept, found.max_batch_size)
         return self._of_trial(found, load.decoding, kept)
