@@ -116,7 +116,10 @@ def is_refusal(opening: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AnswerTimes:
-    """Of one text: to its first token, and from there to its last; and what it was work for."""
+    """To the first token, and from there to the last one; and what it was work for.
+
+    What has no tokens has the time of the whole answer in place of the first one.
+    """
 
     first_token_s: float
     decode_s: float
@@ -131,7 +134,7 @@ class Answered:
     texts: tuple[str, ...] = ()
     vectors: bytes = b""
     rows: int = 0
-    times: AnswerTimes | None = field(default=None, compare=False)  # of a single text, where they were taken
+    times: AnswerTimes | None = field(default=None, compare=False)  # where they were taken
 
     @property
     def size(self) -> int:

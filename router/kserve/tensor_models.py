@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,9 @@ from router.core.answer_text import Answered
 from router.core.generation import RawGeneration, read_to_the_end
 from router.core.record import Record, new_request_id
 from router.kserve.answers import Answer, pick, read_outputs
-from router.kserve.offers import EMPTY_FINAL, Asked, Delivery, Offer
+from router.kserve.offers import Asked, Delivery, Offer
+from router.kserve.parameters import EMPTY_FINAL
+from router.request.repetition import StopWatch
 from router.routing.models import Served, ServedTensors
 from router.triton.messages import is_final
 
@@ -175,6 +178,7 @@ class TensorJob:
     async def _repeat(self, served: ServedTensors, attach: Callable[[Stoppable], None]) -> Answered:
         request = service_pb2.ModelInferRequest.FromString(self._request.SerializeToString())
         request.id = new_request_id("shadow")
+        watch = StopWatch()
         if not self.served.is_decoupled:
             responses = [await served.tensors.infer(request, TIMEOUT_S)]
         else:
@@ -186,7 +190,8 @@ class TensorJob:
                 generation.stop()
                 await read_to_the_end(generation)
         outputs = [read_outputs(self.served.outputs, response) for response in responses]
-        return _comparable([Answer(pick(each, self._shown), final=True) for each in outputs])
+        shown = [Answer(pick(each, self._shown), final=True) for each in outputs]
+        return replace(_comparable(shown), times=watch.whole())
 
     def _read(self, response: Any, final: bool) -> Answer:
         record = self._record

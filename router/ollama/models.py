@@ -63,10 +63,11 @@ def _described(model: Served) -> dict[str, Any]:
 def _abilities(model: Served) -> dict[str, Any]:
     can, sizes = list[str](), dict[str, int]()
     if isinstance(model, ServedEmbedder):
-        can = ["embedding"]
+        can = [] if model.limits.is_reranker else ["embedding"]
         sizes = {"context_length": model.limits.max_tokens, "embedding_length": model.limits.dimensions}
     elif isinstance(model, ServedModel):
         can = ["completion"] if model.template is None else ["completion", "tools"]
+        can += ["thinking"] if model.template is not None and model.template.thinks else []
         sizes = {"context_length": model.context_tokens}
     # Clients look for sizes behind the name of an architecture.
     info = {"general.architecture": "inflight", **{f"inflight.{name}": each for name, each in sizes.items()}}

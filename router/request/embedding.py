@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import InflightError
 from router.core.answer_text import Answered
 from router.core.embedding import CALLS_AT_ONCE, ServedEmbedder
 from router.core.record import new_request_id
+from router.request.repetition import StopWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -82,11 +84,12 @@ class EmbeddingJob:
 
     async def _repeat(self, served: ServedEmbedder) -> Answered:
         """One call after the other: there is no hurry."""
+        watch = StopWatch()
         answers = [
             await served.embedder.embed(call, new_request_id("shadow"), self.record.tenant)
             for call in self.calls
         ]
-        return _joined(answers)
+        return replace(_joined(answers), times=watch.whole())
 
     def _take(self, number: int, answer: EmbeddingAnswer) -> None:
         if self._kept is not None:

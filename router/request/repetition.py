@@ -10,18 +10,20 @@ from router.core.answer_text import AnswerTimes, StopScanner
 from router.core.generation import FINISH_REASONS, read_to_the_end
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from router.core.generation import Delta, Generation, GenerationCall
     from router.core.stages import EngineTimes
-    from router.request.choice import CallReader
+    from router.request.choice import AnswerReader
 
 
 async def text_of(
-    call: GenerationCall, generation: Generation, tools: CallReader | None
+    call: GenerationCall, generation: Generation, tools: AnswerReader | None
 ) -> tuple[str, AnswerTimes | None]:
     """All of an answer as the client would have seen it, calls of tools below it."""
     scanner = StopScanner(call.stop) if call.stop else None
     pieces = [call.prompt if call.echo and not call.engine_echoes else ""]
-    watch = _StopWatch()
+    watch = StopWatch()
     try:
         async for delta in generation:
             watch.take(delta)
@@ -42,7 +44,20 @@ async def text_of(
     return text, watch.times()
 
 
-class _StopWatch:
+def times_together(times: Sequence[AnswerTimes | None]) -> AnswerTimes | None:
+    """Of several answers to one request, counted as those of a client are."""
+    known = [each for each in times if each is not None]
+    if not known or len(known) < len(times):
+        return None
+    return AnswerTimes(
+        min(each.first_token_s for each in known),
+        max(each.decode_s for each in known),
+        sum(each.tokens for each in known),
+        sum(each.prompt_tokens for each in known),
+    )
+
+
+class StopWatch:
     """Times an answer that no permit is held for, as those of clients are timed."""
 
     def __init__(self) -> None:
@@ -65,3 +80,7 @@ class _StopWatch:
             return None
         decode_s = self._last_s - first_s if engine is None else engine.last_token_s - engine.first_token_s
         return AnswerTimes(first_s - self._began_s, decode_s, self._tokens, max(self._prompt_tokens, 0))
+
+    def whole(self) -> AnswerTimes:
+        """Of what has no tokens: all of it, in place of the first one."""
+        return AnswerTimes(monotonic() - self._began_s, 0.0, 0, 0)

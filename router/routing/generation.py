@@ -17,6 +17,7 @@ from router.core.generation import Delta, Failure, GenerationCall, byte_tokens, 
 from router.routing.replay import (
     MAX_DEATHS,
     DifferentAnswer,
+    Poisons,
     Replay,
     is_releases_fault,
     is_replicas_fault,
@@ -234,8 +235,7 @@ class FleetPipeline:
         if self._shared_prefixes is not None:
             shared = self._shared_prefixes.of(call.prompt, call.add_special_tokens)
             call = msgspec.structs.replace(call, shared_prefix=shared)
-        poisons = self.replicas.poisons
-        if poisons.are_known(time.monotonic()) and digest(call) in poisons:
+        if self.replicas.poisons is not None and self.replicas.poisons.has(digest(call), time.monotonic()):
             raise InflightError(ErrorKind.INTERNAL, _POISON)
         return FleetGeneration(self, call)
 
@@ -344,6 +344,7 @@ class FleetGeneration(Attempts):
         goes_on = super()._survives(error)
         if self._deaths == MAX_DEATHS:
             log.error("%s: a second engine process died under it: it is refused", self._call.request_id)
+            self._replicas.poisons = self._replicas.poisons or Poisons()
             self._replicas.poisons.add(digest(self._call), time.monotonic())
         return goes_on
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from router.core.generation import Delta, Failure
 
 # Of one request, the first included.
@@ -66,14 +68,8 @@ class Poisons:
     def __init__(self) -> None:
         self._until_s: dict[bytes, float] = {}
 
-    def are_known(self, now_s: float) -> bool:
-        """Nearly always False, so that digests are seldom needed."""
-        while self._until_s and next(iter(self._until_s.values())) <= now_s:
-            del self._until_s[next(iter(self._until_s))]
-        return bool(self._until_s)
-
-    def __contains__(self, digest: bytes) -> bool:
-        return digest in self._until_s
+    def has(self, digest: bytes, now_s: float) -> bool:
+        return self._until_s.get(digest, -inf) > now_s
 
     def add(self, digest: bytes, now_s: float) -> None:
         self._until_s.pop(digest, None)

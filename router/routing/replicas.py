@@ -177,7 +177,7 @@ class ReplicaSet:
         self.replicas = tuple(replicas)
         self.only = self.replicas[0] if len(self.replicas) == 1 else None  # where there is no choice
         self.budget = RetryBudget()
-        self.poisons = Poisons()
+        self.poisons: Poisons | None = None  # nearly always
         self.retries = 0
         self.replays = 0
         self._clock = clock

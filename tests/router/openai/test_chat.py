@@ -103,7 +103,7 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "require
     [
         (None, None),
         ({"type": "text"}, None),
-        ({"type": "json_object"}, ("json", "")),
+        ({"type": "json_object"}, ("json_schema", '{"type":"object"}')),
         (
             {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": SCHEMA}},
             ("json_schema", json.dumps(SCHEMA, separators=(",", ":"))),
@@ -278,7 +278,7 @@ async def test_an_error_before_the_first_token_has_a_status(router: RunningRoute
     assert response.json()["error"] == {
         "message": "9000 tokens are more than 8192",
         "type": "invalid_request_error",
-        "param": None,
+        "param": "messages",
         "code": "context_length_exceeded",
     }
     router.pipeline.script = lambda call: words("fine")

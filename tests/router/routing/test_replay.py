@@ -52,15 +52,12 @@ def test_only_failures_of_the_replica_are_retried(failure: Failure) -> None:
 
 def test_what_engines_died_of_is_known_for_a_minute() -> None:
     poisons = Poisons()
-    assert not poisons.are_known(0.0)
     for number in range(1000):
         poisons.add(b"%d" % number, number * 0.01)
-    assert poisons.are_known(10.0)
-    assert b"999" in poisons
-    assert b"0" not in poisons, "so many are not kept"
-    assert poisons.are_known(69.0)
-    assert not poisons.are_known(70.0)
-    assert b"999" not in poisons
+    assert poisons.has(b"999", 10.0)
+    assert not poisons.has(b"0", 10.0), "so many are not kept"
+    assert poisons.has(b"999", 69.0)
+    assert not poisons.has(b"999", 70.0)
 
 
 def again(told: list[Delta]) -> Replay:

@@ -278,3 +278,28 @@ async def test_a_client_is_billed_for_its_request_and_not_for_the_copy(router: R
     await arms(router, 1)
     (used,) = await router.usage(LOCAL_CALLER.organisation.id)
     assert used.requests == 1
+
+
+async def test_copies_of_several_choices_have_times_too(router: RunningRouter) -> None:
+    mirror(router)
+    await router.chat(n=2)
+    found = await arms(router, 1)
+    ((_, ratios),) = found[2].mirrored.first_token.parts
+    assert ratios.count == 1
+    assert found[2].copies == 1
+
+
+async def test_copies_of_embeddings_are_timed_as_a_whole(router: RunningRouter) -> None:
+    lineups = dict(router.parts.models.lineups)
+    stable = lineups[EMBEDDER].stable
+    assert isinstance(stable, ServedEmbedder)
+    second = replace(stable, embedder=FakeEmbedder(), version=2)
+    split = lineups[EMBEDDER].split.with_canary(2, 0.0, 7, 0, 1000.0)
+    lineups[EMBEDDER] = Lineup(EMBEDDER, {1: stable, 2: second}, split)
+    router.parts.models.publish(lineups)
+    answer = await router.http.post("/v1/embeddings", json={"model": EMBEDDER, "input": "one"})
+    assert answer.status_code == 200
+    found = await arms(router, 1)
+    ((_, ratios),) = found[2].mirrored.first_token.parts
+    assert ratios.count == 1
+    assert found[2].mirrored.between_tokens.parts == ()
